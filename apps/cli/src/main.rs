@@ -1,0 +1,2 @@
+//! The tsumuji program.
+fn main() {}

@@ -1,0 +1,105 @@
+//! Links: they move opaque frames in bursts between the processes of a cluster.
+//!
+//! A link knows no protocol. It may lose, repeat or reorder frames, and never blocks. `conformance` is the suite that each
+//! link passes; `impair` and `capture` wrap any link.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Where a frame comes from or goes to, as the link knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkAddr {
+    /// A process of this host: its index in the shared-memory job.
+    Local(u16),
+    /// A UDP socket.
+    Inet(SocketAddr),
+    /// Everyone on the link; only where `LinkCaps::broadcast`.
+    Broadcast,
+}
+
+/// What a link can do. Does not change while the link lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkCaps {
+    /// The link's name as users write it, without parameters: `shm`, `udp`.
+    pub name: &'static str,
+    /// Largest frame, in bytes.
+    pub frame_bytes: usize,
+    /// Frames of `frame_bytes` that the receive side holds before it drops, all senders together.
+    pub receive_frames: usize,
+    /// Frames worth handing over before `flush`.
+    pub burst_frames: usize,
+    /// One transmit reaches all.
+    pub broadcast: bool,
+    /// Nothing is lost between a live sender and a live receiver: a full ring refuses the sender instead (broadcast excepted).
+    pub lossless: bool,
+}
+
+/// What went through a link. Every drop is counted under its reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkCounters {
+    /// Frames handed to the medium.
+    pub sent_frames: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Frames given to `on_frame`.
+    pub received_frames: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Broadcast frames overwritten before this receiver read them.
+    pub overrun_frames: u64,
+    /// Frames dropped on purpose by `impair`.
+    pub impaired_frames: u64,
+    /// Times that a transmit slot was asked for and none was free.
+    pub refused: u64,
+    /// Frames that the medium or the kernel reported dropped.
+    pub dropped_frames: u64,
+}
+
+/// Why a link failed for good. A lost frame or a full ring is no error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which step.
+        what: &'static str,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+}
+
+/// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks (but in `wait`).
+pub trait Link {
+    /// What this link can do.
+    fn caps(&self) -> LinkCaps;
+
+    /// Our own address, as peers must name it.
+    fn local_addr(&self) -> LinkAddr;
+
+    /// Hands up to `max` received frames to `on_frame`, each borrowed from the link for that call. Returns how many.
+    fn recv_burst(&mut self, max: usize, on_frame: impl FnMut(LinkAddr, &[u8])) -> Result<usize, LinkError>;
+
+    /// Lends a free transmit slot towards `to`, of `caps().frame_bytes`; `fill` writes a frame and returns its length (0: none).
+    ///
+    /// `Ok(false)`: no slot towards `to` is free now and `fill` was not called. The frame is on its way at the latest after
+    /// `flush`. A slot that `fill` sees may hold any old bytes.
+    fn send_with(&mut self, to: LinkAddr, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool, LinkError>;
+
+    /// Pushes out what `send_with` gathered and wakes sleeping receivers.
+    fn flush(&mut self) -> Result<(), LinkError>;
+
+    /// Sleeps until a frame may be there, or `timeout` has passed. May return early.
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
+
+    /// Readable when a frame may be there, once `arm_fd` was called.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now, poll first.
+    fn arm_fd(&mut self) -> Result<bool, LinkError>;
+
+    /// What went through.
+    fn counters(&self) -> LinkCounters;
+}
