@@ -1,0 +1,56 @@
+# `make help` lists what there is. Every target installs what it lacks first (scripts/setup.sh says what).
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+export PATH := $(PATH):$(HOME)/.cargo/bin
+CARGO ?= cargo
+TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+PROGRAM := $(TARGET)/release/tsumuji
+# Where `make bench` leaves its figures as JSON; seconds that `make fuzz` gives each parser.
+BENCH_JSON ?= $(TARGET)/bench.json
+FUZZ_SECONDS ?= 60
+
+.PHONY: help setup build demo test quick lint fmt doc bench fuzz clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what building, testing and benchmarking need (Debian 12)
+	@bash scripts/setup.sh build test bench
+
+build: ## Build the release program: target/release/tsumuji
+	@bash scripts/setup.sh build
+	$(CARGO) build --release --package tsumuji
+
+demo: build ## Solve a real circuit, a real power grid and a dense system over shared memory and UDP
+	@bash scripts/demo.sh $(PROGRAM)
+
+test: ## Lint, all tests, the checks against SciPy, a short fuzz run
+	@bash scripts/setup.sh build test
+	@bash scripts/test.sh
+
+quick: ## Unit tests only, no lint
+	@bash scripts/setup.sh build
+	$(CARGO) test --workspace --lib
+
+lint: ## Format, clippy, documentation and house rules
+	@bash scripts/setup.sh build
+	@bash scripts/lint.sh
+
+fmt: ## Format all code
+	$(CARGO) fmt --all
+
+doc: ## Build the API documentation: target/doc/tsumuji_node/index.html
+	@bash scripts/setup.sh build
+	$(CARGO) doc --workspace --no-deps
+
+bench: ## Print every figure beside its limit or peer (leave the machine alone meanwhile)
+	@bash scripts/setup.sh build test bench
+	$(CARGO) build --release --package tsumuji
+	$(PROGRAM) bench figures --output $(BENCH_JSON)
+
+fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each (needs cargo-fuzz and a nightly toolchain)
+	@bash scripts/setup.sh build
+	@bash scripts/fuzz.sh $(FUZZ_SECONDS)
+
+clean: ## Remove what was built
+	$(CARGO) clean

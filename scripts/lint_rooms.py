@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""House rules that no compiler checks.
+
+- dependencies between crates point down only, and the two pure crates use nothing that could reach the host;
+- `unsafe` appears only in the files whose business it is;
+- `wire` and `proto` are `#![no_std]`;
+- no source file is longer than 1000 lines.
+
+Prints one line per breach (file:line: what, and what to do) and exits 1 if there is any.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What each crate may use of ours, beside itself. Development dependencies may add `sim`.
+BELOW_NODE = {"wire", "proto", "link"}
+MAY_USE = {
+    "wire": set(),
+    "proto": {"wire"},
+    "sim": {"wire", "proto"},
+    "link": set(),
+    "node": BELOW_NODE,
+    "collective": BELOW_NODE | {"node"},
+    "board": BELOW_NODE | {"node"},
+    "solve": BELOW_NODE | {"node", "board", "collective"},
+    "learn": BELOW_NODE | {"node", "board", "collective"},
+    "bench": BELOW_NODE | {"node", "board", "collective", "solve"},
+    "lab": BELOW_NODE | {"node", "board", "collective"},
+}
+# The pure crates: no clock, no socket, no thread, no randomness.
+PURE_MAY_USE = {"wire": {"zerocopy"}, "proto": {"thiserror", "zerocopy"}}
+
+MAY_BE_UNSAFE = [
+    "crates/link/src/**/sys.rs",
+    "crates/link/src/*/sys.rs",
+    "crates/link/src/**/*ring*.rs",
+    "crates/link/src/ring/*.rs",
+    "crates/node/src/sys.rs",
+    "crates/node/src/**/sys.rs",
+    "crates/board/src/sys.rs",
+    "crates/solve/src/sys.rs",
+    "crates/bench/src/sys.rs",
+    "crates/bench/src/limits/ring.rs",
+    "crates/*/tests/*alloc*.rs",
+    "crates/*/src/**/counting_alloc*.rs",
+    "bindings/*",
+]
+LONGEST_FILE_LINES = 1000
+SOURCES = ("*.rs", "*.py", "*.sh", "*.c", "*.h")
+
+# Comments, strings, raw strings and character literals: what must not be searched for keywords.
+RUST_NOISE = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|b?r(\#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^'\\])'""", re.S
+)
+
+
+def tracked_files():
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout
+    return sorted(path for path in map(Path, filter(None, listing.split("\0"))) if (ROOT / path).is_file())
+
+
+def crate_breaches():
+    metadata = json.loads(subprocess.run(
+        ["cargo", "metadata", "--no-deps", "--format-version", "1"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout)
+    for package in metadata["packages"]:
+        manifest = Path(package["manifest_path"]).relative_to(ROOT)
+        if manifest.parts[0] != "crates":
+            continue
+        room = manifest.parts[1]
+        if room not in MAY_USE:
+            yield f"{manifest}: crate '{room}' has no entry in MAY_USE of scripts/lint_rooms.py; say what it may use"
+            continue
+        for dependency in package["dependencies"]:
+            name, is_dev = dependency["name"], dependency["kind"] == "dev"
+            if name == "tsumuji" or name.startswith("tsumuji-"):
+                used = name.removeprefix("tsumuji-")
+                allowed = MAY_USE[room] | {room} | ({"sim"} if is_dev else set())
+                if used not in allowed:
+                    yield f"{manifest}: '{room}' may not use '{used}'; it may use: {', '.join(sorted(MAY_USE[room])) or 'none of ours'}"
+            elif not is_dev and room in PURE_MAY_USE and name not in PURE_MAY_USE[room]:
+                yield f"{manifest}: '{room}' is pure and may not use '{name}'; it may use: {', '.join(sorted(PURE_MAY_USE[room]))}"
+
+
+def matches(path, patterns):
+    return any(fnmatch(path.as_posix(), pattern) for pattern in patterns)
+
+
+def blanked(source):
+    """The source with comments and literals blanked, line numbers kept."""
+    return RUST_NOISE.sub(lambda found: "\n" * found.group(0).count("\n") or " ", source)
+
+
+def source_breaches(path):
+    source = (ROOT / path).read_text(encoding="utf-8")
+    lines = source.count("\n")
+    if lines > LONGEST_FILE_LINES:
+        yield f"{path}: {lines} lines; split it below {LONGEST_FILE_LINES}"
+    if path.suffix != ".rs":
+        return
+    code = blanked(source)
+    if not matches(path, MAY_BE_UNSAFE):
+        for number, line in enumerate(code.splitlines(), 1):
+            if re.search(r"\bunsafe\b", line) or re.search(r"\b(allow|expect)\s*\(\s*unsafe_code", line):
+                yield f"{path}:{number}: unsafe is allowed only in: {', '.join(MAY_BE_UNSAFE)}"
+    if path.as_posix() in ("crates/wire/src/lib.rs", "crates/proto/src/lib.rs") and "#![no_std]" not in code:
+        yield f"{path}: must be #![no_std]"
+    if path.parts[:2] in (("crates", "wire"), ("crates", "proto")) and "src" in path.parts and "tests" not in path.stem:
+        for number, line in enumerate(code.split("#[cfg(test)]")[0].splitlines(), 1):
+            if re.search(r"\bstd::|\bextern\s+crate\s+std\b", line):
+                yield f"{path}:{number}: no std in the pure crates; use core or alloc"
+
+
+def main():
+    breaches = list(crate_breaches())
+    files = [path for path in tracked_files() if any(path.match(pattern) for pattern in SOURCES)]
+    for path in files:
+        breaches.extend(source_breaches(path))
+    for breach in breaches:
+        print(breach)
+    print(f"house rules: {len(files)} files, {len(breaches)} breaches", file=sys.stderr)
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
