@@ -1,1 +1,33 @@
-//! See docs.
+//! The board: a vector of `f64` that every node holds a copy of, updated by broadcast and read without waiting (RELAX).
+//!
+//! Copies are not coherent on purpose. Each element has one owner, who overwrites it and broadcasts what it wrote; a
+//! reader uses whatever has arrived. A convergent iteration is only delayed by an update that is lost or late, so
+//! updates travel best effort. What the board promises: an older value never replaces a newer one, whatever the network
+//! does (`board`); a lost update is healed by the next one or by [`Board::repair`] (`publish`); how far behind a copy is
+//! can be asked.
+//!
+//! Called by `solve`. Owns no endpoint: frames leave through a [`Carrier`], arrive through [`Board::apply`].
+//!
+//! ```
+//! use tsumuji_board::{Board, Lap};
+//! use tsumuji_wire::{NodeId, Share};
+//!
+//! // Node 0 owns elements 0..2, node 1 owns 2..4; this is node 0's copy.
+//! let mut board = Board::new(7, NodeId(0), vec![0..2, 2..4]).unwrap();
+//! let payload = 1.5f64.to_le_bytes();
+//! let share = Share { source: NodeId(1), incarnation: 9, port: 7, epoch: 0, lap: 1, start: 3, payload: &payload };
+//! assert_eq!(board.apply(&share), Some(3..4));
+//! assert_eq!(board.get(3), 1.5);
+//! assert_eq!(board.lap(NodeId(1)), Some(Lap::FIRST));
+//! assert_eq!(board.apply(&share), None, "the same share again is not newer");
+//! ```
+
+mod board;
+mod elements;
+mod lap;
+mod publish;
+
+pub use board::{Board, BoardError, Drops, FORMER_LIVES, Reader};
+pub use elements::{EXCHANGE_PERCENT, Elements, ElementsError, ElementsTuner};
+pub use lap::Lap;
+pub use publish::{Carrier, Published};

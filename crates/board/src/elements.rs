@@ -1,0 +1,167 @@
+//! How many elements travel in one frame: as the user says, or as the machine and the link bear it.
+//!
+//! Small frames sent often keep copies fresh, and stale copies cost laps; but each frame has a fixed cost at both ends.
+//! The automatic setting sends as few elements a frame as keeps the time spent on exchanging (publishing, receiving)
+//! below [`EXCHANGE_PERCENT`] of the time spent on computing, and backs off when the link has no slot.
+
+use std::str::FromStr;
+
+/// Time for exchange that the automatic setting allows, in percent of the time for computing: what two workers may lose
+/// against the 1.9-fold speed that is expected of them.
+pub const EXCHANGE_PERCENT: u64 = 4;
+/// Below this share of the limit, frames are made smaller again. A quarter leaves room for halving the frame size, which
+/// at most doubles the cost.
+const SHRINK_PERCENT: u64 = EXCHANGE_PERCENT / 4;
+/// Work after which a decision is taken, so that one slow frame or one clock reading decides nothing.
+const WINDOW_NS: u64 = 2_000_000;
+/// Where the automatic setting begins.
+const START: usize = 8;
+
+/// Elements in one frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Elements {
+    /// As found good while running.
+    #[default]
+    Auto,
+    /// Always this many (or as many as a frame holds, if that is less).
+    Fixed(usize),
+}
+
+/// What was given is no number of elements.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("elements per frame must be `auto` or a whole number from 1 on, not `{0}`")]
+pub struct ElementsError(String);
+
+impl FromStr for Elements {
+    type Err = ElementsError;
+
+    fn from_str(text: &str) -> Result<Self, ElementsError> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(count)) if count > 0 => Ok(Self::Fixed(count)),
+            _ => Err(ElementsError(text.into())),
+        }
+    }
+}
+
+impl std::fmt::Display for Elements {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+/// Finds the number of elements per frame.
+#[derive(Debug, Clone)]
+pub struct ElementsTuner {
+    setting: Elements,
+    current: usize,
+    capacity: usize,
+    compute_ns: u64,
+    exchange_ns: u64,
+    refused: u64,
+}
+
+impl Default for ElementsTuner {
+    fn default() -> Self {
+        Self::new(Elements::Auto, START)
+    }
+}
+
+impl ElementsTuner {
+    /// `capacity`: elements that one frame holds, at least 1.
+    pub fn new(setting: Elements, capacity: usize) -> Self {
+        let capacity = capacity.max(1);
+        let start = match setting {
+            Elements::Auto => START,
+            Elements::Fixed(count) => count.max(1),
+        };
+        Self {
+            setting,
+            current: start.min(capacity),
+            capacity,
+            compute_ns: 0,
+            exchange_ns: 0,
+            refused: 0,
+        }
+    }
+
+    /// Elements that the next frames should hold.
+    pub fn current(&self) -> usize {
+        self.current
+    }
+
+    /// Elements that one frame holds at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Time just spent on computing and on exchanging, and frames for which the link had no slot.
+    pub fn record(&mut self, compute_ns: u64, exchange_ns: u64, refused: u64) {
+        if self.setting != Elements::Auto {
+            return;
+        }
+        self.compute_ns += compute_ns;
+        self.exchange_ns += exchange_ns;
+        self.refused += refused;
+        if self.compute_ns + self.exchange_ns < WINDOW_NS {
+            return;
+        }
+        if self.refused > 0 || self.exchange_ns * 100 > self.compute_ns * EXCHANGE_PERCENT {
+            self.current = (self.current * 2).min(self.capacity);
+        } else if self.exchange_ns * 100 < self.compute_ns * SHRINK_PERCENT {
+            self.current = (self.current / 2).max(1);
+        }
+        (self.compute_ns, self.exchange_ns, self.refused) = (0, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cost model of `row` ns of computing per element and `frame` ns of exchange per frame.
+    fn settle(row: u64, frame: u64, capacity: usize, refused: u64) -> usize {
+        let mut tuner = ElementsTuner::new(Elements::Auto, capacity);
+        for _ in 0..200_000 {
+            tuner.record(row * tuner.current() as u64, frame, refused);
+        }
+        tuner.current()
+    }
+
+    /// Expensive rows go out one by one, cheap ones in full frames, and those between as few at a time as the limit allows.
+    #[test]
+    fn automatic_setting_follows_the_cost() {
+        assert_eq!(settle(60_000, 500, 180, 0), 1);
+        assert_eq!(settle(10, 500, 180, 0), 180);
+        let between = settle(500, 500, 180, 0);
+        assert!((16..=64).contains(&between), "{between}");
+    }
+
+    /// A link without free slots gets fewer, larger frames.
+    #[test]
+    fn refusals_make_frames_larger() {
+        assert_eq!(settle(60_000, 500, 180, 1), 180);
+    }
+
+    /// A fixed setting stays, within what a frame holds.
+    #[test]
+    fn fixed_stays_fixed() {
+        let mut tuner = ElementsTuner::new(Elements::Fixed(500), 180);
+        tuner.record(0, WINDOW_NS, 1);
+        assert_eq!(tuner.current(), 180);
+    }
+
+    /// Only `auto` and positive numbers are accepted, and written back the same.
+    #[test]
+    fn settings_parse() {
+        for text in ["auto", "1", "184"] {
+            assert_eq!(text.parse::<Elements>().unwrap().to_string(), text);
+        }
+        for text in ["0", "-1", "few", ""] {
+            assert!(text.parse::<Elements>().is_err(), "{text}");
+        }
+    }
+}

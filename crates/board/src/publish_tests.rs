@@ -1,0 +1,165 @@
+use super::*;
+use tsumuji_wire::{NodeId, Share};
+
+const CAPACITY_BYTES: usize = 40;
+
+/// A frame under way.
+#[derive(Debug, Clone)]
+struct Frame {
+    epoch: u32,
+    lap: u32,
+    start: u32,
+    payload: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Wire(Vec<Frame>);
+
+impl Carrier for Wire {
+    type Error = std::convert::Infallible;
+
+    fn share(
+        &mut self,
+        _: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<usize, Self::Error> {
+        assert!(payload.len() <= CAPACITY_BYTES);
+        self.0.push(Frame {
+            epoch,
+            lap,
+            start,
+            payload: payload.to_vec(),
+        });
+        Ok(0)
+    }
+}
+
+fn boards(elements: usize) -> (Board, Board) {
+    let owned = vec![0..23, 23..23];
+    let mut owner = Board::new(1, NodeId(0), owned.clone()).unwrap();
+    owner.set_elements(Elements::Fixed(elements), CAPACITY_BYTES);
+    (owner, Board::new(1, NodeId(1), owned).unwrap())
+}
+
+fn deliver(board: &mut Board, frame: &Frame) {
+    board.apply(&Share {
+        source: NodeId(0),
+        incarnation: 5,
+        port: 1,
+        epoch: frame.epoch,
+        lap: frame.lap,
+        start: frame.start,
+        payload: &frame.payload,
+    });
+}
+
+fn contents(board: &Board) -> Vec<f64> {
+    (0..board.len()).map(|index| board.get(index)).collect()
+}
+
+/// A range is cut into frames of the set number of elements, never more than a frame holds.
+#[test]
+fn publish_cuts_frames() {
+    for (elements, expected) in [(1, 23), (4, 6), (900, 5)] {
+        let (mut owner, mut copy) = boards(elements);
+        let values: Vec<f64> = (0..23).map(f64::from).collect();
+        let mut wire = Wire::default();
+        let done = owner
+            .publish(&mut wire, 0..23, &values, Lap::FIRST)
+            .unwrap();
+        assert_eq!((done.frames, wire.0.len()), (expected, expected as usize));
+        wire.0.iter().for_each(|frame| deliver(&mut copy, frame));
+        assert_eq!(contents(&copy), values);
+    }
+}
+
+/// A last update that was lost altogether arrives by repair alone, frame by frame, although laps differ within the range.
+#[test]
+fn repair_heals_a_lost_last_update() {
+    let (mut owner, mut copy) = boards(3);
+    let mut wire = Wire::default();
+    owner
+        .publish(&mut wire, 0..23, &[1.0; 23], Lap::FIRST)
+        .unwrap();
+    owner
+        .publish(&mut wire, 5..9, &[2.0; 4], Lap::FIRST.next())
+        .unwrap();
+    wire.0.clear();
+    for _ in 0..2 * owner.len() {
+        let before = wire.0.len();
+        owner.repair(&mut wire).unwrap();
+        assert!(wire.0.len() <= before + 1, "one frame a call");
+    }
+    wire.0.iter().for_each(|frame| deliver(&mut copy, frame));
+    assert_eq!(contents(&copy), contents(&owner));
+    assert_eq!(copy.oldest(NodeId(0)), Some(Lap::FIRST));
+    assert_eq!(copy.staleness(NodeId(0)), Some(1));
+}
+
+/// Frames lost, repeated and reordered at random (seeded) never take an element back; repair then makes copies equal.
+#[test]
+fn copies_never_go_back() {
+    for seed in 1..20u64 {
+        let mut state = seed;
+        let mut random = move |below: u64| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        let (mut owner, mut copy) = boards(1 + random(5) as usize);
+        let mut under_way: Vec<Frame> = Vec::new();
+        let mut lap = Lap::FIRST;
+        for step in 0..400 {
+            let mut wire = Wire::default();
+            let start = random(23) as usize;
+            let end = start + 1 + random(23 - start as u64) as usize;
+            // The value is the lap: going back is seen at once.
+            owner
+                .publish(
+                    &mut wire,
+                    start..end,
+                    &vec![f64::from(lap.get()); end - start],
+                    lap,
+                )
+                .unwrap();
+            owner.repair(&mut wire).unwrap();
+            lap = lap.next();
+            if step % 100 == 99 {
+                for board in [&mut owner, &mut copy] {
+                    board.begin_epoch(step / 100 + 1);
+                }
+            }
+            under_way.append(&mut wire.0);
+            for _ in 0..random(8) {
+                if under_way.is_empty() {
+                    break;
+                }
+                let pick = random(under_way.len() as u64) as usize;
+                let before = contents(&copy);
+                match random(4) {
+                    0 => drop(under_way.swap_remove(pick)),
+                    1 => deliver(&mut copy, &under_way[pick]),
+                    _ => deliver(&mut copy, &under_way.swap_remove(pick)),
+                }
+                let after = contents(&copy);
+                assert!(
+                    before
+                        .iter()
+                        .zip(&after)
+                        .all(|(before, after)| before <= after),
+                    "seed {seed}"
+                );
+            }
+        }
+        let mut wire = Wire::default();
+        for _ in 0..owner.len() {
+            owner.repair(&mut wire).unwrap();
+        }
+        wire.0.iter().for_each(|frame| deliver(&mut copy, frame));
+        assert_eq!(contents(&copy), contents(&owner), "seed {seed}");
+    }
+}
