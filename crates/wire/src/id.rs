@@ -75,7 +75,11 @@ impl Lane {
 
     /// What the receiver is promised.
     pub const fn class(self) -> DeliveryClass {
-        if self.0 & 0x80 == 0 { DeliveryClass::Ordered } else { DeliveryClass::Unordered }
+        if self.0 & 0x80 == 0 {
+            DeliveryClass::Ordered
+        } else {
+            DeliveryClass::Unordered
+        }
     }
 
     /// How urgent.

@@ -1,0 +1,429 @@
+//! Legal frames: what `parse` makes of bytes, and how each kind is written.
+//!
+//! Invariant: a frame that `parse` returned lies within the bytes it was given and its fields obey R-1 … R-8; whether
+//! it is *wanted* (session, window, incarnation) is for the engine to say.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::id::{Lane, NodeId};
+use crate::raw::{self, RawAck, RawControl, RawData, RawHello, RawShare, VERSION, kind};
+
+/// Bits of a frame's second byte.
+pub mod flags {
+    /// Data, ack: the sender asks for an acknowledgement at once.
+    pub const ACK_NOW: u8 = 1;
+    /// Data: more frames for the same peer are waiting.
+    pub const MORE: u8 = 1 << 1;
+    /// Data: the sender serves other peers too and cannot use all its credit.
+    pub const BUSY: u8 = 1 << 2;
+    /// Reserved: the stated length is followed by an 8-byte nonce and a 16-byte tag.
+    pub const SEALED: u8 = 1 << 7;
+}
+
+/// Why bytes are no legal frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DropReason {
+    /// Shorter than its header or its stated length.
+    Truncated,
+    /// Not our version.
+    Version,
+    /// No such kind.
+    Kind,
+    /// Flagged as sealed; this node has no key.
+    Sealed,
+    /// Fields that contradict each other (an offset past the end, an odd bitmap …).
+    Malformed,
+}
+
+/// A legal frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// A fragment of a reliable message.
+    Data(Data<'a>),
+    /// Best-effort values.
+    Share(Share<'a>),
+    /// Acknowledgement and grant.
+    Ack(Ack<'a>),
+    /// Asks who is there.
+    Hello(Hello),
+    /// Answers a hello.
+    Welcome(Hello),
+    /// The session is unknown here.
+    Reset(Control),
+    /// The sender leaves.
+    Close(Control),
+}
+
+/// A fragment of a reliable message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Data<'a> {
+    /// Sender.
+    pub source: NodeId,
+    /// Receiver.
+    pub destination: NodeId,
+    /// See `flags`.
+    pub flags: u8,
+    /// Names the pair of lives that talk.
+    pub session: u32,
+    /// Packet number, low 32 bits; never used twice.
+    pub number: u32,
+    /// Every packet number below has arrived or is no longer awaited; low 32 bits.
+    pub ack: u32,
+    /// The receiver of this frame may send packet numbers below this; low 32 bits.
+    pub credit: u32,
+    /// Message within its lane, low 32 bits.
+    pub message: u32,
+    /// Where the payload belongs in the message.
+    pub offset: u32,
+    /// Bytes of the whole message.
+    pub length: u32,
+    /// `number` minus the lowest packet number the sender still awaits an answer for; 65535 means at least that.
+    pub floor_delta: u16,
+    /// Class, priority, channel.
+    pub lane: Lane,
+    /// How long the acknowledgement was held back, in 4 µs; saturates.
+    pub ack_delay: u8,
+    /// The bytes at `offset`.
+    pub payload: &'a [u8],
+}
+
+/// A best-effort frame: values of a shared vector, or a program's own *latest* message.
+///
+/// Receivers take a share only if it is newer than the stamp they hold for its source and place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share<'a> {
+    /// Who wrote it.
+    pub source: NodeId,
+    /// The life of the source that wrote it.
+    pub incarnation: u32,
+    /// Which board, or which of the program's own uses.
+    pub port: u16,
+    /// Period of the computation; shares of another epoch are stale.
+    pub epoch: u32,
+    /// The source's lap when it wrote the values; wraps.
+    pub lap: u32,
+    /// Index of the first element.
+    pub start: u32,
+    /// The values, as bytes. A board's elements are f64, little-endian.
+    pub payload: &'a [u8],
+}
+
+/// Acknowledgement, grant and window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ack<'a> {
+    /// Sender.
+    pub source: NodeId,
+    /// Receiver.
+    pub destination: NodeId,
+    /// See `flags`.
+    pub flags: u8,
+    /// Names the pair of lives that talk.
+    pub session: u32,
+    /// As in `Data`.
+    pub ack: u32,
+    /// As in `Data`.
+    pub credit: u32,
+    /// What the program's budget still holds, in KiB.
+    pub window_kib: u32,
+    /// How long this was held back, in µs.
+    pub ack_delay_us: u32,
+    /// Bit i of byte j: packet number `ack + 8 j + i` has arrived.
+    pub bitmap: &'a [u8],
+}
+
+/// Hello and welcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// Sender.
+    pub source: NodeId,
+    /// Receiver.
+    pub destination: NodeId,
+    /// The sender's life; never 0.
+    pub incarnation: u32,
+    /// How often the sender, in this life, has given up on the receiver.
+    pub pairing: u32,
+    /// Hello: counts up. Welcome: repeats the hello's.
+    pub nonce: u32,
+    /// Largest frame the sender takes.
+    pub frame_bytes: u32,
+    /// Packet numbers below this may be sent at once.
+    pub credit: u32,
+    /// Largest message the sender takes.
+    pub message_limit: u32,
+}
+
+/// Reset and close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Control {
+    /// Sender.
+    pub source: NodeId,
+    /// Receiver.
+    pub destination: NodeId,
+    /// The session it is about.
+    pub session: u32,
+}
+
+/// Who claims to have sent these bytes; `None` if they are too short. Says nothing about the rest.
+pub fn source_of(bytes: &[u8]) -> Option<NodeId> {
+    let source = bytes.get(2..4)?;
+    Some(NodeId(u16::from_le_bytes([source[0], source[1]])))
+}
+
+/// Reads any bytes. What follows the stated length is link padding and is ignored.
+#[inline]
+pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
+    let [version_kind, flag_bits, ..] = *bytes else {
+        return Err(DropReason::Truncated);
+    };
+    if version_kind >> 4 != VERSION {
+        return Err(DropReason::Version);
+    }
+    if flag_bits & flags::SEALED != 0 {
+        return Err(DropReason::Sealed);
+    }
+    match version_kind & 0xf {
+        kind::DATA => parse_data(bytes),
+        kind::SHARE => parse_share(bytes),
+        kind::ACK => parse_ack(bytes),
+        kind::HELLO => parse_hello(bytes).map(Frame::Hello),
+        kind::WELCOME => parse_hello(bytes).map(Frame::Welcome),
+        kind::RESET => parse_control(bytes).map(Frame::Reset),
+        kind::CLOSE => parse_control(bytes).map(Frame::Close),
+        _ => Err(DropReason::Kind),
+    }
+}
+
+fn first_byte(kind: u8) -> u8 {
+    VERSION << 4 | kind
+}
+
+#[inline]
+fn parse_data(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
+    let (raw, rest) = RawData::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
+    let payload = rest
+        .get(..usize::from(raw.payload_bytes.get()))
+        .ok_or(DropReason::Truncated)?;
+    let (offset, length) = (raw.offset.get(), raw.length.get());
+    let end = u64::from(offset) + payload.len() as u64;
+    // An empty payload is legal only as the whole of an empty message.
+    if end > u64::from(length) || (payload.is_empty() && length != 0) {
+        return Err(DropReason::Malformed);
+    }
+    Ok(Frame::Data(Data {
+        source: NodeId(raw.source.get()),
+        destination: NodeId(raw.destination.get()),
+        flags: raw.flags,
+        session: raw.session.get(),
+        number: raw.number.get(),
+        ack: raw.ack.get(),
+        credit: raw.credit.get(),
+        message: raw.message.get(),
+        offset,
+        length,
+        floor_delta: raw.floor_delta.get(),
+        lane: Lane(raw.lane),
+        ack_delay: raw.ack_delay,
+        payload,
+    }))
+}
+
+fn parse_share(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
+    let (raw, rest) = RawShare::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
+    let payload = rest
+        .get(..usize::from(raw.payload_bytes.get()))
+        .ok_or(DropReason::Truncated)?;
+    Ok(Frame::Share(Share {
+        source: NodeId(raw.source.get()),
+        incarnation: raw.incarnation.get(),
+        port: raw.port.get(),
+        epoch: raw.epoch.get(),
+        lap: raw.lap.get(),
+        start: raw.start.get(),
+        payload,
+    }))
+}
+
+fn parse_ack(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
+    let (raw, rest) = RawAck::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
+    let bitmap = rest
+        .get(..usize::from(raw.payload_bytes.get()))
+        .ok_or(DropReason::Truncated)?;
+    Ok(Frame::Ack(Ack {
+        source: NodeId(raw.source.get()),
+        destination: NodeId(raw.destination.get()),
+        flags: raw.flags,
+        session: raw.session.get(),
+        ack: raw.ack.get(),
+        credit: raw.credit.get(),
+        window_kib: raw.window_kib.get(),
+        ack_delay_us: raw.ack_delay_us.get(),
+        bitmap,
+    }))
+}
+
+fn parse_hello(bytes: &[u8]) -> Result<Hello, DropReason> {
+    let (raw, _) = RawHello::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
+    if raw.incarnation.get() == 0 || raw.payload_bytes.get() != 0 {
+        return Err(DropReason::Malformed);
+    }
+    Ok(Hello {
+        source: NodeId(raw.source.get()),
+        destination: NodeId(raw.destination.get()),
+        incarnation: raw.incarnation.get(),
+        pairing: raw.pairing.get(),
+        nonce: raw.nonce.get(),
+        frame_bytes: raw.frame_bytes.get(),
+        credit: raw.credit.get(),
+        message_limit: raw.message_limit.get(),
+    })
+}
+
+fn parse_control(bytes: &[u8]) -> Result<Control, DropReason> {
+    let (raw, _) = RawControl::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
+    if raw.payload_bytes.get() != 0 {
+        return Err(DropReason::Malformed);
+    }
+    Ok(Control {
+        source: NodeId(raw.source.get()),
+        destination: NodeId(raw.destination.get()),
+        session: raw.session.get(),
+    })
+}
+
+/// Writes `header` and `payload`; `None` if the slot is too small or the payload has more than 65535 bytes.
+#[inline]
+fn write_parts(
+    slot: &mut [u8],
+    header: &(impl IntoBytes + zerocopy::Immutable),
+    payload: &[u8],
+) -> Option<usize> {
+    let header = header.as_bytes();
+    let bytes = header.len() + payload.len();
+    if payload.len() > raw::MAX_PAYLOAD_BYTES {
+        return None;
+    }
+    let slot = slot.get_mut(..bytes)?;
+    let (head, body) = slot.split_at_mut(header.len());
+    head.copy_from_slice(header);
+    body.copy_from_slice(payload);
+    Some(bytes)
+}
+
+impl Data<'_> {
+    /// Writes the frame; `None` if `slot` is too small.
+    #[inline]
+    pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
+        let header = RawData {
+            version_kind: first_byte(kind::DATA),
+            flags: self.flags,
+            source: self.source.0.into(),
+            destination: self.destination.0.into(),
+            payload_bytes: (self.payload.len() as u16).into(),
+            session: self.session.into(),
+            number: self.number.into(),
+            ack: self.ack.into(),
+            credit: self.credit.into(),
+            message: self.message.into(),
+            offset: self.offset.into(),
+            length: self.length.into(),
+            floor_delta: self.floor_delta.into(),
+            lane: self.lane.0,
+            ack_delay: self.ack_delay,
+        };
+        write_parts(slot, &header, self.payload)
+    }
+}
+
+impl Share<'_> {
+    /// Writes the frame; `None` if `slot` is too small.
+    #[inline]
+    pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
+        let header = RawShare {
+            version_kind: first_byte(kind::SHARE),
+            flags: 0,
+            source: self.source.0.into(),
+            port: self.port.into(),
+            payload_bytes: (self.payload.len() as u16).into(),
+            incarnation: self.incarnation.into(),
+            epoch: self.epoch.into(),
+            lap: self.lap.into(),
+            start: self.start.into(),
+        };
+        write_parts(slot, &header, self.payload)
+    }
+}
+
+impl Ack<'_> {
+    /// Writes the frame; `None` if `slot` is too small.
+    pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
+        let header = RawAck {
+            version_kind: first_byte(kind::ACK),
+            flags: self.flags,
+            source: self.source.0.into(),
+            destination: self.destination.0.into(),
+            payload_bytes: (self.bitmap.len() as u16).into(),
+            session: self.session.into(),
+            ack: self.ack.into(),
+            credit: self.credit.into(),
+            window_kib: self.window_kib.into(),
+            ack_delay_us: self.ack_delay_us.into(),
+        };
+        write_parts(slot, &header, self.bitmap)
+    }
+}
+
+impl Hello {
+    /// Writes a hello; `None` if `slot` is too small.
+    pub fn write_hello(&self, slot: &mut [u8]) -> Option<usize> {
+        self.write(kind::HELLO, slot)
+    }
+
+    /// Writes a welcome; `None` if `slot` is too small.
+    pub fn write_welcome(&self, slot: &mut [u8]) -> Option<usize> {
+        self.write(kind::WELCOME, slot)
+    }
+
+    fn write(&self, kind: u8, slot: &mut [u8]) -> Option<usize> {
+        let header = RawHello {
+            version_kind: first_byte(kind),
+            flags: 0,
+            source: self.source.0.into(),
+            destination: self.destination.0.into(),
+            payload_bytes: 0.into(),
+            incarnation: self.incarnation.into(),
+            pairing: self.pairing.into(),
+            nonce: self.nonce.into(),
+            frame_bytes: self.frame_bytes.into(),
+            credit: self.credit.into(),
+            message_limit: self.message_limit.into(),
+        };
+        write_parts(slot, &header, &[])
+    }
+}
+
+impl Control {
+    /// Writes a reset; `None` if `slot` is too small.
+    pub fn write_reset(&self, slot: &mut [u8]) -> Option<usize> {
+        self.write(kind::RESET, slot)
+    }
+
+    /// Writes a close; `None` if `slot` is too small.
+    pub fn write_close(&self, slot: &mut [u8]) -> Option<usize> {
+        self.write(kind::CLOSE, slot)
+    }
+
+    fn write(&self, kind: u8, slot: &mut [u8]) -> Option<usize> {
+        let header = RawControl {
+            version_kind: first_byte(kind),
+            flags: 0,
+            source: self.source.0.into(),
+            destination: self.destination.0.into(),
+            payload_bytes: 0.into(),
+            session: self.session.into(),
+        };
+        write_parts(slot, &header, &[])
+    }
+}
+
+#[cfg(test)]
+mod tests;

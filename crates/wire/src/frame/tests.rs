@@ -1,0 +1,135 @@
+//! Every kind survives a round trip; no bytes make `parse` panic or read past the end.
+
+use super::*;
+use proptest::prelude::*;
+
+fn data(payload: &[u8]) -> Data<'_> {
+    Data {
+        source: NodeId(3),
+        destination: NodeId(0xfffe),
+        flags: flags::MORE | flags::ACK_NOW,
+        session: 0x1234_5678,
+        number: u32::MAX,
+        ack: 7,
+        credit: 0x8000_0001,
+        message: 9,
+        offset: 1000,
+        length: 1000 + payload.len() as u32,
+        floor_delta: u16::MAX,
+        lane: Lane::ordered(5),
+        ack_delay: 200,
+        payload,
+    }
+}
+
+/// What was written is what is read, and trailing bytes are padding.
+#[test]
+fn data_round_trip_ignores_padding() {
+    let frame = data(b"whirlwind");
+    let mut slot = [0xaa; 100];
+    let bytes = frame.write(&mut slot).unwrap();
+    assert_eq!(bytes, 40 + 9);
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Data(frame)));
+    assert_eq!(parse(&slot), Ok(Frame::Data(frame)));
+    assert_eq!(source_of(&slot), Some(NodeId(3)));
+}
+
+/// A frame cut anywhere is refused as truncated.
+#[test]
+fn truncation_is_seen_at_every_length() {
+    let mut slot = [0; 100];
+    let bytes = data(b"whirlwind").write(&mut slot).unwrap();
+    for cut in 0..bytes {
+        assert_eq!(parse(&slot[..cut]), Err(DropReason::Truncated), "at {cut}");
+    }
+}
+
+/// The other kinds survive a round trip.
+#[test]
+fn other_kinds_round_trip() {
+    let mut slot = [0; 100];
+    let share = Share {
+        source: NodeId(1),
+        incarnation: 2,
+        port: 3,
+        epoch: 4,
+        lap: 5,
+        start: 6,
+        payload: &[7; 24],
+    };
+    let bytes = share.write(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Share(share)));
+    let ack = Ack {
+        source: NodeId(1),
+        destination: NodeId(2),
+        flags: flags::ACK_NOW,
+        session: 3,
+        ack: 4,
+        credit: 5,
+        window_kib: 6,
+        ack_delay_us: 7,
+        bitmap: &[8, 9],
+    };
+    let bytes = ack.write(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Ack(ack)));
+    let hello = Hello {
+        source: NodeId(1),
+        destination: NodeId(2),
+        incarnation: 3,
+        pairing: 4,
+        nonce: 5,
+        frame_bytes: 6,
+        credit: 7,
+        message_limit: 8,
+    };
+    let bytes = hello.write_hello(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Hello(hello)));
+    let bytes = hello.write_welcome(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Welcome(hello)));
+    let control = Control {
+        source: NodeId(1),
+        destination: NodeId(2),
+        session: 3,
+    };
+    let bytes = control.write_reset(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Reset(control)));
+    let bytes = control.write_close(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Close(control)));
+}
+
+/// A slot that is too small is refused, not overrun.
+#[test]
+fn small_slot_is_refused() {
+    assert_eq!(data(b"abc").write(&mut [0; 42]), None);
+}
+
+/// An empty message is one frame; an empty fragment of another is not.
+#[test]
+fn empty_payload_needs_an_empty_message() {
+    let mut slot = [0; 64];
+    let mut frame = Data {
+        offset: 0,
+        length: 0,
+        ..data(b"")
+    };
+    let bytes = frame.write(&mut slot).unwrap();
+    assert!(parse(&slot[..bytes]).is_ok());
+    frame.length = 5;
+    let bytes = frame.write(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Err(DropReason::Malformed));
+}
+
+proptest! {
+    /// No bytes make the parser panic.
+    #[test]
+    fn any_bytes_are_parsed(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..16) {
+        let _ = parse(&bytes);
+        if let Some(first) = bytes.first_mut() {
+            *first = VERSION << 4 | kind;
+        }
+        if let Some(second) = bytes.get_mut(1) {
+            *second &= 0x7f;
+        }
+        let _ = parse(&bytes);
+    }
+}

@@ -1,0 +1,113 @@
+//! Layout of each frame kind on the wire (R-1 … R-6): little-endian, packed by field order, no padding.
+//!
+//! Only `frame` uses these; nothing here has been checked for meaning.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of the format; the high half of a frame's first byte.
+pub const VERSION: u8 = 1;
+
+/// Bytes before a data frame's payload.
+pub const DATA_HEADER_BYTES: usize = size_of::<RawData>();
+/// Bytes before an ack frame's bitmap.
+pub const ACK_HEADER_BYTES: usize = size_of::<RawAck>();
+/// Bytes before a share frame's values.
+pub const SHARE_HEADER_BYTES: usize = size_of::<RawShare>();
+/// A hello or welcome frame.
+pub const HELLO_BYTES: usize = size_of::<RawHello>();
+/// The length field has 16 bits.
+pub const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize;
+
+/// Low half of a frame's first byte. 7 to 15 are unassigned: nack, announce and their kin come with later links.
+pub(crate) mod kind {
+    pub(crate) const DATA: u8 = 0;
+    pub(crate) const SHARE: u8 = 1;
+    pub(crate) const ACK: u8 = 2;
+    pub(crate) const HELLO: u8 = 3;
+    pub(crate) const WELCOME: u8 = 4;
+    pub(crate) const RESET: u8 = 5;
+    pub(crate) const CLOSE: u8 = 6;
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawData {
+    pub(crate) version_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) source: U16,
+    pub(crate) destination: U16,
+    pub(crate) payload_bytes: U16,
+    pub(crate) session: U32,
+    pub(crate) number: U32,
+    pub(crate) ack: U32,
+    pub(crate) credit: U32,
+    pub(crate) message: U32,
+    pub(crate) offset: U32,
+    pub(crate) length: U32,
+    pub(crate) floor_delta: U16,
+    pub(crate) lane: u8,
+    pub(crate) ack_delay: u8,
+}
+const _: () = assert!(size_of::<RawData>() == 40);
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawShare {
+    pub(crate) version_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) source: U16,
+    pub(crate) port: U16,
+    pub(crate) payload_bytes: U16,
+    pub(crate) incarnation: U32,
+    pub(crate) epoch: U32,
+    pub(crate) lap: U32,
+    pub(crate) start: U32,
+}
+const _: () = assert!(size_of::<RawShare>() == 24);
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawAck {
+    pub(crate) version_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) source: U16,
+    pub(crate) destination: U16,
+    pub(crate) payload_bytes: U16,
+    pub(crate) session: U32,
+    pub(crate) ack: U32,
+    pub(crate) credit: U32,
+    pub(crate) window_kib: U32,
+    pub(crate) ack_delay_us: U32,
+}
+const _: () = assert!(size_of::<RawAck>() == 28);
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawHello {
+    pub(crate) version_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) source: U16,
+    pub(crate) destination: U16,
+    pub(crate) payload_bytes: U16,
+    pub(crate) incarnation: U32,
+    pub(crate) pairing: U32,
+    pub(crate) nonce: U32,
+    pub(crate) frame_bytes: U32,
+    pub(crate) credit: U32,
+    pub(crate) message_limit: U32,
+}
+const _: () = assert!(size_of::<RawHello>() == 32);
+
+/// Reset and close.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawControl {
+    pub(crate) version_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) source: U16,
+    pub(crate) destination: U16,
+    pub(crate) payload_bytes: U16,
+    pub(crate) session: U32,
+}
+const _: () = assert!(size_of::<RawControl>() == 12);
