@@ -1,1 +1,43 @@
-//! See docs.
+//! Many engines on a simulated switch, in virtual time, from one seed.
+//!
+//! Runs the production engine; only what lies below it is simulated. Used by tests alone.
+//!
+//! ```text
+//! program ─ engine ─ transmit ring ─ card's rate ─▶ switch: partition, loss, damage, duplication,
+//!                                                     port buffer (tail drop), port rate, delay, reordering
+//! program ◀ engine ◀ processor's cost per frame ◀ receive ring (overflow counted) ◀──┘
+//! ```
+//!
+//! A judge (`oracle`) sees every submission, delivery and event, and stops the run at the first message that comes twice, out of
+//! its lane's order, changed, or to the wrong life of a process; a run that waits for something has limited patience. The last
+//! words of a failure are the seed and the command that replays it.
+//!
+//! # Damage
+//!
+//! Open frames carry no checksum of their own: they rely on the link's, as a UDP datagram or an Ethernet frame does. What that
+//! misses (about one damaged frame in 2³² on Ethernet) only authentication can find. So the simulated damage comes in kinds:
+//! `Damage::Found` is what a link's checksum makes of nearly all damage, a loss; `Damage::Truncated`, `Damage::Padded` and
+//! `Damage::Garbage` are what broken or foreign senders do, and a parser must refuse them (or ignore the padding), so that every
+//! promise holds; `Damage::Flipped` may hit a payload, or turn a frame into another legal one, where an open engine cannot know. A net
+//! with flipped bits is therefore made `forgiving`: no panic, no endless loop, bounded memory, other pairs unharmed.
+#![forbid(unsafe_code)]
+
+mod frames;
+mod host;
+mod machine;
+mod net;
+mod oracle;
+mod payload;
+mod rng;
+mod switch;
+mod timeline;
+mod wires;
+
+pub use host::{Pace, Received, ReceivedShare};
+pub use machine::{Machine, config};
+pub use net::Net;
+pub use rng::{Rng, SEED_VARIABLE, Seed};
+pub use switch::Traffic;
+pub use wires::{
+    Conditions, Damage, ETHERNET_OVERHEAD_BYTES, ETHERNET_SHORTEST_BYTES, goodput, wire_bytes,
+};

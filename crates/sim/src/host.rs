@@ -1,0 +1,239 @@
+//! One simulated computer: its network card's two rings, its processor, its process (an engine) and the program on top.
+//!
+//! Owned and driven by `net`. The receive ring holds `ring_frames` and is drained one frame per `frame_ns`; the transmit ring
+//! holds `TRANSMIT_RING_FRAMES` and sends at the port's rate. A paused host drains nothing and lets its timeouts pass.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::frames::FrameId;
+use crate::payload::checksum;
+use crate::wires::Port;
+use tsumuji_proto::{Body, Config, Delivery, Event, Instant, Lane, NodeId, Share, Sink};
+
+/// As of common network cards' drivers, which keep it short lest frames wait where no priority holds.
+pub(crate) const TRANSMIT_RING_FRAMES: usize = 64;
+
+/// How fast a node's program takes messages that were delivered to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// At once.
+    Prompt,
+    /// So many bytes a second; a message is released when all of it is taken.
+    BytesPerSecond(u64),
+    /// Not at all, until the pace is set anew.
+    Stopped,
+}
+
+/// A message as the program got it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// When it was delivered.
+    pub at: Instant,
+    /// When it was submitted.
+    pub submitted: Instant,
+    /// Who sent it.
+    pub from: NodeId,
+    /// By which lane.
+    pub lane: Lane,
+    /// Its length.
+    pub bytes: usize,
+}
+
+/// A best-effort frame as the program got it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceivedShare {
+    /// When.
+    pub at: Instant,
+    /// Who wrote it.
+    pub source: NodeId,
+    /// In which life.
+    pub incarnation: u32,
+    /// For which board.
+    pub port: u16,
+    /// Of which epoch.
+    pub epoch: u32,
+    /// Of which lap.
+    pub lap: u32,
+    /// First element.
+    pub start: u32,
+    /// Its length.
+    pub bytes: usize,
+}
+
+/// A message, or many alike, that the program wants to send.
+#[derive(Debug, Clone)]
+pub(crate) enum Wish {
+    Given(Vec<u8>),
+    Made { bytes: usize, count: u64 },
+}
+
+#[derive(Debug)]
+pub(crate) struct Host<E> {
+    /// `None`: no process runs.
+    pub(crate) engine: Option<E>,
+    pub(crate) config: Config,
+    pub(crate) peers: BTreeSet<NodeId>,
+    pub(crate) paused: bool,
+
+    pub(crate) ring: VecDeque<FrameId>,
+    pub(crate) ring_frames: usize,
+    pub(crate) ring_peak: usize,
+    pub(crate) frame_ns: u64,
+    pub(crate) busy_until: Instant,
+    pub(crate) receive_planned: bool,
+    pub(crate) receive_full: u64,
+
+    pub(crate) card: Port,
+    pub(crate) departures: VecDeque<Instant>,
+    pub(crate) transmit_planned: bool,
+
+    pub(crate) timeout_at: Option<Instant>,
+    /// Timeouts in a row at one and the same moment.
+    pub(crate) timeouts_now: u32,
+    pub(crate) timed_out_at: Instant,
+
+    pub(crate) pace: Pace,
+    pub(crate) held: VecDeque<(NodeId, usize)>,
+    pub(crate) held_bytes: usize,
+    pub(crate) held_peak: usize,
+    pub(crate) consume_planned: bool,
+    pub(crate) largest: usize,
+
+    pub(crate) wishes: BTreeMap<NodeId, VecDeque<(Lane, Wish)>>,
+    pub(crate) events: Vec<(Instant, Event)>,
+    pub(crate) received: Vec<Received>,
+    pub(crate) bodies: Vec<Vec<u8>>,
+    pub(crate) shares: Vec<ReceivedShare>,
+    pub(crate) received_bytes: u64,
+}
+
+impl<E> Host<E> {
+    pub(crate) fn new(config: Config, card: Port) -> Self {
+        Self {
+            engine: None,
+            peers: BTreeSet::new(),
+            paused: false,
+            ring: VecDeque::new(),
+            ring_frames: config.receive_frames,
+            ring_peak: 0,
+            frame_ns: 0,
+            busy_until: Instant::default(),
+            receive_planned: false,
+            receive_full: 0,
+            card,
+            departures: VecDeque::new(),
+            transmit_planned: false,
+            timeout_at: None,
+            timeouts_now: 0,
+            timed_out_at: Instant::default(),
+            pace: Pace::Prompt,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            held_peak: 0,
+            consume_planned: false,
+            largest: 0,
+            wishes: BTreeMap::new(),
+            events: Vec::new(),
+            received: Vec::new(),
+            bodies: Vec::new(),
+            shares: Vec::new(),
+            received_bytes: 0,
+            config,
+        }
+    }
+
+    /// Room in the transmit ring; else when there will be.
+    pub(crate) fn transmit_room(&mut self, now: Instant) -> Result<(), Instant> {
+        while self.departures.front().is_some_and(|at| *at <= now) {
+            self.departures.pop_front();
+        }
+        match self.departures.front() {
+            Some(at) if self.departures.len() >= TRANSMIT_RING_FRAMES => Err(*at),
+            _ => Ok(()),
+        }
+    }
+
+    /// The process is gone: what it held in memory with it. Statistics stay.
+    pub(crate) fn forget_process(&mut self) {
+        self.engine = None;
+        self.paused = false;
+        self.receive_planned = false;
+        self.transmit_planned = false;
+        self.timeout_at = None;
+        self.held.clear();
+        self.held_bytes = 0;
+        self.consume_planned = false;
+        self.wishes.clear();
+    }
+}
+
+/// A message just delivered, not yet judged.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) from: NodeId,
+    pub(crate) lane: Lane,
+    pub(crate) bytes: usize,
+    pub(crate) checksum: u64,
+    pub(crate) whole: Option<Vec<u8>>,
+}
+
+/// A share just delivered.
+#[derive(Debug)]
+pub(crate) struct ArrivedShare {
+    pub(crate) stamp: ReceivedShare,
+    pub(crate) checksum: u64,
+}
+
+/// Collects what one call of `handle_frame` delivers.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    pub(crate) now: Instant,
+    /// Copies of messages that lie in a frame are wanted.
+    pub(crate) copy: bool,
+    pub(crate) messages: Vec<Arrived>,
+    pub(crate) shares: Vec<ArrivedShare>,
+}
+
+impl Sink for Inbox {
+    fn message(&mut self, delivery: Delivery<'_>) {
+        let bytes = delivery.body.bytes();
+        let (length, checksum) = (bytes.len(), checksum(bytes));
+        let whole = match delivery.body {
+            Body::Whole(bytes) => Some(bytes),
+            Body::Frame(bytes) => self.copy.then(|| bytes.to_vec()),
+        };
+        self.messages.push(Arrived {
+            from: delivery.from,
+            lane: delivery.lane,
+            bytes: length,
+            checksum,
+            whole,
+        });
+    }
+
+    fn share(&mut self, share: Share<'_>) {
+        let Share {
+            source,
+            incarnation,
+            port,
+            epoch,
+            lap,
+            start,
+            payload,
+        } = share;
+        let stamp = ReceivedShare {
+            at: self.now,
+            source,
+            incarnation,
+            port,
+            epoch,
+            lap,
+            start,
+            bytes: payload.len(),
+        };
+        self.shares.push(ArrivedShare {
+            stamp,
+            checksum: checksum(payload),
+        });
+    }
+}

@@ -1,0 +1,64 @@
+//! What the net runs: the production engine, or a stand-in when the net itself is under test.
+
+use tsumuji_proto::{
+    Config, Destination, Duration, Event, Flow, Instant, Lane, NodeId, Payload, SendId, Sink,
+    SubmitError,
+};
+
+/// The engine as the net drives it. Every function means what the engine's own function of that name means.
+#[expect(
+    missing_docs,
+    reason = "the engine documents them; a second text would drift"
+)]
+pub trait Machine {
+    fn new(config: Config) -> Self;
+    fn add_peer(&mut self, now: Instant, peer: NodeId);
+    fn revive_peer(&mut self, now: Instant, peer: NodeId);
+    fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink);
+    fn submit(
+        &mut self,
+        now: Instant,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        notify: bool,
+    ) -> Result<SendId, SubmitError>;
+    fn submit_share(
+        &mut self,
+        to: Destination,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<(), SubmitError>;
+    fn next_destination(&mut self, now: Instant) -> Option<Destination>;
+    fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize;
+    fn defer(&mut self, to: Destination);
+    fn handle_timeout(&mut self, now: Instant);
+    fn poll_timeout(&self) -> Option<Instant>;
+    fn poll_event(&mut self) -> Option<Event>;
+    fn flow(&self, peer: NodeId) -> Option<Flow>;
+    fn release(&mut self, peer: NodeId, bytes: usize);
+    fn recycle(&mut self, buffer: Vec<u8>);
+    fn buffer(&mut self, capacity: usize) -> Vec<u8>;
+    fn close(&mut self, now: Instant);
+}
+
+/// An engine's configuration for simulations; the net puts `me`, `incarnation` and `seed` in.
+///
+/// 1500-byte frames, a ring of 256, 16 MiB for arrived messages, 8 MiB of queue per peer, keep-alive 20 ms, death after 100 ms.
+pub fn config() -> Config {
+    Config {
+        me: NodeId(0),
+        incarnation: 1,
+        seed: 0,
+        frame_bytes: 1500,
+        receive_frames: 256,
+        budget_bytes: 16 << 20,
+        message_limit_bytes: 1 << 30,
+        send_queue_bytes: 8 << 20,
+        keep_alive: Duration::from_millis(20),
+        dead_after: Duration::from_millis(100),
+    }
+}

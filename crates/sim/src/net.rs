@@ -1,0 +1,247 @@
+//! The net: hosts, switch and judge on one timeline, and what a test does with them.
+//!
+//! `net/setup` builds it, `net/program` is what the simulated programs and the test do, `net/drive` moves events to engines and
+//! their frames away. A violation of the oracle's rules panics at once; the panic's last words name the seed and the
+//! command that replays it.
+//!
+//! Invariant: nothing here depends on anything but the seed and the calls made, so a replay is exact.
+
+mod drive;
+mod program;
+mod setup;
+
+use crate::host::{Host, Inbox};
+use crate::machine::Machine;
+use crate::oracle::Oracle;
+use crate::rng::{Rng, SEED_VARIABLE, Seed, mix};
+use crate::switch::{Medium, Switch, Traffic};
+use tsumuji_proto::{Duration, Instant, NodeId};
+
+/// Virtual time a `run_until…` may take before it counts as stuck: many times every timeout of an engine.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a run that waits for acknowledgements looks at them.
+const IDLE_LOOK_NS: u64 = 50_000;
+
+/// Many engines on a simulated switch.
+#[derive(Debug)]
+pub struct Net<E: Machine> {
+    seed: Seed,
+    medium: Medium,
+    switch: Switch,
+    hosts: Vec<Host<E>>,
+    oracle: Oracle,
+    payload_rng: Rng,
+    life_rng: Rng,
+    inbox: Inbox,
+    slot: Vec<u8>,
+    /// Folded from everything that any engine sent, was given and reported.
+    trace: u64,
+    rate_bits: u64,
+    /// Chance that the link has no slot for the destination that an engine names.
+    defer_ppm: u32,
+    patience: Duration,
+    /// (sender, receiver, lane) batches that wait for `Event::Writable`.
+    wishes: usize,
+    /// Messages given up because their peer was dead.
+    refused_messages: u64,
+    /// Deliveries that match nothing are counted, not judged.
+    forgiving: bool,
+    forgiven: u64,
+}
+
+impl<E: Machine> Net<E> {
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.medium.timeline.now()
+    }
+
+    /// What fixes this run.
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// Where frames went so far.
+    pub fn traffic(&self) -> Traffic {
+        self.medium.traffic
+    }
+
+    /// A number that two runs share only if every frame, delivery and event of theirs was the same, at the same time.
+    pub fn trace(&self) -> u64 {
+        self.trace
+    }
+
+    /// Panics with `why` unless `holds`; the seed and the replay command are printed on the way out, as for any panic.
+    #[track_caller]
+    pub fn check(&self, holds: bool, why: impl FnOnce() -> String) {
+        if !holds {
+            self.fail(&why());
+        }
+    }
+
+    #[track_caller]
+    fn fail(&self, why: &str) -> ! {
+        panic!("at {} ns of virtual time: {why}", self.now().as_nanos())
+    }
+
+    #[track_caller]
+    fn judge<T>(&self, verdict: Result<T, String>) -> T {
+        match verdict {
+            Ok(value) => value,
+            Err(why) => self.fail(&why),
+        }
+    }
+
+    fn host(&self, node: NodeId) -> &Host<E> {
+        &self.hosts[usize::from(node.0)]
+    }
+
+    fn host_mut(&mut self, node: NodeId) -> &mut Host<E> {
+        &mut self.hosts[usize::from(node.0)]
+    }
+
+    fn note(&mut self, words: [u64; 4]) {
+        for word in words {
+            self.trace = mix(self.trace ^ word);
+        }
+    }
+
+    /// Lets `span` pass.
+    pub fn run_for(&mut self, span: Duration) {
+        let end = self.now() + span;
+        while self.medium.timeline.next_at().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.medium.timeline.advance_to(end);
+    }
+
+    /// Lets time pass until `done`, asked after every event.
+    ///
+    /// # Panics
+    /// If that takes longer than the net's patience.
+    #[track_caller]
+    pub fn run_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        let end = self.now() + self.patience;
+        while !done(self) {
+            self.check(self.now() <= end, || {
+                format!("stuck: not done in time\n{}", self.describe_stuck())
+            });
+            let moved = self.step();
+            self.check(moved, || {
+                format!(
+                    "stuck: nothing is going to happen\n{}",
+                    self.describe_stuck()
+                )
+            });
+        }
+    }
+
+    /// Lets time pass until each node that was told of a peer has it up.
+    #[track_caller]
+    pub fn run_until_up(&mut self) {
+        let mut missing: Vec<(NodeId, NodeId)> = Vec::new();
+        for (index, host) in self.hosts.iter().enumerate() {
+            let node = NodeId(index as u16);
+            if host.engine.is_some() {
+                missing.extend(host.peers.iter().map(|peer| (node, *peer)));
+            }
+        }
+        missing.retain(|(_, peer)| self.host(*peer).engine.is_some());
+        self.run_until(|net| {
+            while missing
+                .last()
+                .is_some_and(|(node, peer)| net.oracle.is_up(*node, *peer))
+            {
+                missing.pop();
+            }
+            missing.is_empty()
+        });
+    }
+
+    /// Lets time pass until every message wished for has been delivered or failed, and every sender knows it.
+    ///
+    /// # Panics
+    /// If that takes longer than the net's patience, or a completion is never reported.
+    #[track_caller]
+    pub fn run_until_idle(&mut self) {
+        let mut look_at = self.now();
+        self.run_until(|net| {
+            if net.wishes > 0 || net.oracle.waiting() > 0 || net.now() < look_at {
+                return false;
+            }
+            look_at = net.now() + Duration::from_nanos(IDLE_LOOK_NS);
+            net.unacknowledged() == 0
+        });
+        let unsent = self.oracle.unsent();
+        self.check(unsent == 0, || {
+            format!("{unsent} messages are acknowledged, and Event::Sent never came")
+        });
+    }
+
+    /// Messages that live senders still hold.
+    pub fn unacknowledged(&self) -> usize {
+        let queued = |(from, to)| {
+            self.host(from)
+                .engine
+                .as_ref()?
+                .flow(to)
+                .map(|flow| flow.queued_messages)
+        };
+        self.oracle.pairs().filter_map(queued).sum()
+    }
+
+    fn describe_stuck(&self) -> String {
+        const PAIRS_SHOWN: usize = 8;
+        let mut text = format!(
+            "{} messages on their way, {} wishes waiting, {} unacknowledged",
+            self.oracle.waiting(),
+            self.wishes,
+            self.unacknowledged()
+        );
+        let flows = self.oracle.pairs().filter_map(|(from, to)| {
+            let flow = self.host(from).engine.as_ref()?.flow(to)?;
+            (flow.queued_messages > 0 || self.host(from).wishes.contains_key(&to))
+                .then_some((from, to, flow))
+        });
+        for (from, to, flow) in flows.take(PAIRS_SHOWN) {
+            text += &format!("\n  {from} to {to}: {flow:?}");
+        }
+        text
+    }
+}
+
+impl<E: Machine> Drop for Net<E> {
+    /// The last words of a failing test.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let program = std::env::args().next().unwrap_or_default();
+        let file = std::path::Path::new(&program)
+            .file_stem()
+            .map(|name| name.to_string_lossy().into_owned());
+        let file = file
+            .as_deref()
+            .and_then(|name| name.rsplit_once('-'))
+            .map_or("FILE", |(name, _)| name);
+        let target = if file == "tsumuji_sim" {
+            String::from("--lib")
+        } else {
+            format!("--test {file}")
+        };
+        let thread = std::thread::current();
+        let test = thread.name().filter(|name| *name != "main").unwrap_or("");
+        eprintln!(
+            "\nseed {seed}; replay with: {SEED_VARIABLE}={seed} cargo test -p tsumuji-sim {target} -- --exact {test}\n\
+             at {now} ns, {events} events planned, {flying} frames in flight, {traffic:?}",
+            seed = self.seed.0,
+            now = self.now().as_nanos(),
+            events = self.medium.timeline.planned(),
+            flying = self.medium.frames.in_flight(),
+            traffic = self.medium.traffic,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,554 @@
+//! The loop of a real driver, in virtual time: receive, hand over, timeouts, events, transmit.
+
+use super::Net;
+use super::program::share_seed;
+use crate::host::{Arrived, Pace, Received, Wish};
+use crate::machine::Machine;
+use crate::oracle::Expected;
+use crate::payload::{checksum, fill};
+use crate::timeline::Happening;
+use crate::wires::wire_bytes;
+use tsumuji_proto::{Destination, Duration, Event, Lane, NodeId, Payload, SubmitError};
+
+/// Frames that a processor without cost takes from its ring in one turn.
+const RECEIVE_BURST: usize = 32;
+
+/// An engine that sends more in one turn does not stop by itself.
+const FRAMES_PER_TURN: usize = 1_000_000;
+
+/// Times in a row that a destination is deferred before the driver does something else.
+const DEFERS_PER_TURN: usize = 8;
+
+/// How long it then does.
+const DEFER_PAUSE: Duration = Duration::from_micros(1);
+
+/// Timeouts at one moment after which an engine counts as spinning.
+const TIMEOUTS_PER_MOMENT: u32 = 1_000;
+
+impl<E: Machine> Net<E> {
+    /// Lets the next event happen; false if there is none.
+    pub(super) fn step(&mut self) -> bool {
+        let Some(what) = self.medium.timeline.next() else {
+            return false;
+        };
+        match what {
+            Happening::AtSwitch { from, to, frame } => {
+                self.switch.forward(&mut self.medium, from, to, frame)
+            }
+            Happening::AtNode { to, frame } => {
+                let now = self.now();
+                let host = &mut self.hosts[usize::from(to.0)];
+                if host.ring.len() >= host.ring_frames && host.frame_ns == 0 {
+                    // A processor without cost never lets its ring overflow, even if all comes in one moment.
+                    self.receive(to);
+                }
+                let host = &mut self.hosts[usize::from(to.0)];
+                if host.engine.is_none() {
+                    self.medium.traffic.nobody += 1;
+                    self.medium.frames.drop(frame);
+                } else if host.ring.len() >= host.ring_frames {
+                    host.receive_full += 1;
+                    self.medium.traffic.receive_full += 1;
+                    self.medium.frames.drop(frame);
+                } else {
+                    host.ring.push_back(frame);
+                    host.ring_peak = host.ring_peak.max(host.ring.len());
+                    if !host.receive_planned {
+                        host.receive_planned = true;
+                        let at = now.max(host.busy_until);
+                        self.medium
+                            .timeline
+                            .plan(at, Happening::Receive { node: to });
+                    }
+                }
+            }
+            Happening::Receive { node } => self.receive(node),
+            Happening::Transmit { node } => {
+                self.host_mut(node).transmit_planned = false;
+                self.pump(node);
+            }
+            Happening::Timeout { node } => self.timeout(node),
+            Happening::Consume { node } => self.consume(node),
+        }
+        true
+    }
+
+    /// A new life begins; peers are the caller's business.
+    pub(super) fn start(&mut self, node: NodeId) {
+        let life = (self.life_rng.bits() as u32).max(1);
+        let seed = self.life_rng.bits();
+        let host = self.host_mut(node);
+        host.config.me = node;
+        host.config.incarnation = life;
+        host.config.seed = seed;
+        host.engine = Some(E::new(host.config.clone()));
+        self.oracle.born(node, life);
+    }
+
+    pub(super) fn add_peer(&mut self, node: NodeId, peer: NodeId) {
+        let now = self.now();
+        let host = self.host_mut(node);
+        host.peers.insert(peer);
+        if let Some(engine) = host.engine.as_mut() {
+            engine.add_peer(now, peer);
+        }
+        self.pump(node);
+    }
+
+    fn receive(&mut self, node: NodeId) {
+        let now = self.now();
+        let host = &mut self.hosts[usize::from(node.0)];
+        host.receive_planned = false;
+        if host.engine.is_none() || host.paused {
+            return;
+        }
+        if now < host.busy_until {
+            host.receive_planned = true;
+            return self
+                .medium
+                .timeline
+                .plan(host.busy_until, Happening::Receive { node });
+        }
+        let burst = if host.frame_ns == 0 { RECEIVE_BURST } else { 1 };
+        for _ in 0..burst {
+            let host = &mut self.hosts[usize::from(node.0)];
+            let (Some(engine), Some(frame)) = (host.engine.as_mut(), host.ring.pop_front()) else {
+                break;
+            };
+            self.medium.traffic.handled_frames += 1;
+            self.inbox.now = now;
+            let bytes = self.medium.frames.lend(frame);
+            engine.handle_frame(now, &bytes, &mut self.inbox);
+            self.medium.frames.give_back(frame, bytes);
+            self.hand_over(node);
+        }
+        let host = &mut self.hosts[usize::from(node.0)];
+        host.busy_until = now + Duration::from_nanos(host.frame_ns);
+        if !host.ring.is_empty() && !host.receive_planned {
+            host.receive_planned = true;
+            self.medium
+                .timeline
+                .plan(host.busy_until, Happening::Receive { node });
+        }
+        self.pump(node);
+    }
+
+    /// Gives the program what the engine has delivered, after the events that belong before.
+    fn hand_over(&mut self, node: NodeId) {
+        self.take_events(node);
+        if self.inbox.messages.is_empty() && self.inbox.shares.is_empty() {
+            return;
+        }
+        let mut messages = std::mem::take(&mut self.inbox.messages);
+        for message in messages.drain(..) {
+            self.deliver(node, message);
+        }
+        self.inbox.messages = messages;
+        let mut shares = std::mem::take(&mut self.inbox.shares);
+        for share in shares.drain(..) {
+            let stamp = share.stamp;
+            let seed = share_seed(
+                stamp.source,
+                stamp.incarnation,
+                stamp.port,
+                stamp.epoch,
+                stamp.lap,
+                stamp.start,
+            );
+            let mut content = vec![0; stamp.bytes];
+            fill(seed, &mut content);
+            if checksum(&content) != share.checksum {
+                self.check(self.forgiving, || {
+                    format!("{node} was given a damaged or invented share: {stamp:?}")
+                });
+                self.forgiven += 1;
+                continue;
+            }
+            self.note([
+                u64::from(node.0),
+                u64::from(stamp.source.0),
+                u64::from(stamp.lap),
+                share.checksum,
+            ]);
+            self.host_mut(node).shares.push(stamp);
+        }
+        self.inbox.shares = shares;
+    }
+
+    fn deliver(&mut self, node: NodeId, message: Arrived) {
+        let now = self.now();
+        let Arrived {
+            from,
+            lane,
+            bytes,
+            checksum,
+            whole,
+        } = message;
+        self.note([
+            now.as_nanos() ^ u64::from(node.0) << 48,
+            u64::from(from.0),
+            u64::from(lane.0),
+            checksum,
+        ]);
+        let verdict = self.oracle.delivered((from, node), lane, bytes, checksum);
+        let expected = if self.forgiving && verdict.is_err() {
+            self.forgiven += 1;
+            Expected {
+                bytes,
+                checksum,
+                submitted: now,
+                keep: false,
+            }
+        } else {
+            self.judge(verdict)
+        };
+        let host = &mut self.hosts[usize::from(node.0)];
+        host.received.push(Received {
+            at: now,
+            submitted: expected.submitted,
+            from,
+            lane,
+            bytes,
+        });
+        host.received_bytes += bytes as u64;
+        match (whole, host.engine.as_mut()) {
+            (Some(body), _) if expected.keep => host.bodies.push(body),
+            (Some(body), Some(engine)) => engine.recycle(body),
+            _ => {}
+        }
+        host.held.push_back((from, bytes));
+        host.held_bytes += bytes;
+        host.held_peak = host.held_peak.max(host.held_bytes);
+        host.largest = host.largest.max(bytes);
+        let (held, bound) = (host.held_bytes, host.config.budget_bytes + host.largest);
+        self.check(held <= bound, || {
+            format!("{node} holds {held} delivered bytes; budget and one message make {bound}")
+        });
+        self.take_held(node);
+    }
+
+    /// The program takes what its pace allows.
+    pub(super) fn take_held(&mut self, node: NodeId) {
+        let now = self.now();
+        let host = &mut self.hosts[usize::from(node.0)];
+        match host.pace {
+            Pace::Stopped => {}
+            Pace::Prompt => {
+                let Some(engine) = host.engine.as_mut() else {
+                    return;
+                };
+                for (from, bytes) in host.held.drain(..) {
+                    host.held_bytes -= bytes;
+                    engine.release(from, bytes);
+                }
+            }
+            Pace::BytesPerSecond(rate) => {
+                let Some((_, bytes)) = host.held.front() else {
+                    return;
+                };
+                if !host.consume_planned {
+                    host.consume_planned = true;
+                    let span_ns = *bytes as u128 * 1_000_000_000 / u128::from(rate.max(1));
+                    let at = now + Duration::from_nanos(span_ns as u64);
+                    self.medium.timeline.plan(at, Happening::Consume { node });
+                }
+            }
+        }
+    }
+
+    fn consume(&mut self, node: NodeId) {
+        let host = &mut self.hosts[usize::from(node.0)];
+        // The pace may have changed, or the process ended, since this was planned.
+        let planned = std::mem::take(&mut host.consume_planned);
+        if !planned || !matches!(host.pace, Pace::BytesPerSecond(_)) {
+            return;
+        }
+        if let (Some(engine), Some((from, bytes))) = (host.engine.as_mut(), host.held.pop_front()) {
+            host.held_bytes -= bytes;
+            engine.release(from, bytes);
+        }
+        self.take_held(node);
+        self.pump(node);
+    }
+
+    fn timeout(&mut self, node: NodeId) {
+        let now = self.now();
+        let host = self.host_mut(node);
+        if host.timeout_at != Some(now) {
+            return;
+        }
+        host.timeout_at = None;
+        host.timeouts_now = if host.timed_out_at == now {
+            host.timeouts_now + 1
+        } else {
+            0
+        };
+        host.timed_out_at = now;
+        let spins = host.timeouts_now > TIMEOUTS_PER_MOMENT;
+        self.check(!spins, || {
+            format!("{node}: poll_timeout stays in the past after handle_timeout")
+        });
+        self.pump(node);
+    }
+
+    /// Events of the engine: judged, noted, and answered as a program would. False if there was none.
+    fn take_events(&mut self, node: NodeId) -> bool {
+        let now = self.now();
+        let mut any = false;
+        while let Some(event) = self
+            .host_mut(node)
+            .engine
+            .as_mut()
+            .and_then(Machine::poll_event)
+        {
+            any = true;
+            let verdict = self.oracle.happened(node, &event);
+            if !self.forgiving {
+                self.judge(verdict);
+            }
+            let (kind, peer) = match event {
+                Event::PeerUp { peer, incarnation } => (u64::from(incarnation) << 8 | 1, peer),
+                Event::PeerDead {
+                    peer,
+                    failed_messages,
+                } => {
+                    self.give_up(node, peer);
+                    ((failed_messages as u64) << 8 | 2, peer)
+                }
+                Event::Sent { peer, id } => (id.0 << 8 | 3, peer),
+                Event::Writable { peer } => {
+                    self.offer(node, peer);
+                    (4, peer)
+                }
+                _ => (0, node),
+            };
+            self.note([now.as_nanos(), u64::from(node.0), kind, u64::from(peer.0)]);
+            self.host_mut(node).events.push((now, event));
+        }
+        any
+    }
+
+    /// A program drops what it still wished to send to a dead peer.
+    fn give_up(&mut self, from: NodeId, to: NodeId) {
+        for (_, wish) in self.host_mut(from).wishes.remove(&to).unwrap_or_default() {
+            self.wishes -= 1;
+            self.refused_messages += match wish {
+                Wish::Given(_) => 1,
+                Wish::Made { count, .. } => count,
+            };
+        }
+    }
+
+    /// Submits what a program wishes to send to `to`, as far as the queue takes it.
+    pub(super) fn offer(&mut self, from: NodeId, to: NodeId) {
+        loop {
+            let host = &mut self.hosts[usize::from(from.0)];
+            let Some((lane, wish)) = host
+                .wishes
+                .get_mut(&to)
+                .and_then(|wishes| wishes.pop_front())
+            else {
+                host.wishes.remove(&to);
+                return;
+            };
+            self.wishes -= 1;
+            // Kept aside: a refused message is made anew from the same state.
+            let rng = self.payload_rng.clone();
+            match self.submit(from, to, lane, &wish) {
+                Ok(()) => match wish {
+                    Wish::Made { bytes, count } if count > 1 => {
+                        self.put_back(
+                            from,
+                            to,
+                            lane,
+                            Wish::Made {
+                                bytes,
+                                count: count - 1,
+                            },
+                        );
+                    }
+                    _ => {}
+                },
+                Err(SubmitError::QueueFull { .. }) => {
+                    self.payload_rng = rng;
+                    return self.put_back(from, to, lane, wish);
+                }
+                Err(SubmitError::PeerDead { .. }) => {
+                    self.put_back(from, to, lane, wish);
+                    return self.give_up(from, to);
+                }
+                Err(other) => self.fail(&format!("{from} could not submit: {other}")),
+            }
+        }
+    }
+
+    fn put_back(&mut self, from: NodeId, to: NodeId, lane: Lane, wish: Wish) {
+        self.host_mut(from)
+            .wishes
+            .entry(to)
+            .or_default()
+            .push_front((lane, wish));
+        self.wishes += 1;
+    }
+
+    fn submit(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        lane: Lane,
+        wish: &Wish,
+    ) -> Result<(), SubmitError> {
+        let now = self.now();
+        let host = &mut self.hosts[usize::from(from.0)];
+        let Some(engine) = host.engine.as_mut() else {
+            return Ok(());
+        };
+        let (id, message, notify) = match wish {
+            Wish::Given(bytes) => {
+                let sum = checksum(bytes);
+                let message = Expected {
+                    bytes: bytes.len(),
+                    checksum: sum,
+                    submitted: now,
+                    keep: true,
+                };
+                (
+                    engine.submit(now, to, lane, Payload::Copied(bytes), true)?,
+                    message,
+                    true,
+                )
+            }
+            Wish::Made { bytes, .. } => {
+                let seed = self.payload_rng.bits();
+                let mut body = engine.buffer(*bytes);
+                body.resize(*bytes, 0);
+                fill(seed, &mut body);
+                let sum = checksum(&body);
+                let message = Expected {
+                    bytes: *bytes,
+                    checksum: sum,
+                    submitted: now,
+                    keep: false,
+                };
+                let notify = seed & 1 == 0;
+                let id = if seed & 2 == 0 {
+                    engine.submit(now, to, lane, Payload::Owned(body), notify)?
+                } else {
+                    let id = engine.submit(now, to, lane, Payload::Copied(&body), notify);
+                    engine.recycle(body);
+                    id?
+                };
+                (id, message, notify)
+            }
+        };
+        let verdict = self
+            .oracle
+            .submitted((from, to), lane, message, (id, notify));
+        self.judge(verdict);
+        Ok(())
+    }
+
+    /// One turn of the driver without receiving: timeouts that are due, events, and all frames that the card takes.
+    pub(super) fn pump(&mut self, node: NodeId) {
+        let now = self.now();
+        let host = &mut self.hosts[usize::from(node.0)];
+        let Some(engine) = host.engine.as_mut() else {
+            return;
+        };
+        if host.paused {
+            return;
+        }
+        if engine.poll_timeout().is_some_and(|at| at <= now) {
+            engine.handle_timeout(now);
+        }
+        self.take_events(node);
+        let mut defers = 0;
+        for turn in 0.. {
+            self.check(turn < FRAMES_PER_TURN, || {
+                format!("{node} does not stop sending")
+            });
+            let host = &mut self.hosts[usize::from(node.0)];
+            let Some(engine) = host.engine.as_mut() else {
+                return;
+            };
+            let Some(to) = engine.next_destination(now) else {
+                // A program's answer to an event may be more to send.
+                if self.take_events(node) {
+                    continue;
+                }
+                break;
+            };
+            if self.medium.rng.chance(self.defer_ppm) {
+                engine.defer(to);
+                defers += 1;
+                if defers == DEFERS_PER_TURN {
+                    self.plan_transmit(node, now + DEFER_PAUSE);
+                    break;
+                }
+                continue;
+            }
+            if let Err(room_at) = host.transmit_room(now) {
+                self.plan_transmit(node, room_at);
+                break;
+            }
+            self.transmit(node, to);
+        }
+        self.take_events(node);
+        let host = &mut self.hosts[usize::from(node.0)];
+        let due = host
+            .engine
+            .as_ref()
+            .and_then(Machine::poll_timeout)
+            .map(|at| at.max(now));
+        if let Some(due) = due.filter(|due| host.timeout_at.is_none_or(|planned| planned > *due)) {
+            host.timeout_at = Some(due);
+            self.medium.timeline.plan(due, Happening::Timeout { node });
+        }
+    }
+
+    fn plan_transmit(&mut self, node: NodeId, at: tsumuji_proto::Instant) {
+        let host = &mut self.hosts[usize::from(node.0)];
+        if !host.transmit_planned {
+            host.transmit_planned = true;
+            self.medium.timeline.plan(at, Happening::Transmit { node });
+        }
+    }
+
+    fn transmit(&mut self, node: NodeId, to: Destination) {
+        let now = self.now();
+        let host = &mut self.hosts[usize::from(node.0)];
+        let Some(engine) = host.engine.as_mut() else {
+            return;
+        };
+        let limit = host.config.frame_bytes;
+        self.slot.resize(limit, 0);
+        // What a slot held before must not matter: the last frame is still in it.
+        let length = engine.write_frame(now, to, &mut self.slot);
+        let departure = host.card.send(now, wire_bytes(length));
+        host.departures.push_back(departure);
+        self.check(length > 0 && length <= limit, || {
+            format!("{node} wrote a frame of {length} bytes to {to:?}")
+        });
+        let frame = self.medium.frames.put(&self.slot[..length]);
+        self.medium.traffic.sent_frames += 1;
+        self.medium.traffic.sent_bytes += length as u64;
+        let address = match to {
+            Destination::Peer(peer) => u64::from(peer.0),
+            Destination::Broadcast => u64::MAX,
+        };
+        let sum = checksum(&self.slot[..length]);
+        self.note([now.as_nanos(), u64::from(node.0), address, sum]);
+        if departure <= now {
+            self.switch.forward(&mut self.medium, node, to, frame);
+        } else {
+            self.medium.timeline.plan(
+                departure,
+                Happening::AtSwitch {
+                    from: node,
+                    to,
+                    frame,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What the simulated programs, their operators and the test do: send, take, crash, cut cables, look.
+
+use super::Net;
+use crate::host::{Pace, Received, ReceivedShare, Wish};
+use crate::machine::Machine;
+use crate::payload::fill;
+use crate::rng::mix;
+use crate::switch::garbage;
+use crate::timeline::Happening;
+use tsumuji_proto::{
+    Config, Destination, Duration, Event, Flow, Instant, Lane, NodeId, SubmitError,
+};
+
+impl<E: Machine> Net<E> {
+    /// Random bytes.
+    pub fn random_payload(&mut self, bytes: usize) -> Vec<u8> {
+        let mut payload = vec![0; bytes];
+        fill(self.payload_rng.bits(), &mut payload);
+        payload
+    }
+
+    /// A program sends a message; if its queue is full, as soon as there is room. `received` will show it.
+    pub fn send(&mut self, from: NodeId, to: NodeId, lane: Lane, message: &[u8]) {
+        self.inbox.copy = true;
+        self.wish(from, to, lane, Wish::Given(message.to_vec()));
+    }
+
+    /// A program sends `count` messages of `bytes` random bytes, one after the other as its queue has room.
+    pub fn stream(&mut self, from: NodeId, to: NodeId, lane: Lane, bytes: usize, count: u64) {
+        if count > 0 {
+            self.wish(from, to, lane, Wish::Made { bytes, count });
+        }
+    }
+
+    /// A program publishes `bytes` of a shared vector, best effort; content is made from the stamp and checked on arrival.
+    pub fn publish(
+        &mut self,
+        from: NodeId,
+        to: Destination,
+        (port, epoch): (u16, u32),
+        lap: u32,
+        start: u32,
+        bytes: usize,
+    ) -> Result<(), SubmitError> {
+        let host = self.host_mut(from);
+        let mut payload = vec![0; bytes];
+        fill(
+            share_seed(from, host.config.incarnation, port, epoch, lap, start),
+            &mut payload,
+        );
+        let Some(engine) = host.engine.as_mut() else {
+            return Ok(());
+        };
+        let result = engine.submit_share(to, port, epoch, lap, start, &payload);
+        self.pump(from);
+        result
+    }
+
+    /// How fast the node's program takes messages from now on.
+    pub fn set_pace(&mut self, node: NodeId, pace: Pace) {
+        self.host_mut(node).pace = pace;
+        self.take_held(node);
+        self.pump(node);
+    }
+
+    /// The process dies without a word. Frames it had given to its card are still on their way.
+    pub fn crash(&mut self, node: NodeId) {
+        self.oracle.died(node);
+        let host = &mut self.hosts[usize::from(node.0)];
+        self.wishes -= host
+            .wishes
+            .values()
+            .map(|wishes| wishes.len())
+            .sum::<usize>();
+        host.forget_process();
+        for frame in host.ring.drain(..) {
+            self.medium.traffic.nobody += 1;
+            self.medium.frames.drop(frame);
+        }
+    }
+
+    /// The process says farewell and ends.
+    pub fn leave(&mut self, node: NodeId) {
+        let now = self.now();
+        if let Some(engine) = self.host_mut(node).engine.as_mut() {
+            engine.close(now);
+        }
+        self.pump(node);
+        self.crash(node);
+    }
+
+    /// The process is started again as a new life with the same peers.
+    pub fn restart(&mut self, node: NodeId) {
+        self.check(self.host(node).engine.is_none(), || {
+            format!("{node} is alive; crash it first")
+        });
+        self.start(node);
+        for peer in self.host(node).peers.clone() {
+            self.add_peer(node, peer);
+        }
+    }
+
+    /// A program decides to try a dead peer again.
+    pub fn revive(&mut self, node: NodeId, peer: NodeId) {
+        let now = self.now();
+        if let Some(engine) = self.host_mut(node).engine.as_mut() {
+            engine.revive_peer(now, peer);
+        }
+        self.pump(node);
+    }
+
+    /// The process is stopped (as by SIGSTOP): its ring fills, its timeouts pass.
+    pub fn pause(&mut self, node: NodeId) {
+        self.host_mut(node).paused = true;
+    }
+
+    /// The process goes on.
+    pub fn resume(&mut self, node: NodeId) {
+        let now = self.now();
+        let host = self.host_mut(node);
+        host.paused = false;
+        host.busy_until = now;
+        host.receive_planned = true;
+        self.medium.timeline.plan(now, Happening::Receive { node });
+        self.pump(node);
+    }
+
+    /// `side` and the others do not reach each other from now on.
+    pub fn partition(&mut self, side: &[NodeId]) {
+        self.switch.heal();
+        for node in side {
+            self.switch.set_side(*node, 1);
+        }
+    }
+
+    /// All reach all again.
+    pub fn heal(&mut self) {
+        self.switch.heal();
+    }
+
+    /// Someone else on the network puts a frame into a node's ring.
+    pub fn inject(&mut self, to: NodeId, frame: &[u8]) {
+        let frame = self.medium.frames.put(frame);
+        self.medium
+            .timeline
+            .plan(self.now(), Happening::AtNode { to, frame });
+    }
+
+    /// `count` frames of random bytes reach the node at random times within `span`.
+    pub fn inject_garbage(&mut self, to: NodeId, count: usize, span: Duration) {
+        for _ in 0..count {
+            let bytes = garbage(&mut self.medium.rng);
+            let at = self.now()
+                + Duration::from_nanos(self.medium.rng.within(0..span.as_nanos().max(1)));
+            let frame = self.medium.frames.put(&bytes);
+            self.medium
+                .timeline
+                .plan(at, Happening::AtNode { to, frame });
+        }
+    }
+
+    /// What its program knows of the traffic with a peer.
+    pub fn flow(&self, node: NodeId, peer: NodeId) -> Option<Flow> {
+        self.host(node).engine.as_ref()?.flow(peer)
+    }
+
+    /// The node's engine, if its process runs.
+    pub fn engine(&self, node: NodeId) -> Option<&E> {
+        self.host(node).engine.as_ref()
+    }
+
+    /// What its engine was told at birth.
+    pub fn config_of(&self, node: NodeId) -> &Config {
+        &self.host(node).config
+    }
+
+    /// Everything its engine reported, in order, over all lives.
+    pub fn events(&self, node: NodeId) -> &[(Instant, Event)] {
+        &self.host(node).events
+    }
+
+    /// When the node was first told that `peer` is dead.
+    pub fn declared_dead(&self, node: NodeId, peer: NodeId) -> Option<Instant> {
+        let dead =
+            |event: &Event| matches!(event, Event::PeerDead { peer: who, .. } if *who == peer);
+        self.events(node)
+            .iter()
+            .find(|(_, event)| dead(event))
+            .map(|(at, _)| *at)
+    }
+
+    /// Whether it has the peer up now.
+    pub fn is_up(&self, node: NodeId, peer: NodeId) -> bool {
+        self.oracle.is_up(node, peer)
+    }
+
+    /// Bodies of the messages that came to `node` by `send`, in order of delivery.
+    pub fn received(&self, node: NodeId) -> &[Vec<u8>] {
+        &self.host(node).bodies
+    }
+
+    /// All messages that were delivered to `node`, in order.
+    pub fn deliveries(&self, node: NodeId) -> &[Received] {
+        &self.host(node).received
+    }
+
+    /// Their bytes.
+    pub fn delivered_bytes(&self, node: NodeId) -> u64 {
+        self.host(node).received_bytes
+    }
+
+    /// All best-effort frames that were handed to `node`'s program, in order.
+    pub fn shares(&self, node: NodeId) -> &[ReceivedShare] {
+        &self.host(node).shares
+    }
+
+    /// Most bytes of messages that were ever delivered to the node and not yet taken by its program.
+    pub fn held_peak(&self, node: NodeId) -> usize {
+        self.host(node).held_peak
+    }
+
+    /// Bytes of messages delivered to the node and not yet taken by its program.
+    pub fn held(&self, node: NodeId) -> usize {
+        self.host(node).held_bytes
+    }
+
+    /// Frames that found the node's receive ring full.
+    pub fn receive_full(&self, node: NodeId) -> u64 {
+        self.host(node).receive_full
+    }
+
+    /// Most frames that were ever in the node's receive ring.
+    pub fn ring_peak(&self, node: NodeId) -> usize {
+        self.host(node).ring_peak
+    }
+
+    /// Messages on their way: neither delivered nor failed.
+    pub fn waiting(&self) -> usize {
+        self.oracle.waiting()
+    }
+
+    /// Messages given up before they were submitted, because the peer was dead.
+    pub fn refused_messages(&self) -> u64 {
+        self.refused_messages
+    }
+
+    /// Deliveries that matched nothing in a `forgiving` net.
+    pub fn forgiven(&self) -> u64 {
+        self.forgiven
+    }
+
+    fn wish(&mut self, from: NodeId, to: NodeId, lane: Lane, wish: Wish) {
+        self.host_mut(from)
+            .wishes
+            .entry(to)
+            .or_default()
+            .push_back((lane, wish));
+        self.wishes += 1;
+        self.offer(from, to);
+        self.pump(from);
+    }
+}
+
+/// Names the content of a share by its whole stamp.
+pub(super) fn share_seed(
+    source: NodeId,
+    incarnation: u32,
+    port: u16,
+    epoch: u32,
+    lap: u32,
+    start: u32,
+) -> u64 {
+    let who = u64::from(source.0) << 48 | u64::from(port) << 32 | u64::from(incarnation);
+    mix(mix(who) ^ mix(u64::from(epoch) << 32 | u64::from(lap)) ^ u64::from(start))
+}

@@ -1,0 +1,180 @@
+//! Building a net: the medium's properties, and who takes part.
+
+use std::ops::Range;
+
+use super::{DEFAULT_PATIENCE, Net};
+use crate::frames::Frames;
+use crate::host::{Host, Inbox};
+use crate::machine::Machine;
+use crate::oracle::Oracle;
+use crate::rng::Seed;
+use crate::switch::{Medium, Switch, Traffic};
+use crate::timeline::Timeline;
+use crate::wires::{Conditions, Damage, Port};
+use tsumuji_proto::{Config, Duration, NodeId};
+
+impl<E: Machine> Net<E> {
+    /// An empty net that runs `E`: 10 µs of delay, no losses, no limits.
+    pub fn with_machine(seed: Seed) -> Self {
+        Self {
+            seed,
+            medium: Medium {
+                timeline: Timeline::default(),
+                frames: Frames::default(),
+                rng: seed.rng(1),
+                traffic: Traffic::default(),
+            },
+            switch: Switch::new(),
+            hosts: Vec::new(),
+            oracle: Oracle::default(),
+            payload_rng: seed.rng(2),
+            life_rng: seed.rng(3),
+            inbox: Inbox::default(),
+            slot: Vec::new(),
+            trace: 0,
+            rate_bits: 0,
+            defer_ppm: 0,
+            patience: DEFAULT_PATIENCE,
+            wishes: 0,
+            refused_messages: 0,
+            forgiving: false,
+            forgiven: 0,
+        }
+    }
+
+    /// Delay of each frame behind the switch.
+    pub fn delay_us(mut self, range: Range<u64>) -> Self {
+        self.conditions().delay_ns = range.start * 1_000..range.end * 1_000;
+        self
+    }
+
+    /// Frames lost.
+    pub fn loss_percent(mut self, percent: u32) -> Self {
+        self.conditions().loss_ppm = percent * 10_000;
+        self
+    }
+
+    /// Frames that come twice.
+    pub fn duplicate_percent(mut self, percent: u32) -> Self {
+        self.conditions().duplicate_ppm = percent * 10_000;
+        self
+    }
+
+    /// Frames that are late by one of `extra_us`.
+    pub fn reorder_percent(mut self, percent: u32, extra_us: Range<u64>) -> Self {
+        let conditions = self.conditions();
+        conditions.reorder_ppm = percent * 10_000;
+        conditions.reorder_ns = extra_us.start * 1_000..extra_us.end * 1_000;
+        self
+    }
+
+    /// Frames that are damaged, in one of the ways of `kinds`.
+    pub fn damage_percent(mut self, percent: u32, kinds: &'static [Damage]) -> Self {
+        let conditions = self.conditions();
+        conditions.damage_ppm = percent * 10_000;
+        conditions.damage = kinds;
+        self
+    }
+
+    /// Rate of every port, both ways, in Mbit/s. To be called before nodes are added.
+    pub fn rate_mbit(mut self, mbit_per_second: u64) -> Self {
+        assert!(self.hosts.is_empty(), "set the rate before adding nodes");
+        self.rate_bits = mbit_per_second * 1_000_000;
+        self.switch.set_rate(self.rate_bits);
+        self
+    }
+
+    /// Room of each output port of the switch, in bytes on the wire; what finds none is dropped.
+    pub fn switch_buffer(mut self, bytes: usize) -> Self {
+        self.switch.set_buffer(bytes);
+        self
+    }
+
+    /// How often the link has no slot for the destination an engine names, so that the engine is told to `defer` it.
+    pub fn defer_percent(mut self, percent: u32) -> Self {
+        self.defer_ppm = percent * 10_000;
+        self
+    }
+
+    /// How long a `run_until…` may take.
+    pub fn patience(mut self, span: Duration) -> Self {
+        self.patience = span;
+        self
+    }
+
+    /// Deliveries that match no message are counted instead of judged: for damage that an open frame cannot reveal.
+    pub fn forgiving(mut self) -> Self {
+        self.forgiving = true;
+        self
+    }
+
+    /// The conditions of all paths that have none of their own; they may be changed at any time.
+    pub fn conditions(&mut self) -> &mut Conditions {
+        self.switch.conditions_mut()
+    }
+
+    /// Gives the path from one node to another its own conditions.
+    pub fn set_path(&mut self, from: NodeId, to: NodeId, conditions: Conditions) {
+        self.switch.set_path(from, to, conditions);
+    }
+
+    /// A node with a running engine that knows nobody yet. Its receive ring holds `config.receive_frames`.
+    pub fn node(&mut self, config: Config) -> NodeId {
+        let node = NodeId(u16::try_from(self.hosts.len()).expect("node ids have 16 bits"));
+        self.switch.add_port();
+        self.hosts
+            .push(Host::new(config, Port::new(self.rate_bits)));
+        self.start(node);
+        node
+    }
+
+    /// Two nodes, each the other's peer, already up.
+    #[track_caller]
+    pub fn pair(&mut self, config: Config) -> (NodeId, NodeId) {
+        let (a, b) = (self.node(config.clone()), self.node(config));
+        self.connect(a, b);
+        self.run_until_up();
+        (a, b)
+    }
+
+    /// `count` nodes without peers.
+    pub fn nodes(&mut self, count: usize, config: &Config) -> Vec<NodeId> {
+        (0..count).map(|_| self.node(config.clone())).collect()
+    }
+
+    /// `count` nodes, each everybody's peer.
+    pub fn mesh(&mut self, count: usize, config: &Config) -> Vec<NodeId> {
+        let nodes = self.nodes(count, config);
+        for (index, a) in nodes.iter().enumerate() {
+            for b in &nodes[index + 1..] {
+                self.connect(*a, *b);
+            }
+        }
+        nodes
+    }
+
+    /// `count` nodes, each the peer of the first only.
+    pub fn star(&mut self, count: usize, config: &Config) -> Vec<NodeId> {
+        let nodes = self.nodes(count, config);
+        for leaf in &nodes[1..] {
+            self.connect(nodes[0], *leaf);
+        }
+        nodes
+    }
+
+    /// Tells each of the other.
+    pub fn connect(&mut self, a: NodeId, b: NodeId) {
+        self.add_peer(a, b);
+        self.add_peer(b, a);
+    }
+
+    /// The node's processor takes this long for each received frame.
+    pub fn set_frame_cost(&mut self, node: NodeId, cost: Duration) {
+        self.host_mut(node).frame_ns = cost.as_nanos();
+    }
+
+    /// Frames the node's receive ring holds, where that is not what its engine was told.
+    pub fn set_ring(&mut self, node: NodeId, frames: usize) {
+        self.host_mut(node).ring_frames = frames;
+    }
+}

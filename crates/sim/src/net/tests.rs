@@ -1,0 +1,422 @@
+//! The net under test with a stand-in that does nothing for reliability, so that every misfortune shows.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+use crate::machine::config;
+use crate::wires::Damage;
+use crate::{Pace, goodput};
+use tsumuji_proto::{
+    Body, Config, Delivery, Destination, Event, Flow, Lane, Payload, SendId, Share, Sink,
+    SubmitError,
+};
+
+const LANE: Lane = Lane::ordered(0);
+const HEAD_BYTES: usize = 8;
+const HELLO: u8 = 1;
+const DATA: u8 = 2;
+const SHARE: u8 = 3;
+
+/// One frame a message, one hello a millisecond until answered, nothing else.
+struct Stub {
+    config: Config,
+    peers: BTreeMap<NodeId, u32>,
+    hello: Vec<NodeId>,
+    hello_at: Option<Instant>,
+    queue: VecDeque<(Destination, Vec<u8>)>,
+    events: VecDeque<Event>,
+    submitted: u64,
+    released: usize,
+    sent: Vec<(NodeId, SendId)>,
+}
+
+impl Stub {
+    fn queue(&mut self, to: Destination, kind: u8, lane: u8, payload: &[u8]) {
+        let mut frame = vec![
+            kind,
+            self.config.me.0 as u8,
+            (self.config.me.0 >> 8) as u8,
+            lane,
+        ];
+        frame.extend_from_slice(&self.config.incarnation.to_le_bytes());
+        frame.extend_from_slice(payload);
+        self.queue.push_back((to, frame));
+    }
+}
+
+impl Machine for Stub {
+    fn new(config: Config) -> Self {
+        Self {
+            config,
+            peers: BTreeMap::new(),
+            hello: Vec::new(),
+            hello_at: None,
+            queue: VecDeque::new(),
+            events: VecDeque::new(),
+            submitted: 0,
+            released: 0,
+            sent: Vec::new(),
+        }
+    }
+    fn add_peer(&mut self, now: Instant, peer: NodeId) {
+        self.hello.push(peer);
+        self.hello_at = Some(now);
+    }
+    fn revive_peer(&mut self, now: Instant, peer: NodeId) {
+        self.add_peer(now, peer);
+    }
+    fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
+        let Some((head, payload)) = frame.split_first_chunk::<HEAD_BYTES>() else {
+            return;
+        };
+        let from = NodeId(u16::from_le_bytes([head[1], head[2]]));
+        let life = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        match head[0] {
+            HELLO => {
+                self.hello.retain(|peer| *peer != from);
+                let before = self.peers.insert(from, life);
+                if before != Some(life) {
+                    if before.is_some() {
+                        self.events.push_back(Event::PeerDead {
+                            peer: from,
+                            failed_messages: 0,
+                        });
+                    }
+                    self.events.push_back(Event::PeerUp {
+                        peer: from,
+                        incarnation: life,
+                    });
+                    self.hello.push(from);
+                    self.hello_at = Some(now);
+                }
+            }
+            DATA => sink.message(Delivery {
+                from,
+                lane: Lane(head[3]),
+                body: Body::Frame(payload),
+            }),
+            SHARE => sink.share(Share {
+                source: from,
+                incarnation: life,
+                port: 1,
+                epoch: 2,
+                lap: u32::from(head[3]),
+                start: 0,
+                payload,
+            }),
+            _ => {}
+        }
+    }
+    fn submit(
+        &mut self,
+        _: Instant,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        if self.queue.len() > 100 {
+            return Err(SubmitError::QueueFull { peer: to });
+        }
+        match payload {
+            Payload::Copied(bytes) => self.queue(Destination::Peer(to), DATA, lane.0, bytes),
+            Payload::Owned(bytes) => self.queue(Destination::Peer(to), DATA, lane.0, &bytes),
+        }
+        self.submitted += 1;
+        let id = SendId(self.submitted);
+        if notify {
+            self.sent.push((to, id));
+        }
+        Ok(id)
+    }
+    fn submit_share(
+        &mut self,
+        to: Destination,
+        _: u16,
+        _: u32,
+        lap: u32,
+        _: u32,
+        payload: &[u8],
+    ) -> Result<(), SubmitError> {
+        self.queue(to, SHARE, lap as u8, payload);
+        Ok(())
+    }
+    fn next_destination(&mut self, _: Instant) -> Option<Destination> {
+        Some(self.queue.front()?.0)
+    }
+    fn write_frame(&mut self, _: Instant, to: Destination, slot: &mut [u8]) -> usize {
+        let (queued_to, frame) = self.queue.pop_front().unwrap();
+        assert_eq!(to, queued_to);
+        slot[..frame.len()].copy_from_slice(&frame);
+        if let (Destination::Peer(peer), false) = (to, self.queue.len() > 50) {
+            self.events.push_back(Event::Writable { peer });
+        }
+        frame.len()
+    }
+    fn defer(&mut self, to: Destination) {
+        let front = self.queue.pop_front().unwrap();
+        assert_eq!(to, front.0);
+        self.queue.push_front(front);
+    }
+    fn handle_timeout(&mut self, now: Instant) {
+        for peer in std::mem::take(&mut self.hello) {
+            self.queue(Destination::Peer(peer), HELLO, 0, &[]);
+            if !self.peers.contains_key(&peer) {
+                self.hello.push(peer);
+            }
+        }
+        self.hello_at = (!self.hello.is_empty()).then_some(now + Duration::from_millis(1));
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.hello_at
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events
+            .pop_front()
+            .or_else(|| self.sent.pop().map(|(peer, id)| Event::Sent { peer, id }))
+    }
+    fn flow(&self, peer: NodeId) -> Option<Flow> {
+        let queued_messages = self
+            .queue
+            .iter()
+            .filter(|(to, _)| *to == Destination::Peer(peer))
+            .count();
+        Some(Flow {
+            queued_messages,
+            ..Flow::default()
+        })
+    }
+    fn release(&mut self, _: NodeId, bytes: usize) {
+        self.released += bytes;
+    }
+    fn recycle(&mut self, _: Vec<u8>) {}
+    fn buffer(&mut self, capacity: usize) -> Vec<u8> {
+        Vec::with_capacity(capacity)
+    }
+    fn close(&mut self, _: Instant) {}
+}
+
+fn net(seed: u64) -> Net<Stub> {
+    Net::with_machine(Seed(seed)).patience(Duration::from_millis(100))
+}
+
+/// Two nodes whose hellos have all arrived.
+fn settled_pair(net: &mut Net<Stub>) -> (NodeId, NodeId) {
+    let pair = net.pair(config());
+    net.run_for(Duration::from_millis(2));
+    pair
+}
+
+/// On a net without misfortune even the stand-in delivers all, and what was sent is what is seen.
+#[test]
+fn calm_net_delivers_all() {
+    let mut net = net(1);
+    let (a, b) = settled_pair(&mut net);
+    let message = net.random_payload(1000);
+    net.send(a, b, LANE, &message);
+    net.stream(b, a, LANE, 700, 500);
+    net.stream(a, b, LANE, 3, 500);
+    net.run_until_idle();
+    assert_eq!(net.received(b), [message]);
+    assert_eq!(
+        (net.deliveries(a).len(), net.deliveries(b).len()),
+        (500, 501)
+    );
+    assert_eq!(net.delivered_bytes(a), 350_000);
+    assert_eq!(net.engine(a).unwrap().released, 350_000);
+}
+
+/// A lost message keeps the run from ending, and patience ends it.
+#[test]
+#[should_panic(expected = "stuck")]
+fn loss_is_noticed() {
+    let mut net = net(2);
+    let (a, b) = settled_pair(&mut net);
+    net.conditions().loss_ppm = 100_000;
+    net.stream(a, b, Lane::unordered(0), 500, 100);
+    net.run_until_idle();
+}
+
+/// A repeated message is called so.
+#[test]
+#[should_panic(expected = "delivered before")]
+fn duplication_is_noticed() {
+    let mut net = net(3);
+    let (a, b) = settled_pair(&mut net);
+    net.conditions().duplicate_ppm = 100_000;
+    net.stream(a, b, LANE, 500, 100);
+    net.run_until_idle();
+}
+
+/// A message that overtakes another is called so.
+#[test]
+#[should_panic(expected = "overtakes")]
+fn reordering_is_noticed() {
+    let mut net = net(4);
+    let (a, b) = settled_pair(&mut net);
+    net.conditions().reorder_ppm = 100_000;
+    net.stream(a, b, LANE, 500, 100);
+    net.run_until_idle();
+}
+
+/// A flipped bit in a payload is called so.
+#[test]
+#[should_panic(expected = "damaged or invented")]
+fn damage_is_noticed() {
+    let mut net = net(5);
+    let (a, b) = settled_pair(&mut net);
+    net.conditions().damage_ppm = 100_000;
+    net.conditions().damage = &[Damage::Flipped];
+    net.stream(a, b, LANE, 500, 100);
+    net.run_until_idle();
+}
+
+/// Frames take the time of two ports and the delay, and the port is never faster than its rate.
+#[test]
+fn rate_is_kept() {
+    let mut net = net(6).rate_mbit(1_000);
+    let (a, b) = settled_pair(&mut net);
+    let start = net.now();
+    net.stream(a, b, LANE, 1_492, 1_000);
+    net.run_until(|net| net.deliveries(b).len() == 1_000);
+    // 1001 frame times of 12.304 µs (the last one passes two ports), and the path's 10 µs.
+    assert_eq!(net.now().since(start).as_nanos(), 1_001 * 12_304 + 10_000);
+    let share = goodput(
+        net.delivered_bytes(b),
+        net.now().since(start),
+        1_000_000_000,
+    );
+    assert!((0.95..0.98).contains(&share), "{share}");
+}
+
+/// Two that send to one at full rate overflow the port's buffer by what it cannot hold, and not before it is full.
+#[test]
+fn switch_buffer_is_finite() {
+    let mut net = net(7).rate_mbit(1_000).switch_buffer(1538 * 10);
+    let nodes = net.mesh(3, &config());
+    net.run_until_up();
+    net.stream(nodes[1], nodes[0], LANE, 1_492, 100);
+    net.stream(nodes[2], nodes[0], LANE, 1_492, 100);
+    net.run_for(Duration::from_millis(10));
+    // In the time of 100 arrivals from each, 100 leave, and 10 wait: 90 of 200 find no room.
+    let dropped = net.traffic().switch_full;
+    assert!((88..=91).contains(&dropped), "{dropped}");
+}
+
+/// A processor slower than the wire lets its ring overflow, and that is counted where it happens.
+#[test]
+fn receive_ring_is_finite() {
+    let mut net = net(8).rate_mbit(1_000);
+    let (a, b) = settled_pair(&mut net);
+    net.set_frame_cost(b, Duration::from_nanos(2 * 12_304));
+    net.set_ring(b, 16);
+    net.stream(a, b, Lane::unordered(0), 1_492, 100);
+    net.run_for(Duration::from_millis(10));
+    let (dropped, handled) = (net.receive_full(b), net.deliveries(b).len() as u64);
+    assert_eq!(dropped + handled, 100);
+    assert!(
+        (33..=35).contains(&dropped),
+        "{dropped}: half of 100 arrive too early, 16 of them fit"
+    );
+    assert_eq!(net.ring_peak(b), 16);
+}
+
+/// A cut keeps frames from the other side only, and only until it is mended.
+#[test]
+fn partition_cuts_and_heals() {
+    let mut net = net(9);
+    let nodes = net.mesh(3, &config());
+    net.run_until_up();
+    net.partition(&nodes[2..]);
+    net.stream(nodes[0], nodes[1], LANE, 100, 5);
+    net.stream(nodes[0], nodes[2], LANE, 100, 7);
+    net.run_for(Duration::from_millis(1));
+    assert_eq!(
+        (
+            net.deliveries(nodes[1]).len(),
+            net.deliveries(nodes[2]).len()
+        ),
+        (5, 0)
+    );
+    assert_eq!(net.traffic().partitioned, 7);
+    net.heal();
+    net.publish(nodes[0], Destination::Broadcast, (1, 2), 3, 0, 64)
+        .unwrap();
+    net.run_for(Duration::from_millis(1));
+    assert_eq!(
+        net.shares(nodes[2]).len() + net.shares(nodes[1]).len(),
+        2,
+        "a broadcast reaches all again"
+    );
+    assert_eq!(net.shares(nodes[2])[0].lap, 3);
+}
+
+/// A message for a dead process reaches nobody, and the judge notices one that reaches its next life.
+#[test]
+#[should_panic(expected = "parties' lives")]
+fn former_life_is_noticed() {
+    let mut net = net(10).delay_us(500..501);
+    let (a, b) = settled_pair(&mut net);
+    net.crash(b);
+    net.stream(a, b, LANE, 100, 1);
+    net.run_for(Duration::from_millis(1));
+    assert_eq!((net.traffic().nobody, net.waiting()), (1, 1));
+    net.restart(b);
+    net.run_until(|net| net.is_up(b, a));
+    // The stand-in does not look at lives: this one was meant for the first.
+    let mut frame = vec![DATA, a.0 as u8, 0, LANE.0, 0, 0, 0, 0];
+    let mut body = vec![0; 100];
+    crate::payload::fill(seed_of_first_message(&net), &mut body);
+    frame.extend_from_slice(&body);
+    net.inject(b, &frame);
+    net.run_for(Duration::from_millis(1));
+}
+
+fn seed_of_first_message(net: &Net<Stub>) -> u64 {
+    net.seed().rng(2).bits()
+}
+
+/// A stopped process drains nothing; when it goes on it finds what its ring could hold.
+#[test]
+fn pause_fills_the_ring() {
+    let mut net = net(11);
+    let (a, b) = settled_pair(&mut net);
+    net.set_ring(b, 4);
+    net.pause(b);
+    net.stream(a, b, Lane::unordered(0), 100, 10);
+    net.run_for(Duration::from_millis(1));
+    assert_eq!((net.deliveries(b).len(), net.receive_full(b)), (0, 6));
+    net.resume(b);
+    net.run_for(Duration::from_millis(1));
+    assert_eq!(net.deliveries(b).len(), 4);
+}
+
+/// A slow program takes messages at its pace; what waits is known.
+#[test]
+fn slow_program_holds_messages() {
+    let mut net = net(12);
+    let (a, b) = settled_pair(&mut net);
+    net.set_pace(b, Pace::BytesPerSecond(1_000_000));
+    net.stream(a, b, LANE, 1_000, 10);
+    net.run_for(Duration::from_micros(4_500));
+    assert_eq!((net.held(b), net.held_peak(b)), (6_000, 10_000));
+    net.set_pace(b, Pace::Prompt);
+    assert_eq!(net.held(b), 0);
+    assert_eq!(net.engine(b).unwrap().released, 10_000);
+}
+
+/// The same seed gives the same run, another seed another.
+#[test]
+fn seed_fixes_the_run() {
+    let run = |seed| {
+        let mut net = net(seed).delay_us(5..50).defer_percent(20);
+        let (a, b) = settled_pair(&mut net);
+        net.conditions().loss_ppm = 100_000;
+        net.stream(a, b, Lane::unordered(3), 300, 100);
+        net.inject_garbage(b, 10, Duration::from_millis(1));
+        net.run_for(Duration::from_millis(2));
+        (net.trace(), net.traffic())
+    };
+    assert_eq!(run(13), run(13));
+    assert_ne!(run(13).0, run(14).0);
+}

@@ -1,0 +1,321 @@
+//! The judge: what was submitted, and whether what is delivered is exactly that.
+//!
+//! Told by `net` of every submission, delivery, event, crash and restart; answers with a violation in words. It keeps length and
+//! checksum of each message on its way, never the message.
+//!
+//! Held to: a message is delivered at most once, with its own bytes, to the life of the peer it was meant for; those of an
+//! ordered lane in the order submitted; nothing after a later *session*. A session lasts at its sender from one `PeerDead` to
+//! the next, and is bound to the life named by `PeerUp`. `PeerUp` and `PeerDead` alternate; `Sent` comes once for each message
+//! submitted with `notify`, and for no other.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tsumuji_proto::{DeliveryClass, Event, Instant, Lane, NodeId, SendId};
+
+/// Delivered checksums remembered to tell a repeated message from an invented one.
+const REMEMBERED: usize = 4096;
+
+/// A message on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub(crate) bytes: usize,
+    pub(crate) checksum: u64,
+    pub(crate) submitted: Instant,
+    /// The body is wanted by `Net::received`.
+    pub(crate) keep: bool,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    sender_life: u32,
+    /// Known from `PeerUp` on.
+    receiver_life: Option<u32>,
+    ordered: BTreeMap<u8, VecDeque<Expected>>,
+    unordered: BTreeMap<(u8, u64), VecDeque<Expected>>,
+    /// Neither delivered nor failed.
+    waiting: usize,
+    submitted: usize,
+    /// Submitted with `notify`, `Sent` not seen.
+    unsent: BTreeSet<SendId>,
+}
+
+impl Session {
+    fn take(&mut self, lane: Lane, bytes: usize, checksum: u64) -> Option<Expected> {
+        let found = match lane.class() {
+            DeliveryClass::Ordered => {
+                let queue = self.ordered.get_mut(&lane.0)?;
+                let first = queue.front()?;
+                if first.bytes != bytes || first.checksum != checksum {
+                    return None;
+                }
+                queue.pop_front()
+            }
+            DeliveryClass::Unordered => {
+                let same = self.unordered.get_mut(&(lane.0, checksum))?;
+                let found = same.pop_front();
+                if same.is_empty() {
+                    self.unordered.remove(&(lane.0, checksum));
+                }
+                found
+            }
+        };
+        found
+    }
+
+    fn place(&self, lane: Lane, checksum: u64) -> Option<usize> {
+        self.ordered
+            .get(&lane.0)?
+            .iter()
+            .position(|expected| expected.checksum == checksum)
+    }
+}
+
+/// From one node to another.
+#[derive(Debug, Default)]
+struct Pair {
+    /// The last is the current one.
+    sessions: Vec<Session>,
+    /// The earliest that may still deliver.
+    reached: usize,
+    last_id: Option<SendId>,
+}
+
+/// Knows all messages of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    pairs: BTreeMap<(NodeId, NodeId), Pair>,
+    lives: BTreeMap<NodeId, u32>,
+    former_lives: BTreeSet<(NodeId, u32)>,
+    /// (who, of whom) → the life it is up with.
+    up: BTreeMap<(NodeId, NodeId), u32>,
+    waiting: usize,
+    remembered: VecDeque<u64>,
+}
+
+impl Oracle {
+    /// A node begins a life.
+    pub(crate) fn born(&mut self, node: NodeId, life: u32) {
+        self.lives.insert(node, life);
+    }
+
+    /// A node's process is gone: what it had submitted may or may not arrive.
+    pub(crate) fn died(&mut self, node: NodeId) {
+        if let Some(life) = self.lives.remove(&node) {
+            self.former_lives.insert((node, life));
+        }
+        self.up.retain(|(who, _), _| *who != node);
+        for (_, pair) in self.pairs.iter_mut().filter(|((from, _), _)| *from == node) {
+            self.waiting -= pair.give_up();
+        }
+    }
+
+    /// Messages neither delivered nor failed.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Messages submitted with `notify` to live peers whose `Sent` has not come.
+    pub(crate) fn unsent(&self) -> usize {
+        self.pairs
+            .values()
+            .filter_map(|pair| pair.sessions.last())
+            .map(|session| session.unsent.len())
+            .sum()
+    }
+
+    /// Pairs that have ever had a message.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
+        self.pairs.keys().copied()
+    }
+
+    pub(crate) fn is_up(&self, who: NodeId, of: NodeId) -> bool {
+        self.up.contains_key(&(who, of))
+    }
+
+    pub(crate) fn submitted(
+        &mut self,
+        (from, to): (NodeId, NodeId),
+        lane: Lane,
+        message: Expected,
+        (id, notify): (SendId, bool),
+    ) -> Result<(), String> {
+        let sender_life = self.lives[&from];
+        let receiver_life = self.up.get(&(from, to)).copied();
+        let pair = self.pairs.entry((from, to)).or_default();
+        if pair
+            .sessions
+            .last()
+            .is_none_or(|session| session.sender_life != sender_life)
+        {
+            pair.last_id = None;
+            pair.sessions.push(Session {
+                sender_life,
+                receiver_life,
+                ..Session::default()
+            });
+        }
+        let last_id = pair.last_id.replace(id);
+        if last_id.is_some_and(|last| last >= id) {
+            return Err(format!(
+                "{from} to {to}: send id {} after {}",
+                id.0,
+                last_id.unwrap_or(id).0
+            ));
+        }
+        let session = pair.sessions.last_mut().ok_or("no session")?;
+        match lane.class() {
+            DeliveryClass::Ordered => session
+                .ordered
+                .entry(lane.0)
+                .or_default()
+                .push_back(message),
+            DeliveryClass::Unordered => {
+                session
+                    .unordered
+                    .entry((lane.0, message.checksum))
+                    .or_default()
+                    .push_back(message);
+            }
+        }
+        if notify {
+            session.unsent.insert(id);
+        }
+        session.waiting += 1;
+        session.submitted += 1;
+        self.waiting += 1;
+        Ok(())
+    }
+
+    pub(crate) fn delivered(
+        &mut self,
+        (from, to): (NodeId, NodeId),
+        lane: Lane,
+        bytes: usize,
+        checksum: u64,
+    ) -> Result<Expected, String> {
+        let what = || {
+            format!(
+                "{to} was given {bytes} bytes from {from} by lane {:#04x}",
+                lane.0
+            )
+        };
+        let Some(&life) = self.lives.get(&to) else {
+            return Err(format!("{}, but is dead", what()));
+        };
+        let Some(&sender_life) = self.up.get(&(to, from)) else {
+            return Err(format!(
+                "{}, from which no PeerUp (or PeerDead since) was reported",
+                what()
+            ));
+        };
+        let pair = self.pairs.entry((from, to)).or_default();
+        for (index, session) in pair.sessions.iter_mut().enumerate().skip(pair.reached) {
+            if session.receiver_life != Some(life) || session.sender_life != sender_life {
+                continue;
+            }
+            if let Some(expected) = session.take(lane, bytes, checksum) {
+                if session.waiting > 0 {
+                    session.waiting -= 1;
+                    self.waiting -= 1;
+                }
+                pair.reached = index;
+                if self.remembered.len() == REMEMBERED {
+                    self.remembered.pop_front();
+                }
+                self.remembered.push_back(checksum);
+                return Ok(expected);
+            }
+        }
+        let mut why = String::from("no such message is on its way: damaged or invented");
+        for (index, session) in pair.sessions.iter().enumerate() {
+            let expected = session.unordered.contains_key(&(lane.0, checksum));
+            if let Some(place) = session.place(lane, checksum).or(expected.then_some(0)) {
+                why = format!(
+                    "it overtakes {place} others, of session {index} (earliest allowed: {}), life {} to {:?}; \
+                     the parties' lives are {sender_life} and {life}",
+                    pair.reached, session.sender_life, session.receiver_life
+                );
+            }
+        }
+        if bytes >= 8 && self.remembered.contains(&checksum) {
+            why = String::from("it was delivered before");
+        }
+        Err(format!("{}: {why}", what()))
+    }
+
+    pub(crate) fn happened(&mut self, at: NodeId, event: &Event) -> Result<(), String> {
+        match *event {
+            Event::PeerUp { peer, incarnation } => {
+                let known = self.lives.get(&peer) == Some(&incarnation);
+                if !known && !self.former_lives.contains(&(peer, incarnation)) {
+                    return Err(format!(
+                        "{at}: {peer} is up as {incarnation}, a life it never had"
+                    ));
+                }
+                if let Some(before) = self.up.insert((at, peer), incarnation) {
+                    return Err(format!(
+                        "{at}: {peer} is up as {incarnation}, and was as {before} without PeerDead"
+                    ));
+                }
+                if let Some(session) = self
+                    .pairs
+                    .get_mut(&(at, peer))
+                    .and_then(|pair| pair.sessions.last_mut())
+                {
+                    session.receiver_life = Some(incarnation);
+                }
+                Ok(())
+            }
+            Event::PeerDead {
+                peer,
+                failed_messages,
+            } => {
+                self.up.remove(&(at, peer));
+                let Some(pair) = self.pairs.get_mut(&(at, peer)) else {
+                    return Ok(());
+                };
+                self.waiting -= pair.give_up();
+                let submitted = pair.sessions.last().map_or(0, |session| session.submitted);
+                pair.sessions.push(Session {
+                    sender_life: self.lives[&at],
+                    ..Session::default()
+                });
+                if failed_messages > submitted {
+                    return Err(format!(
+                        "{at}: {failed_messages} messages to {peer} failed, {submitted} were submitted"
+                    ));
+                }
+                Ok(())
+            }
+            Event::Sent { peer, id } => {
+                let session = self
+                    .pairs
+                    .get_mut(&(at, peer))
+                    .and_then(|pair| pair.sessions.last_mut());
+                if session.is_some_and(|session| session.unsent.remove(&id)) {
+                    return Ok(());
+                }
+                Err(format!(
+                    "{at}: Sent {} to {peer} comes twice, too late, or was not asked for",
+                    id.0
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Pair {
+    /// The current session's messages are not waited for any more; how many they were.
+    fn give_up(&mut self) -> usize {
+        let Some(session) = self.sessions.last_mut() else {
+            return 0;
+        };
+        session.unsent.clear();
+        std::mem::take(&mut session.waiting)
+    }
+}
+
+#[cfg(test)]
+#[path = "oracle/tests.rs"]
+mod tests;

@@ -1,0 +1,197 @@
+use super::*;
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+const LANE: Lane = Lane::ordered(0);
+
+fn up(oracle: &mut Oracle, at: NodeId, peer: NodeId, incarnation: u32) {
+    oracle
+        .happened(at, &Event::PeerUp { peer, incarnation })
+        .unwrap();
+}
+
+/// Two nodes of lives 10 and 20 that know each other.
+fn acquainted() -> Oracle {
+    let mut oracle = Oracle::default();
+    oracle.born(A, 10);
+    oracle.born(B, 20);
+    up(&mut oracle, A, B, 20);
+    up(&mut oracle, B, A, 10);
+    oracle
+}
+
+fn submit(oracle: &mut Oracle, lane: Lane, checksum: u64, id: u64) {
+    let message = Expected {
+        bytes: 8,
+        checksum,
+        submitted: Instant::default(),
+        keep: false,
+    };
+    oracle
+        .submitted((A, B), lane, message, (SendId(id), true))
+        .unwrap();
+}
+
+fn deliver(oracle: &mut Oracle, lane: Lane, checksum: u64) -> Result<(), String> {
+    oracle.delivered((A, B), lane, 8, checksum).map(|_| ())
+}
+
+/// In order is right; overtaking, repeating and inventing are each called by their name.
+#[test]
+fn ordered_lane_is_judged() {
+    let mut oracle = acquainted();
+    for id in 1..4 {
+        submit(&mut oracle, LANE, id * 100, id);
+    }
+    deliver(&mut oracle, LANE, 100).unwrap();
+    assert!(
+        deliver(&mut oracle, LANE, 300)
+            .unwrap_err()
+            .contains("overtakes 1")
+    );
+    assert!(
+        deliver(&mut oracle, LANE, 100)
+            .unwrap_err()
+            .contains("delivered before")
+    );
+    assert!(
+        deliver(&mut oracle, LANE, 999)
+            .unwrap_err()
+            .contains("invented")
+    );
+    assert!(
+        deliver(&mut oracle, Lane::ordered(1), 200)
+            .unwrap_err()
+            .contains("invented"),
+        "another lane"
+    );
+    deliver(&mut oracle, LANE, 200).unwrap();
+    deliver(&mut oracle, LANE, 300).unwrap();
+    assert_eq!(oracle.waiting(), 0);
+}
+
+/// An unordered lane may overtake, and may not repeat.
+#[test]
+fn unordered_lane_is_judged() {
+    let mut oracle = acquainted();
+    let lane = Lane::unordered(0);
+    submit(&mut oracle, lane, 100, 1);
+    submit(&mut oracle, lane, 200, 2);
+    deliver(&mut oracle, lane, 200).unwrap();
+    assert!(deliver(&mut oracle, lane, 200).is_err());
+    deliver(&mut oracle, lane, 100).unwrap();
+}
+
+/// What was sent to one life of a peer must not reach the next.
+#[test]
+fn former_lives_are_told_apart() {
+    let mut oracle = acquainted();
+    submit(&mut oracle, LANE, 100, 1);
+    oracle.died(B);
+    assert!(
+        deliver(&mut oracle, LANE, 100)
+            .unwrap_err()
+            .contains("dead")
+    );
+    oracle.born(B, 21);
+    assert!(
+        deliver(&mut oracle, LANE, 100)
+            .unwrap_err()
+            .contains("no PeerUp")
+    );
+    up(&mut oracle, B, A, 10);
+    assert!(
+        deliver(&mut oracle, LANE, 100)
+            .unwrap_err()
+            .contains("session 0")
+    );
+    assert_eq!(oracle.waiting(), 1);
+    oracle
+        .happened(
+            A,
+            &Event::PeerDead {
+                peer: B,
+                failed_messages: 1,
+            },
+        )
+        .unwrap();
+    assert_eq!(oracle.waiting(), 0);
+    up(&mut oracle, A, B, 21);
+    submit(&mut oracle, LANE, 200, 2);
+    deliver(&mut oracle, LANE, 200).unwrap();
+    assert!(
+        oracle
+            .happened(
+                A,
+                &Event::PeerUp {
+                    peer: B,
+                    incarnation: 5
+                }
+            )
+            .is_err(),
+        "a life it never had"
+    );
+}
+
+/// Events out of turn are violations: up twice, sent twice, sent after death, more failed than submitted.
+#[test]
+fn events_are_judged() {
+    let mut oracle = acquainted();
+    assert!(
+        oracle
+            .happened(
+                A,
+                &Event::PeerUp {
+                    peer: B,
+                    incarnation: 20
+                }
+            )
+            .unwrap_err()
+            .contains("without PeerDead")
+    );
+    submit(&mut oracle, LANE, 1, 7);
+    submit(&mut oracle, LANE, 2, 8);
+    assert_eq!(oracle.unsent(), 2);
+    oracle
+        .happened(
+            A,
+            &Event::Sent {
+                peer: B,
+                id: SendId(7),
+            },
+        )
+        .unwrap();
+    assert!(
+        oracle
+            .happened(
+                A,
+                &Event::Sent {
+                    peer: B,
+                    id: SendId(7)
+                }
+            )
+            .is_err()
+    );
+    assert!(
+        oracle
+            .happened(
+                A,
+                &Event::PeerDead {
+                    peer: B,
+                    failed_messages: 3
+                }
+            )
+            .is_err()
+    );
+    assert!(
+        oracle
+            .happened(
+                A,
+                &Event::Sent {
+                    peer: B,
+                    id: SendId(8)
+                }
+            )
+            .is_err()
+    );
+}

@@ -1,0 +1,167 @@
+//! The only source of chance in a simulation: a seed from outside, and generators derived from it.
+//!
+//! `Rng` is xoshiro256++ (Blackman and Vigna, 2019) filled by SplitMix64, as its authors recommend. Each user of chance (the
+//! wires, the payloads, the engines) has a generator of its own, so that a change to one leaves the others' choices as they were.
+
+use std::ops::Range;
+
+/// The environment variable that replaces every test's seed.
+pub const SEED_VARIABLE: &str = "TSUMUJI_SEED";
+
+/// What fixes a whole run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seed(pub u64);
+
+impl Seed {
+    /// The value of `TSUMUJI_SEED` (decimal, or hexadecimal after `0x`), else `default`.
+    ///
+    /// # Panics
+    /// If the variable holds no number.
+    pub fn from_env_or(default: u64) -> Self {
+        Self(Self::from_env().unwrap_or(default))
+    }
+
+    /// `count` seeds that begin at `first`; only the one in `TSUMUJI_SEED` if that is set.
+    ///
+    /// # Panics
+    /// If the variable holds no number.
+    pub fn several(first: u64, count: u64) -> Vec<Self> {
+        match Self::from_env() {
+            Some(seed) => vec![Self(seed)],
+            None => (first..first + count).map(Self).collect(),
+        }
+    }
+
+    fn from_env() -> Option<u64> {
+        let text = std::env::var(SEED_VARIABLE).ok()?;
+        let seed = parse_seed(&text);
+        assert!(
+            seed.is_some(),
+            "{SEED_VARIABLE}={text:?} is no number; give a decimal one, or a hexadecimal one after 0x"
+        );
+        seed
+    }
+
+    /// A generator for one purpose; another `purpose` gives unrelated choices.
+    pub fn rng(self, purpose: u64) -> Rng {
+        Rng::new(mix(self.0 ^ mix(purpose)))
+    }
+}
+
+fn parse_seed(text: &str) -> Option<u64> {
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// SplitMix64's step and output in one: a bijection that spreads every input bit.
+pub(crate) const fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+/// xoshiro256++: small, fast, good enough for chance, useless for secrets.
+#[derive(Debug, Clone)]
+pub struct Rng([u64; 4]);
+
+impl Rng {
+    /// The same `seed` gives the same numbers, for ever.
+    pub fn new(seed: u64) -> Self {
+        let mut state = [0; 4];
+        let mut at = seed;
+        for word in &mut state {
+            *word = mix(at);
+            at = at.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        }
+        Self(state)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        let state = &mut self.0;
+        let result = state[0]
+            .wrapping_add(state[3])
+            .rotate_left(23)
+            .wrapping_add(state[0]);
+        let shifted = state[1] << 17;
+        state[2] ^= state[0];
+        state[3] ^= state[1];
+        state[1] ^= state[2];
+        state[0] ^= state[3];
+        state[2] ^= shifted;
+        state[3] = state[3].rotate_left(45);
+        result
+    }
+
+    /// A number from `range`; its start if it is empty. The bias of the multiplication is below 2⁻³² for ranges under 2³².
+    pub fn within(&mut self, range: Range<u64>) -> u64 {
+        let span = range.end.saturating_sub(range.start);
+        range.start + ((u128::from(self.bits()) * u128::from(span)) >> 64) as u64
+    }
+
+    /// An index below `count`; 0 if that is 0.
+    pub fn below(&mut self, count: usize) -> usize {
+        self.within(0..count as u64) as usize
+    }
+
+    /// True in `per_million` of a million cases. Takes no random bits when the answer is certain.
+    pub fn chance(&mut self, per_million: u32) -> bool {
+        per_million > 0 && self.within(0..1_000_000) < u64::from(per_million)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The generator is the published one: first outputs from the state 1, 2, 3, 4.
+    #[test]
+    fn generator_matches_the_reference() {
+        let mut rng = Rng([1, 2, 3, 4]);
+        let first: Vec<u64> = (0..4).map(|_| rng.bits()).collect();
+        assert_eq!(
+            first,
+            [
+                41_943_041,
+                58_720_359,
+                3_588_806_011_781_223,
+                3_591_011_842_654_386
+            ]
+        );
+    }
+
+    /// Ranges are kept and reached at both ends; an empty one is harmless.
+    #[test]
+    fn ranges_are_kept() {
+        let mut rng = Seed(1).rng(0);
+        let mut seen = [false; 5];
+        for _ in 0..1_000 {
+            seen[rng.within(10..15) as usize - 10] = true;
+        }
+        assert_eq!(seen, [true; 5]);
+        assert_eq!(rng.within(7..7), 7);
+        assert_eq!(rng.below(0), 0);
+    }
+
+    /// Chance comes as often as stated.
+    #[test]
+    fn chance_is_as_stated() {
+        let mut rng = Seed(2).rng(0);
+        let hits = (0..100_000).filter(|_| rng.chance(300_000)).count();
+        assert!((29_000..31_000).contains(&hits), "{hits} of 100000 at 30 %");
+        assert!(!rng.chance(0) && rng.chance(1_000_000));
+    }
+
+    /// Seeds are read in both notations, and purposes do not share choices.
+    #[test]
+    fn seeds_are_read_and_split() {
+        assert_eq!(parse_seed(" 42 "), Some(42));
+        assert_eq!(parse_seed("0xff"), Some(255));
+        assert_eq!(parse_seed("seven"), None);
+        assert_ne!(Seed(1).rng(1).bits(), Seed(1).rng(2).bits());
+    }
+}

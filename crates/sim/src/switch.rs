@@ -1,0 +1,227 @@
+//! The switch: one output port per node, with a finite buffer; and all the misfortune of the paths.
+//!
+//! Called by `net` when a frame's last bit is there (store and forward). Order of a copy's fate: partition, loss, damage,
+//! duplication, then the port's buffer (tail drop), its rate, and at last the path's delay. Owns no frames: what it drops, it
+//! gives up in `Frames`.
+
+use std::collections::BTreeMap;
+
+use crate::frames::{FrameId, Frames};
+use crate::rng::Rng;
+use crate::timeline::{Happening, Timeline};
+use crate::wires::{Conditions, Damage, Port, wire_bytes};
+use tsumuji_proto::{Destination, Duration, NodeId};
+
+/// Longest random frame: longer than any real one, shorter than a buffer.
+const GARBAGE_BYTES: u64 = 10_000;
+
+/// Where frames went. Each drop is counted under one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Frames that nodes transmitted; a broadcast counts once.
+    pub sent_frames: u64,
+    /// Their bytes, without Ethernet's.
+    pub sent_bytes: u64,
+    /// Copies handed to engines.
+    pub handled_frames: u64,
+    /// Lost by chance.
+    pub lost: u64,
+    /// Dropped at the border of a partition.
+    pub partitioned: u64,
+    /// Damaged and found by the link's checksum.
+    pub damage_found: u64,
+    /// Damaged and let through.
+    pub damage_passed: u64,
+    /// Passed twice.
+    pub duplicated: u64,
+    /// Given an extra delay.
+    pub reordered: u64,
+    /// No room in the switch's buffer.
+    pub switch_full: u64,
+    /// No room in a live node's receive ring.
+    pub receive_full: u64,
+    /// Arrived where no process runs, or was left in the ring of one that died.
+    pub nobody: u64,
+}
+
+/// What frames travel in, and what is known of them.
+#[derive(Debug)]
+pub(crate) struct Medium {
+    pub(crate) timeline: Timeline,
+    pub(crate) frames: Frames,
+    pub(crate) rng: Rng,
+    pub(crate) traffic: Traffic,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Switch {
+    ports: Vec<Port>,
+    rate_bits: u64,
+    buffer_bytes: usize,
+    conditions: Conditions,
+    paths: BTreeMap<(NodeId, NodeId), Conditions>,
+    /// Nodes of different sides do not reach each other.
+    side: Vec<u32>,
+}
+
+impl Switch {
+    pub(crate) fn new() -> Self {
+        Self {
+            buffer_bytes: usize::MAX,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn add_port(&mut self) {
+        self.ports.push(Port::new(self.rate_bits));
+        self.side.push(0);
+    }
+
+    pub(crate) fn set_rate(&mut self, bits_per_second: u64) {
+        self.rate_bits = bits_per_second;
+        self.ports.fill(Port::new(bits_per_second));
+    }
+
+    pub(crate) fn set_buffer(&mut self, bytes: usize) {
+        self.buffer_bytes = bytes;
+    }
+
+    pub(crate) fn conditions_mut(&mut self) -> &mut Conditions {
+        &mut self.conditions
+    }
+
+    pub(crate) fn set_path(&mut self, from: NodeId, to: NodeId, conditions: Conditions) {
+        self.paths.insert((from, to), conditions);
+    }
+
+    pub(crate) fn set_side(&mut self, node: NodeId, side: u32) {
+        self.side[usize::from(node.0)] = side;
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.side.fill(0);
+    }
+
+    /// Sends a frame on its way to one node, or to all but the sender. Takes over one ownership of `frame`.
+    pub(crate) fn forward(
+        &mut self,
+        medium: &mut Medium,
+        from: NodeId,
+        to: Destination,
+        frame: FrameId,
+    ) {
+        match to {
+            Destination::Peer(to) => {
+                let copy = medium.frames.share(frame);
+                self.forward_copy(medium, from, to, copy);
+            }
+            Destination::Broadcast => {
+                for to in (0..self.ports.len() as u16)
+                    .map(NodeId)
+                    .filter(|to| *to != from)
+                {
+                    let copy = medium.frames.share(frame);
+                    self.forward_copy(medium, from, to, copy);
+                }
+            }
+        }
+        medium.frames.drop(frame);
+    }
+
+    fn forward_copy(&mut self, medium: &mut Medium, from: NodeId, to: NodeId, frame: FrameId) {
+        let Medium {
+            timeline,
+            frames,
+            rng,
+            traffic,
+        } = medium;
+        let index = usize::from(to.0);
+        if index >= self.ports.len() {
+            traffic.nobody += 1;
+            return frames.drop(frame);
+        }
+        if self.side[index] != self.side[usize::from(from.0)] {
+            traffic.partitioned += 1;
+            return frames.drop(frame);
+        }
+        let conditions = self.paths.get(&(from, to)).unwrap_or(&self.conditions);
+        if rng.chance(conditions.loss_ppm) {
+            traffic.lost += 1;
+            return frames.drop(frame);
+        }
+        let mut frame = frame;
+        if rng.chance(conditions.damage_ppm) {
+            let damaged = damage(
+                conditions.damage[rng.below(conditions.damage.len())],
+                frames.bytes(frame),
+                rng,
+            );
+            frames.drop(frame);
+            match damaged {
+                None => {
+                    traffic.damage_found += 1;
+                    return;
+                }
+                Some(bytes) => {
+                    traffic.damage_passed += 1;
+                    frame = frames.put(&bytes);
+                }
+            }
+        }
+        let copies = 1 + u32::from(rng.chance(conditions.duplicate_ppm));
+        for copy in 0..copies {
+            let frame = if copy + 1 < copies {
+                frames.share(frame)
+            } else {
+                frame
+            };
+            traffic.duplicated += u64::from(copy > 0);
+            let bytes = wire_bytes(frames.bytes(frame).len());
+            let now = timeline.now();
+            let port = &mut self.ports[index];
+            if port.backlog_bytes(now).saturating_add(bytes) > self.buffer_bytes {
+                traffic.switch_full += 1;
+                frames.drop(frame);
+                continue;
+            }
+            let mut delay_ns = rng.within(conditions.delay_ns.clone());
+            if rng.chance(conditions.reorder_ppm) {
+                traffic.reordered += 1;
+                delay_ns += rng.within(conditions.reorder_ns.clone());
+            }
+            let arrival = port.send(now, bytes) + Duration::from_nanos(delay_ns);
+            timeline.plan(arrival, Happening::AtNode { to, frame });
+        }
+    }
+}
+
+/// The frame as it comes out; `None` where the link notices.
+fn damage(kind: Damage, bytes: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
+    let mut bytes = bytes.to_vec();
+    match kind {
+        Damage::Found => return None,
+        Damage::Truncated => bytes.truncate(rng.below(bytes.len())),
+        Damage::Padded => bytes.extend((0..rng.within(1..64)).map(|i| i as u8)),
+        Damage::Flipped if bytes.is_empty() => {}
+        Damage::Flipped => {
+            for _ in 0..rng.within(1..9) {
+                let bit = rng.below(bytes.len() * 8);
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+        Damage::Garbage => bytes = garbage(rng),
+    }
+    Some(bytes)
+}
+
+/// Random bytes; short ones as likely as long ones.
+pub(crate) fn garbage(rng: &mut Rng) -> Vec<u8> {
+    let longest = if rng.chance(500_000) {
+        64
+    } else {
+        GARBAGE_BYTES
+    };
+    (0..rng.within(0..longest))
+        .map(|_| rng.bits() as u8)
+        .collect()
+}
