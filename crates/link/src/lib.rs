@@ -3,6 +3,9 @@
 //! A link knows no protocol. It may lose, repeat or reorder frames, and never blocks. `conformance` is the suite that each
 //! link passes; `impair` and `capture` wrap any link.
 
+pub mod shm;
+
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -17,6 +20,16 @@ pub enum LinkAddr {
     Inet(SocketAddr),
     /// Everyone on the link; only where `LinkCaps::broadcast`.
     Broadcast,
+}
+
+impl fmt::Display for LinkAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(node) => write!(f, "local process {node}"),
+            Self::Inet(addr) => addr.fmt(f),
+            Self::Broadcast => f.write_str("everyone"),
+        }
+    }
 }
 
 /// What a link can do. Does not change while the link lives.
@@ -69,6 +82,14 @@ pub enum LinkError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// A programmer's or configuration's mistake: such an address is not on this link.
+    #[error("{to} cannot be reached over {link}; give an address of this link")]
+    NoSuchPeer {
+        /// The link.
+        link: &'static str,
+        /// Where to.
+        to: LinkAddr,
+    },
 }
 
 /// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks (but in `wait`).
@@ -80,13 +101,21 @@ pub trait Link {
     fn local_addr(&self) -> LinkAddr;
 
     /// Hands up to `max` received frames to `on_frame`, each borrowed from the link for that call. Returns how many.
-    fn recv_burst(&mut self, max: usize, on_frame: impl FnMut(LinkAddr, &[u8])) -> Result<usize, LinkError>;
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError>;
 
     /// Lends a free transmit slot towards `to`, of `caps().frame_bytes`; `fill` writes a frame and returns its length (0: none).
     ///
     /// `Ok(false)`: no slot towards `to` is free now and `fill` was not called. The frame is on its way at the latest after
     /// `flush`. A slot that `fill` sees may hold any old bytes.
-    fn send_with(&mut self, to: LinkAddr, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool, LinkError>;
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError>;
 
     /// Pushes out what `send_with` gathered and wakes sleeping receivers.
     fn flush(&mut self) -> Result<(), LinkError>;
@@ -102,4 +131,37 @@ pub trait Link {
 
     /// What went through.
     fn counters(&self) -> LinkCounters;
+}
+
+/// Whether a link works here, for `tsumuji doctor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// The link's name.
+    pub link: &'static str,
+    /// Whether a frame went through.
+    pub works: bool,
+    /// What was found: facts if it works, the reason if not.
+    pub notes: Vec<String>,
+    /// The command or step that mends it or makes it better; empty: none known, or none needed.
+    pub mend: String,
+}
+
+impl Probe {
+    pub(crate) fn works(link: &'static str, notes: Vec<String>) -> Self {
+        Self {
+            link,
+            works: true,
+            notes,
+            mend: String::new(),
+        }
+    }
+
+    pub(crate) fn fails(link: &'static str, reason: String, mend: String) -> Self {
+        Self {
+            link,
+            works: false,
+            notes: vec![reason],
+            mend,
+        }
+    }
 }

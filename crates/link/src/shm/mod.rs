@@ -1,0 +1,259 @@
+//! `shm`: processes of one host over shared memory. No rights needed, nothing in `/dev/shm`, nothing lost between the living.
+//!
+//! The launcher makes the job's memory (`ShmJob::create`) and hands the descriptor to the processes; each attaches under its
+//! node index. `segment` is the layout and who owns which life, `peers` the argument why dying anywhere harms nobody, `ring` and
+//! `broadcast` the two kinds of rings, `doorbell` the waking, `sys` the only `unsafe` beside them.
+//!
+//! ```
+//! use tsumuji_link::{Link, LinkAddr, shm::{Shm, ShmConfig, ShmJob}};
+//! let job = ShmJob::create(2, ShmConfig::for_nodes(2)).unwrap();
+//! let mut a = Shm::attach(&job, 0).unwrap(); // in one process
+//! let mut b = Shm::attach(&job, 1).unwrap(); // in another
+//! a.send_with(LinkAddr::Local(1), |slot| { slot[..5].copy_from_slice(b"hello"); 5 }).unwrap();
+//! a.flush().unwrap();
+//! b.recv_burst(16, |from, frame| assert_eq!((from, frame), (LinkAddr::Local(0), &b"hello"[..]))).unwrap();
+//! ```
+//!
+//! Left out on purpose: protection against a process of the same job that forges memory (they are one user's programs; garbage
+//! is noticed, counted, and ignored, but a frame may change under its reader); reuse of a dead life's memory; waking through
+//! `fd` across network namespaces (the bell's socket name is per namespace; `wait` has no such limit).
+
+mod broadcast;
+mod doorbell;
+mod peers;
+mod probe;
+mod ring;
+mod rx;
+mod segment;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+pub use probe::probe;
+pub use segment::{
+    FRAME_BYTES_MAX, LIVES_MAX, NODES_MAX, RING_BYTES_MAX, ShmAttachError, ShmConfig,
+    ShmCreateError, ShmJob,
+};
+
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use broadcast::Writer;
+use doorbell::{Doze, Sleeper};
+use peers::Peer;
+use ring::record_lines;
+use segment::Job;
+use sys::{BellRef, BellSocket, WordsRw};
+
+/// The link's name.
+const NAME: &str = "shm";
+/// Frames worth gathering before a flush: a bell costs a full fence, and a receiver should start on the first frames early.
+const BURST_FRAMES: usize = 32;
+
+/// One process's place in a shared-memory job.
+#[derive(Debug)]
+pub struct Shm {
+    // Fields are dropped in this order: all views go before `job` gives up the lock on our index.
+    peers: Vec<Peer>,
+    words: WordsRw,
+    bell: BellRef,
+    socket: Option<BellSocket>,
+    sleeper: Sleeper,
+    broadcast: Writer,
+    me: u16,
+    life: u64,
+    /// `Job::changes` when the directory was last read.
+    changes_seen: u64,
+    /// Nodes whose region is mapped.
+    live: Vec<u16>,
+    /// Index into `live` of the peer that was busy last.
+    cursor: usize,
+    hot_calls: u32,
+    /// Peers sent to since the last flush.
+    touched: Vec<u16>,
+    /// The descriptor is armed.
+    armed: bool,
+    /// Broadcast frames are read into this.
+    scratch: Box<[u8]>,
+    /// Broadcast frames are written here first.
+    slot: Box<[u8]>,
+    counters: LinkCounters,
+    job: Job,
+}
+
+impl Shm {
+    /// Joins the job behind `fd` as `node`. The descriptor may be closed afterwards.
+    pub fn attach(fd: impl AsFd, node: u16) -> Result<Self, ShmAttachError> {
+        let job = Job::claim(fd.as_fd(), node)?;
+        let layout = job.layout;
+        let socket = BellSocket::new().ok();
+        let name = socket.as_ref().map_or(0, BellSocket::name);
+        let (life, own) = job.begin_life(node, name)?;
+        let bell = BellRef::new(job.head(), layout.bell_at(node.into()));
+        let nodes = layout.nodes;
+        let mut shm = Self {
+            peers: (0..nodes as u16)
+                .map(|peer| Peer::new(&job, &own, peer))
+                .collect(),
+            words: WordsRw::new(
+                &own,
+                layout.broadcast_at(),
+                layout.broadcast_words() as usize,
+                layout.broadcast_counters_at(),
+            ),
+            sleeper: Sleeper::new(&bell),
+            bell,
+            socket,
+            broadcast: Writer::new(layout.broadcast_words()),
+            me: node,
+            life,
+            changes_seen: u64::MAX,
+            live: Vec::with_capacity(nodes),
+            cursor: 0,
+            hot_calls: 0,
+            touched: Vec::with_capacity(nodes),
+            armed: false,
+            scratch: vec![0; layout.frame_bytes.next_multiple_of(8)].into(),
+            slot: vec![0; layout.frame_bytes].into(),
+            counters: LinkCounters::default(),
+            job,
+        };
+        shm.job.announce(node, life);
+        shm.refresh().map_err(|error| ShmAttachError::Io {
+            what: "cannot map the memory of the peers",
+            source: std::io::Error::other(error),
+        })?;
+        Ok(shm)
+    }
+
+    /// Nodes in the job, living or not.
+    pub fn nodes(&self) -> usize {
+        self.job.layout.nodes
+    }
+
+    /// Whether a process has ever attached as `node`. It may have died since.
+    pub fn has_attached(&self, node: u16) -> bool {
+        usize::from(node) < self.nodes() && self.job.life_of(node.into()) != 0
+    }
+
+    #[inline]
+    fn notice_changes(&mut self) -> Result<(), LinkError> {
+        if self.job.changes() != self.changes_seen {
+            self.refresh()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn disarm(&mut self) {
+        self.armed = false;
+        self.sleeper.wake(&self.bell);
+        if let Some(socket) = &self.socket {
+            socket.drain();
+        }
+    }
+
+    /// Announces a sleep; `false` if something came meanwhile, and then the announcement is taken back.
+    fn doze(&mut self, how: Doze) -> Option<u32> {
+        let word = self.sleeper.doze(&self.bell, how);
+        sys::full_fence();
+        if self.is_ready() {
+            self.sleeper.wake(&self.bell);
+            return None;
+        }
+        Some(word)
+    }
+}
+
+impl Link for Shm {
+    fn caps(&self) -> LinkCaps {
+        let layout = &self.job.layout;
+        let per_ring = layout.ring_lines() / record_lines(layout.frame_bytes);
+        LinkCaps {
+            name: NAME,
+            frame_bytes: layout.frame_bytes,
+            // One ring a sender, so the sum is what all senders together have.
+            receive_frames: (per_ring - 1) as usize * (layout.nodes - 1).max(1),
+            burst_frames: BURST_FRAMES,
+            broadcast: true,
+            lossless: true,
+        }
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        LinkAddr::Local(self.me)
+    }
+
+    #[inline]
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        self.notice_changes()?;
+        if self.armed {
+            self.disarm();
+        }
+        Ok(self.receive(max, &mut on_frame))
+    }
+
+    #[inline]
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        self.notice_changes()?;
+        match to {
+            LinkAddr::Local(node) => self.send_to(node, fill),
+            LinkAddr::Broadcast => {
+                self.send_to_all(fill);
+                Ok(true)
+            }
+            LinkAddr::Inet(_) => Err(LinkError::NoSuchPeer { link: NAME, to }),
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.ring_bells();
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.ring_bells();
+        if self.armed {
+            self.disarm();
+        }
+        let Some(word) = self.doze(Doze::Futex) else {
+            return Ok(());
+        };
+        let waited = self.bell.futex_wait(word, timeout);
+        self.sleeper.wake(&self.bell);
+        waited.map_err(|source| LinkError::Io {
+            what: "futex wait on the doorbell",
+            source,
+        })
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(BellSocket::fd)
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.ring_bells();
+        let Some(socket) = &self.socket else {
+            return Ok(false);
+        };
+        // Before the announcement: a byte that comes after it stays.
+        socket.drain();
+        self.armed = self.doze(Doze::Fd).is_some();
+        Ok(self.armed)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,60 @@
+//! What `tsumuji doctor` asks: does shared memory work for this user on this machine, and if not, why.
+
+use super::{Shm, ShmAttachError, ShmConfig, ShmCreateError, ShmJob};
+use crate::{Link, LinkAddr, Probe};
+
+/// Makes a small job in this process and sends a frame through it and a wake-up.
+pub fn probe() -> Probe {
+    match try_out() {
+        Ok(notes) => Probe::works(super::NAME, notes),
+        Err((reason, mend)) => Probe::fails(super::NAME, reason, mend),
+    }
+}
+
+fn try_out() -> Result<Vec<String>, (String, String)> {
+    let job = ShmJob::create(2, ShmConfig::for_nodes(2)).map_err(|error| {
+        let mend = match &error {
+            ShmCreateError::FileSizeLimit { .. } => "ulimit -f unlimited",
+            ShmCreateError::Io(_) => {
+                "allow memfd_create in this container's seccomp profile (for example: docker run --security-opt seccomp=unconfined)"
+            }
+            _ => "",
+        };
+        (error.to_string(), mend.to_owned())
+    })?;
+    let attach = |node| {
+        Shm::attach(&job, node).map_err(|error| {
+            let mend = match &error {
+                ShmAttachError::Io { what, .. } if what.contains("/proc") => {
+                    "mount -t proc proc /proc"
+                }
+                ShmAttachError::Io { what, .. } if what.contains("mmap") => "ulimit -v unlimited",
+                _ => "",
+            };
+            (error.to_string(), mend.to_owned())
+        })
+    };
+    let mut a = attach(0)?;
+    let mut b = attach(1)?;
+    let failed = |error: crate::LinkError| (error.to_string(), String::new());
+    b.wait(std::time::Duration::ZERO).map_err(|error| {
+        let mend = "allow futex in this container's seccomp profile";
+        (error.to_string(), mend.to_owned())
+    })?;
+    a.send_with(LinkAddr::Local(1), |slot| {
+        slot[0] = 1;
+        1
+    })
+    .map_err(failed)?;
+    a.flush().map_err(failed)?;
+    let frames = b.recv_burst(1, |_, _| {}).map_err(failed)?;
+    if frames != 1 {
+        let reason = "a frame written into shared memory did not arrive";
+        return Err((reason.to_owned(), String::new()));
+    }
+    let mut notes = vec!["memfd, seals, locks and futex work".to_owned()];
+    if a.fd().is_none() {
+        notes.push("no UNIX sockets here: it cannot sit in an epoll loop".to_owned());
+    }
+    Ok(notes)
+}

@@ -1,0 +1,241 @@
+//! The single-producer single-consumer ring: how one process hands frames to one other.
+//!
+//! Owned by `tx` (the producer's half) and `rx` (the consumer's half); knows nothing of processes or lives. It is generic over
+//! the memory it lies in, so that loom can try all interleavings (`tests/loom_ring.rs` includes this very file).
+//!
+//! A ring is a power of two of 64-byte lines and a margin. Positions count lines from 0 and never wrap; `position & mask` is the
+//! line. A *record* starts at a line: 8 bytes commit word, then the frame; it may run on into the margin, and so is never split.
+//! The commit word is zero until the record is whole, and the consumer polls nothing but the commit word at its own head: a
+//! frame of up to 56 bytes crosses between two caches as one line.
+//!
+//! Invariants:
+//! 1. The commit word at `tail` is zero. Before a record is published, the word where the *next* record will start is cleared;
+//!    the release store that publishes orders the clearing before it. So a consumer that follows records never takes an old
+//!    payload for a commit word, whatever a slot was scribbled with and never sent.
+//! 2. The producer writes only lines in `[tail, head + lines)`, with `head` as the consumer published it after it was done with
+//!    all before. A record that runs into the margin is consumed whole before the next one may run there: the next one ends
+//!    beyond one more lap, hence needs a head beyond the first one's start, and heads lie at record boundaries.
+//! 3. The producer may die between any two stores: unpublished bytes are never looked at.
+#![allow(unsafe_code)] // Lends slots of memory that another process maps; each block proves why no one else touches them.
+
+/// Bytes of a cache line, the unit of a ring.
+pub(crate) const LINE_BYTES: usize = 64;
+/// The commit word in front of each frame.
+pub(crate) const COMMIT_BYTES: usize = 8;
+/// Marks a commit word; with 16 bits of the position it tells a commit word from stray bytes.
+const TAG: u64 = 0xB7A3 << 48;
+/// Lines fetched for writing ahead of the tail when they run short: the store of a later commit word then need not wait for them.
+const WARM_LINES: u64 = 32;
+/// They run short below this.
+const WARM_LOW_LINES: u64 = 16;
+/// The consumer publishes its head after this part of the ring, or when it is idle.
+const PUBLISH_DIVISOR: u64 = 4;
+
+/// Lines that a frame of `frame_bytes` takes.
+pub(crate) const fn record_lines(frame_bytes: usize) -> u64 {
+    (COMMIT_BYTES + frame_bytes).div_ceil(LINE_BYTES) as u64
+}
+
+fn commit_word(position: u64, frame_bytes: usize) -> u64 {
+    TAG | (position & 0xffff) << 32 | frame_bytes as u64
+}
+
+/// What the consumer sees of a ring's memory.
+pub(crate) trait RingRead {
+    /// The commit word of a line, with acquire ordering.
+    fn commit(&self, line: usize) -> u64;
+    /// Lends `bytes` bytes that follow the commit word of `line`.
+    ///
+    /// # Safety
+    /// The record at `line` was published with at least that length and its head not yet published beyond it.
+    unsafe fn read<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&[u8]) -> R) -> R;
+}
+
+/// What the producer does to a ring's memory.
+pub(crate) trait RingWrite {
+    /// Stores the commit word of a line, with release ordering.
+    fn publish(&self, line: usize, word: u64);
+    /// Zeroes the commit word of a line, relaxed.
+    fn clear(&self, line: usize);
+    /// Lends `bytes` bytes that follow the commit word of `line`.
+    ///
+    /// # Safety
+    /// No record that the consumer may still read covers them.
+    unsafe fn write<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R;
+}
+
+/// What became of a `Producer::send`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// Published, with this length.
+    Frame(usize),
+    /// The filler wanted no frame.
+    Declined,
+    /// No room; the filler was not called.
+    Full,
+    /// The consumer's head makes no sense: its process wrote garbage.
+    Broken,
+}
+
+/// The producer's half.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    lines: u64,
+    frame_bytes: usize,
+    /// Largest record, and the line after it.
+    reach_lines: u64,
+    tail: u64,
+    /// The consumer's head as last read: at most the real one.
+    head: u64,
+    /// Lines below were touched ahead of use.
+    warm: u64,
+}
+
+impl Producer {
+    /// For fresh, all-zero memory of `lines` lines (a power of two that holds two largest records).
+    pub(crate) fn new(lines: u64, frame_bytes: usize) -> Self {
+        let reach_lines = record_lines(frame_bytes) + 1;
+        assert!(lines.is_power_of_two() && lines >= 2 * reach_lines);
+        Self {
+            lines,
+            frame_bytes,
+            reach_lines,
+            tail: 0,
+            head: 0,
+            warm: 0,
+        }
+    }
+
+    /// Where the next record will start.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// A new consumer starts at the tail: all before is free. Only once no one else reads this ring.
+    pub(crate) fn restart(&mut self) {
+        self.head = self.tail;
+    }
+
+    /// Lends the next slot to `fill` and publishes what it wrote. `load_head` reads the consumer's
+    /// published head, if it has published one.
+    #[inline]
+    pub(crate) fn send<M: RingWrite>(
+        &mut self,
+        memory: &M,
+        load_head: impl FnOnce() -> Option<u64>,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Sent {
+        if self.tail + self.reach_lines > self.head + self.lines {
+            if let Some(head) = load_head() {
+                if head.wrapping_sub(self.head) > self.tail - self.head {
+                    return Sent::Broken;
+                }
+                self.head = head;
+            }
+            if self.tail + self.reach_lines > self.head + self.lines {
+                return Sent::Full;
+            }
+        }
+        let line = (self.tail & (self.lines - 1)) as usize;
+        // SAFETY: the slot covers positions [tail, tail + reach - 1), all below head + lines by the check above (invariant 2).
+        let bytes = unsafe { memory.write(line, self.frame_bytes, fill) };
+        if bytes == 0 {
+            return Sent::Declined;
+        }
+        assert!(
+            bytes <= self.frame_bytes,
+            "a filler claims {bytes} bytes of a {}-byte slot",
+            self.frame_bytes
+        );
+        let next = self.tail + record_lines(bytes);
+        memory.clear((next & (self.lines - 1)) as usize);
+        memory.publish(line, commit_word(self.tail, bytes));
+        self.tail = next;
+        Sent::Frame(bytes)
+    }
+
+    /// Fetches the lines that the next small records need. For moments when nobody waits.
+    #[inline]
+    pub(crate) fn warm<M: RingWrite>(&mut self, memory: &M) {
+        if self.warm >= self.tail + WARM_LOW_LINES {
+            return;
+        }
+        let from = self.warm.max(self.tail + 1);
+        let end = (self.tail + WARM_LINES).min(self.head + self.lines);
+        for position in from..end {
+            memory.clear((position & (self.lines - 1)) as usize);
+        }
+        self.warm = end.max(from);
+    }
+}
+
+/// What a `Consumer::receive` found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// Nothing.
+    Empty,
+    /// A frame, of this length.
+    Frame(usize),
+    /// A commit word that no honest producer writes.
+    Corrupt,
+}
+
+/// The consumer's half.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    lines: u64,
+    frame_bytes: usize,
+    head: u64,
+    published: u64,
+}
+
+impl Consumer {
+    /// Starts at the position that the producer named.
+    pub(crate) fn new(lines: u64, frame_bytes: usize, head: u64) -> Self {
+        Self {
+            lines,
+            frame_bytes,
+            head,
+            published: head,
+        }
+    }
+
+    /// Whether a record (or garbage) waits.
+    #[inline]
+    pub(crate) fn is_ready<M: RingRead>(&self, memory: &M) -> bool {
+        memory.commit((self.head & (self.lines - 1)) as usize) != 0
+    }
+
+    /// Lends the next frame to `on_frame`, if one is there.
+    #[inline]
+    pub(crate) fn receive<M: RingRead>(
+        &mut self,
+        memory: &M,
+        on_frame: impl FnOnce(&[u8]),
+    ) -> Received {
+        let line = (self.head & (self.lines - 1)) as usize;
+        let word = memory.commit(line);
+        if word == 0 {
+            return Received::Empty;
+        }
+        let bytes = word as u32 as usize;
+        if word != commit_word(self.head, bytes) || bytes == 0 || bytes > self.frame_bytes {
+            return Received::Corrupt;
+        }
+        // SAFETY: the commit word was published for this position, and the head stays at or before it until `on_frame` is done.
+        unsafe { memory.read(line, bytes, on_frame) };
+        self.head += record_lines(bytes);
+        Received::Frame(bytes)
+    }
+
+    /// The head, if it is time to publish it (release): a part of the ring was consumed, or we are idle and it moved.
+    #[inline]
+    pub(crate) fn head_to_publish(&mut self, idle: bool) -> Option<u64> {
+        let done = self.head - self.published;
+        if done >= self.lines / PUBLISH_DIVISOR || idle && done > 0 {
+            self.published = self.head;
+            return Some(self.head);
+        }
+        None
+    }
+}
