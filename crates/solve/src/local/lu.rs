@@ -1,0 +1,497 @@
+//! Sparse LU factors of one worker's diagonal block, made once and solved with on every lap.
+//!
+//! Used by `sweep` (inner = lu). The order of unknowns is approximate minimum degree on the pattern of A + Aᵀ
+//! (`faer`); columns are eliminated left-looking, each by a sparse triangular solve whose pattern is found first
+//! (Gilbert and Peierls, 1988). The diagonal is kept as pivot unless something [`PIVOT_THRESHOLD`] times larger stands
+//! below it, so that the M-matrices of circuits and grids fill no more than the ordering promised.
+//!
+//! Invariant: neither the promised nor the real fill exceeds [`FillLimit`]; a block that would is refused before or
+//! while it is factorised. Supernodes are left out: solves, not factorisation, are what is repeated, and a fill that
+//! needs supernodes is refused here anyway.
+
+use crate::system::Csr;
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::sparse::SymbolicSparseColMatRef;
+use faer::sparse::linalg::amd;
+
+/// A diagonal pivot is kept while it is at least this part of the largest candidate.
+const PIVOT_THRESHOLD: f64 = 0.1;
+
+/// How much a factorisation may cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct FillLimit {
+    /// Most entries of L and U together.
+    pub(crate) entries: usize,
+    /// Most multiplications.
+    pub(crate) multiplications: f64,
+}
+
+/// Why a block has no usable factors.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(crate) enum LuError {
+    /// Too much fill.
+    #[error(
+        "the factors of a diagonal block of {rows} rows would hold {entries:.1e} entries and take \
+         {multiplications:.1e} multiplications, beyond what pays"
+    )]
+    Fill {
+        rows: usize,
+        entries: f64,
+        multiplications: f64,
+    },
+    /// No pivot left. The column is 0-based within the block.
+    #[error("the diagonal block is singular")]
+    Singular { column: usize },
+    /// The ordering could not be computed.
+    #[error("no ordering for the diagonal block: {what}")]
+    Ordering { what: String },
+}
+
+/// P A Q = L U with unit L; columns compressed.
+#[derive(Debug)]
+pub(crate) struct SparseLu {
+    /// Row of the block that became pivot k.
+    row_of: Vec<u32>,
+    /// Column of the block eliminated k-th.
+    column_of: Vec<u32>,
+    /// Below the diagonal; rows in pivot order.
+    lower: Columns,
+    /// Above the diagonal; rows in pivot order.
+    upper: Columns,
+    /// 1 / pivot.
+    inverse_pivots: Vec<f64>,
+    scratch: Vec<f64>,
+}
+
+#[derive(Debug, Default)]
+struct Columns {
+    offsets: Vec<usize>,
+    rows: Vec<u32>,
+    values: Vec<f64>,
+}
+
+impl Columns {
+    fn column(&self, k: usize) -> (&[u32], &[f64]) {
+        let range = self.offsets[k]..self.offsets[k + 1];
+        (&self.rows[range.clone()], &self.values[range])
+    }
+
+    fn push(&mut self, row: u32, value: f64) {
+        self.rows.push(row);
+        self.values.push(value);
+    }
+}
+
+/// An ordering and what it promises for a factorisation that keeps diagonal pivots.
+#[derive(Debug)]
+struct Ordering {
+    columns: Vec<u32>,
+    entries: f64,
+    multiplications: f64,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl SparseLu {
+    /// Factorises a square block within `limit`.
+    pub(crate) fn new(block: &Csr, limit: FillLimit) -> Result<Self, LuError> {
+        let n = block.rows();
+        assert_eq!(n, block.columns(), "only square blocks have LU factors");
+        let transposed = transpose(block);
+        let ordering = order(&transposed)?;
+        let refuse = |entries: f64, multiplications: f64| LuError::Fill {
+            rows: n,
+            entries,
+            multiplications,
+        };
+        if ordering.entries > limit.entries as f64
+            || ordering.multiplications > limit.multiplications
+        {
+            return Err(refuse(ordering.entries, ordering.multiplications));
+        }
+        let capacity = ordering.entries as usize / 2;
+        let columns = || Columns {
+            offsets: vec![0],
+            rows: Vec::with_capacity(capacity),
+            values: Vec::with_capacity(capacity),
+        };
+        let mut elimination = Elimination {
+            lower: columns(),
+            upper: columns(),
+            pivot_of: vec![NONE; n],
+            inverse_pivots: Vec::with_capacity(n),
+            row_of: Vec::with_capacity(n),
+            work: vec![0.0; n],
+            seen: vec![NONE; n],
+            pattern: Vec::new(),
+            path: Vec::new(),
+        };
+        let mut multiplications = 0.0;
+        for (k, &column) in ordering.columns.iter().enumerate() {
+            multiplications += elimination.eliminate(k, &transposed, column as usize)?;
+            let entries = elimination.lower.values.len() + elimination.upper.values.len() + n;
+            if entries > limit.entries || multiplications > 2.0 * limit.multiplications {
+                return Err(refuse(entries as f64, multiplications));
+            }
+        }
+        let mut lower = elimination.lower;
+        for row in &mut lower.rows {
+            *row = elimination.pivot_of[*row as usize];
+        }
+        Ok(Self {
+            row_of: elimination.row_of,
+            column_of: ordering.columns,
+            lower,
+            upper: elimination.upper,
+            inverse_pivots: elimination.inverse_pivots,
+            scratch: elimination.work,
+        })
+    }
+
+    /// Entries of L and U, the diagonal counted once.
+    pub(crate) fn entries(&self) -> usize {
+        self.lower.values.len() + self.upper.values.len() + self.row_of.len()
+    }
+
+    /// Replaces `vector` by A⁻¹ `vector`.
+    pub(crate) fn solve(&mut self, vector: &mut [f64]) {
+        let y = &mut self.scratch;
+        for (y, &row) in y.iter_mut().zip(&self.row_of) {
+            *y = vector[row as usize];
+        }
+        for k in 0..y.len() {
+            let pivot = y[k];
+            if pivot != 0.0 {
+                let (rows, values) = self.lower.column(k);
+                for (&row, value) in rows.iter().zip(values) {
+                    y[row as usize] -= value * pivot;
+                }
+            }
+        }
+        for k in (0..y.len()).rev() {
+            let pivot = y[k] * self.inverse_pivots[k];
+            vector[self.column_of[k] as usize] = pivot;
+            if pivot != 0.0 {
+                let (rows, values) = self.upper.column(k);
+                for (&row, value) in rows.iter().zip(values) {
+                    y[row as usize] -= value * pivot;
+                }
+            }
+        }
+    }
+}
+
+/// State of a left-looking factorisation. Rows keep the block's numbers until the end.
+struct Elimination {
+    lower: Columns,
+    upper: Columns,
+    /// Position in the pivot order of each row, `NONE` while it is not a pivot.
+    pivot_of: Vec<u32>,
+    inverse_pivots: Vec<f64>,
+    row_of: Vec<u32>,
+    /// The column being eliminated, dense; zero between columns.
+    work: Vec<f64>,
+    /// The last column whose pattern each row was in.
+    seen: Vec<u32>,
+    /// Rows of the current column, each after all rows that depend on it.
+    pattern: Vec<u32>,
+    /// Rows being followed and the entry of their L column to look at next.
+    path: Vec<(u32, usize)>,
+}
+
+impl Elimination {
+    /// Eliminates `column` of the block (a row of `transposed`) as number `k`; multiplications spent.
+    fn eliminate(&mut self, k: usize, transposed: &Csr, column: usize) -> Result<f64, LuError> {
+        let (rows, values) = transposed.row(column);
+        self.pattern.clear();
+        for &row in rows {
+            self.reach(k as u32, row);
+        }
+        for (&row, &value) in rows.iter().zip(values) {
+            self.work[row as usize] = value;
+        }
+        let mut multiplications = 0.0;
+        let mut largest = (NONE, 0.0f64);
+        for &row in self.pattern.iter().rev() {
+            let value = self.work[row as usize];
+            let pivot = self.pivot_of[row as usize];
+            if pivot == NONE {
+                // Not >, so that a NaN is chosen and refused below.
+                if !(value.abs() <= largest.1) {
+                    largest = (row, value.abs());
+                }
+                continue;
+            }
+            self.upper.push(pivot, value);
+            self.work[row as usize] = 0.0;
+            let (below, factors) = self.lower.column(pivot as usize);
+            for (&below, factor) in below.iter().zip(factors) {
+                self.work[below as usize] -= factor * value;
+            }
+            multiplications += factors.len() as f64;
+        }
+        let diagonal = self.work[column];
+        let kept = self.pivot_of[column] == NONE
+            && diagonal.abs() >= PIVOT_THRESHOLD * largest.1
+            && diagonal != 0.0;
+        let pivot_row = if kept { column as u32 } else { largest.0 };
+        if pivot_row == NONE || !self.work[pivot_row as usize].is_finite() {
+            return Err(LuError::Singular { column });
+        }
+        let inverse = 1.0 / self.work[pivot_row as usize];
+        if !inverse.is_finite() {
+            return Err(LuError::Singular { column });
+        }
+        for &row in &self.pattern {
+            if self.pivot_of[row as usize] == NONE {
+                if row != pivot_row && self.work[row as usize] != 0.0 {
+                    self.lower.push(row, self.work[row as usize] * inverse);
+                }
+                self.work[row as usize] = 0.0;
+            }
+        }
+        self.pivot_of[pivot_row as usize] = k as u32;
+        self.row_of.push(pivot_row);
+        self.inverse_pivots.push(inverse);
+        self.lower.offsets.push(self.lower.values.len());
+        self.upper.offsets.push(self.upper.values.len());
+        Ok(multiplications)
+    }
+
+    /// Adds `row`, and all rows its elimination fills, to the pattern of column `k`: depth first, each row after
+    /// those it leads to, so that the pattern backwards is an order of elimination.
+    fn reach(&mut self, k: u32, row: u32) {
+        if self.seen[row as usize] == k {
+            return;
+        }
+        self.seen[row as usize] = k;
+        self.path.push((row, self.first_below(row)));
+        while let Some((row, next)) = self.path.last_mut() {
+            let pivot = self.pivot_of[*row as usize];
+            let end = if pivot == NONE {
+                0
+            } else {
+                self.lower.offsets[pivot as usize + 1]
+            };
+            if *next < end {
+                let below = self.lower.rows[*next];
+                *next += 1;
+                if self.seen[below as usize] != k {
+                    self.seen[below as usize] = k;
+                    let first = self.first_below(below);
+                    self.path.push((below, first));
+                }
+            } else {
+                self.pattern.push(*row);
+                self.path.pop();
+            }
+        }
+    }
+
+    /// Where the L column of `row` begins; 0 if it is no pivot yet.
+    fn first_below(&self, row: u32) -> usize {
+        match self.pivot_of[row as usize] {
+            NONE => 0,
+            pivot => self.lower.offsets[pivot as usize],
+        }
+    }
+}
+
+/// Rows become columns.
+pub(crate) fn transpose(matrix: &Csr) -> Csr {
+    let mut starts = vec![0usize; matrix.columns() + 1];
+    for &column in matrix.indices() {
+        starts[column as usize + 1] += 1;
+    }
+    for column in 0..matrix.columns() {
+        starts[column + 1] += starts[column];
+    }
+    let offsets = starts.clone();
+    let mut indices = vec![0u32; matrix.stored()];
+    let mut values = vec![0.0; matrix.stored()];
+    for row in 0..matrix.rows() {
+        let (columns, row_values) = matrix.row(row);
+        for (&column, &value) in columns.iter().zip(row_values) {
+            let slot = &mut starts[column as usize];
+            indices[*slot] = row as u32;
+            values[*slot] = value;
+            *slot += 1;
+        }
+    }
+    Csr::new(matrix.rows(), offsets, indices, values)
+        .expect("a transpose is as valid as its matrix")
+}
+
+/// Approximate minimum degree on the pattern of A + Aᵀ.
+fn order(matrix: &Csr) -> Result<Ordering, LuError> {
+    let n = matrix.rows();
+    let failed = |what: String| LuError::Ordering { what };
+    // Indices of 64 bits: the workspace of the ordering counts entries of A + Aᵀ with them.
+    let offsets: Vec<u64> = matrix
+        .offsets()
+        .iter()
+        .map(|&offset| offset as u64)
+        .collect();
+    let indices: Vec<u64> = matrix
+        .indices()
+        .iter()
+        .map(|&index| u64::from(index))
+        .collect();
+    let pattern = SymbolicSparseColMatRef::new_checked(n, n, &offsets, None, &indices);
+    let mut order = vec![0u64; n];
+    let mut position = vec![0u64; n];
+    let mut memory = MemBuffer::try_new(amd::order_scratch::<u64>(n, matrix.stored()))
+        .map_err(|_| failed("not enough memory".into()))?;
+    let stack = MemStack::new(&mut memory);
+    let flops = amd::order(
+        &mut order,
+        &mut position,
+        pattern,
+        amd::Control::default(),
+        stack,
+    )
+    .map_err(|error| failed(format!("{error:?}")))?;
+    Ok(Ordering {
+        columns: order.into_iter().map(|column| column as u32).collect(),
+        // One division for each entry of L.
+        entries: 2.0 * flops.n_div + n as f64,
+        multiplications: flops.n_mult_subs_lu,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faer::prelude::Solve;
+    use faer::sparse::{SparseColMat, Triplet};
+    use proptest::prelude::*;
+
+    const GENEROUS: FillLimit = FillLimit {
+        entries: 1 << 24,
+        multiplications: 1e9,
+    };
+
+    /// A K×K grid, 5-point.
+    fn grid(k: u32) -> Csr {
+        let mut triplets = Vec::new();
+        for row in 0..k * k {
+            triplets.push((row, row, 4.0));
+            let (y, x) = (row / k, row % k);
+            let neighbours = [
+                (x > 0, row.wrapping_sub(1)),
+                (x + 1 < k, row + 1),
+                (y > 0, row.wrapping_sub(k)),
+                (y + 1 < k, row + k),
+            ];
+            triplets.extend(neighbours.iter().filter(|n| n.0).map(|n| (row, n.1, -1.0)));
+        }
+        Csr::from_triplets((k * k) as usize, (k * k) as usize, &triplets).unwrap()
+    }
+
+    fn residual(matrix: &Csr, x: &[f64], b: &[f64]) -> f64 {
+        (0..matrix.rows())
+            .map(|row| (b[row] - matrix.row_dot(row, x)).abs())
+            .fold(0.0, f64::max)
+    }
+
+    /// The factors solve a grid, with no more fill than the ordering promised.
+    #[test]
+    fn grid_is_solved_with_the_promised_fill() {
+        let matrix = grid(20);
+        let promised = order(&matrix).unwrap().entries;
+        let mut lu = SparseLu::new(&matrix, GENEROUS).unwrap();
+        assert!(
+            lu.entries() as f64 <= promised,
+            "{} {promised}",
+            lu.entries()
+        );
+        for seed in 1..4 {
+            let b: Vec<f64> = (0..400)
+                .map(|row| f64::from(row * seed % 17) - 8.0)
+                .collect();
+            let mut x = b.clone();
+            lu.solve(&mut x);
+            assert!(residual(&matrix, &x, &b) < 1e-12);
+        }
+    }
+
+    /// A block whose fill exceeds the limit is refused, whether it is foreseen or noticed on the way.
+    #[test]
+    fn fill_is_bounded() {
+        let limit = FillLimit {
+            entries: 2000,
+            multiplications: 1e9,
+        };
+        assert!(matches!(
+            SparseLu::new(&grid(20), limit),
+            Err(LuError::Fill { rows: 400, .. })
+        ));
+        // A tiny diagonal forces pivots from elsewhere, which defeats what the ordering promised.
+        let regular = grid(20);
+        let values = regular
+            .values()
+            .iter()
+            .map(|&v| if v > 0.0 { 1e-3 } else { v });
+        let (offsets, indices) = (regular.offsets().to_vec(), regular.indices().to_vec());
+        let weak = Csr::new(400, offsets, indices, values.collect()).unwrap();
+        let limit = FillLimit {
+            entries: order(&weak).unwrap().entries as usize,
+            multiplications: 1e9,
+        };
+        assert!(SparseLu::new(&regular, limit).is_ok());
+        assert!(matches!(
+            SparseLu::new(&weak, limit),
+            Err(LuError::Fill { .. })
+        ));
+    }
+
+    /// Singular blocks are refused, in structure or in value.
+    #[test]
+    fn singular_blocks_are_refused() {
+        let structure = Csr::from_triplets(2, 2, &[(0, 0, 1.0), (1, 0, 1.0)]).unwrap();
+        assert!(matches!(
+            SparseLu::new(&structure, GENEROUS),
+            Err(LuError::Singular { .. })
+        ));
+        let ones = [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.0)];
+        let value = Csr::from_triplets(2, 2, &ones).unwrap();
+        assert!(matches!(
+            SparseLu::new(&value, GENEROUS),
+            Err(LuError::Singular { .. })
+        ));
+    }
+
+    proptest! {
+        /// Random unsymmetric blocks, zero diagonals included, give the solution that faer's LU gives.
+        #[test]
+        fn agrees_with_the_oracle(
+            n in 1usize..24,
+            entries in prop::collection::vec((0u32..24, 0u32..24, -1.0f64..1.0), 0..120),
+        ) {
+            let mut triplets: Vec<_> = entries.into_iter()
+                .filter(|entry| (entry.0 as usize) < n && (entry.1 as usize) < n).collect();
+            // A cyclic shift keeps the matrix regular without touching the diagonal (for n > 1).
+            triplets.extend((0..n as u32).map(|row| (row, (row + 1) % n as u32, 5.0)));
+            let matrix = Csr::from_triplets(n, n, &triplets).unwrap();
+            let listed: Vec<_> = (0..n)
+                .flat_map(|row| {
+                    let (columns, values) = matrix.row(row);
+                    columns.iter().zip(values).map(move |(&c, &v)| Triplet::new(row, c as usize, v)).collect::<Vec<_>>()
+                })
+                .collect();
+            let oracle = SparseColMat::<usize, f64>::try_new_from_triplets(n, n, &listed).unwrap().sp_lu();
+            let ours = SparseLu::new(&matrix, GENEROUS);
+            if let (Ok(oracle), Ok(mut ours)) = (oracle, ours) {
+                let b: Vec<f64> = (0..n).map(|row| row as f64 - 3.5).collect();
+                let expected = oracle.solve(faer::Col::from_fn(n, |row| b[row]));
+                let mut x = b.clone();
+                ours.solve(&mut x);
+                let scale = x.iter().fold(1.0, |scale: f64, value| scale.max(value.abs()));
+                prop_assume!(scale < 1e6);
+                for row in 0..n {
+                    prop_assert!((x[row] - expected[row]).abs() < 1e-8 * scale);
+                }
+            }
+        }
+    }
+}

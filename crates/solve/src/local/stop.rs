@@ -1,0 +1,189 @@
+//! When to stop: tolerance met, laps used up, residual running away, or rounding in the way.
+//!
+//! Shared by every mode; fed with verified residuals only, except for the watch on divergence, which takes estimates
+//! too. Keeps no clock.
+
+use crate::report::Reason;
+
+/// A residual this many times the one at the start is divergence. Sweeps of matrices far from normal may grow for a
+/// while before they shrink, hence the room.
+const GROWTH_LIMIT: f64 = 1e8;
+/// A residual within this factor of what rounding leaves may be as good as it gets.
+const FLOOR_FACTOR: f64 = 256.0;
+/// Laps in which a residual near the floor must fall to [`STALL_RATIO`] of its best, or it is taken to stand still.
+const STALL_LAPS: u64 = 20;
+const STALL_RATIO: f64 = 0.5;
+
+/// What the user allows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    tolerance: f64,
+    max_laps: u64,
+}
+
+/// Why limits make no sense.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitsError {
+    /// Not a tolerance.
+    #[error(
+        "a tolerance of {tolerance} cannot be met; give a relative residual above 0 and below 1, for example 1e-10"
+    )]
+    Tolerance {
+        /// What was asked for.
+        tolerance: f64,
+    },
+    /// Nothing to do.
+    #[error("0 laps solve nothing; allow at least 1")]
+    NoLaps,
+}
+
+impl Limits {
+    /// `tolerance` bounds ‖b − A x‖₂ / ‖b‖₂, `max_laps` the laps of the slowest worker.
+    pub fn new(tolerance: f64, max_laps: u64) -> Result<Self, LimitsError> {
+        if !(tolerance > 0.0 && tolerance < 1.0) {
+            return Err(LimitsError::Tolerance { tolerance });
+        }
+        if max_laps == 0 {
+            return Err(LimitsError::NoLaps);
+        }
+        Ok(Self {
+            tolerance,
+            max_laps,
+        })
+    }
+
+    /// Relative residual to reach.
+    pub fn tolerance(&self) -> f64 {
+        self.tolerance
+    }
+
+    /// Laps of the slowest worker after which the run ends.
+    pub fn max_laps(&self) -> u64 {
+        self.max_laps
+    }
+}
+
+/// Decides, from residuals as they come in, whether a run goes on.
+#[derive(Debug, Clone)]
+pub struct StopRule {
+    limits: Limits,
+    /// Largest residual of the first observation or of x = 0, which is 1.
+    start: f64,
+    best: f64,
+    /// Laps when the residual last fell to [`STALL_RATIO`] of what it was.
+    progress_at: u64,
+    progress_from: f64,
+}
+
+impl StopRule {
+    /// A rule for a run that begins with x = 0, where the relative residual is 1.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            start: 1.0,
+            best: f64::INFINITY,
+            progress_at: 0,
+            progress_from: f64::INFINITY,
+        }
+    }
+
+    /// The limits it was made with.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Takes an estimate of the relative residual: divergence, or nothing.
+    pub fn estimate(&self, residual: f64) -> Option<Reason> {
+        // Not >, so that NaN counts as growth.
+        if !(residual <= GROWTH_LIMIT * self.start) {
+            return Some(Reason::Diverged { residual });
+        }
+        None
+    }
+
+    /// Takes a verified relative residual after `laps` laps of the slowest worker. `rounding` is the relative residual
+    /// that rounding alone leaves (ε · ‖ |b| + |A||x| ‖ / ‖b‖, see `RowBlock::magnitude_sq`).
+    pub fn verified(&mut self, laps: u64, residual: f64, rounding: f64) -> Option<Reason> {
+        if residual <= self.limits.tolerance {
+            return Some(Reason::Converged);
+        }
+        if let Some(reason) = self.estimate(residual) {
+            return Some(reason);
+        }
+        self.best = self.best.min(residual);
+        if residual <= STALL_RATIO * self.progress_from {
+            self.progress_from = residual;
+            self.progress_at = laps;
+        }
+        if residual <= FLOOR_FACTOR * rounding && laps >= self.progress_at + STALL_LAPS {
+            return Some(Reason::Stagnated { floor: self.best });
+        }
+        if laps >= self.limits.max_laps {
+            return Some(Reason::MaxLaps {
+                limit: self.limits.max_laps,
+            });
+        }
+        None
+    }
+
+    /// Whether an estimate `after` a lap, which was `before` a lap earlier, makes a verification worth its pass over A.
+    /// An estimate is met during the lap, before the rest of the lap improves on it: so the next one is foreseen.
+    pub fn worth_verifying(&self, before: f64, after: f64) -> bool {
+        let ratio = (after / before).clamp(0.0, 1.0);
+        after * if ratio.is_nan() { 1.0 } else { ratio } <= self.limits.tolerance
+    }
+
+    /// Laps between verifications while estimates stand still without being [`StopRule::worth_verifying`].
+    pub const STALL_LAPS: u64 = STALL_LAPS;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(tolerance: f64) -> StopRule {
+        StopRule::new(Limits::new(tolerance, 1000).unwrap())
+    }
+
+    /// Tolerances that mean nothing are refused.
+    #[test]
+    fn limits_are_checked() {
+        for tolerance in [0.0, -1.0, 1.0, f64::NAN, f64::INFINITY] {
+            assert!(Limits::new(tolerance, 1).is_err());
+        }
+        assert_eq!(Limits::new(0.1, 0), Err(LimitsError::NoLaps));
+    }
+
+    /// Growth and NaN are divergence; a while of moderate growth is not.
+    #[test]
+    fn divergence_is_noticed() {
+        let mut rule = rule(1e-10);
+        assert_eq!(rule.verified(1, 1e4, 1e-16), None);
+        assert!(matches!(rule.estimate(1e9), Some(Reason::Diverged { .. })));
+        assert!(matches!(
+            rule.verified(2, f64::NAN, 1e-16),
+            Some(Reason::Diverged { .. })
+        ));
+    }
+
+    /// A residual that stands still at the rounding level stagnates; a slow one far above it does not.
+    #[test]
+    fn stagnation_is_only_at_the_rounding_level() {
+        let mut stuck = rule(1e-17);
+        let mut slow = rule(1e-17);
+        let mut ended = None;
+        for lap in 0..100 {
+            ended = ended.or(stuck.verified(lap, 3e-16, 1e-16));
+            assert_eq!(
+                slow.verified(lap, 1e-3 * 0.9999f64.powi(lap as i32), 1e-16),
+                None
+            );
+        }
+        assert_eq!(ended, Some(Reason::Stagnated { floor: 3e-16 }));
+        assert_eq!(
+            slow.verified(1000, 1e-3, 1e-16),
+            Some(Reason::MaxLaps { limit: 1000 })
+        );
+    }
+}

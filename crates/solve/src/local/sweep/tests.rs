@@ -1,0 +1,198 @@
+use super::*;
+use crate::system::{Dense, Matrix, System};
+
+/// The oracle: Gauss–Seidel by the book, one row after the other, on a matrix that answers for single entries.
+fn naive_sweep(system: &System, rows: Range<usize>, omega: f64, x: &mut [f64]) {
+    for row in rows {
+        let mut sum = system.rhs[row];
+        let mut diagonal = 0.0;
+        system.matrix.for_each_in_row(row, |column, value| {
+            if column == row {
+                diagonal = value;
+            } else {
+                sum -= value * x[column];
+            }
+        });
+        x[row] = (1.0 - omega) * x[row] + omega * sum / diagonal;
+    }
+}
+
+fn number(row: usize, column: usize) -> f64 {
+    ((row * 31 + column * 17 + 7) % 23) as f64 / 23.0
+}
+
+fn dense(n: usize) -> System {
+    let values = (0..n * n)
+        .map(|k| (k / n, k % n))
+        .map(|(row, column)| {
+            if row == column {
+                n as f64
+            } else {
+                -number(row, column)
+            }
+        })
+        .collect();
+    System::new(
+        Matrix::Dense(Dense::new(n, values).unwrap()),
+        None,
+        "dense".into(),
+    )
+    .unwrap()
+}
+
+fn sparse(n: usize) -> System {
+    let mut triplets = Vec::new();
+    for row in 0..n {
+        triplets.push((row as u32, row as u32, 3.0));
+        for column in [(row + 1) % n, (row * 5 + 2) % n] {
+            triplets.push((row as u32, column as u32, -number(row, column)));
+        }
+    }
+    let csr = Csr::from_triplets(n, n, &triplets).unwrap();
+    System::new(Matrix::Sparse(csr), None, "sparse".into()).unwrap()
+}
+
+/// Sweeps over any sub-range, dense and sparse, are Gauss–Seidel by the book, and tell the residuals they met.
+#[test]
+fn sweeps_agree_with_the_oracle() {
+    for system in [dense(37), sparse(37)] {
+        for (own, steps, omega) in [
+            (0..37, 37, 1.0),
+            (5..31, 26, 1.3),
+            (5..31, 3, 0.7),
+            (5..31, 7, 1.0),
+            (9..10, 1, 1.0),
+        ] {
+            let relaxation = Relaxation::new(Inner::Sweep, omega).unwrap();
+            let mut sweeper =
+                Sweeper::new(RowBlock::cut(&system, own.clone()), relaxation).unwrap();
+            let mut x: Vec<f64> = (0..37).map(|k| number(k, 3)).collect();
+            let mut expected = x.clone();
+            for _ in 0..3 {
+                let mut squares = 0.0;
+                let mut met = 0.0;
+                for rows in sweeper.lap(steps) {
+                    for row in rows.clone() {
+                        met += sweeper.block().residual(row, &expected).powi(2);
+                        naive_sweep(&system, row..row + 1, omega, &mut expected);
+                    }
+                    squares += sweeper.relax(rows, &mut x);
+                }
+                assert!(
+                    (squares - met).abs() <= 1e-9 * met + 1e-24,
+                    "{squares} {met}"
+                );
+                for (x, expected) in x.iter().zip(&expected) {
+                    assert!((x - expected).abs() < 1e-12, "{x} {expected}");
+                }
+            }
+        }
+    }
+}
+
+/// LU makes the own rows hold exactly for the x of the others, dense and sparse; ω shortens or lengthens the way.
+#[test]
+fn lu_solves_the_own_rows() {
+    for system in [dense(37), sparse(37)] {
+        let mut sweeper = Sweeper::new(
+            RowBlock::cut(&system, 5..31),
+            Relaxation::new(Inner::Lu, 1.0).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(sweeper.inner(), Inner::Lu);
+        assert_eq!(sweeper.lap(3).collect::<Vec<_>>(), [5..31]);
+        let start: Vec<f64> = (0..37).map(|k| number(k, 3)).collect();
+        let mut x = start.clone();
+        let before = sweeper.block().residual_sq(&x);
+        let met = sweeper.relax(5..31, &mut x);
+        assert!((met - before).abs() <= 1e-9 * before);
+        assert!(sweeper.block().residual_sq(&x).sqrt() < 1e-12);
+        assert_eq!(x[..5], start[..5]);
+        assert_eq!(x[31..], start[31..]);
+        let half = Relaxation::new(Inner::Lu, 0.5).unwrap();
+        let mut halved = start.clone();
+        Sweeper::new(RowBlock::cut(&system, 5..31), half)
+            .unwrap()
+            .relax(5..31, &mut halved);
+        for row in 5..31 {
+            assert!((halved[row] - 0.5 * (start[row] + x[row])).abs() < 1e-12);
+        }
+    }
+}
+
+/// `auto` is LU for sparse rows, sweep for dense ones, and sweep with a note where factors would be too large.
+#[test]
+fn auto_falls_back_with_a_note() {
+    let auto = |system: &System| {
+        Sweeper::new(RowBlock::cut(system, 0..system.n()), Relaxation::default()).unwrap()
+    };
+    assert_eq!(auto(&sparse(37)).inner(), Inner::Lu);
+    let swept = auto(&dense(37));
+    assert_eq!((swept.inner(), swept.note()), (Inner::Sweep, None));
+    // Rows with random far partners fill up completely.
+    let n = 1200;
+    let mut triplets: Vec<(u32, u32, f64)> = (0..n).map(|row| (row, row, 9.0)).collect();
+    for row in 0..n {
+        for k in 1..4u32 {
+            triplets.push((
+                row,
+                row.wrapping_mul(2654435761).rotate_left(7 * k) % n,
+                -1.0,
+            ));
+        }
+    }
+    let csr = Csr::from_triplets(n as usize, n as usize, &triplets).unwrap();
+    let system = System::new(Matrix::Sparse(csr), None, "random".into()).unwrap();
+    let swept = auto(&system);
+    assert_eq!(swept.inner(), Inner::Sweep);
+    assert!(
+        swept.note().unwrap().contains("rows 1 to 1200 are swept"),
+        "{:?}",
+        swept.note()
+    );
+}
+
+/// Bad factors and names get one line that says what is accepted.
+#[test]
+fn bad_settings_are_refused() {
+    for omega in [0.0, 2.0, -1.0, f64::NAN] {
+        assert!(
+            Relaxation::new(Inner::Sweep, omega)
+                .unwrap_err()
+                .to_string()
+                .contains("above 0 and below 2")
+        );
+    }
+    let error = "qr".parse::<Inner>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "inner solver 'qr' is unknown; accepted are auto, sweep and lu"
+    );
+    assert_eq!("lu".parse(), Ok(Inner::Lu));
+}
+
+/// `lu` asked for by name on a singular block is an error that names the unknown.
+#[test]
+fn a_singular_block_is_named() {
+    let csr = Csr::from_triplets(
+        3,
+        3,
+        &[
+            (0, 0, 1.0),
+            (0, 1, 1.0),
+            (1, 0, 1.0),
+            (1, 1, 1.0),
+            (1, 2, 1.0),
+            (2, 2, 1.0),
+        ],
+    );
+    let system = System::new(Matrix::Sparse(csr.unwrap()), None, "singular".into()).unwrap();
+    let lu = Relaxation::new(Inner::Lu, 1.0).unwrap();
+    let error = Sweeper::new(RowBlock::cut(&system, 0..2), lu).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("rows 1 to 2: the diagonal block is singular"),
+        "{error}"
+    );
+}

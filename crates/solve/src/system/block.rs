@@ -1,0 +1,222 @@
+//! The rows one worker owns: everything it needs of A and b, and nothing else.
+//!
+//! Cut from a whole [`System`] or put together from a stream (`stream`); relaxed by `local::Sweeper`. Rows are named
+//! by their number in the whole system everywhere.
+//!
+//! Invariant: `rows` is not empty and lies within `columns`; `values` and `rhs` have one row per element of `rows`;
+//! every diagonal entry is stored and non-zero, every number finite.
+
+use super::{Csr, Matrix, System};
+use crate::local::kernels::{self, CarriedSum};
+use std::ops::Range;
+
+/// The entries of A in a block of rows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RowValues {
+    /// All columns of each row, row-major.
+    Dense(Vec<f64>),
+    /// Compressed rows; row 0 is the first of the block, columns are those of the whole matrix.
+    Sparse(Csr),
+}
+
+/// Contiguous rows of a system.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowBlock {
+    /// Which rows of the whole system.
+    pub rows: Range<usize>,
+    /// Columns of A: the length of x.
+    pub columns: usize,
+    /// The entries.
+    pub values: RowValues,
+    /// b of these rows.
+    pub rhs: Vec<f64>,
+}
+
+impl RowBlock {
+    /// Copies rows `rows` out of `system`. Panics unless `rows` is a non-empty range of its rows.
+    pub fn cut(system: &System, rows: Range<usize>) -> Self {
+        assert!(
+            !rows.is_empty() && rows.end <= system.n(),
+            "rows {rows:?} of {}",
+            system.n()
+        );
+        let values = match &system.matrix {
+            Matrix::Dense(dense) => RowValues::Dense(
+                dense.values()[rows.start * dense.n()..rows.end * dense.n()].to_vec(),
+            ),
+            Matrix::Sparse(csr) => RowValues::Sparse(csr.cut(rows.clone())),
+        };
+        Self {
+            columns: system.n(),
+            values,
+            rhs: system.rhs[rows.clone()].to_vec(),
+            rows,
+        }
+    }
+
+    /// Turns a system of which one worker owns every row into its block, without a copy.
+    pub fn whole(system: System) -> Self {
+        let columns = system.n();
+        Self {
+            rows: 0..columns,
+            columns,
+            values: match system.matrix {
+                Matrix::Dense(dense) => RowValues::Dense(dense.into_values()),
+                Matrix::Sparse(csr) => RowValues::Sparse(csr),
+            },
+            rhs: system.rhs,
+        }
+    }
+
+    /// Stored entries.
+    pub fn stored(&self) -> usize {
+        match &self.values {
+            RowValues::Dense(values) => values.len(),
+            RowValues::Sparse(csr) => csr.stored(),
+        }
+    }
+
+    /// The diagonal entry of `row`.
+    pub fn diagonal(&self, row: usize) -> f64 {
+        let own = self.own(row);
+        match &self.values {
+            RowValues::Dense(values) => values[own * self.columns + row],
+            RowValues::Sparse(csr) => csr.get(own, row),
+        }
+    }
+
+    /// `b − A x` in `row`, rounded once per term. `x` is the whole vector.
+    pub fn residual(&self, row: usize, x: &[f64]) -> f64 {
+        let own = self.own(row);
+        match &self.values {
+            RowValues::Dense(values) => {
+                let values = &values[own * self.columns..(own + 1) * self.columns];
+                self.rhs[own] - kernels::dot(values, x)
+            }
+            RowValues::Sparse(csr) => self.rhs[own] - csr.row_dot(own, x),
+        }
+    }
+
+    /// Σ (b − A x)² over the own rows, for verification: rows are summed in short pieces whose rounding errors are
+    /// carried along, so that the result holds down to the last few bits of A x itself. `x` is the whole vector.
+    pub fn residual_sq(&self, x: &[f64]) -> f64 {
+        assert_eq!(x.len(), self.columns, "the residual needs the whole vector");
+        let mut squares = CarriedSum::default();
+        for own in 0..self.rhs.len() {
+            let product = match &self.values {
+                RowValues::Dense(values) => {
+                    let values = &values[own * self.columns..(own + 1) * self.columns];
+                    kernels::carried_residual(self.rhs[own], values, x)
+                }
+                RowValues::Sparse(csr) => {
+                    let (columns, values) = csr.row(own);
+                    kernels::carried_sparse_residual(self.rhs[own], columns, values, x)
+                }
+            };
+            squares.add(product * product);
+        }
+        squares.total()
+    }
+
+    /// Σ (|b| + |A| |x|)² over the own rows. Times ε² this is the square of the residual that rounding alone leaves:
+    /// no tolerance far below it can be reached. `x` is the whole vector.
+    pub fn magnitude_sq(&self, x: &[f64]) -> f64 {
+        let mut squares = CarriedSum::default();
+        for (own, rhs) in self.rhs.iter().enumerate() {
+            let product: f64 = match &self.values {
+                RowValues::Dense(values) => {
+                    let values = &values[own * self.columns..(own + 1) * self.columns];
+                    values.iter().zip(x).map(|(a, x)| (a * x).abs()).sum()
+                }
+                RowValues::Sparse(csr) => {
+                    let (columns, values) = csr.row(own);
+                    let terms = columns.iter().zip(values);
+                    terms
+                        .map(|(&column, a)| (a * x[column as usize]).abs())
+                        .sum()
+                }
+            };
+            let magnitude = product + rhs.abs();
+            squares.add(magnitude * magnitude);
+        }
+        squares.total()
+    }
+
+    /// Columns outside the own rows that some own row uses, ascending: the part of x this block reads from others.
+    pub fn foreign_columns(&self) -> Vec<u32> {
+        let foreign = |column: usize| !self.rows.contains(&column);
+        match &self.values {
+            RowValues::Dense(_) => (0..self.columns)
+                .filter(|&column| foreign(column))
+                .map(|column| column as u32)
+                .collect(),
+            RowValues::Sparse(csr) => {
+                let mut used = vec![false; self.columns];
+                for &column in csr.indices() {
+                    used[column as usize] = true;
+                }
+                (0..self.columns)
+                    .filter(|&column| used[column] && foreign(column))
+                    .map(|column| column as u32)
+                    .collect()
+            }
+        }
+    }
+
+    /// Position of `row` among the own rows.
+    fn own(&self, row: usize) -> usize {
+        assert!(
+            self.rows.contains(&row),
+            "row {row} is not one of {:?}",
+            self.rows
+        );
+        row - self.rows.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Dense;
+    use super::*;
+
+    fn both_kinds() -> [System; 2] {
+        let values = [[4.0, -1.0, 0.0], [-1.0, 5.0, -2.0], [0.0, 3.0, 6.0]];
+        let dense = Dense::new(3, values.concat()).unwrap();
+        let mut triplets = Vec::new();
+        for (row, line) in values.iter().enumerate() {
+            for (column, &value) in line.iter().enumerate().filter(|entry| *entry.1 != 0.0) {
+                triplets.push((row as u32, column as u32, value));
+            }
+        }
+        let csr = Csr::from_triplets(3, 3, &triplets).unwrap();
+        let rhs = vec![1.0, 2.0, 3.0];
+        [Matrix::Dense(dense), Matrix::Sparse(csr)]
+            .map(|matrix| System::new(matrix, Some(rhs.clone()), "test".into()).unwrap())
+    }
+
+    /// A cut block answers for its rows by their numbers in the whole system.
+    #[test]
+    fn a_cut_keeps_row_numbers() {
+        for system in both_kinds() {
+            let block = RowBlock::cut(&system, 1..3);
+            assert_eq!([block.diagonal(1), block.diagonal(2)], [5.0, 6.0]);
+            let x = [1.0, 2.0, 3.0];
+            assert_eq!(block.residual(1, &x), 2.0 - (-1.0 + 10.0 - 6.0));
+            assert_eq!(block.residual(2, &x), 3.0 - (6.0 + 18.0));
+            assert_eq!(block.residual_sq(&x), 1.0 + 21.0 * 21.0);
+            assert_eq!(
+                block.magnitude_sq(&x),
+                (2.0f64 + 17.0).powi(2) + (3.0f64 + 24.0).powi(2)
+            );
+            assert_eq!(RowBlock::whole(system).rows, 0..3);
+        }
+    }
+
+    /// A dense block reads every other element, a sparse one only those it has entries for.
+    #[test]
+    fn foreign_columns_are_those_read() {
+        let [dense, sparse] = both_kinds();
+        assert_eq!(RowBlock::cut(&dense, 0..1).foreign_columns(), [1, 2]);
+        assert_eq!(RowBlock::cut(&sparse, 0..1).foreign_columns(), [1]);
+    }
+}

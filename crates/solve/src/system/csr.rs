@@ -1,0 +1,294 @@
+//! Compressed sparse rows: offsets, ascending 32-bit column indices, values.
+//!
+//! Invariant: `offsets` has one entry per row plus one and never falls; within a row columns rise strictly and are
+//! below `columns`. Whoever holds a [`Csr`] may index with its numbers without looking again.
+
+/// Why parts do not make a matrix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StructureError {
+    /// An array is too long or too short.
+    #[error("{found} {what}, but {expected} are needed")]
+    WrongCount {
+        /// Which array.
+        what: &'static str,
+        /// Its length.
+        found: usize,
+        /// The length that would fit.
+        expected: usize,
+    },
+    /// Row offsets fall or do not end at the number of entries.
+    #[error("the offsets of row {row} do not rise from 0 to the number of entries")]
+    Offsets {
+        /// 0-based row.
+        row: usize,
+    },
+    /// A column is out of range, or the columns of a row do not rise strictly.
+    #[error("row {row} has column {column} out of order or beyond {columns} columns")]
+    Column {
+        /// 0-based row.
+        row: usize,
+        /// 0-based column.
+        column: usize,
+        /// Columns of the matrix.
+        columns: usize,
+    },
+    /// More rows or columns than a 32-bit index reaches.
+    #[error("{rows} x {columns} is beyond the limit of {limit} rows and columns")]
+    TooLarge {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        columns: usize,
+        /// Most that is accepted.
+        limit: usize,
+    },
+}
+
+/// Most rows and columns of a sparse matrix: column indices are kept in 32 bits.
+pub(super) const INDEX_LIMIT: usize = u32::MAX as usize;
+
+/// A matrix, or some rows of one, in compressed sparse rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Csr {
+    columns: usize,
+    offsets: Vec<usize>,
+    indices: Vec<u32>,
+    values: Vec<f64>,
+}
+
+impl Csr {
+    /// Takes the three arrays after checking them. Rows = `offsets.len() - 1`.
+    pub fn new(
+        columns: usize,
+        offsets: Vec<usize>,
+        indices: Vec<u32>,
+        values: Vec<f64>,
+    ) -> Result<Self, StructureError> {
+        let rows = offsets.len().saturating_sub(1);
+        check_extent(rows, columns)?;
+        if offsets.is_empty() || indices.len() != values.len() {
+            return Err(StructureError::WrongCount {
+                what: "column indices",
+                found: indices.len(),
+                expected: values.len(),
+            });
+        }
+        if offsets[0] != 0 || offsets[rows] != values.len() {
+            return Err(StructureError::Offsets { row: rows });
+        }
+        if let Some(row) = (0..rows).find(|&row| offsets[row] > offsets[row + 1]) {
+            return Err(StructureError::Offsets { row });
+        }
+        for row in 0..rows {
+            let mut least = 0usize;
+            for &column in &indices[offsets[row]..offsets[row + 1]] {
+                let column = column as usize;
+                if column < least || column >= columns {
+                    return Err(StructureError::Column {
+                        row,
+                        column,
+                        columns,
+                    });
+                }
+                least = column + 1;
+            }
+        }
+        Ok(Self {
+            columns,
+            offsets,
+            indices,
+            values,
+        })
+    }
+
+    /// Sorts `(row, column, value)` triplets into rows; repeated positions are summed.
+    pub fn from_triplets(
+        rows: usize,
+        columns: usize,
+        triplets: &[(u32, u32, f64)],
+    ) -> Result<Self, StructureError> {
+        check_extent(rows, columns)?;
+        let mut starts = vec![0usize; rows + 1];
+        for &(row, column, _) in triplets {
+            let (row, column) = (row as usize, column as usize);
+            if row >= rows || column >= columns {
+                return Err(StructureError::Column {
+                    row,
+                    column,
+                    columns,
+                });
+            }
+            starts[row + 1] += 1;
+        }
+        for row in 0..rows {
+            starts[row + 1] += starts[row];
+        }
+        let mut fill = starts.clone();
+        let mut entries = vec![(0u32, 0.0f64); triplets.len()];
+        for &(row, column, value) in triplets {
+            let slot = &mut fill[row as usize];
+            entries[*slot] = (column, value);
+            *slot += 1;
+        }
+        let mut offsets = Vec::with_capacity(rows + 1);
+        let mut indices: Vec<u32> = Vec::with_capacity(triplets.len());
+        let mut values: Vec<f64> = Vec::with_capacity(triplets.len());
+        offsets.push(0);
+        for row in 0..rows {
+            let entries = &mut entries[starts[row]..starts[row + 1]];
+            // A stable sort: repeated positions are summed in the order of the file.
+            entries.sort_by_key(|&(column, _)| column);
+            let first = values.len();
+            for &(column, value) in entries.iter() {
+                if values.len() > first && indices[indices.len() - 1] == column {
+                    *values.last_mut().expect("the row has an entry") += value;
+                } else {
+                    indices.push(column);
+                    values.push(value);
+                }
+            }
+            offsets.push(values.len());
+        }
+        Ok(Self {
+            columns,
+            offsets,
+            indices,
+            values,
+        })
+    }
+
+    /// Rows held.
+    pub fn rows(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Columns of the matrix.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Stored entries.
+    pub fn stored(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Where each row begins in `indices` and `values`; one more than rows.
+    pub fn offsets(&self) -> &[usize] {
+        &self.offsets
+    }
+
+    /// Column of each entry, row after row.
+    pub fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+
+    /// Value of each entry, row after row.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// Columns and values of `row`.
+    pub fn row(&self, row: usize) -> (&[u32], &[f64]) {
+        let range = self.offsets[row]..self.offsets[row + 1];
+        (&self.indices[range.clone()], &self.values[range])
+    }
+
+    /// The entry at (`row`, `column`), 0.0 where none is stored.
+    pub fn get(&self, row: usize, column: usize) -> f64 {
+        let (columns, values) = self.row(row);
+        match u32::try_from(column) {
+            Ok(column) => columns
+                .binary_search(&column)
+                .map_or(0.0, |position| values[position]),
+            Err(_) => 0.0,
+        }
+    }
+
+    /// `row` · x.
+    pub fn row_dot(&self, row: usize, x: &[f64]) -> f64 {
+        let (columns, values) = self.row(row);
+        crate::local::kernels::sparse_dot(columns, values, x)
+    }
+
+    /// Bytes of the three arrays.
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.offsets.as_slice())
+            + size_of_val(self.indices.as_slice())
+            + size_of_val(self.values.as_slice())
+    }
+
+    /// Copies rows `rows`; columns keep their numbers.
+    pub fn cut(&self, rows: std::ops::Range<usize>) -> Self {
+        let entries = self.offsets[rows.start]..self.offsets[rows.end];
+        Self {
+            columns: self.columns,
+            offsets: self.offsets[rows.start..=rows.end]
+                .iter()
+                .map(|offset| offset - entries.start)
+                .collect(),
+            indices: self.indices[entries.clone()].to_vec(),
+            values: self.values[entries].to_vec(),
+        }
+    }
+}
+
+fn check_extent(rows: usize, columns: usize) -> Result<(), StructureError> {
+    if rows > INDEX_LIMIT || columns > INDEX_LIMIT {
+        return Err(StructureError::TooLarge {
+            rows,
+            columns,
+            limit: INDEX_LIMIT,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Unordered triplets with a repeated position become ordered rows with the sum.
+    #[test]
+    fn triplets_are_sorted_and_repeats_summed() {
+        let csr = Csr::from_triplets(3, 3, &[(2, 1, 5.0), (0, 2, 1.0), (0, 0, 2.0), (2, 1, -1.5)])
+            .unwrap();
+        assert_eq!(csr.offsets(), [0, 2, 2, 3]);
+        assert_eq!(csr.indices(), [0, 2, 1]);
+        assert_eq!(csr.values(), [2.0, 1.0, 3.5]);
+        assert_eq!(csr.get(2, 1), 3.5);
+        assert_eq!(csr.get(1, 1), 0.0);
+    }
+
+    /// Arrays that would let a row reach outside itself or the vector are refused.
+    #[test]
+    fn broken_arrays_are_refused() {
+        let refused = |offsets: &[usize], indices: &[u32]| {
+            Csr::new(
+                2,
+                offsets.to_vec(),
+                indices.to_vec(),
+                vec![1.0; indices.len()],
+            )
+            .is_err()
+        };
+        assert!(refused(&[], &[]));
+        assert!(refused(&[0, 2, 1], &[0, 1]));
+        assert!(refused(&[0, 1, 3], &[0, 1]));
+        assert!(refused(&[0, 1, 2], &[0, 2]));
+        assert!(refused(&[0, 2, 2], &[1, 1]));
+        assert!(refused(&[0, 2, 2], &[1, 0]));
+        assert!(!refused(&[0, 2, 2], &[0, 1]));
+    }
+
+    /// A cut keeps the numbers of columns and rebases the offsets.
+    #[test]
+    fn cut_keeps_columns() {
+        let csr = Csr::from_triplets(3, 3, &[(0, 0, 1.0), (1, 2, 2.0), (2, 0, 3.0), (2, 2, 4.0)])
+            .unwrap();
+        let cut = csr.cut(1..3);
+        assert_eq!(cut.rows(), 2);
+        assert_eq!(cut.row(0), (&[2u32][..], &[2.0][..]));
+        assert_eq!(cut.row(1), (&[0u32, 2][..], &[3.0, 4.0][..]));
+    }
+}

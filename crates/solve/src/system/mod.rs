@@ -1,0 +1,170 @@
+//! Linear systems `A x = b`: what they are made of, where they come from, how they are cut into row blocks.
+//!
+//! `local` and `distributed` solve them, the command line reads and writes them. A [`Matrix`] is square and its
+//! indices are in range by construction; that its diagonal is non-zero and every number finite is checked once, by
+//! [`System::new`]. Rectangular files are refused by the readers, so nothing below has to think of them.
+
+mod block;
+mod check;
+mod csr;
+mod partition;
+mod stream;
+
+pub use block::{RowBlock, RowValues};
+pub use check::SystemError;
+pub use csr::{Csr, StructureError};
+pub use partition::{PartitionError, partition};
+pub use stream::{Chunks, RowBlockBuilder, StreamError};
+
+/// A square matrix with every entry stored, row by row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dense {
+    n: usize,
+    values: Vec<f64>,
+}
+
+impl Dense {
+    /// Takes `n * n` values in row-major order.
+    pub fn new(n: usize, values: Vec<f64>) -> Result<Self, StructureError> {
+        if n.checked_mul(n) != Some(values.len()) {
+            return Err(StructureError::WrongCount {
+                what: "values of a dense matrix",
+                found: values.len(),
+                expected: n.saturating_mul(n),
+            });
+        }
+        Ok(Self { n, values })
+    }
+
+    /// Rows, and columns.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Row `row`, from column 0 to column n − 1.
+    pub fn row(&self, row: usize) -> &[f64] {
+        &self.values[row * self.n..(row + 1) * self.n]
+    }
+
+    /// All values in row-major order.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// All values in row-major order, given away.
+    pub fn into_values(self) -> Vec<f64> {
+        self.values
+    }
+}
+
+/// A whole square matrix.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Matrix {
+    /// Every entry stored, row-major.
+    Dense(Dense),
+    /// Compressed sparse rows.
+    Sparse(Csr),
+}
+
+impl Matrix {
+    /// Rows, and columns.
+    pub fn n(&self) -> usize {
+        match self {
+            Matrix::Dense(dense) => dense.n(),
+            Matrix::Sparse(csr) => csr.rows(),
+        }
+    }
+
+    /// Stored entries: n² of a dense matrix.
+    pub fn stored(&self) -> usize {
+        match self {
+            Matrix::Dense(dense) => dense.values.len(),
+            Matrix::Sparse(csr) => csr.stored(),
+        }
+    }
+
+    /// Whether every entry is stored.
+    pub fn is_dense(&self) -> bool {
+        matches!(self, Matrix::Dense(_))
+    }
+
+    /// Bytes the matrix occupies in memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Matrix::Dense(dense) => dense.values.len() * size_of::<f64>(),
+            Matrix::Sparse(csr) => csr.bytes(),
+        }
+    }
+
+    /// The entry on the diagonal of `row`, 0.0 where a sparse matrix stores none.
+    pub fn diagonal(&self, row: usize) -> f64 {
+        match self {
+            Matrix::Dense(dense) => dense.row(row)[row],
+            Matrix::Sparse(csr) => csr.get(row, row),
+        }
+    }
+
+    /// Calls `visit(column, value)` for every stored entry of `row`, columns ascending.
+    pub fn for_each_in_row(&self, row: usize, mut visit: impl FnMut(usize, f64)) {
+        match self {
+            Matrix::Dense(dense) => {
+                for (column, &value) in dense.row(row).iter().enumerate() {
+                    visit(column, value);
+                }
+            }
+            Matrix::Sparse(csr) => {
+                let (columns, values) = csr.row(row);
+                for (&column, &value) in columns.iter().zip(values) {
+                    visit(column as usize, value);
+                }
+            }
+        }
+    }
+
+    /// `A x`.
+    pub fn times(&self, x: &[f64]) -> Vec<f64> {
+        assert_eq!(x.len(), self.n(), "A x needs one element of x per column");
+        match self {
+            Matrix::Dense(dense) => (0..dense.n)
+                .map(|row| crate::local::kernels::dot(dense.row(row), x))
+                .collect(),
+            Matrix::Sparse(csr) => (0..csr.rows()).map(|row| csr.row_dot(row, x)).collect(),
+        }
+    }
+}
+
+/// A square system ready to be solved: entries finite, diagonal non-zero, `rhs` of matching length.
+#[derive(Debug, Clone)]
+pub struct System {
+    /// A.
+    pub matrix: Matrix,
+    /// b, one element per row.
+    pub rhs: Vec<f64>,
+    /// What to call it in messages: a file's name or a generator's specification.
+    pub name: String,
+}
+
+impl System {
+    /// Checks that the system can be relaxed. Without a right-hand side, b = A·1, whose solution is all ones.
+    pub fn new(matrix: Matrix, rhs: Option<Vec<f64>>, name: String) -> Result<Self, SystemError> {
+        check::matrix(&matrix, &name)?;
+        let rhs = match rhs {
+            Some(rhs) => {
+                check::rhs(&rhs, matrix.n(), &name)?;
+                rhs
+            }
+            None => matrix.times(&vec![1.0; matrix.n()]),
+        };
+        Ok(Self { matrix, rhs, name })
+    }
+
+    /// Unknowns.
+    pub fn n(&self) -> usize {
+        self.rhs.len()
+    }
+
+    /// ‖b‖₂, by which residuals are divided.
+    pub fn rhs_norm(&self) -> f64 {
+        crate::local::kernels::sum_of_squares(&self.rhs).sqrt()
+    }
+}

@@ -1,0 +1,128 @@
+//! Which rows each worker owns: contiguous ranges of nearly equal work.
+
+use super::Matrix;
+use std::ops::Range;
+
+/// Why rows cannot be shared out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartitionError {
+    /// Each worker must own at least one row.
+    #[error("{workers} workers for {rows} rows: use at most {rows} workers, each must own a row")]
+    MoreWorkersThanRows {
+        /// Workers asked for.
+        workers: usize,
+        /// Rows there are.
+        rows: usize,
+    },
+    /// Somebody has to do it.
+    #[error("0 workers: at least 1 is needed")]
+    NoWorkers,
+}
+
+/// Cuts the rows into `workers` contiguous, non-empty ranges so that the largest work is near the mean. Work of a row
+/// is its stored entries plus one for the row itself (dense rows are all alike).
+pub fn partition(matrix: &Matrix, workers: usize) -> Result<Vec<Range<usize>>, PartitionError> {
+    let rows = matrix.n();
+    if workers == 0 {
+        return Err(PartitionError::NoWorkers);
+    }
+    if workers > rows {
+        return Err(PartitionError::MoreWorkersThanRows { workers, rows });
+    }
+    // Work of the rows before `row`.
+    let work_before = |row: usize| match matrix {
+        Matrix::Dense(_) => row,
+        Matrix::Sparse(csr) => csr.offsets()[row] + row,
+    };
+    let total = work_before(rows);
+    let mut ranges = Vec::with_capacity(workers);
+    let mut start = 0;
+    for worker in 0..workers {
+        // Leave a row for each worker still to come.
+        let latest_end = rows - (workers - worker - 1);
+        let goal = (total as u128 * (worker as u128 + 1) / workers as u128) as usize;
+        let mut end = lower_bound(start + 1, latest_end, |row| work_before(row) >= goal);
+        if end > start + 1 && goal - work_before(end - 1) < work_before(end).saturating_sub(goal) {
+            end -= 1;
+        }
+        if worker + 1 == workers {
+            end = rows;
+        }
+        ranges.push(start..end);
+        start = end;
+    }
+    Ok(ranges)
+}
+
+/// Least `row` in `low..=high` for which `reached` holds, `high` if none; `reached` must be monotone.
+fn lower_bound(mut low: usize, mut high: usize, reached: impl Fn(usize) -> bool) -> usize {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if reached(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    high
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Csr, Dense};
+    use super::*;
+
+    fn covers(ranges: &[Range<usize>], rows: usize) {
+        assert_eq!(ranges[0].start, 0);
+        assert_eq!(ranges[ranges.len() - 1].end, rows);
+        assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert!(ranges.iter().all(|range| !range.is_empty()));
+    }
+
+    /// Dense rows are shared out evenly.
+    #[test]
+    fn dense_rows_are_even() {
+        let matrix = Matrix::Dense(Dense::new(10, vec![1.0; 100]).unwrap());
+        for workers in 1..=10 {
+            let ranges = partition(&matrix, workers).unwrap();
+            covers(&ranges, 10);
+            assert_eq!(ranges.len(), workers);
+            let lengths: Vec<_> = ranges.iter().map(Range::len).collect();
+            assert!(
+                lengths.iter().max().unwrap() - lengths.iter().min().unwrap() <= 1,
+                "{lengths:?}"
+            );
+        }
+    }
+
+    /// One heavy row weighs as much as many light ones, and everybody still owns a row.
+    #[test]
+    fn heavy_rows_count() {
+        let mut triplets: Vec<(u32, u32, f64)> = (0..100).map(|row| (row, row, 1.0)).collect();
+        triplets.extend((1..100).map(|column| (0, column, 1.0)));
+        let matrix = Matrix::Sparse(Csr::from_triplets(100, 100, &triplets).unwrap());
+        let ranges = partition(&matrix, 2).unwrap();
+        covers(&ranges, 100);
+        assert!((20..40).contains(&ranges[0].end), "{ranges:?}");
+        for workers in [3, 50, 99, 100] {
+            covers(&partition(&matrix, workers).unwrap(), 100);
+        }
+    }
+
+    /// More workers than rows is an error that says how many are possible.
+    #[test]
+    fn too_many_workers() {
+        let matrix = Matrix::Dense(Dense::new(2, vec![1.0; 4]).unwrap());
+        let error = partition(&matrix, 3).unwrap_err();
+        assert_eq!(
+            error,
+            PartitionError::MoreWorkersThanRows {
+                workers: 3,
+                rows: 2
+            }
+        );
+        assert!(error.to_string().contains("at most 2"));
+        assert_eq!(partition(&matrix, 0), Err(PartitionError::NoWorkers));
+    }
+}
