@@ -18,8 +18,9 @@
 //! misses (about one damaged frame in 2³² on Ethernet) only authentication can find. So the simulated damage comes in kinds:
 //! `Damage::Found` is what a link's checksum makes of nearly all damage, a loss; `Damage::Truncated`, `Damage::Padded` and
 //! `Damage::Garbage` are what broken or foreign senders do, and a parser must refuse them (or ignore the padding), so that every
-//! promise holds; `Damage::Flipped` may hit a payload, or turn a frame into another legal one, where an open engine cannot know. A net
-//! with flipped bits is therefore made `forgiving`: no panic, no endless loop, bounded memory, other pairs unharmed.
+//! promise holds; `Damage::Flipped` may hit a payload, or turn a frame into another legal one, where an open engine cannot know. A pair
+//! whose bits are flipped is therefore forgiven (`Net::forgive`) all but this: no panic, no endless loop, bounded memory, other
+//! pairs unharmed.
 #![forbid(unsafe_code)]
 
 mod frames;

@@ -10,6 +10,8 @@ mod drive;
 mod program;
 mod setup;
 
+use std::collections::BTreeSet;
+
 use crate::host::{Host, Inbox};
 use crate::machine::Machine;
 use crate::oracle::Oracle;
@@ -45,8 +47,8 @@ pub struct Net<E: Machine> {
     wishes: usize,
     /// Messages given up because their peer was dead.
     refused_messages: u64,
-    /// Deliveries that match nothing are counted, not judged.
-    forgiving: bool,
+    /// Between these, what the judge finds wrong is counted, not punished.
+    forgiving: BTreeSet<(NodeId, NodeId)>,
     forgiven: u64,
 }
 

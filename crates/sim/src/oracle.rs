@@ -41,7 +41,7 @@ struct Session {
 
 impl Session {
     fn take(&mut self, lane: Lane, bytes: usize, checksum: u64) -> Option<Expected> {
-        let found = match lane.class() {
+        match lane.class() {
             DeliveryClass::Ordered => {
                 let queue = self.ordered.get_mut(&lane.0)?;
                 let first = queue.front()?;
@@ -58,8 +58,7 @@ impl Session {
                 }
                 found
             }
-        };
-        found
+        }
     }
 
     fn place(&self, lane: Lane, checksum: u64) -> Option<usize> {

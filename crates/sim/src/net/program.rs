@@ -244,7 +244,7 @@ impl<E: Machine> Net<E> {
         self.refused_messages
     }
 
-    /// Deliveries that matched nothing in a `forgiving` net.
+    /// Deliveries and events that were wrong and forgiven.
     pub fn forgiven(&self) -> u64 {
         self.forgiven
     }

@@ -1,5 +1,6 @@
 //! Building a net: the medium's properties, and who takes part.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::{DEFAULT_PATIENCE, Net};
@@ -37,7 +38,7 @@ impl<E: Machine> Net<E> {
             patience: DEFAULT_PATIENCE,
             wishes: 0,
             refused_messages: 0,
-            forgiving: false,
+            forgiving: BTreeSet::new(),
             forgiven: 0,
         }
     }
@@ -102,12 +103,6 @@ impl<E: Machine> Net<E> {
         self
     }
 
-    /// Deliveries that match no message are counted instead of judged: for damage that an open frame cannot reveal.
-    pub fn forgiving(mut self) -> Self {
-        self.forgiving = true;
-        self
-    }
-
     /// The conditions of all paths that have none of their own; they may be changed at any time.
     pub fn conditions(&mut self) -> &mut Conditions {
         self.switch.conditions_mut()
@@ -116,6 +111,11 @@ impl<E: Machine> Net<E> {
     /// Gives the path from one node to another its own conditions.
     pub fn set_path(&mut self, from: NodeId, to: NodeId, conditions: Conditions) {
         self.switch.set_path(from, to, conditions);
+    }
+
+    /// Between these two, what the judge finds wrong is counted instead of punished: for damage that an open frame cannot reveal.
+    pub fn forgive(&mut self, a: NodeId, b: NodeId) {
+        self.forgiving.extend([(a, b), (b, a)]);
     }
 
     /// A node with a running engine that knows nobody yet. Its receive ring holds `config.receive_frames`.
