@@ -4,6 +4,7 @@
 //! link passes; `impair` and `capture` wrap any link.
 
 pub mod shm;
+pub mod udp;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,0 +1,341 @@
+//! `udp`: any IP network, one socket for all peers, no rights needed.
+//!
+//! `rx` receives, `tx` gathers and sends, `sys` is the only `unsafe`. Frames are datagrams: they may be lost, repeated and
+//! reordered; answers by ICMP fail nothing. A datagram is never larger than the MTU of the interface that `bind` names, so that
+//! no fragment is lost for all; on the loopback interface that is nearly 64 KiB.
+//!
+//! ```
+//! use tsumuji_link::{Link, udp::{Udp, UdpConfig}};
+//! let any = "127.0.0.1:0".parse().unwrap();
+//! let mut a = Udp::bind(any, UdpConfig::default()).unwrap();
+//! let mut b = Udp::bind(any, UdpConfig::default()).unwrap();
+//! a.send_with(b.local_addr(), |slot| { slot[..5].copy_from_slice(b"hello"); 5 }).unwrap();
+//! a.flush().unwrap();
+//! b.wait(std::time::Duration::from_secs(5)).unwrap();
+//! b.recv_burst(16, |from, frame| assert_eq!((from, frame), (a.local_addr(), &b"hello"[..]))).unwrap();
+//! ```
+//!
+//! Left out on purpose: multicast (a share goes to each peer by itself); path MTU discovery of our own (the kernel fragments
+//! where a path is narrower than its interface); zero-copy sends (they pay only beyond what a datagram holds).
+
+mod probe;
+mod rx;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+pub use probe::probe;
+
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use rx::Rx;
+use tx::Tx;
+
+/// The link's name.
+const NAME: &str = "udp";
+/// The largest frame by default: what an IPv4 datagram holds at most is 65,507 bytes.
+const FRAME_BYTES_MAX: usize = 65_000;
+/// Every IPv4 host takes datagrams of 576 bytes; no interface worth using has a smaller MTU.
+const FRAME_BYTES_MIN: usize = 512;
+/// IP and UDP headers.
+const IPV4_HEADER_BYTES: usize = 28;
+const IPV6_HEADER_BYTES: usize = 48;
+/// What Ethernet has, if the interface cannot be asked.
+const MTU_BYTES_DEFAULT: usize = 1500;
+
+/// How to open the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UdpConfig {
+    /// Largest frame; `None`: what the local interface's MTU allows. All nodes of a cluster should agree on it.
+    pub frame_bytes: Option<usize>,
+    /// Socket buffers to ask for, each way, in bytes of data. The kernel grants less where `net.core.rmem_max` says so.
+    pub buffer_bytes: usize,
+    /// Let the kernel or the device split and join runs of equal datagrams (UDP_SEGMENT, UDP_GRO).
+    pub offload: bool,
+    /// Let the kernel poll the device in a receive for this long (SO_BUSY_POLL); zero: it does not.
+    pub busy_poll: Duration,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self {
+            frame_bytes: None,
+            // Some 100 frames of the largest size from each of a hundred senders at Ethernet's MTU.
+            buffer_bytes: 8 << 20,
+            offload: true,
+            busy_poll: Duration::ZERO,
+        }
+    }
+}
+
+/// Why the socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UdpBindError {
+    /// Another socket has it.
+    #[error("UDP port {addr} is taken; choose another, or port 0 for any that is free")]
+    InUse {
+        /// Asked for.
+        addr: SocketAddr,
+    },
+    /// Not an address of this machine.
+    #[error("{addr} is no address of this machine; `ip addr` lists them")]
+    NotOurs {
+        /// Asked for.
+        addr: SocketAddr,
+    },
+    /// A frame size that no datagram has.
+    #[error("frames of {frame_bytes} bytes do not fit UDP; take {FRAME_BYTES_MIN} to 65507")]
+    FrameBytes {
+        /// Asked for.
+        frame_bytes: usize,
+    },
+    /// The kernel refused.
+    #[error("{what} for {addr}: {source}")]
+    Io {
+        /// Which step.
+        what: &'static str,
+        /// Asked for.
+        addr: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// One UDP socket.
+#[derive(Debug)]
+pub struct Udp {
+    socket: Socket,
+    local: SocketAddr,
+    /// The socket is IPv6 and takes IPv4, too.
+    mapped: bool,
+    frame_bytes: usize,
+    receive_buffer_bytes: usize,
+    rx: Rx,
+    tx: Tx,
+    counters: LinkCounters,
+}
+
+impl Udp {
+    /// Opens a socket at `addr` (port 0: any free one; see `local_addr`).
+    ///
+    /// At an unspecified address (`0.0.0.0`, `[::]`) frames are cut for the narrowest interface, and `local_addr` has no IP that
+    /// peers could use: name an interface's address where it matters. `[::]` takes IPv4 peers, too.
+    pub fn bind(addr: SocketAddr, config: UdpConfig) -> Result<Self, UdpBindError> {
+        let failed = |what| move |source| UdpBindError::Io { what, addr, source };
+        if let Some(frame_bytes) = config.frame_bytes
+            && !(FRAME_BYTES_MIN..=65_507).contains(&frame_bytes)
+        {
+            return Err(UdpBindError::FrameBytes { frame_bytes });
+        }
+        let socket = Socket::new(
+            Domain::for_address(addr),
+            Type::DGRAM.cloexec().nonblocking(),
+            Some(Protocol::UDP),
+        )
+        .map_err(failed("cannot open a UDP socket"))?;
+        let mapped = addr.is_ipv6() && addr.ip().is_unspecified();
+        if addr.is_ipv6() {
+            socket
+                .set_only_v6(!mapped)
+                .map_err(failed("cannot set IPV6_V6ONLY"))?;
+        }
+        socket
+            .bind(&SockAddr::from(addr))
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::AddrInUse => UdpBindError::InUse { addr },
+                io::ErrorKind::AddrNotAvailable => UdpBindError::NotOurs { addr },
+                _ => failed("cannot bind a UDP socket")(source),
+            })?;
+        let local = socket
+            .local_addr()
+            .ok()
+            .and_then(|local| local.as_socket())
+            .unwrap_or(addr);
+        let fd = socket.as_fd();
+        let receive_buffer_bytes = enlarge_buffers(fd, config.buffer_bytes);
+        let segmenting = config.offload
+            && sys::set_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+            && sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        if !config.busy_poll.is_zero() {
+            let micros = config.busy_poll.as_micros().min(i32::MAX as u128) as i32;
+            sys::set_option(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros)
+                .map_err(failed("cannot set SO_BUSY_POLL (it needs CAP_NET_ADMIN)"))?;
+        }
+        let frame_bytes = config
+            .frame_bytes
+            .unwrap_or_else(|| frame_bytes_for(mtu_bytes(fd, addr.ip()), addr));
+        Ok(Self {
+            local,
+            mapped,
+            frame_bytes,
+            receive_buffer_bytes,
+            rx: Rx::new(),
+            tx: Tx::new(frame_bytes, mapped, segmenting),
+            counters: LinkCounters::default(),
+            socket,
+        })
+    }
+
+    /// The receive buffer that the kernel granted, in bytes as it accounts them (about twice the data).
+    pub fn receive_buffer_bytes(&self) -> usize {
+        self.receive_buffer_bytes
+    }
+}
+
+/// What the kernel charges a receive buffer for a datagram of `frame_bytes`, at most.
+///
+/// Measured on the loopback interface (kernel 6.18): the data with its headers rounded up to a power of two and 256 bytes beside,
+/// beyond 16 KiB the data and 832 bytes. Drivers of network cards often spend a page on a frame, hence the lower bound.
+fn charge_bytes(frame_bytes: usize) -> usize {
+    const PAGED_ABOVE_BYTES: usize = 15_900;
+    const PAGE_FRAME_BYTES: usize = 4096 + 512;
+    if frame_bytes > PAGED_ABOVE_BYTES {
+        frame_bytes + 1024
+    } else {
+        ((frame_bytes + 400).next_power_of_two() + 512).max(PAGE_FRAME_BYTES)
+    }
+}
+
+/// Sets both buffers as large as we may, and returns the receive buffer as the kernel accounts it.
+fn enlarge_buffers(fd: BorrowedFd<'_>, bytes: usize) -> usize {
+    let bytes = bytes.clamp(4096, 1 << 30) as i32;
+    for (force, plain) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+    ] {
+        // Forcing needs CAP_NET_ADMIN; without it the kernel caps what we ask for. Either is fine: what was granted counts.
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, force, bytes)
+            .or_else(|_| sys::set_option(fd, libc::SOL_SOCKET, plain, bytes));
+    }
+    sys::receive_memory(fd).map_or(212_992, |(buffer, _)| buffer as usize)
+}
+
+/// The MTU of the interface that has `ip`; of the narrowest that is up if `ip` is unspecified.
+fn mtu_bytes(fd: BorrowedFd<'_>, ip: IpAddr) -> usize {
+    let interfaces = sys::interface_addrs().unwrap_or_default();
+    let loopback = ip.is_loopback();
+    let narrowest = |wanted: &dyn Fn(&sys::InterfaceAddr) -> bool| {
+        interfaces
+            .iter()
+            .filter(|interface| wanted(interface))
+            .filter_map(|interface| sys::interface_mtu_bytes(fd, &interface.name).ok())
+            .min()
+    };
+    narrowest(&|interface| interface.ip == ip)
+        // All of 127/8 is the loopback interface's, listed or not.
+        .or_else(|| narrowest(&|interface| interface.loopback && loopback))
+        .or_else(|| narrowest(&|interface| interface.up && !interface.loopback && !loopback))
+        .or_else(|| narrowest(&|interface| interface.up))
+        .unwrap_or(MTU_BYTES_DEFAULT)
+}
+
+fn frame_bytes_for(mtu_bytes: usize, addr: SocketAddr) -> usize {
+    let header_bytes = if addr.is_ipv4() {
+        IPV4_HEADER_BYTES
+    } else {
+        IPV6_HEADER_BYTES
+    };
+    mtu_bytes
+        .saturating_sub(header_bytes)
+        .clamp(FRAME_BYTES_MIN, FRAME_BYTES_MAX)
+}
+
+impl Link for Udp {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: NAME,
+            frame_bytes: self.frame_bytes,
+            receive_frames: (self.receive_buffer_bytes / charge_bytes(self.frame_bytes)).max(1),
+            burst_frames: tx::BURST_FRAMES,
+            broadcast: false,
+            lossless: false,
+        }
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        LinkAddr::Inet(self.local)
+    }
+
+    #[inline]
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        self.rx
+            .receive(self.socket.as_fd(), &mut self.counters, max, &mut on_frame)
+    }
+
+    #[inline]
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        let addr = match to {
+            LinkAddr::Inet(addr) if addr.is_ipv4() == self.local.is_ipv4() || self.mapped => addr,
+            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
+        };
+        let fd = self.socket.as_fd();
+        let gathered = self.tx.gather(fd, &mut self.counters, addr, fill)?;
+        if !gathered {
+            self.counters.refused += 1;
+        }
+        Ok(gathered)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.tx.push_out(self.socket.as_fd(), &mut self.counters)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.flush()?;
+        if self.rx.has_frames() {
+            return Ok(());
+        }
+        let mut events = PollFlags::IN;
+        if self.tx.has_frames() {
+            events |= PollFlags::OUT;
+        }
+        let timeout = rustix::time::Timespec {
+            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&self.socket, events)];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(source) => Err(LinkError::Io {
+                what: "poll of the UDP socket",
+                source: source.into(),
+            }),
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.flush()?;
+        // What lies in the kernel makes the descriptor readable by itself.
+        Ok(!self.rx.has_frames())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.counters;
+        if let Ok((_, drops)) = sys::receive_memory(self.socket.as_fd()) {
+            counters.dropped_frames += u64::from(drops);
+        }
+        counters
+    }
+}

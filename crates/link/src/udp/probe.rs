@@ -1,0 +1,59 @@
+//! What `tsumuji doctor` asks: does UDP work here, and how much does its receive buffer hold.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use super::{Udp, UdpConfig};
+use crate::{Link, Probe};
+
+/// Looks at the loopback interface this often before the frame counts as lost; each look waits at most `LOOK`.
+const LOOKS_MAX: usize = 20;
+const LOOK: Duration = Duration::from_millis(50);
+/// A receive buffer below this drops frames as soon as several peers send at once.
+const BUFFER_BYTES_WANTED: usize = 4 << 20;
+
+/// Sends a frame from one socket to another over the loopback interface.
+pub fn probe() -> Probe {
+    let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    let (buffer_bytes, frame_bytes) = match try_out(v4) {
+        Ok(found) => found,
+        Err(reason) => {
+            return Probe::fails(super::NAME, reason, "ip link set lo up".to_owned());
+        }
+    };
+    let mut notes = vec![format!(
+        "loopback works with frames of {frame_bytes} bytes; the receive buffer holds {buffer_bytes} bytes"
+    )];
+    notes.push(match try_out(v6) {
+        Ok(_) => "IPv6 works".to_owned(),
+        Err(reason) => format!("IPv6 does not: {reason}"),
+    });
+    let mut probe = Probe::works(super::NAME, notes);
+    if buffer_bytes < BUFFER_BYTES_WANTED {
+        probe.mend = format!(
+            "sysctl -w net.core.rmem_max={BUFFER_BYTES_WANTED} net.core.wmem_max={BUFFER_BYTES_WANTED}"
+        );
+    }
+    probe
+}
+
+/// The receive buffer and the frame size, if a frame arrives.
+fn try_out(addr: SocketAddr) -> Result<(usize, usize), String> {
+    let bind = || Udp::bind(addr, UdpConfig::default()).map_err(|error| error.to_string());
+    let (mut a, mut b) = (bind()?, bind()?);
+    let text = |error: crate::LinkError| error.to_string();
+    a.send_with(b.local_addr(), |slot| {
+        slot[0] = 1;
+        1
+    })
+    .map_err(text)?;
+    a.flush().map_err(text)?;
+    for _ in 0..LOOKS_MAX {
+        b.wait(LOOK).map_err(text)?;
+        if b.recv_burst(1, |_, _| {}).map_err(text)? > 0 {
+            return Ok((b.receive_buffer_bytes(), b.caps().frame_bytes));
+        }
+    }
+    Err("a frame sent over the loopback interface did not arrive".to_owned())
+}

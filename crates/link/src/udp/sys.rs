@@ -1,0 +1,480 @@
+//! The only door of `udp` to the kernel: messages with addresses and segment sizes, and what no safe wrapper offers.
+//!
+//! `RecvBatch` and `SendBatch` own the header arrays that the kernel reads and writes; they are built once and reused for every
+//! call, so that nothing is allocated per frame. Invariant: a pointer in a header array leads into a boxed slice that the same
+//! batch owns and never replaces, or (sends) into the arena that the call borrows.
+#![allow(unsafe_code)] // recvmsg, recvmmsg, sendmsg, sendmmsg with control messages; getifaddrs; ioctl.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use libc::{c_int, c_void, iovec, mmsghdr, msghdr, socklen_t};
+
+/// A datagram never is larger, nor is what the kernel coalesces.
+pub(super) const DATAGRAM_BYTES_MAX: usize = 65_536;
+/// Enough for one control message with a 4-byte value.
+const CONTROL_WORDS: usize = 4;
+
+/// A socket address as the kernel wants it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+union RawAddr {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl RawAddr {
+    const EMPTY: Self = Self {
+        // SAFETY: all-zero bytes are a valid `sockaddr_in6` (family AF_UNSPEC).
+        v6: unsafe { zeroed() },
+    };
+
+    /// `mapped`: the socket is IPv6 for both, so IPv4 addresses go as ::ffff:a.b.c.d.
+    fn encode(addr: SocketAddr, mapped: bool) -> (Self, socklen_t) {
+        match addr {
+            SocketAddr::V4(addr) if !mapped => {
+                let mut raw = Self::EMPTY;
+                raw.v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as _,
+                    sin_port: addr.port().to_be(),
+                    sin_addr: libc::in_addr {
+                        s_addr: u32::from_ne_bytes(addr.ip().octets()),
+                    },
+                    sin_zero: [0; 8],
+                };
+                (raw, size_of::<libc::sockaddr_in>() as socklen_t)
+            }
+            SocketAddr::V4(addr) => {
+                let addr = SocketAddrV6::new(addr.ip().to_ipv6_mapped(), addr.port(), 0, 0);
+                Self::encode_v6(addr)
+            }
+            SocketAddr::V6(addr) => Self::encode_v6(addr),
+        }
+    }
+
+    fn encode_v6(addr: SocketAddrV6) -> (Self, socklen_t) {
+        let raw = libc::sockaddr_in6 {
+            sin6_family: libc::AF_INET6 as _,
+            sin6_port: addr.port().to_be(),
+            sin6_flowinfo: addr.flowinfo(),
+            sin6_addr: libc::in6_addr {
+                s6_addr: addr.ip().octets(),
+            },
+            sin6_scope_id: addr.scope_id(),
+        };
+        (
+            Self { v6: raw },
+            size_of::<libc::sockaddr_in6>() as socklen_t,
+        )
+    }
+
+    fn decode(&self) -> SocketAddr {
+        // SAFETY: both variants start with the family, and all bytes are initialised (by `EMPTY` or by the kernel).
+        let family = unsafe { self.v4.sin_family };
+        if c_int::from(family) == libc::AF_INET6 {
+            // SAFETY: plain integers, initialised; the family says that the kernel wrote this variant.
+            let raw = unsafe { self.v6 };
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            let port = u16::from_be(raw.sin6_port);
+            match ip.to_ipv4_mapped() {
+                Some(ip) => SocketAddrV4::new(ip, port).into(),
+                None => SocketAddrV6::new(ip, port, 0, raw.sin6_scope_id).into(),
+            }
+        } else {
+            // SAFETY: plain integers, initialised.
+            let raw = unsafe { self.v4 };
+            let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
+            SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into()
+        }
+    }
+}
+
+/// One received datagram, or several of one size that the kernel coalesced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Datagram<'a> {
+    pub(super) from: SocketAddr,
+    pub(super) bytes: &'a [u8],
+    /// Size of each frame in it but the last.
+    pub(super) segment_bytes: usize,
+    /// It was longer than the buffer: worthless.
+    pub(super) truncated: bool,
+}
+
+/// Buffers and headers for receiving.
+pub(super) struct RecvBatch {
+    headers: Box<[mmsghdr]>,
+    names: Box<[RawAddr]>,
+    controls: Box<[[u64; CONTROL_WORDS]]>,
+    buffers: Box<[u8]>,
+    // The headers point into these; the field keeps them alive.
+    _vectors: Box<[iovec]>,
+}
+
+// SAFETY: the raw pointers lead into boxed slices that this value owns; nothing in them is bound to a thread.
+unsafe impl Send for RecvBatch {}
+
+impl std::fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RecvBatch({})", self.headers.len())
+    }
+}
+
+impl RecvBatch {
+    pub(super) fn new(datagrams: usize) -> Self {
+        let mut names = vec![RawAddr::EMPTY; datagrams].into_boxed_slice();
+        let mut controls = vec![[0u64; CONTROL_WORDS]; datagrams].into_boxed_slice();
+        let mut buffers = vec![0u8; datagrams * DATAGRAM_BYTES_MAX].into_boxed_slice();
+        let base = buffers.as_mut_ptr();
+        let mut vectors: Box<[iovec]> = (0..datagrams)
+            .map(|index| iovec {
+                iov_base: base.wrapping_add(index * DATAGRAM_BYTES_MAX).cast(),
+                iov_len: DATAGRAM_BYTES_MAX,
+            })
+            .collect();
+        let (names_at, controls_at) = (names.as_mut_ptr(), controls.as_mut_ptr());
+        let vectors_at = vectors.as_mut_ptr();
+        let headers = (0..datagrams)
+            .map(|index| {
+                // SAFETY: all-zero bytes are a valid `mmsghdr` (null pointers, zero lengths).
+                let mut header: mmsghdr = unsafe { zeroed() };
+                header.msg_hdr.msg_name = names_at.wrapping_add(index).cast();
+                header.msg_hdr.msg_iov = vectors_at.wrapping_add(index);
+                header.msg_hdr.msg_iovlen = 1;
+                header.msg_hdr.msg_control = controls_at.wrapping_add(index).cast();
+                header
+            })
+            .collect();
+        Self {
+            headers,
+            names,
+            controls,
+            buffers,
+            _vectors: vectors,
+        }
+    }
+
+    fn rearm(header: &mut mmsghdr) {
+        header.msg_hdr.msg_namelen = size_of::<RawAddr>() as socklen_t;
+        header.msg_hdr.msg_controllen = size_of::<[u64; CONTROL_WORDS]>();
+        header.msg_hdr.msg_flags = 0;
+    }
+
+    /// Receives one datagram into the first buffer, without waiting.
+    #[inline]
+    pub(super) fn recv_one(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let header = &mut self.headers[0];
+        Self::rearm(header);
+        // SAFETY: every pointer in the header leads to memory this batch owns, of the stated length, borrowed mutably here.
+        let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header.msg_hdr, libc::MSG_DONTWAIT) };
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        header.msg_len = got as u32;
+        Ok(())
+    }
+
+    /// Receives as many datagrams as there are, up to the size of the batch, without waiting.
+    pub(super) fn recv_many(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        self.headers.iter_mut().for_each(Self::rearm);
+        // SAFETY: as in `recv_one`, for each header of the array, whose length is given.
+        let got = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                self.headers.len() as u32,
+                libc::MSG_DONTWAIT as _,
+                ptr::null_mut(),
+            )
+        };
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(got as usize)
+    }
+
+    /// The datagram that the last call put at `index`.
+    #[inline]
+    pub(super) fn datagram(&self, index: usize) -> Datagram<'_> {
+        let header = &self.headers[index];
+        let bytes = (header.msg_len as usize).min(DATAGRAM_BYTES_MAX);
+        let at = index * DATAGRAM_BYTES_MAX;
+        Datagram {
+            from: self.names[index].decode(),
+            bytes: &self.buffers[at..at + bytes],
+            segment_bytes: self.segment_bytes(index).unwrap_or(bytes).max(1),
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        }
+    }
+
+    /// The size of coalesced datagrams: the one control message that we ask for.
+    #[inline]
+    fn segment_bytes(&self, index: usize) -> Option<usize> {
+        let header = &self.headers[index].msg_hdr;
+        if header.msg_controllen == 0 {
+            return None;
+        }
+        let control = &self.controls[index];
+        // cmsghdr: length (8 bytes), level and type (4 each), then the value.
+        let [length, kind, value, _] = *control;
+        let level = kind as u32 as c_int;
+        let of_type = (kind >> 32) as u32 as c_int;
+        let fits = length as usize >= size_of::<libc::cmsghdr>() + size_of::<c_int>();
+        (fits && level == libc::SOL_UDP && of_type == libc::UDP_GRO)
+            .then_some(value as u32 as usize)
+    }
+}
+
+/// `segment_bytes` reads control messages as 64-bit little-endian words.
+const _: () = assert!(
+    size_of::<libc::cmsghdr>() == 16 && cfg!(target_endian = "little"),
+    "the reading of control messages is written for 64-bit little-endian targets"
+);
+
+/// One send: a range of the arena to one address, cut into datagrams of `segment_bytes` (0: it is one datagram).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outgoing {
+    pub(super) to: SocketAddr,
+    pub(super) at: usize,
+    pub(super) bytes: usize,
+    pub(super) segment_bytes: u16,
+}
+
+/// Headers for sending.
+pub(super) struct SendBatch {
+    headers: Box<[mmsghdr]>,
+    vectors: Box<[iovec]>,
+    names: Box<[RawAddr]>,
+    controls: Box<[[u64; CONTROL_WORDS]]>,
+    mapped: bool,
+}
+
+// SAFETY: the raw pointers lead into boxed slices that this value owns, or are stale and rewritten before use.
+unsafe impl Send for SendBatch {}
+
+impl std::fmt::Debug for SendBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SendBatch({})", self.headers.len())
+    }
+}
+
+impl SendBatch {
+    /// `mapped`: IPv4 addresses go over an IPv6 socket.
+    pub(super) fn new(sends: usize, mapped: bool) -> Self {
+        // SAFETY: all-zero bytes are a valid `mmsghdr`.
+        let header: mmsghdr = unsafe { zeroed() };
+        let vector = iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        };
+        Self {
+            headers: vec![header; sends].into(),
+            vectors: vec![vector; sends].into(),
+            names: vec![RawAddr::EMPTY; sends].into(),
+            controls: vec![[0; CONTROL_WORDS]; sends].into(),
+            mapped,
+        }
+    }
+
+    /// Sends one datagram, without waiting.
+    #[inline]
+    pub(super) fn send_one(
+        &self,
+        fd: BorrowedFd<'_>,
+        to: SocketAddr,
+        frame: &[u8],
+    ) -> io::Result<()> {
+        let (name, name_bytes) = RawAddr::encode(to, self.mapped);
+        // SAFETY: frame and name live for the call and have the stated lengths.
+        let sent = unsafe {
+            libc::sendto(
+                fd.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                ptr::from_ref(&name).cast(),
+                name_bytes,
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Sends up to the batch's size of `outgoing`, without waiting; returns how many the kernel took.
+    pub(super) fn send_many(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        arena: &[u8],
+        outgoing: &[Outgoing],
+    ) -> io::Result<usize> {
+        let sends = outgoing.len().min(self.headers.len());
+        let names_at = self.names.as_mut_ptr();
+        let controls_at = self.controls.as_mut_ptr();
+        let vectors_at = self.vectors.as_mut_ptr();
+        for (index, send) in outgoing[..sends].iter().enumerate() {
+            let (name, name_bytes) = RawAddr::encode(send.to, self.mapped);
+            self.names[index] = name;
+            let bytes = &arena[send.at..send.at + send.bytes];
+            self.vectors[index] = iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: bytes.len(),
+            };
+            let header: &mut msghdr = &mut self.headers[index].msg_hdr;
+            header.msg_name = names_at.wrapping_add(index).cast();
+            header.msg_namelen = name_bytes;
+            header.msg_iov = vectors_at.wrapping_add(index);
+            header.msg_iovlen = 1;
+            header.msg_flags = 0;
+            if send.segment_bytes == 0 {
+                header.msg_control = ptr::null_mut();
+                header.msg_controllen = 0;
+            } else {
+                let length = size_of::<libc::cmsghdr>() + size_of::<u16>();
+                let kind = libc::SOL_UDP as u32 as u64 | (libc::UDP_SEGMENT as u32 as u64) << 32;
+                self.controls[index] = [length as u64, kind, send.segment_bytes.into(), 0];
+                header.msg_control = controls_at.wrapping_add(index).cast();
+                header.msg_controllen = length.next_multiple_of(8);
+            }
+        }
+        // SAFETY: the first `sends` headers were just pointed at names, vectors and controls of this batch and at ranges of
+        // `arena` (bounds-checked above), all alive for the call; the kernel only reads them, but for `msg_len`.
+        let sent = unsafe {
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                sends as u32,
+                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(sent as usize)
+    }
+}
+
+/// Sets an integer option.
+pub(super) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    option: c_int,
+    value: c_int,
+) -> io::Result<()> {
+    // SAFETY: `value` lives for the call and has the stated length.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            ptr::from_ref(&value).cast::<c_void>(),
+            size_of::<c_int>() as socklen_t,
+        )
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Positions in the answer to SO_MEMINFO.
+const MEMINFO_WORDS: usize = 9;
+const MEMINFO_RCVBUF: usize = 1;
+const MEMINFO_DROPS: usize = 8;
+
+/// The receive buffer as the kernel accounts it, in bytes, and the datagrams that it dropped.
+pub(super) fn receive_memory(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    let mut words = [0u32; MEMINFO_WORDS];
+    let mut bytes = size_of_val(&words) as socklen_t;
+    // SAFETY: `words` and `bytes` live for the call; `bytes` states the size of `words`.
+    let done = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            words.as_mut_ptr().cast(),
+            &mut bytes,
+        )
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((words[MEMINFO_RCVBUF], words[MEMINFO_DROPS]))
+}
+
+/// An interface address of this machine.
+#[derive(Debug, Clone)]
+pub(super) struct InterfaceAddr {
+    pub(super) name: String,
+    pub(super) ip: IpAddr,
+    pub(super) up: bool,
+    pub(super) loopback: bool,
+}
+
+/// All interface addresses.
+pub(super) fn interface_addrs() -> io::Result<Vec<InterfaceAddr>> {
+    let mut list: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: `list` is a valid place for the result.
+    if unsafe { libc::getifaddrs(&mut list) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: getifaddrs gave a list of valid nodes ended by null, freed only below.
+        let node = unsafe { &*at };
+        at = node.ifa_next;
+        if node.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: not null, so it points to a socket address that starts with its family.
+        let family = c_int::from(unsafe { (*node.ifa_addr).sa_family });
+        let ip = match family {
+            libc::AF_INET => {
+                // SAFETY: of family AF_INET, hence a `sockaddr_in`; `ifa_addr` may be less aligned than the type.
+                let raw = unsafe { node.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                IpAddr::V4(Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: of family AF_INET6, hence a `sockaddr_in6`.
+                let raw = unsafe { node.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                IpAddr::V6(Ipv6Addr::from(raw.sin6_addr.s6_addr))
+            }
+            _ => continue,
+        };
+        // SAFETY: getifaddrs gives a null-terminated name with each node.
+        let name = unsafe { std::ffi::CStr::from_ptr(node.ifa_name) };
+        found.push(InterfaceAddr {
+            name: name.to_string_lossy().into_owned(),
+            ip,
+            up: node.ifa_flags & libc::IFF_UP as u32 != 0,
+            loopback: node.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
+        });
+    }
+    // SAFETY: `list` came from getifaddrs and no reference into it is left.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// The MTU of an interface, by any socket.
+pub(super) fn interface_mtu_bytes(fd: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
+    // SAFETY: all-zero bytes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    let bytes = name.as_bytes();
+    if bytes.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(bytes) {
+        *place = *byte as _;
+    }
+    // SAFETY: SIOCGIFMTU reads the name and writes the MTU of the `ifreq` that lives here.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above filled in this variant.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(usize::try_from(mtu).unwrap_or(0))
+}
