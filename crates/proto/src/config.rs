@@ -1,0 +1,29 @@
+//! What an engine is told once, at its birth.
+
+use crate::time::Duration;
+use tsumuji_wire::NodeId;
+
+/// What an engine is told once, at its birth.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// This node.
+    pub me: NodeId,
+    /// This life of this node: random, never 0, given by the caller.
+    pub incarnation: u32,
+    /// Seed of every random choice the engine makes.
+    pub seed: u64,
+    /// Largest frame the link carries, in bytes, our header included.
+    pub frame_bytes: usize,
+    /// How many frames of `frame_bytes` the link's receive side holds for all peers together: Σ credit stays below it.
+    pub receive_frames: usize,
+    /// Memory that arrived and not yet consumed messages may take, all peers together.
+    pub budget_bytes: usize,
+    /// Largest message accepted from a peer. One such message may exceed `budget_bytes`.
+    pub message_limit_bytes: usize,
+    /// Bytes queued to one peer before `submit` refuses.
+    pub send_queue_bytes: usize,
+    /// A silent peer is probed this often.
+    pub keep_alive: Duration,
+    /// A peer from which nothing is heard for this long is dead.
+    pub dead_after: Duration,
+}

@@ -1,0 +1,120 @@
+//! What went through the engine. Every refused frame is counted under its reason.
+
+use tsumuji_wire::DropReason;
+
+/// Why a received frame was not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Drop {
+    /// Shorter than it says.
+    Truncated,
+    /// Another version of the format.
+    Version,
+    /// Unknown kind.
+    Kind,
+    /// Sealed, and we have no key.
+    Sealed,
+    /// Fields that contradict each other or what was agreed.
+    Malformed,
+    /// For another node.
+    Misdirected,
+    /// From a node that is not a member.
+    UnknownPeer,
+    /// Of another life of either side.
+    Session,
+    /// Arrived before.
+    Duplicate,
+    /// Beyond the window of packet numbers or message ids.
+    Window,
+    /// No memory left for it; the sender will try again.
+    Memory,
+}
+
+impl Drop {
+    /// All reasons, in the order of `DropCounts`.
+    pub const ALL: [Self; 11] = [
+        Self::Truncated,
+        Self::Version,
+        Self::Kind,
+        Self::Sealed,
+        Self::Malformed,
+        Self::Misdirected,
+        Self::UnknownPeer,
+        Self::Session,
+        Self::Duplicate,
+        Self::Window,
+        Self::Memory,
+    ];
+
+    /// As it stands in tables and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::Version => "version",
+            Self::Kind => "kind",
+            Self::Sealed => "sealed",
+            Self::Malformed => "malformed",
+            Self::Misdirected => "misdirected",
+            Self::UnknownPeer => "unknown_peer",
+            Self::Session => "session",
+            Self::Duplicate => "duplicate",
+            Self::Window => "window",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl From<DropReason> for Drop {
+    fn from(reason: DropReason) -> Self {
+        match reason {
+            DropReason::Truncated => Self::Truncated,
+            DropReason::Version => Self::Version,
+            DropReason::Kind => Self::Kind,
+            DropReason::Sealed => Self::Sealed,
+            DropReason::Malformed => Self::Malformed,
+        }
+    }
+}
+
+/// Frames not used, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DropCounts([u64; Drop::ALL.len()]);
+
+impl DropCounts {
+    /// Frames dropped for `reason`.
+    pub const fn get(&self, reason: Drop) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Frames dropped for any reason.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub(crate) fn count(&mut self, reason: Drop) {
+        self.0[reason as usize] += 1;
+    }
+}
+
+/// Totals since the engine's birth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Frames written, of every kind.
+    pub sent_frames: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Frames handed in, of every kind, dropped ones included.
+    pub received_frames: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Fragments sent again.
+    pub retransmitted_frames: u64,
+    /// Fragments declared lost whose acknowledgement came after all.
+    pub spurious_losses: u64,
+    /// Tail-loss probes.
+    pub probes: u64,
+    /// Messages delivered.
+    pub delivered_messages: u64,
+    /// Frames not used.
+    pub drops: DropCounts,
+}

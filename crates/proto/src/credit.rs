@@ -1,0 +1,259 @@
+//! The `credit` congestion control: the receiver says who may send how much to it (R-20 … R-26).
+//!
+//! Credit is counted in packet numbers: a peer may send numbers below its `granted`. Numbers are never reused, so credit
+//! covers new data and repairs alike, a lost frame gives its credit back as soon as a later one arrives, and a lost grant
+//! is made good by the next. Owned by the engine, fed by `peer::receive`.
+//!
+//! Invariant: Σ outstanding over all peers, that is granted and not yet seen, never exceeds `receive_frames`, as
+//! long as there are no more peers than that.
+
+use crate::numbers::FIRST_NUMBER;
+
+/// Senders that are granted scheduled credit at once. More keep the port busy when one of them stalls; fewer let short
+/// messages finish sooner and need less switch buffer.
+const SCHEDULED_SENDERS: usize = 4;
+/// What an idle peer may send unasked, at most: enough for a burst of small messages.
+const UNSCHEDULED_FRAMES_MAX: u64 = 64;
+
+/// What one peer has been granted, and what it wants.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    /// The peer may send numbers below this.
+    pub(crate) granted: u64,
+    /// Largest value of `granted` that left in a frame.
+    pub(crate) told: u64,
+    /// Largest packet number seen, plus one.
+    seen: u64,
+    /// The peer's last frame said that more are waiting.
+    pub(crate) backlog: bool,
+    /// The peer's last frame said that it is busy with others.
+    busy: bool,
+    active: bool,
+    /// Order among active senders: priority, then bytes that remain. Smaller goes first.
+    pub(crate) urgency: (u8, u64),
+    /// Current window, in frames.
+    pub(crate) window: u64,
+}
+
+impl Grant {
+    pub(crate) fn new() -> Self {
+        Self {
+            granted: FIRST_NUMBER,
+            told: FIRST_NUMBER,
+            seen: FIRST_NUMBER,
+            backlog: false,
+            busy: false,
+            active: false,
+            urgency: (0, 0),
+            window: 1,
+        }
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.granted.saturating_sub(self.seen)
+    }
+
+    /// The peer cannot send as far as it knows, has something to send, and we have granted more.
+    pub(crate) fn starves(&self) -> bool {
+        self.backlog && self.granted > self.told && self.told <= self.seen
+    }
+
+    /// The news is worth a frame of its own.
+    pub(crate) fn worth_telling(&self) -> bool {
+        self.starves() || self.granted - self.told > self.window / 2
+    }
+}
+
+/// Totals over all peers.
+#[derive(Debug)]
+pub(crate) struct Credit {
+    receive_frames: u64,
+    peers: u64,
+    outstanding: u64,
+    /// Active senders: index and urgency of each.
+    active: alloc::vec::Vec<(u16, (u8, u64))>,
+    /// Somebody wanted more than the pool or the memory held.
+    pub(crate) hungry: bool,
+}
+
+impl Credit {
+    pub(crate) fn new(receive_frames: usize) -> Self {
+        Self {
+            receive_frames: (receive_frames as u64).max(1),
+            peers: 0,
+            outstanding: 0,
+            active: alloc::vec::Vec::new(),
+            hungry: false,
+        }
+    }
+
+    pub(crate) fn add_peer(&mut self) {
+        self.peers += 1;
+    }
+
+    /// What an idle peer may always send: half of the pool divided by the number of peers.
+    pub(crate) fn allowance(&self) -> u64 {
+        (self.receive_frames / 2 / self.peers.max(1)).clamp(1, UNSCHEDULED_FRAMES_MAX)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// A session begins; hello and welcome told the peer of `initial`.
+    pub(crate) fn begin(&mut self, grant: &mut Grant, initial: u64) {
+        *grant = Grant::new();
+        grant.granted += initial;
+        grant.told += initial;
+        self.outstanding += initial;
+    }
+
+    /// A session ends.
+    pub(crate) fn end(&mut self, peer: u16, grant: &mut Grant) {
+        self.outstanding -= grant.outstanding();
+        self.deactivate(peer, grant);
+        *grant = Grant::new();
+    }
+
+    /// A data frame came: `next` is its number plus one. Tells whether other senders should be looked at again.
+    #[inline]
+    pub(crate) fn on_frame(
+        &mut self,
+        peer: u16,
+        grant: &mut Grant,
+        next: u64,
+        more: bool,
+        busy: bool,
+    ) -> bool {
+        if next > grant.seen {
+            let before = grant.outstanding();
+            grant.seen = next;
+            grant.granted = grant.granted.max(next);
+            self.outstanding -= before - grant.outstanding();
+            grant.backlog = more;
+            grant.busy = busy;
+        }
+        let wants = grant.backlog || grant.urgency.1 > 0;
+        match (wants, grant.active) {
+            (true, false) => {
+                grant.active = true;
+                self.active.push((peer, grant.urgency));
+                false
+            }
+            (true, true) => {
+                if self.active.len() > SCHEDULED_SENDERS
+                    && let Some(entry) = self.active.iter_mut().find(|entry| entry.0 == peer)
+                {
+                    entry.1 = grant.urgency;
+                }
+                false
+            }
+            (false, true) => {
+                self.deactivate(peer, grant);
+                self.active.len() >= SCHEDULED_SENDERS
+            }
+            (false, false) => false,
+        }
+    }
+
+    fn deactivate(&mut self, peer: u16, grant: &mut Grant) {
+        if grant.active {
+            grant.active = false;
+            self.active.retain(|entry| entry.0 != peer);
+        }
+    }
+
+    /// Grants `peer` what its turn, the pool and `memory_frames` allow (R-22 … R-24).
+    #[inline]
+    pub(crate) fn raise(&mut self, peer: u16, grant: &mut Grant, memory_frames: u64) {
+        let allowance = self.allowance();
+        let window = if !grant.active || grant.busy || !self.has_turn(peer, grant) {
+            allowance
+        } else {
+            let unscheduled = allowance * self.peers.saturating_sub(1);
+            let senders = self.active.len().clamp(1, SCHEDULED_SENDERS) as u64;
+            (self.receive_frames.saturating_sub(unscheduled) / senders).max(allowance)
+        };
+        grant.window = window;
+        let target = grant.seen + window.min(memory_frames);
+        if memory_frames < window {
+            self.hungry = true;
+        }
+        if target > grant.granted {
+            let wanted = target - grant.granted;
+            let given = wanted.min(self.receive_frames.saturating_sub(self.outstanding));
+            if given < wanted {
+                self.hungry = true;
+            }
+            grant.granted += given;
+            self.outstanding += given;
+        }
+    }
+
+    fn has_turn(&self, peer: u16, grant: &Grant) -> bool {
+        if self.active.len() <= SCHEDULED_SENDERS {
+            return true;
+        }
+        let key = (grant.urgency, peer);
+        self.active
+            .iter()
+            .filter(|entry| (entry.1, entry.0) < key)
+            .count()
+            < SCHEDULED_SENDERS
+    }
+
+    /// Active senders, for a look at all of them.
+    pub(crate) fn active_peers(&self) -> impl Iterator<Item = u16> {
+        self.active.iter().map(|entry| entry.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    /// A single sender is granted the whole pool.
+    #[test]
+    fn alone_means_all() {
+        let mut credit = Credit::new(256);
+        credit.add_peer();
+        let mut grant = Grant::new();
+        let initial = credit.allowance();
+        credit.begin(&mut grant, initial);
+        credit.on_frame(0, &mut grant, FIRST_NUMBER + 1, true, false);
+        credit.raise(0, &mut grant, u64::MAX);
+        assert_eq!(grant.granted, FIRST_NUMBER + 257);
+        assert_eq!(credit.outstanding(), 256);
+    }
+
+    proptest! {
+        /// Whatever peers do, Σ outstanding stays within the receive ring.
+        #[test]
+        fn credit_never_exceeds_the_ring(
+            peers in 1u16..20,
+            steps in proptest::collection::vec((any::<u16>(), 0u64..9, any::<bool>(), any::<bool>(), 0u64..5000), 1..400),
+        ) {
+            let mut credit = Credit::new(64);
+            (0..peers).for_each(|_| credit.add_peer());
+            let mut grants: Vec<Grant> = (0..peers).map(|_| Grant::new()).collect();
+            let initial = credit.allowance();
+            for grant in &mut grants {
+                credit.begin(grant, initial);
+            }
+            for (peer, skip, more, busy, remaining) in steps {
+                let peer = peer % peers;
+                let grant = &mut grants[usize::from(peer)];
+                grant.urgency = (0, remaining / 2);
+                let next = grant.seen + skip;
+                credit.on_frame(peer, grant, next, more, busy);
+                credit.raise(peer, grant, 1000);
+                let sum: u64 = grants.iter().map(Grant::outstanding).sum();
+                prop_assert_eq!(sum, credit.outstanding());
+                prop_assert!(sum <= 64, "{} outstanding", sum);
+            }
+        }
+    }
+}

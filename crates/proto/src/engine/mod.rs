@@ -1,0 +1,407 @@
+//! The driver's face of the engine, and what its parts share.
+//!
+//! `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
+//! `handle_timeout`, then `next_destination`/`write_frame` until nothing is due, then `poll_event`.
+//!
+//! Invariants: a peer that may write something stands in `ready` (at most once); `next_timer` is never later than the
+//! earliest deadline of any peer (it may be earlier: deadlines are withdrawn lazily).
+
+mod receive;
+mod timers;
+mod transmit;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::credit::Credit;
+use crate::event::{Destination, Event, Flow};
+use crate::memory::Memory;
+use crate::message::{Payload, SendId, SubmitError};
+use crate::peer::Peer;
+use crate::peer::session::Phase;
+use crate::pool::Pool;
+use crate::shares::{QueuedShare, Shares};
+use crate::time::Instant;
+use tsumuji_wire::{
+    DATA_HEADER_BYTES, HELLO_BYTES, Lane, MAX_PAYLOAD_BYTES, NodeId, SHARE_HEADER_BYTES, Share,
+};
+
+/// Smallest frame a link may have: every control frame fits, and data frames carry something.
+const FRAME_BYTES_MIN: usize = 64;
+const _: () = assert!(HELLO_BYTES <= FRAME_BYTES_MIN && DATA_HEADER_BYTES < FRAME_BYTES_MIN);
+
+/// Largest frame whose payload the 16-bit length can state.
+const FRAME_BYTES_MAX: usize = DATA_HEADER_BYTES + MAX_PAYLOAD_BYTES;
+
+/// Reliable and best-effort messages between this node and all its peers.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Shared,
+    peers: Vec<Option<Box<Peer>>>,
+    ready: VecDeque<u16>,
+    shares: Shares,
+    closed: bool,
+}
+
+/// What all peers use together.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) pool: Pool,
+    pub(crate) memory: Memory,
+    pub(crate) credit: Credit,
+    pub(crate) counters: Counters,
+    pub(crate) events: VecDeque<Event>,
+    /// Nothing is due before.
+    pub(crate) next_timer: Option<Instant>,
+}
+
+impl Shared {
+    #[inline]
+    pub(crate) fn arm(&mut self, at: Instant) {
+        if self.next_timer.is_none_or(|timer| at < timer) {
+            self.next_timer = Some(at);
+        }
+    }
+
+    /// Frames of `size` that memory has room for, beside what the peer's current message has reserved.
+    #[inline]
+    pub(crate) fn memory_frames(&self, size: usize, reserved_bytes: usize) -> u64 {
+        ((self.memory.free_bytes() + reserved_bytes) / size.max(1)) as u64
+    }
+}
+
+impl Engine {
+    /// # Panics
+    /// If `config.incarnation` is 0, or frames are below 64 bytes.
+    pub fn new(mut config: Config) -> Self {
+        assert!(config.incarnation != 0, "incarnation 0 means unknown");
+        assert!(
+            config.frame_bytes >= FRAME_BYTES_MIN,
+            "frames of {} bytes are too small",
+            config.frame_bytes
+        );
+        config.frame_bytes = config.frame_bytes.min(FRAME_BYTES_MAX);
+        let shared = Shared {
+            pool: Pool::new(),
+            memory: Memory::new(config.budget_bytes, config.message_limit_bytes),
+            credit: Credit::new(config.receive_frames),
+            counters: Counters::default(),
+            events: VecDeque::new(),
+            next_timer: None,
+            config,
+        };
+        Self {
+            shared,
+            peers: Vec::new(),
+            ready: VecDeque::new(),
+            shares: Shares::default(),
+            closed: false,
+        }
+    }
+
+    /// Begins hello with `peer`; messages may be submitted at once and leave when it answers.
+    pub fn add_peer(&mut self, now: Instant, peer: NodeId) {
+        let index = usize::from(peer.0);
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, || None);
+        }
+        if self.peers[index].is_none() && peer != self.shared.config.me {
+            self.shared.credit.add_peer();
+            let initial_credit = self.shared.credit.allowance();
+            self.peers[index] = Some(Box::new(Peer::new(peer, now, initial_credit)));
+            self.enqueue(peer, now);
+        }
+    }
+
+    /// A dead peer is tried again (a restarted process); its former life is forgotten.
+    pub fn revive_peer(&mut self, now: Instant, peer: NodeId) {
+        if let Some(state) = self.peer_mut(peer)
+            && state.session.phase == Phase::Dead
+        {
+            state.session.reconnect(now);
+            self.enqueue(peer, now);
+        }
+    }
+
+    /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        now: Instant,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        let closed = self.closed;
+        let limit = self.shared.config.send_queue_bytes;
+        let Some(peer) = self
+            .peers
+            .get_mut(usize::from(to.0))
+            .and_then(Option::as_deref_mut)
+        else {
+            return Err(SubmitError::UnknownPeer { peer: to });
+        };
+        let size = match &payload {
+            Payload::Copied(bytes) => bytes.len(),
+            Payload::Owned(bytes) => bytes.len(),
+        };
+        if closed || peer.session.phase == Phase::Dead {
+            return Err(SubmitError::PeerDead { peer: to });
+        }
+        if size > peer.message_limit_bytes {
+            return Err(SubmitError::TooLarge {
+                size,
+                limit: peer.message_limit_bytes,
+                peer: to,
+            });
+        }
+        // One message may exceed the limit alone: otherwise it could never leave.
+        if peer.send.queued_bytes + size > limit && peer.send.queued_messages > 0
+            || peer.send.queued_messages >= QUEUED_MESSAGES_MAX
+        {
+            peer.wants_writable = true;
+            return Err(SubmitError::QueueFull { peer: to });
+        }
+        let body = match payload {
+            Payload::Owned(bytes) => bytes,
+            Payload::Copied(bytes) => {
+                let Some(mut body) = self.shared.pool.take(bytes.len()) else {
+                    peer.wants_writable = true;
+                    return Err(SubmitError::QueueFull { peer: to });
+                };
+                body.extend_from_slice(bytes);
+                body
+            }
+        };
+        let id = peer.send.submit(lane, body, notify);
+        self.enqueue(to, now);
+        Ok(id)
+    }
+
+    /// Is the message acknowledged whole? Also yes for one that failed with its peer's death.
+    pub fn is_acknowledged(&self, to: NodeId, id: SendId) -> bool {
+        self.peer(to)
+            .is_none_or(|peer| peer.send.is_acknowledged(id))
+    }
+
+    /// Queues a best-effort frame; the newest wins when the small queue is full.
+    pub fn submit_share(
+        &mut self,
+        to: Destination,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<(), SubmitError> {
+        let to_peer = match to {
+            Destination::Peer(peer) => peer,
+            Destination::Broadcast => self.shared.config.me,
+        };
+        if let Destination::Peer(peer) = to
+            && self.peer(peer).is_none()
+        {
+            return Err(SubmitError::UnknownPeer { peer });
+        }
+        let limit = self.share_capacity_bytes();
+        let too_large = SubmitError::TooLarge {
+            size: payload.len(),
+            limit,
+            peer: to_peer,
+        };
+        if payload.len() > limit {
+            return Err(too_large);
+        }
+        let mut body = self.shared.pool.take(payload.len()).ok_or(too_large)?;
+        body.extend_from_slice(payload);
+        self.shares.push(
+            QueuedShare {
+                to,
+                port,
+                epoch,
+                lap,
+                start,
+                payload: body,
+            },
+            &mut self.shared.pool,
+        );
+        Ok(())
+    }
+
+    /// Writes a best-effort frame straight into a link's slot: nothing is queued. `None`: the slot is too small.
+    #[inline]
+    pub fn write_share(
+        &mut self,
+        slot: &mut [u8],
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Option<usize> {
+        let Config {
+            me: source,
+            incarnation,
+            ..
+        } = self.shared.config;
+        let share = Share {
+            source,
+            incarnation,
+            port,
+            epoch,
+            lap,
+            start,
+            payload,
+        };
+        let bytes = share.write(slot)?;
+        self.shared.counters.sent_frames += 1;
+        self.shared.counters.sent_bytes += bytes as u64;
+        Some(bytes)
+    }
+
+    /// Largest payload of one best-effort frame.
+    pub fn share_capacity_bytes(&self) -> usize {
+        (self.shared.config.frame_bytes - SHARE_HEADER_BYTES).min(MAX_PAYLOAD_BYTES)
+    }
+
+    /// What happened; call until `None`.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// When `handle_timeout` wants to be called. May be early, never late.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.shared.next_timer
+    }
+
+    /// State of the traffic with a peer.
+    pub fn flow(&self, peer: NodeId) -> Option<Flow> {
+        let peer = self.peer(peer)?;
+        Some(Flow {
+            rtt: peer.send.rtt.smoothed,
+            rttvar: peer.send.rtt.variance,
+            in_flight_frames: peer.send.in_flight(),
+            window_bytes: peer.window_bytes,
+            queued_messages: peer.send.queued_messages,
+            queued_bytes: peer.send.queued_bytes,
+            retransmitted_frames: peer.send.retransmitted,
+            credit_frames: peer.send.credit_left() as usize,
+        })
+    }
+
+    /// Hello and welcome were exchanged, and the peer is not dead.
+    pub fn is_up(&self, peer: NodeId) -> bool {
+        self.peer(peer).is_some_and(Peer::is_up)
+    }
+
+    /// The program is done with one message of `bytes` from `peer`.
+    #[inline]
+    pub fn release(&mut self, _peer: NodeId, bytes: usize) {
+        self.shared.memory.release(bytes);
+        if self.shared.credit.hungry {
+            self.feed_hungry();
+        }
+    }
+
+    /// Gives a message's buffer back to the pool.
+    pub fn recycle(&mut self, buffer: Vec<u8>) {
+        self.shared.pool.put(buffer);
+    }
+
+    /// An empty buffer of at least `capacity`, from the pool where it has one.
+    pub fn buffer(&mut self, capacity: usize) -> Vec<u8> {
+        self.shared.pool.take(capacity).unwrap_or_default()
+    }
+
+    /// Tells peers that this node leaves; further submits fail. What is still queued is not waited for.
+    pub fn close(&mut self, now: Instant) {
+        self.closed = true;
+        for index in 0..self.peers.len() {
+            if let Some(peer) = self.peers[index].as_deref_mut()
+                && peer.is_up()
+            {
+                peer.session.close_due = true;
+                let id = peer.id;
+                self.enqueue(id, now);
+            }
+        }
+    }
+
+    /// Totals since birth.
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    fn peer(&self, id: NodeId) -> Option<&Peer> {
+        self.peers.get(usize::from(id.0))?.as_deref()
+    }
+
+    fn peer_mut(&mut self, id: NodeId) -> Option<&mut Peer> {
+        self.peers.get_mut(usize::from(id.0))?.as_deref_mut()
+    }
+
+    /// After any change to a peer: it may have something to write, and a deadline.
+    #[inline]
+    fn enqueue(&mut self, id: NodeId, now: Instant) {
+        let Some(peer) = self
+            .peers
+            .get_mut(usize::from(id.0))
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
+        if !peer.queued && peer.wants_transmit(now) {
+            peer.queued = true;
+            self.ready.push_back(id.0);
+        }
+        if let Some(at) = timers::deadline(peer, &self.shared.config) {
+            self.shared.arm(at);
+        }
+    }
+
+    /// Credit or memory came free: active senders that wanted more get their turn again.
+    fn feed_hungry(&mut self) {
+        self.shared.credit.hungry = false;
+        let active: Vec<u16> = self.shared.credit.active_peers().collect();
+        for id in active {
+            let Some(peer) = self
+                .peers
+                .get_mut(usize::from(id))
+                .and_then(Option::as_deref_mut)
+            else {
+                continue;
+            };
+            raise_credit(peer, &mut self.shared);
+            if peer.receive.ack_now && !peer.queued {
+                peer.queued = true;
+                self.ready.push_back(id);
+            }
+        }
+    }
+}
+
+/// Messages queued to one peer at most, however small.
+const QUEUED_MESSAGES_MAX: usize = 1 << 20;
+
+/// Grants the peer what it may have now, and sees to it that it is told in time.
+#[inline]
+fn raise_credit(peer: &mut Peer, shared: &mut Shared) {
+    let memory_frames =
+        shared.memory_frames(peer.send.fragment_bytes, peer.receive.remaining_bytes);
+    shared
+        .credit
+        .raise(peer.id.0, &mut peer.receive.grant, memory_frames);
+    if peer.receive.grant.worth_telling() {
+        peer.receive.ack_now = true;
+    }
+}
+
+#[cfg(test)]
+mod tests;

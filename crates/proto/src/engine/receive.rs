@@ -1,0 +1,341 @@
+//! A frame's way in: parsed, matched to a peer and a session, handed to its half.
+
+use super::{Engine, Shared, raise_credit};
+use crate::counters::Drop;
+use crate::event::Event;
+use crate::message::{Body, Delivery, Sink};
+use crate::peer::Peer;
+use crate::peer::receive::{Refusal, Taken};
+use crate::peer::session::{Life, Phase};
+use crate::time::{Duration, Instant};
+use tsumuji_wire::{Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, NodeId, flags};
+
+/// Unit of the delay that a data frame states.
+pub(super) const ACK_DELAY_UNIT: Duration = Duration::from_micros(4);
+
+impl Engine {
+    /// Takes any bytes. What they deliver goes to `sink` before this returns; what cannot be used is counted.
+    #[inline]
+    pub fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
+        self.shared.counters.received_frames += 1;
+        self.shared.counters.received_bytes += frame.len() as u64;
+        let used = match tsumuji_wire::parse(frame) {
+            Ok(Frame::Data(data)) => self.handle_data(now, &data, sink),
+            Ok(Frame::Share(share)) => match self.peer(share.source) {
+                Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
+                    sink.share(share);
+                    Ok(())
+                }
+                Some(_) => Err(Drop::Session),
+                None => Err(Drop::UnknownPeer),
+            },
+            Ok(Frame::Ack(ack)) => self.handle_ack(now, &ack),
+            Ok(Frame::Hello(hello)) => self.handle_hello(now, &hello),
+            Ok(Frame::Welcome(welcome)) => self.handle_welcome(now, &welcome),
+            Ok(Frame::Reset(reset)) => self.handle_reset(now, &reset),
+            Ok(Frame::Close(close)) => self.handle_close(now, &close),
+            Err(reason) => Err(Drop::from(reason)),
+        };
+        if let Err(reason) = used {
+            self.shared.counters.drops.count(reason);
+        }
+    }
+
+    #[inline]
+    fn handle_data(
+        &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Drop> {
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            data.source,
+            data.destination,
+            Some(data.session),
+        )?;
+        peer.last_heard = now;
+        let delay = ACK_DELAY_UNIT.times(u64::from(data.ack_delay));
+        let Shared {
+            pool,
+            counters,
+            events,
+            ..
+        } = shared;
+        let from = data.source;
+        let done = |id| events.push_back(Event::Sent { peer: from, id });
+        if !peer
+            .send
+            .on_ack(now, data.ack, &[], delay, pool, counters, done)
+        {
+            return Err(Drop::Malformed);
+        }
+        peer.send.on_credit(data.credit);
+        let size = peer.send.fragment_bytes;
+        let taken = peer
+            .receive
+            .take(data, size, &mut shared.memory, &mut shared.pool);
+        let result = match taken {
+            Ok((number, taken)) => {
+                let (more, busy) = (data.flags & flags::MORE != 0, data.flags & flags::BUSY != 0);
+                peer.receive.grant.urgency = (
+                    data.lane.priority().get(),
+                    peer.receive.remaining_bytes as u64,
+                );
+                if shared.credit.on_frame(
+                    data.source.0,
+                    &mut peer.receive.grant,
+                    number + 1,
+                    more,
+                    busy,
+                ) {
+                    shared.credit.hungry = true;
+                }
+                deliver(peer, shared, data, taken, sink);
+                raise_credit(peer, shared);
+                peer.receive.await_ack(now);
+                Ok(())
+            }
+            Err(Refusal::Duplicate) => Err(Drop::Duplicate),
+            Err(Refusal::Window) => Err(Drop::Window),
+            Err(Refusal::Memory) => Err(Drop::Memory),
+            Err(Refusal::Malformed) => Err(Drop::Malformed),
+        };
+        notify_writable(peer, shared);
+        if shared.credit.hungry {
+            self.feed_hungry();
+        }
+        self.enqueue(from, now);
+        result
+    }
+
+    fn handle_ack(&mut self, now: Instant, ack: &Ack<'_>) -> Result<(), Drop> {
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            ack.source,
+            ack.destination,
+            Some(ack.session),
+        )?;
+        peer.last_heard = now;
+        let delay = Duration::from_micros(u64::from(ack.ack_delay_us)).min(Duration::from_secs(1));
+        let Shared {
+            pool,
+            counters,
+            events,
+            ..
+        } = shared;
+        let from = ack.source;
+        let done = |id| events.push_back(Event::Sent { peer: from, id });
+        if !peer
+            .send
+            .on_ack(now, ack.ack, ack.bitmap, delay, pool, counters, done)
+        {
+            return Err(Drop::Malformed);
+        }
+        peer.send.on_credit(ack.credit);
+        peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
+        if ack.flags & flags::ACK_NOW != 0 {
+            peer.receive.ack_now = true;
+        }
+        notify_writable(peer, shared);
+        self.enqueue(from, now);
+        Ok(())
+    }
+
+    fn handle_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), Drop> {
+        let closed = self.closed;
+        let (peer, _) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            hello.source,
+            hello.destination,
+            None,
+        )?;
+        if closed {
+            return Err(Drop::Session);
+        }
+        peer.session.on_hello(hello);
+        self.enqueue(hello.source, now);
+        Ok(())
+    }
+
+    fn handle_welcome(&mut self, now: Instant, welcome: &Hello) -> Result<(), Drop> {
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            welcome.source,
+            welcome.destination,
+            None,
+        )?;
+        let frame_bytes = shared.config.frame_bytes.min(welcome.frame_bytes as usize);
+        if !peer.session.is_answer(welcome) {
+            return Err(Drop::Session);
+        }
+        if frame_bytes <= DATA_HEADER_BYTES {
+            return Err(Drop::Malformed);
+        }
+        let life = Life {
+            incarnation: welcome.incarnation,
+            pairing: welcome.pairing,
+        };
+        if peer.is_up() && peer.session.remote == Some(life) {
+            peer.session.settle();
+            return Ok(());
+        }
+        if peer.is_up() {
+            fail_session(peer, shared);
+        }
+        peer.session.establish(
+            shared.config.me,
+            shared.config.incarnation,
+            welcome.source,
+            life,
+        );
+        peer.send
+            .begin(frame_bytes - DATA_HEADER_BYTES, u64::from(welcome.credit));
+        shared
+            .credit
+            .begin(&mut peer.receive.grant, peer.initial_credit);
+        peer.message_limit_bytes = welcome.message_limit as usize;
+        peer.last_heard = now;
+        peer.last_ping = now;
+        shared.events.push_back(Event::PeerUp {
+            peer: welcome.source,
+            incarnation: welcome.incarnation,
+        });
+        self.enqueue(welcome.source, now);
+        Ok(())
+    }
+
+    fn handle_reset(&mut self, now: Instant, reset: &Control) -> Result<(), Drop> {
+        let (peer, _) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            reset.source,
+            reset.destination,
+            None,
+        )?;
+        if !peer.is_up() || reset.session != peer.session.outgoing {
+            return Err(Drop::Session);
+        }
+        peer.session.hello_due = true;
+        self.enqueue(reset.source, now);
+        Ok(())
+    }
+
+    fn handle_close(&mut self, now: Instant, close: &Control) -> Result<(), Drop> {
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            close.source,
+            close.destination,
+            Some(close.session),
+        )?;
+        end_session(peer, shared);
+        Ok(())
+    }
+}
+
+fn is_life(peer: &Peer, incarnation: u32) -> bool {
+    peer.session
+        .remote
+        .is_some_and(|life| life.incarnation == incarnation)
+}
+
+/// The peer that sent a frame, if the frame is for us and of the session it names.
+#[inline]
+fn find<'a>(
+    peers: &'a mut [Option<alloc::boxed::Box<Peer>>],
+    shared: &'a mut Shared,
+    now: Instant,
+    source: NodeId,
+    destination: NodeId,
+    session: Option<u32>,
+) -> Result<(&'a mut Peer, &'a mut Shared), Drop> {
+    if destination != shared.config.me {
+        return Err(Drop::Misdirected);
+    }
+    let peer = peers
+        .get_mut(usize::from(source.0))
+        .and_then(Option::as_deref_mut)
+        .ok_or(Drop::UnknownPeer)?;
+    match session {
+        Some(session) if !peer.is_up() || session != peer.session.incoming => {
+            peer.session.answer_unknown(now, session);
+            if peer.session.reset_due.is_some() {
+                // Written at the next timer: a frame of the past is in no hurry.
+                shared.arm(now);
+            }
+            Err(Drop::Session)
+        }
+        _ => Ok((peer, shared)),
+    }
+}
+
+#[inline]
+fn deliver(
+    peer: &mut Peer,
+    shared: &mut Shared,
+    data: &Data<'_>,
+    taken: Taken,
+    sink: &mut impl Sink,
+) {
+    let body = match taken {
+        Taken::Frame => Body::Frame(data.payload),
+        Taken::Whole(body) => Body::Whole(body),
+        Taken::Nothing => return,
+    };
+    let (from, lane) = (data.source, data.lane);
+    shared.counters.delivered_messages += 1;
+    sink.message(Delivery { from, lane, body });
+    let receive = peer.receive.lane(lane);
+    while let Some(body) = receive.pop_ready(&mut shared.memory) {
+        shared.counters.delivered_messages += 1;
+        sink.message(Delivery {
+            from,
+            lane,
+            body: Body::Whole(body),
+        });
+    }
+}
+
+/// Half of the queue is free again.
+#[inline]
+fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
+    if peer.wants_writable && peer.send.queued_bytes <= shared.config.send_queue_bytes / 2 {
+        peer.wants_writable = false;
+        shared.events.push_back(Event::Writable { peer: peer.id });
+    }
+}
+
+/// We give up on this life of the peer, or it left.
+pub(super) fn end_session(peer: &mut Peer, shared: &mut Shared) {
+    if peer.session.phase != Phase::Dead {
+        fail_session(peer, shared);
+        peer.session.die();
+    }
+}
+
+/// The peer's life is over: its memory is freed, what it was sent has failed.
+fn fail_session(peer: &mut Peer, shared: &mut Shared) {
+    if peer.is_up() {
+        shared.credit.end(peer.id.0, &mut peer.receive.grant);
+    }
+    let failed_messages = peer.send.fail(&mut shared.pool);
+    peer.receive.clear(&mut shared.memory, &mut shared.pool);
+    peer.wants_writable = false;
+    peer.ping_due = false;
+    peer.window_bytes = 0;
+    shared.events.push_back(Event::PeerDead {
+        peer: peer.id,
+        failed_messages,
+    });
+}

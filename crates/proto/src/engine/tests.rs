@@ -1,0 +1,524 @@
+//! Engines joined by a small seeded wire in virtual time. The large scenarios are in `sim`.
+
+use super::*;
+use crate::counters::Drop;
+use crate::message::{Body, Delivery, Sink};
+use crate::time::Duration;
+use alloc::vec;
+
+const WIRE_DELAY: Duration = Duration::from_micros(5);
+
+struct Inbox {
+    messages: Vec<(NodeId, Lane, Vec<u8>)>,
+    shares: Vec<(u32, Vec<u8>)>,
+}
+
+impl Sink for Inbox {
+    fn message(&mut self, delivery: Delivery<'_>) {
+        let bytes = match delivery.body {
+            Body::Frame(bytes) => bytes.to_vec(),
+            Body::Whole(bytes) => bytes,
+        };
+        self.messages.push((delivery.from, delivery.lane, bytes));
+    }
+    fn share(&mut self, share: Share<'_>) {
+        self.shares.push((share.lap, share.payload.to_vec()));
+    }
+}
+
+struct Node {
+    engine: Engine,
+    inbox: Inbox,
+    events: Vec<Event>,
+    /// Releases each message at once.
+    consumes: bool,
+    cut_off: bool,
+}
+
+/// Nodes and the frames between them.
+struct Wire {
+    now: Instant,
+    nodes: Vec<Node>,
+    flying: Vec<(Instant, u64, usize, Vec<u8>)>,
+    order: u64,
+    random: u64,
+    loss_percent: u64,
+    jitter_us: u64,
+    duplicate_percent: u64,
+    frames: u64,
+}
+
+fn config(me: u16, incarnation: u32) -> Config {
+    Config {
+        me: NodeId(me),
+        incarnation,
+        seed: 1,
+        frame_bytes: 1472,
+        receive_frames: 256,
+        budget_bytes: 1 << 20,
+        message_limit_bytes: 64 << 20,
+        send_queue_bytes: 8 << 20,
+        keep_alive: Duration::from_millis(100),
+        dead_after: Duration::from_secs(1),
+    }
+}
+
+impl Wire {
+    fn new(count: u16) -> Self {
+        let mut wire = Self {
+            now: Instant::from_nanos(0),
+            nodes: Vec::new(),
+            flying: Vec::new(),
+            order: 0,
+            random: 7,
+            loss_percent: 0,
+            jitter_us: 0,
+            duplicate_percent: 0,
+            frames: 0,
+        };
+        for me in 0..count {
+            wire.nodes
+                .push(Self::node(me, 100 + u32::from(me), count, wire.now));
+        }
+        wire
+    }
+
+    fn node(me: u16, incarnation: u32, count: u16, now: Instant) -> Node {
+        let mut engine = Engine::new(config(me, incarnation));
+        for peer in 0..count {
+            engine.add_peer(now, NodeId(peer));
+        }
+        let inbox = Inbox {
+            messages: Vec::new(),
+            shares: Vec::new(),
+        };
+        Node {
+            engine,
+            inbox,
+            events: Vec::new(),
+            consumes: true,
+            cut_off: false,
+        }
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.random = self
+            .random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.random >> 33) % 100 < percent
+    }
+
+    fn launch(&mut self, to: usize, frame: Vec<u8>) {
+        self.frames += 1;
+        let copies = 1 + usize::from(self.chance(self.duplicate_percent));
+        for _ in 0..copies {
+            if self.chance(self.loss_percent) {
+                continue;
+            }
+            self.chance(50);
+            let jitter = Duration::from_nanos((self.random >> 20) % (self.jitter_us * 1000 + 1));
+            self.order += 1;
+            self.flying.push((
+                self.now + WIRE_DELAY + jitter,
+                self.order,
+                to,
+                frame.clone(),
+            ));
+        }
+    }
+
+    /// Lets every engine write what is due.
+    fn pump(&mut self) {
+        for from in 0..self.nodes.len() {
+            let mut slot = [0; 1472];
+            while let Some(to) = self.nodes[from].engine.next_destination(self.now) {
+                let bytes = self.nodes[from].engine.write_frame(self.now, to, &mut slot);
+                let frame = slot[..bytes].to_vec();
+                if self.nodes[from].cut_off {
+                    continue;
+                }
+                match to {
+                    Destination::Peer(peer) => self.launch(usize::from(peer.0), frame),
+                    Destination::Broadcast => {
+                        (0..self.nodes.len())
+                            .filter(|&to| to != from)
+                            .for_each(|to| self.launch(to, frame.clone()));
+                    }
+                }
+            }
+            let node = &mut self.nodes[from];
+            while let Some(event) = node.engine.poll_event() {
+                node.events.push(event);
+            }
+        }
+    }
+
+    /// Runs until `until`, or until nothing flies and `done` says so.
+    fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
+        let end = self.now + until;
+        loop {
+            self.pump();
+            if done(self) {
+                return;
+            }
+            let arrival = self.flying.iter().map(|frame| frame.0).min();
+            let timer = self
+                .nodes
+                .iter()
+                .filter_map(|node| node.engine.poll_timeout())
+                .min();
+            let Some(next) = arrival.into_iter().chain(timer).min() else {
+                return;
+            };
+            if next > end {
+                self.now = end;
+                return;
+            }
+            self.now = self.now.max(next);
+            self.flying.sort_unstable_by_key(|frame| (frame.0, frame.1));
+            let due = self.flying.partition_point(|frame| frame.0 <= self.now);
+            for (_, _, to, frame) in self.flying.drain(..due).collect::<Vec<_>>() {
+                let node = &mut self.nodes[to];
+                if node.cut_off {
+                    continue;
+                }
+                let before = node.inbox.messages.len();
+                node.engine.handle_frame(self.now, &frame, &mut node.inbox);
+                if node.consumes {
+                    for (from, _, body) in &node.inbox.messages[before..] {
+                        node.engine.release(*from, body.len());
+                    }
+                }
+            }
+            for node in &mut self.nodes {
+                node.engine.handle_timeout(self.now);
+            }
+        }
+    }
+
+    fn send(&mut self, from: usize, to: u16, lane: Lane, body: Vec<u8>) {
+        self.nodes[from]
+            .engine
+            .submit(self.now, NodeId(to), lane, Payload::Owned(body), false)
+            .unwrap();
+    }
+
+    fn queued(&self, from: usize, to: u16) -> usize {
+        self.nodes[from]
+            .engine
+            .flow(NodeId(to))
+            .unwrap()
+            .queued_messages
+    }
+}
+
+fn body(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes)
+        .map(|i| (i * 31 + i / 251 + seed) as u8)
+        .collect()
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Messages submitted before hello arrive in order once the peer answers, and all is acknowledged.
+#[test]
+fn ordered_messages_arrive_in_order() {
+    let mut wire = Wire::new(2);
+    let sent: Vec<_> = (0..500).map(|i| body(i, i * 7 % 4000)).collect();
+    for message in &sent {
+        wire.send(0, 1, Lane::ordered(0), message.clone());
+    }
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    let got: Vec<_> = wire.nodes[1]
+        .inbox
+        .messages
+        .iter()
+        .map(|message| message.2.clone())
+        .collect();
+    assert_eq!(got, sent);
+    assert_eq!(wire.queued(0, 1), 0);
+    assert_eq!(wire.nodes[0].engine.counters().retransmitted_frames, 0);
+}
+
+/// Loss, duplication and reordering delay messages but never lose, repeat or reorder them.
+#[test]
+fn every_lane_survives_a_bad_wire() {
+    for seed in 0..10 {
+        let mut wire = Wire::new(2);
+        (
+            wire.random,
+            wire.loss_percent,
+            wire.jitter_us,
+            wire.duplicate_percent,
+        ) = (seed, 30, 50, 10);
+        let lanes = [Lane::ordered(0), Lane::ordered(1), Lane::unordered(0)];
+        for i in 0..150 {
+            wire.send(0, 1, lanes[i % 3], body(i, i * i % 9000));
+            wire.send(1, 0, lanes[i % 3], body(i, i * i % 300));
+        }
+        wire.run(MINUTE, |wire| wire.queued(0, 1) + wire.queued(1, 0) == 0);
+        for (node, span) in [(1, 9000), (0, 300)] {
+            for (lane_index, lane) in lanes.into_iter().enumerate() {
+                let expected: Vec<_> = (0..150)
+                    .filter(|i| i % 3 == lane_index)
+                    .map(|i| body(i, i * i % span))
+                    .collect();
+                let messages = wire.nodes[node]
+                    .inbox
+                    .messages
+                    .iter()
+                    .filter(|message| message.1 == lane);
+                let mut got: Vec<_> = messages.map(|message| message.2.clone()).collect();
+                let mut expected = expected;
+                if lane == Lane::unordered(0) {
+                    got.sort();
+                    expected.sort();
+                }
+                assert!(got == expected, "seed {seed} {lane:?}");
+            }
+        }
+    }
+}
+
+/// A small urgent message passes a large one that is under way.
+#[test]
+fn urgent_passes_bulk() {
+    let mut wire = Wire::new(2);
+    wire.run(Duration::from_millis(10), |wire| {
+        wire.nodes[0].engine.is_up(NodeId(1))
+    });
+    let bulk = Lane::new(
+        tsumuji_wire::DeliveryClass::Ordered,
+        tsumuji_wire::Priority::BULK,
+        0,
+    );
+    let urgent = Lane::new(
+        tsumuji_wire::DeliveryClass::Ordered,
+        tsumuji_wire::Priority::URGENT,
+        0,
+    );
+    wire.send(0, 1, bulk, body(0, 900_000));
+    wire.run(Duration::from_micros(40), |_| false);
+    wire.send(0, 1, urgent, body(1, 100));
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    let order: Vec<_> = wire.nodes[1]
+        .inbox
+        .messages
+        .iter()
+        .map(|message| message.2.len())
+        .collect();
+    assert_eq!(order, [100, 900_000]);
+}
+
+/// A program that takes nothing closes the window without a drop; taking opens it again.
+#[test]
+fn budget_stalls_and_resumes() {
+    let mut wire = Wire::new(2);
+    wire.nodes[1].consumes = false;
+    for i in 0..40 {
+        wire.send(0, 1, Lane::ordered(0), body(i, 100_000));
+    }
+    wire.run(Duration::from_secs(5), |_| false);
+    let held = wire.nodes[1].inbox.messages.len();
+    assert!(
+        (8..=11).contains(&held),
+        "{held} of 100 kB in a budget of 1 MiB"
+    );
+    let mut released = 0;
+    while wire.queued(0, 1) > 0 {
+        let messages = &wire.nodes[1].inbox.messages;
+        assert!(released < messages.len(), "stalled at {released}");
+        let bytes = messages[released].2.len();
+        wire.nodes[1].engine.release(NodeId(0), bytes);
+        released += 1;
+        wire.run(Duration::from_secs(2), |wire| {
+            wire.nodes[1].inbox.messages.len() > released + 7
+        });
+    }
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 40);
+}
+
+/// A message larger than the budget is admitted alone.
+#[test]
+fn message_above_budget_arrives() {
+    let mut wire = Wire::new(2);
+    wire.send(0, 1, Lane::ordered(0), body(3, 5 << 20));
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    assert_eq!(wire.nodes[1].inbox.messages[0].2, body(3, 5 << 20));
+}
+
+/// Silence beyond the bound is death: sends fail, and both sides find each other again when the wire heals.
+#[test]
+fn silence_is_death_and_healing_is_a_new_session() {
+    let mut wire = Wire::new(2);
+    wire.run(Duration::from_millis(50), |_| false);
+    wire.nodes[1].cut_off = true;
+    wire.send(0, 1, Lane::ordered(0), body(1, 10));
+    wire.run(Duration::from_millis(1100), |_| false);
+    let dead = Event::PeerDead {
+        peer: NodeId(1),
+        failed_messages: 1,
+    };
+    assert!(
+        wire.nodes[0].events.contains(&dead),
+        "{:?}",
+        wire.nodes[0].events
+    );
+    let refused = wire.nodes[0].engine.submit(
+        wire.now,
+        NodeId(1),
+        Lane::ordered(0),
+        Payload::Copied(&[1]),
+        false,
+    );
+    assert_eq!(refused, Err(SubmitError::PeerDead { peer: NodeId(1) }));
+    wire.nodes[1].cut_off = false;
+    let now = wire.now;
+    wire.nodes[0].engine.revive_peer(now, NodeId(1));
+    wire.run(Duration::from_secs(1), |_| false);
+    wire.send(0, 1, Lane::ordered(0), body(2, 20));
+    wire.send(1, 0, Lane::ordered(0), body(3, 30));
+    wire.run(MINUTE, |wire| wire.queued(0, 1) + wire.queued(1, 0) == 0);
+    assert_eq!(wire.nodes[1].inbox.messages.last().unwrap().2, body(2, 20));
+    assert_eq!(wire.nodes[0].inbox.messages.last().unwrap().2, body(3, 30));
+}
+
+/// A restarted peer is a new life: the old one's death is told first, and nothing of the old reaches the new.
+#[test]
+fn restart_is_a_new_life() {
+    let mut wire = Wire::new(2);
+    wire.send(0, 1, Lane::ordered(0), body(1, 500_000));
+    wire.run(Duration::from_micros(300), |_| false);
+    wire.nodes[0].events.clear();
+    wire.nodes[1] = Wire::node(1, 999, 2, wire.now);
+    wire.run(Duration::from_millis(100), |_| false);
+    let dead = Event::PeerDead {
+        peer: NodeId(1),
+        failed_messages: 1,
+    };
+    assert_eq!(
+        wire.nodes[0].events,
+        [
+            dead,
+            Event::PeerUp {
+                peer: NodeId(1),
+                incarnation: 999
+            }
+        ]
+    );
+    assert!(wire.nodes[1].inbox.messages.is_empty());
+    wire.send(0, 1, Lane::ordered(0), body(2, 2000));
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
+    assert_eq!(wire.nodes[1].inbox.messages[0].2, body(2, 2000));
+}
+
+/// A peer that closes is dead at once.
+#[test]
+fn close_is_told() {
+    let mut wire = Wire::new(2);
+    wire.run(Duration::from_millis(10), |_| false);
+    let now = wire.now;
+    wire.nodes[0].engine.close(now);
+    wire.run(Duration::from_millis(1), |_| false);
+    assert!(wire.nodes[1].events.contains(&Event::PeerDead {
+        peer: NodeId(0),
+        failed_messages: 0
+    }));
+}
+
+/// A request and its answer cost one frame each: acknowledgements ride along.
+#[test]
+fn ping_pong_needs_no_frames_of_its_own() {
+    let mut wire = Wire::new(2);
+    wire.run(Duration::from_millis(5), |_| false);
+    let before = wire.frames;
+    for i in 0..100 {
+        wire.send(0, 1, Lane::ordered(0), body(i, 8));
+        wire.run(MINUTE, |wire| wire.nodes[1].inbox.messages.len() == i + 1);
+        wire.send(1, 0, Lane::ordered(0), body(i, 8));
+        wire.run(MINUTE, |wire| wire.nodes[0].inbox.messages.len() == i + 1);
+    }
+    assert_eq!(wire.frames - before, 200);
+}
+
+/// A refused submit is told when there is room again, and `notify` when a message is acknowledged.
+#[test]
+fn queue_full_and_writable() {
+    let mut wire = Wire::new(2);
+    let now = wire.now;
+    let engine = &mut wire.nodes[0].engine;
+    let id = engine
+        .submit(
+            now,
+            NodeId(1),
+            Lane::ordered(0),
+            Payload::Owned(vec![0; 7 << 20]),
+            true,
+        )
+        .unwrap();
+    let full = engine.submit(
+        now,
+        NodeId(1),
+        Lane::ordered(0),
+        Payload::Owned(vec![0; 2 << 20]),
+        false,
+    );
+    assert_eq!(full, Err(SubmitError::QueueFull { peer: NodeId(1) }));
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    wire.pump();
+    assert!(wire.nodes[0].events.contains(&Event::Sent {
+        peer: NodeId(1),
+        id
+    }));
+    assert!(
+        wire.nodes[0]
+            .events
+            .contains(&Event::Writable { peer: NodeId(1) })
+    );
+}
+
+/// Shares reach everyone that knows this life, and nobody else's counters.
+#[test]
+fn shares_are_broadcast() {
+    let mut wire = Wire::new(3);
+    wire.run(Duration::from_millis(5), |_| false);
+    wire.nodes[0]
+        .engine
+        .submit_share(Destination::Broadcast, 1, 2, 3, 4, &[5; 8])
+        .unwrap();
+    wire.run(Duration::from_millis(1), |_| false);
+    assert_eq!(wire.nodes[1].inbox.shares, [(3, vec![5; 8])]);
+    assert_eq!(wire.nodes[2].inbox.shares, [(3, vec![5; 8])]);
+}
+
+/// Frames for others, from strangers and of other sessions are counted and change nothing.
+#[test]
+fn stray_frames_are_counted() {
+    let mut wire = Wire::new(2);
+    wire.run(Duration::from_millis(5), |_| false);
+    let node = &mut wire.nodes[0];
+    let mut slot = [0; 64];
+    for (source, destination, reason) in [
+        (1, 9, Drop::Misdirected),
+        (9, 0, Drop::UnknownPeer),
+        (1, 0, Drop::Session),
+    ] {
+        let frame = tsumuji_wire::Control {
+            source: NodeId(source),
+            destination: NodeId(destination),
+            session: 1,
+        };
+        let bytes = frame.write_close(&mut slot).unwrap();
+        let before = node.engine.counters().drops.get(reason);
+        node.engine
+            .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
+        assert_eq!(
+            node.engine.counters().drops.get(reason),
+            before + 1,
+            "{reason:?}"
+        );
+    }
+    assert!(node.engine.is_up(NodeId(1)));
+}

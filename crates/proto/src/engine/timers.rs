@@ -1,0 +1,100 @@
+//! Deadlines: delayed acknowledgements, probes, hello retries, signs of life.
+
+use super::Engine;
+use super::receive::end_session;
+use crate::config::Config;
+use crate::peer::Peer;
+use crate::peer::session::Phase;
+use crate::time::Instant;
+
+/// A peer that never answers is given up after so many times `Config::dead_after`.
+const CONNECT_PATIENCE: u64 = 8;
+
+/// The earliest moment at which this peer wants `handle_timeout`.
+#[inline]
+pub(super) fn deadline(peer: &Peer, config: &Config) -> Option<Instant> {
+    match peer.session.phase {
+        Phase::Up => {
+            let mut at = (peer.last_heard.max(peer.last_ping) + config.keep_alive)
+                .min(peer.last_heard + config.dead_after);
+            for other in [
+                peer.receive.ack_deadline(),
+                peer.send.deadline(),
+                peer.session.hello_at,
+            ]
+            .into_iter()
+            .flatten()
+            {
+                at = at.min(other);
+            }
+            Some(at)
+        }
+        Phase::Connecting => {
+            let patience = config.dead_after.times(CONNECT_PATIENCE);
+            let give_up = peer.session.connecting_since + patience;
+            Some(peer.session.hello_at.map_or(give_up, |at| at.min(give_up)))
+        }
+        Phase::Dead => peer.session.hello_at,
+    }
+}
+
+impl Engine {
+    /// Looks at every deadline that has passed. Cheap to call early.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.shared.next_timer.is_none_or(|at| now < at) {
+            return;
+        }
+        self.shared.next_timer = None;
+        for index in 0..self.peers.len() {
+            let Some(peer) = self.peers[index].as_deref_mut() else {
+                continue;
+            };
+            if deadline(peer, &self.shared.config).is_some_and(|at| at <= now) {
+                self.expire(index, now);
+            }
+            if let Some(peer) = self.peers[index].as_deref() {
+                let id = peer.id;
+                self.enqueue(id, now);
+            }
+        }
+        if self.shared.credit.hungry {
+            self.feed_hungry();
+        }
+    }
+
+    fn expire(&mut self, index: usize, now: Instant) {
+        let Some(peer) = self.peers[index].as_deref_mut() else {
+            return;
+        };
+        let config = &self.shared.config;
+        if peer.session.hello_at.is_some_and(|at| at <= now) {
+            peer.session.hello_at = None;
+            peer.session.hello_due = true;
+        }
+        match peer.session.phase {
+            Phase::Connecting => {
+                if now.since(peer.session.connecting_since)
+                    >= config.dead_after.times(CONNECT_PATIENCE)
+                {
+                    end_session(peer, &mut self.shared);
+                }
+            }
+            Phase::Up if now.since(peer.last_heard) >= config.dead_after => {
+                end_session(peer, &mut self.shared)
+            }
+            Phase::Up => {
+                if now.since(peer.last_heard.max(peer.last_ping)) >= config.keep_alive {
+                    peer.last_ping = now;
+                    peer.ping_due = true;
+                }
+                if peer.receive.ack_deadline().is_some_and(|at| at <= now) {
+                    peer.receive.ack_now = true;
+                }
+                if peer.send.deadline().is_some_and(|at| at <= now) {
+                    peer.send.on_timeout(now, &mut self.shared.counters);
+                }
+            }
+            Phase::Dead => {}
+        }
+    }
+}

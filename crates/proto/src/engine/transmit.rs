@@ -1,0 +1,227 @@
+//! A frame's way out: whose turn it is, and what it writes.
+
+use super::Engine;
+use super::receive::ACK_DELAY_UNIT;
+use crate::event::Destination;
+use crate::time::Instant;
+use tsumuji_wire::{ACK_HEADER_BYTES, Ack, Control, Data, Hello, NodeId, Share, flags};
+
+/// Bytes of selective acknowledgement at most: all of the window of 4096 numbers.
+const BITMAP_BYTES: usize = 512;
+
+impl Engine {
+    /// To whom the next frame that is due goes, if any. Asking changes nothing that a peer could see.
+    #[inline]
+    pub fn next_destination(&mut self, now: Instant) -> Option<Destination> {
+        if let Some(share) = self.shares.front() {
+            return Some(share.to);
+        }
+        while let Some(&id) = self.ready.front() {
+            if let Some(peer) = self.peers[usize::from(id)].as_deref_mut() {
+                if peer.wants_transmit(now) {
+                    return Some(Destination::Peer(NodeId(id)));
+                }
+                peer.queued = false;
+                // It may have become blocked just now: its time-out must be known.
+                if let Some(at) = super::timers::deadline(peer, &self.shared.config) {
+                    self.shared.arm(at);
+                }
+            }
+            self.ready.pop_front();
+        }
+        None
+    }
+
+    /// Writes that frame into `slot`, which has at least `Config::frame_bytes`; `to` is what `next_destination` just
+    /// answered. Returns its length; 0 if nothing is due or the slot is too small.
+    #[inline]
+    pub fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize {
+        let bytes = match (self.shares.front().is_some(), to) {
+            (true, _) => self.write_queued_share(slot),
+            (false, Destination::Peer(id)) => self.write_to_peer(now, id, slot),
+            (false, Destination::Broadcast) => 0,
+        };
+        if bytes > 0 {
+            self.shared.counters.sent_frames += 1;
+            self.shared.counters.sent_bytes += bytes as u64;
+        }
+        bytes
+    }
+
+    /// The link has no slot towards `to` now: others go first. A best-effort frame is given up.
+    pub fn defer(&mut self, to: Destination) {
+        if let Some(share) = self.shares.pop() {
+            self.shared.pool.put(share.payload);
+        } else if self
+            .ready
+            .front()
+            .is_some_and(|&id| to == Destination::Peer(NodeId(id)))
+        {
+            self.ready.rotate_left(1);
+        }
+    }
+
+    fn write_queued_share(&mut self, slot: &mut [u8]) -> usize {
+        let Some(queued) = self.shares.pop() else {
+            return 0;
+        };
+        let share = Share {
+            source: self.shared.config.me,
+            incarnation: self.shared.config.incarnation,
+            port: queued.port,
+            epoch: queued.epoch,
+            lap: queued.lap,
+            start: queued.start,
+            payload: &queued.payload,
+        };
+        let bytes = share.write(slot).unwrap_or(0);
+        self.shared.pool.put(queued.payload);
+        bytes
+    }
+
+    #[inline]
+    fn write_to_peer(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+        let busy = self.ready.len() > 1;
+        let Some(peer) = self
+            .peers
+            .get_mut(usize::from(id.0))
+            .and_then(Option::as_deref_mut)
+        else {
+            return 0;
+        };
+        // A gap can only be told in a frame of its own; so can a window, to a peer that sends without being sent to.
+        let gap = peer.receive.ack_now && peer.receive.arrivals.has_gap();
+        let bytes = if peer.session.has_control() {
+            self.write_control(now, id, slot)
+        } else if !gap && !peer.ping_due && peer.send.is_sendable(now) {
+            self.write_data(now, id, busy, slot)
+        } else {
+            self.write_ack(now, id, slot)
+        };
+        if busy {
+            self.ready.rotate_left(1);
+        }
+        if let Some(at) = self
+            .peer(id)
+            .and_then(|peer| super::timers::deadline(peer, &self.shared.config))
+        {
+            self.shared.arm(at);
+        }
+        bytes
+    }
+
+    #[inline]
+    fn write_data(&mut self, now: Instant, id: NodeId, busy: bool, slot: &mut [u8]) -> usize {
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return 0;
+        };
+        let ack_delay = peer.receive.ack_delay(now).as_nanos() / ACK_DELAY_UNIT.as_nanos();
+        let (ack, credit) = (peer.receive.arrivals.base(), peer.receive.grant.granted);
+        let session = peer.session.outgoing;
+        let Some(next) =
+            peer.send
+                .next_fragment(now, &mut self.shared.pool, &mut self.shared.counters)
+        else {
+            return 0;
+        };
+        let mut bits = 0;
+        if next.more {
+            bits |= flags::MORE;
+        }
+        if next.probe {
+            bits |= flags::ACK_NOW;
+        }
+        if busy {
+            bits |= flags::BUSY;
+        }
+        let data = Data {
+            source: self.shared.config.me,
+            destination: id,
+            flags: bits,
+            session,
+            number: next.number as u32,
+            ack: ack as u32,
+            credit: credit as u32,
+            message: next.message as u32,
+            offset: next.offset as u32,
+            length: next.length as u32,
+            floor_delta: u16::try_from(next.number - next.floor).unwrap_or(u16::MAX),
+            lane: next.lane,
+            ack_delay: u8::try_from(ack_delay).unwrap_or(u8::MAX),
+            payload: next.payload,
+        };
+        let bytes = data.write(slot).unwrap_or(0);
+        if !peer.receive.arrivals.has_gap() {
+            peer.receive.on_ack_sent();
+        }
+        bytes
+    }
+
+    fn write_ack(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+        let free_kib = self.shared.memory.free_bytes() / 1024;
+        let room = slot
+            .len()
+            .saturating_sub(ACK_HEADER_BYTES)
+            .min(BITMAP_BYTES);
+        let me = self.shared.config.me;
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return 0;
+        };
+        let mut bitmap = [0; BITMAP_BYTES];
+        let bitmap_bytes = peer.receive.arrivals.bitmap(&mut bitmap[..room]);
+        let ack = Ack {
+            source: me,
+            destination: id,
+            flags: if peer.ping_due { flags::ACK_NOW } else { 0 },
+            session: peer.session.outgoing,
+            ack: peer.receive.arrivals.base() as u32,
+            credit: peer.receive.grant.granted as u32,
+            window_kib: u32::try_from(free_kib).unwrap_or(u32::MAX),
+            ack_delay_us: (peer.receive.ack_delay(now).as_nanos() / 1000) as u32,
+            bitmap: &bitmap[..bitmap_bytes],
+        };
+        peer.ping_due = false;
+        let bytes = ack.write(slot).unwrap_or(0);
+        peer.receive.on_ack_sent();
+        bytes
+    }
+
+    fn write_control(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+        let config = &self.shared.config;
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return 0;
+        };
+        let session = &mut peer.session;
+        let hello = Hello {
+            source: config.me,
+            destination: id,
+            incarnation: config.incarnation,
+            pairing: session.pairing,
+            nonce: 0,
+            frame_bytes: config.frame_bytes as u32,
+            credit: peer.initial_credit as u32,
+            message_limit: u32::try_from(config.message_limit_bytes).unwrap_or(u32::MAX),
+        };
+        let mut control = Control {
+            source: config.me,
+            destination: id,
+            session: session.outgoing,
+        };
+        let written = if let Some(nonce) = session.welcome_due.take() {
+            Hello { nonce, ..hello }.write_welcome(slot)
+        } else if session.hello_due {
+            Hello {
+                nonce: session.next_hello(now),
+                ..hello
+            }
+            .write_hello(slot)
+        } else if let Some(unknown) = session.reset_due.take() {
+            control.session = unknown;
+            control.write_reset(slot)
+        } else {
+            session.close_due = false;
+            control.write_close(slot)
+        };
+        written.unwrap_or(0)
+    }
+}

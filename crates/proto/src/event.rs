@@ -1,0 +1,67 @@
+//! What the engine tells its driver beside deliveries.
+
+use crate::message::SendId;
+use crate::time::Duration;
+use tsumuji_wire::NodeId;
+
+/// What happened beside deliveries; read with `Engine::poll_event`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Hello and welcome were exchanged with this life of the peer.
+    PeerUp {
+        /// Who.
+        peer: NodeId,
+        /// Its life.
+        incarnation: u32,
+    },
+    /// Nothing was heard within the stated bound, or the peer came back as a new life: all it was sent has failed.
+    PeerDead {
+        /// Who.
+        peer: NodeId,
+        /// Messages submitted and never acknowledged.
+        failed_messages: usize,
+    },
+    /// A message submitted with `notify` was acknowledged whole.
+    Sent {
+        /// To whom.
+        peer: NodeId,
+        /// Which.
+        id: SendId,
+    },
+    /// A submit that was refused with `QueueFull` may be tried again.
+    Writable {
+        /// To whom.
+        peer: NodeId,
+    },
+}
+
+/// Where the next frame must go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination {
+    /// One peer.
+    Peer(NodeId),
+    /// Every peer.
+    Broadcast,
+}
+
+/// State of the traffic with one peer, readable at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Flow {
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Its mean deviation.
+    pub rttvar: Duration,
+    /// Frames sent and neither acknowledged nor lost.
+    pub in_flight_frames: usize,
+    /// Bytes the peer's program still has room for.
+    pub window_bytes: usize,
+    /// Messages submitted and not yet acknowledged.
+    pub queued_messages: usize,
+    /// Their bytes.
+    pub queued_bytes: usize,
+    /// Frames sent again, ever.
+    pub retransmitted_frames: u64,
+    /// Frames we may still send before the peer must grant more.
+    pub credit_frames: usize,
+}

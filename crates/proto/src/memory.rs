@@ -1,0 +1,99 @@
+//! The program's budget: what arrived messages may take until the program is done with them.
+//!
+//! Invariant: `reserved` (messages arriving or waiting for their turn) plus `held` (delivered, not yet released) stays
+//! within the budget, but for one message that is admitted alone.
+
+/// Charged per message beside its bytes, so that empty messages are not free.
+const MESSAGE_OVERHEAD_BYTES: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    budget_bytes: usize,
+    limit_bytes: usize,
+    reserved_bytes: usize,
+    held_bytes: usize,
+}
+
+fn charge(message_bytes: usize) -> usize {
+    message_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
+}
+
+impl Memory {
+    pub(crate) fn new(budget_bytes: usize, limit_bytes: usize) -> Self {
+        Self {
+            budget_bytes,
+            limit_bytes,
+            reserved_bytes: 0,
+            held_bytes: 0,
+        }
+    }
+
+    /// What is left.
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.budget_bytes
+            .saturating_sub(self.reserved_bytes)
+            .saturating_sub(self.held_bytes)
+    }
+
+    /// Is there room for a message of `bytes`? `head`: an ordered lane waits for just this one, so that refusing it for
+    /// ever would stop the lane: it may exceed the budget once the program holds nothing and nobody else exceeds it.
+    #[inline]
+    pub(crate) fn admits(&self, bytes: usize, head: bool) -> bool {
+        if charge(bytes) <= self.free_bytes() {
+            return bytes <= self.limit_bytes;
+        }
+        let nobody_exceeds =
+            self.reserved_bytes == 0 || (head && self.reserved_bytes <= self.budget_bytes);
+        bytes <= self.limit_bytes && self.held_bytes == 0 && nobody_exceeds
+    }
+
+    /// Sets memory aside for a message that arrives in parts or waits for its turn.
+    pub(crate) fn reserve(&mut self, bytes: usize, head: bool) -> bool {
+        let admitted = self.admits(bytes, head);
+        if admitted {
+            self.reserved_bytes += charge(bytes);
+        }
+        admitted
+    }
+
+    /// A reserved message was delivered.
+    pub(crate) fn deliver_reserved(&mut self, bytes: usize) {
+        self.abandon(bytes);
+        self.hold(bytes);
+    }
+
+    /// A reserved message will not be delivered.
+    pub(crate) fn abandon(&mut self, bytes: usize) {
+        self.reserved_bytes = self.reserved_bytes.saturating_sub(charge(bytes));
+    }
+
+    /// A message was delivered straight from its frame.
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        self.held_bytes += charge(bytes);
+    }
+
+    /// The program is done with a message.
+    pub(crate) fn release(&mut self, bytes: usize) {
+        self.held_bytes = self.held_bytes.saturating_sub(charge(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The budget is kept, and one message larger than it is admitted alone.
+    #[test]
+    fn one_large_message_is_admitted_alone() {
+        let mut memory = Memory::new(1000, 5000);
+        assert!(memory.reserve(4000, false));
+        assert!(!memory.reserve(10, false));
+        memory.deliver_reserved(4000);
+        assert!(!memory.reserve(10, true), "held by the program");
+        memory.release(4000);
+        assert!(memory.reserve(10, false));
+        assert!(!memory.reserve(4000, false));
+        assert!(memory.reserve(4000, true), "a lane waits for it");
+        assert!(!memory.reserve(5001, true), "over the limit");
+    }
+}

@@ -1,0 +1,89 @@
+//! Messages on their way in and out, as the caller sees them.
+
+use alloc::vec::Vec;
+use tsumuji_wire::{Lane, NodeId, Share};
+
+/// The bytes of a message handed to `submit`.
+#[derive(Debug)]
+pub enum Payload<'a> {
+    /// Copied into the engine's own memory.
+    Copied(&'a [u8]),
+    /// Taken as it is.
+    Owned(Vec<u8>),
+}
+
+/// Names a submitted message until it is acknowledged: per peer, increasing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SendId(pub u64);
+
+/// A message that arrived.
+#[derive(Debug)]
+pub struct Delivery<'a> {
+    /// Who sent it.
+    pub from: NodeId,
+    /// The lane it came by.
+    pub lane: Lane,
+    /// The message.
+    pub body: Body<'a>,
+}
+
+/// A message's bytes: borrowed from the frame it came in, or assembled from several.
+#[derive(Debug)]
+pub enum Body<'a> {
+    /// Lies in the link's receive buffer; gone when the call returns.
+    Frame(&'a [u8]),
+    /// Assembled; the receiver may keep it, or give it back with `Engine::recycle`.
+    Whole(Vec<u8>),
+}
+
+impl Body<'_> {
+    /// The message.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Frame(bytes) => bytes,
+            Self::Whole(bytes) => bytes,
+        }
+    }
+}
+
+/// Takes what `Engine::handle_frame` delivers, at once.
+pub trait Sink {
+    /// Each delivered message counts against the budget until `Engine::release` is told that the program is done with it.
+    fn message(&mut self, delivery: Delivery<'_>);
+    /// A best-effort frame; not counted against anything.
+    fn share(&mut self, share: Share<'_>);
+}
+
+/// Why `submit` refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// Larger than the peer takes.
+    #[error("message is {size} bytes; {peer} takes at most {limit}")]
+    TooLarge {
+        /// Of the message.
+        size: usize,
+        /// The peer's limit.
+        limit: usize,
+        /// To whom.
+        peer: NodeId,
+    },
+    /// `Config::send_queue_bytes` are waiting already.
+    #[error("queue to {peer} is full; wait for Event::Writable")]
+    QueueFull {
+        /// To whom.
+        peer: NodeId,
+    },
+    /// Declared dead.
+    #[error("{peer} was declared dead")]
+    PeerDead {
+        /// To whom.
+        peer: NodeId,
+    },
+    /// Never added.
+    #[error("{peer} is not a member of this cluster")]
+    UnknownPeer {
+        /// To whom.
+        peer: NodeId,
+    },
+}

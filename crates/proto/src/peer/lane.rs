@@ -1,0 +1,199 @@
+//! One lane's receive half: which messages have come, and whose turn it is.
+//!
+//! Invariant: every message below `next` has been delivered exactly once; slot i of `slots` is message `next + i`.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::reassembly::Reassembly;
+use crate::memory::Memory;
+use crate::numbers::FIRST_NUMBER;
+use crate::pool::Pool;
+
+/// Messages of one lane that may be under way at once.
+pub(crate) const LANE_WINDOW: u64 = 4096;
+
+#[derive(Debug)]
+enum Slot {
+    Empty,
+    Partial(Reassembly),
+    /// Whole, and waits for its turn.
+    Ready(Vec<u8>),
+    /// Delivered already (unordered lanes).
+    Done,
+}
+
+/// A fragment that obeys R-14.
+pub(crate) struct Fragment<'a> {
+    pub(crate) message: u64,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    /// Agreed size of all fragments but the last.
+    pub(crate) size: usize,
+    pub(crate) payload: &'a [u8],
+}
+
+impl Fragment<'_> {
+    fn is_whole(&self) -> bool {
+        self.payload.len() == self.length
+    }
+}
+
+/// What became of a fragment.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    /// The fragment is a whole message and its turn is now: deliver it from the frame.
+    Frame,
+    /// It completed this message, whose turn is now.
+    Whole(Vec<u8>),
+    /// Kept; bytes of its message that have not arrived.
+    Kept(usize),
+    /// Had come before.
+    Duplicate,
+    /// Too far ahead.
+    Beyond,
+    /// No memory: the sender must send it again.
+    NoMemory,
+}
+
+#[derive(Debug)]
+pub(crate) struct LaneReceive {
+    ordered: bool,
+    pub(crate) next: u64,
+    slots: VecDeque<Slot>,
+}
+
+impl LaneReceive {
+    pub(crate) fn new(ordered: bool) -> Self {
+        Self {
+            ordered,
+            next: FIRST_NUMBER,
+            slots: VecDeque::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn accept(
+        &mut self,
+        fragment: &Fragment<'_>,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
+        let id = fragment.message;
+        if id == self.next && self.slots.is_empty() && fragment.is_whole() {
+            if !memory.admits(fragment.length, self.ordered) {
+                return Accepted::NoMemory;
+            }
+            memory.hold(fragment.length);
+            self.next += 1;
+            return Accepted::Frame;
+        }
+        if id < self.next {
+            return Accepted::Duplicate;
+        }
+        if id - self.next >= LANE_WINDOW {
+            return Accepted::Beyond;
+        }
+        self.accept_in_slot(fragment, memory, pool)
+    }
+
+    fn accept_in_slot(
+        &mut self,
+        fragment: &Fragment<'_>,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
+        let index = (fragment.message - self.next) as usize;
+        let head = index == 0 && self.ordered;
+        while self.slots.len() <= index {
+            self.slots.push_back(Slot::Empty);
+        }
+        let slot = &mut self.slots[index];
+        if let Slot::Empty = slot {
+            if !memory.reserve(fragment.length, head) {
+                self.trim();
+                return Accepted::NoMemory;
+            }
+            let Some(reassembly) = Reassembly::new(pool, fragment.length, fragment.size) else {
+                memory.abandon(fragment.length);
+                self.trim();
+                return Accepted::NoMemory;
+            };
+            *slot = Slot::Partial(reassembly);
+        }
+        let Slot::Partial(reassembly) = slot else {
+            return Accepted::Duplicate;
+        };
+        if reassembly.length_bytes() != fragment.length {
+            return Accepted::Beyond;
+        }
+        // An empty message has no fragment to insert: it is whole from the start.
+        if fragment.length > 0 && !reassembly.insert(fragment.offset, fragment.payload) {
+            return Accepted::Duplicate;
+        }
+        if !reassembly.is_whole() {
+            return Accepted::Kept(reassembly.remaining_bytes());
+        }
+        let Slot::Partial(reassembly) = core::mem::replace(slot, Slot::Done) else {
+            return Accepted::Duplicate;
+        };
+        let body = reassembly.finish(pool);
+        if self.ordered && !head {
+            self.slots[index] = Slot::Ready(body);
+            return Accepted::Kept(0);
+        }
+        self.pop_done();
+        memory.deliver_reserved(body.len());
+        Accepted::Whole(body)
+    }
+
+    /// The next message of an ordered lane, if it is whole.
+    #[inline]
+    pub(crate) fn pop_ready(&mut self, memory: &mut Memory) -> Option<Vec<u8>> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        if self.ordered
+            && let Some(Slot::Ready(body)) = self.slots.front_mut()
+        {
+            let body = core::mem::take(body);
+            self.slots.pop_front();
+            self.next += 1;
+            memory.deliver_reserved(body.len());
+            return Some(body);
+        }
+        None
+    }
+
+    fn pop_done(&mut self) {
+        while let Some(Slot::Done) = self.slots.front() {
+            self.slots.pop_front();
+            self.next += 1;
+        }
+    }
+
+    /// After a refusal: empty slots at the end are of no use.
+    fn trim(&mut self) {
+        while let Some(Slot::Empty) = self.slots.back() {
+            self.slots.pop_back();
+        }
+    }
+
+    /// The session is over: gives all memory back.
+    pub(crate) fn clear(&mut self, memory: &mut Memory, pool: &mut Pool) {
+        for slot in self.slots.drain(..) {
+            match slot {
+                Slot::Partial(reassembly) => {
+                    memory.abandon(reassembly.length_bytes());
+                    let body = reassembly.finish(pool);
+                    pool.put(body);
+                }
+                Slot::Ready(body) => {
+                    memory.abandon(body.len());
+                    pool.put(body);
+                }
+                Slot::Empty | Slot::Done => {}
+            }
+        }
+    }
+}

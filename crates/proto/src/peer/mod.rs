@@ -1,0 +1,68 @@
+//! All that is known of one peer.
+//!
+//! Owned by the engine, one per member; `session` says which life we talk to, `send` and `receive` are the two halves.
+
+pub(crate) mod lane;
+pub(crate) mod reassembly;
+pub(crate) mod receive;
+pub(crate) mod rtt;
+pub(crate) mod send;
+pub(crate) mod session;
+
+use crate::time::Instant;
+use receive::Receive;
+use send::Send;
+use session::{Phase, Session};
+use tsumuji_wire::NodeId;
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: NodeId,
+    pub(crate) session: Session,
+    pub(crate) send: Send,
+    pub(crate) receive: Receive,
+    /// Stands in the engine's queue of peers with something to write.
+    pub(crate) queued: bool,
+    /// A submit was refused: say when there is room again.
+    pub(crate) wants_writable: bool,
+    /// Largest message the peer takes.
+    pub(crate) message_limit_bytes: usize,
+    /// What the peer's program had room for when it last said so.
+    pub(crate) window_bytes: usize,
+    /// Credit stated in our hello and welcome: the same for the whole life of the engine.
+    pub(crate) initial_credit: u64,
+    pub(crate) last_heard: Instant,
+    pub(crate) last_ping: Instant,
+    /// Ask for a sign of life.
+    pub(crate) ping_due: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(id: NodeId, now: Instant, initial_credit: u64) -> Self {
+        Self {
+            id,
+            session: Session::new(now),
+            send: Send::new(),
+            receive: Receive::new(),
+            queued: false,
+            wants_writable: false,
+            message_limit_bytes: u32::MAX as usize,
+            window_bytes: 0,
+            initial_credit,
+            last_heard: now,
+            last_ping: now,
+            ping_due: false,
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.session.phase == Phase::Up
+    }
+
+    /// Something may be written now.
+    #[inline]
+    pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
+        self.session.has_control()
+            || self.is_up() && (self.receive.ack_now || self.ping_due || self.send.is_sendable(now))
+    }
+}

@@ -1,0 +1,206 @@
+//! Receive half of one peer: which frames have arrived, and what to acknowledge.
+//!
+//! Called by `engine::receive`; passes fragments to the lanes. Owns no clock.
+//!
+//! Invariant: a packet number is marked as arrived only if its fragment was taken or had come before, so that whatever
+//! was refused is sent again.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::lane::{Accepted, Fragment, LaneReceive};
+use super::send::ACK_DELAY;
+use crate::credit::Grant;
+use crate::memory::Memory;
+use crate::numbers::{Arrival, Arrivals, expand};
+use crate::pool::Pool;
+use crate::time::{Duration, Instant};
+use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
+
+/// While a gap is open, so many frames may pass before it is reported again.
+const FRAMES_PER_GAP_REPORT: u32 = 4;
+/// An acknowledgement never waits for more frames than this.
+const FRAMES_PER_ACK_MAX: u32 = 32;
+
+const NO_LANE: u16 = u16::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Receive {
+    pub(crate) grant: Grant,
+    pub(crate) arrivals: Arrivals,
+    lanes: Vec<LaneReceive>,
+    lane_index: Box<[u16; 256]>,
+    /// Frames since the last acknowledgement left.
+    unacknowledged: u32,
+    pub(crate) ack_now: bool,
+    /// When the oldest frame that awaits its acknowledgement came.
+    waiting_since: Option<Instant>,
+    /// Bytes that remain of the message that arrives just now.
+    pub(crate) remaining_bytes: usize,
+    remaining_lane: Lane,
+}
+
+/// Why a data frame is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Duplicate,
+    Window,
+    Memory,
+    Malformed,
+}
+
+/// What a used data frame gives.
+pub(crate) enum Taken {
+    /// Deliver its payload.
+    Frame,
+    /// Deliver this.
+    Whole(Vec<u8>),
+    Nothing,
+}
+
+impl Receive {
+    pub(crate) fn new() -> Self {
+        Self {
+            grant: Grant::new(),
+            arrivals: Arrivals::new(),
+            lanes: Vec::new(),
+            lane_index: Box::new([NO_LANE; 256]),
+            unacknowledged: 0,
+            ack_now: false,
+            waiting_since: None,
+            remaining_bytes: 0,
+            remaining_lane: Lane(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lane(&mut self, lane: Lane) -> &mut LaneReceive {
+        let index = &mut self.lane_index[usize::from(lane.0)];
+        if *index == NO_LANE {
+            *index = self.lanes.len() as u16;
+            self.lanes
+                .push(LaneReceive::new(lane.class() == DeliveryClass::Ordered));
+        }
+        &mut self.lanes[usize::from(*index)]
+    }
+
+    /// Takes one fragment. `size`: agreed payload of every fragment but the last.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        data: &Data<'_>,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Result<(u64, Taken), Refusal> {
+        let (offset, length) = (data.offset as usize, data.length as usize);
+        if length > size && (offset % size != 0 || data.payload.len() != size.min(length - offset))
+            || length <= size && data.payload.len() != length
+        {
+            return Err(Refusal::Malformed);
+        }
+        let number = expand(data.number, self.arrivals.next());
+        // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
+        if data.floor_delta < u16::MAX {
+            self.arrivals.raise_floor(
+                number
+                    .saturating_sub(u64::from(data.floor_delta))
+                    .min(number),
+            );
+        }
+        match self.arrivals.look(number) {
+            Arrival::New => {}
+            Arrival::Duplicate => {
+                self.ack_now = true;
+                return Err(Refusal::Duplicate);
+            }
+            Arrival::Beyond => return Err(Refusal::Window),
+        }
+        let lane = self.lane(data.lane);
+        let fragment = Fragment {
+            message: expand(data.message, lane.next),
+            offset,
+            length,
+            size,
+            payload: data.payload,
+        };
+        let taken = match lane.accept(&fragment, memory, pool) {
+            Accepted::Frame => Taken::Frame,
+            Accepted::Whole(body) => {
+                self.set_remaining(data.lane, 0);
+                Taken::Whole(body)
+            }
+            Accepted::Kept(remaining) => {
+                self.set_remaining(data.lane, remaining);
+                Taken::Nothing
+            }
+            Accepted::Duplicate => Taken::Nothing,
+            Accepted::Beyond => return Err(Refusal::Window),
+            Accepted::NoMemory => return Err(Refusal::Memory),
+        };
+        let in_sequence = number == self.arrivals.next();
+        self.arrivals.mark(number);
+        self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
+        Ok((number, taken))
+    }
+
+    fn set_remaining(&mut self, lane: Lane, bytes: usize) {
+        if bytes > 0 || self.remaining_lane == lane {
+            self.remaining_bytes = bytes;
+            self.remaining_lane = lane;
+        }
+    }
+
+    #[inline]
+    fn note_arrival(&mut self, at_once: bool) {
+        self.unacknowledged += 1;
+        let patience = if self.arrivals.has_gap() {
+            FRAMES_PER_GAP_REPORT
+        } else {
+            ((self.grant.window / 4) as u32).clamp(1, FRAMES_PER_ACK_MAX)
+        };
+        if at_once || self.unacknowledged >= patience {
+            self.ack_now = true;
+        }
+    }
+
+    /// A frame was taken at `now` and is not acknowledged yet.
+    #[inline]
+    pub(crate) fn await_ack(&mut self, now: Instant) {
+        self.waiting_since.get_or_insert(now);
+    }
+
+    /// When the acknowledgement may wait no longer; `None` also if it is due already.
+    #[inline]
+    pub(crate) fn ack_deadline(&self) -> Option<Instant> {
+        if self.ack_now {
+            None
+        } else {
+            self.waiting_since.map(|since| since + ACK_DELAY)
+        }
+    }
+
+    /// How long the acknowledgement has been held back.
+    #[inline]
+    pub(crate) fn ack_delay(&self, now: Instant) -> Duration {
+        self.waiting_since
+            .map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// An acknowledgement left, in a frame of whatever kind.
+    #[inline]
+    pub(crate) fn on_ack_sent(&mut self) {
+        self.unacknowledged = 0;
+        self.ack_now = false;
+        self.waiting_since = None;
+        self.grant.told = self.grant.granted;
+    }
+
+    /// The session is over: gives all memory back.
+    pub(crate) fn clear(&mut self, memory: &mut Memory, pool: &mut Pool) {
+        for lane in &mut self.lanes {
+            lane.clear(memory, pool);
+        }
+        *self = Self::new();
+    }
+}

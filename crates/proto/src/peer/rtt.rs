@@ -1,0 +1,52 @@
+//! Round-trip time to one peer, and the time-outs that follow from it (RFC 6298, RFC 8985).
+
+use crate::time::Duration;
+
+/// Before the first sample.
+const INITIAL_RTT: Duration = Duration::from_millis(1);
+/// Below this a time-out measures the peer's scheduler, not the network.
+const PROBE_MIN: Duration = Duration::from_micros(500);
+/// Above this a dead link is no longer worth waiting for.
+const PROBE_MAX: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub(crate) struct Rtt {
+    pub(crate) smoothed: Duration,
+    pub(crate) variance: Duration,
+    sampled: bool,
+}
+
+impl Rtt {
+    pub(crate) fn new() -> Self {
+        Self {
+            smoothed: INITIAL_RTT,
+            variance: INITIAL_RTT.divided(2),
+            sampled: false,
+        }
+    }
+
+    pub(crate) fn sample(&mut self, rtt: Duration) {
+        if !self.sampled {
+            self.sampled = true;
+            self.smoothed = rtt;
+            self.variance = rtt.divided(2);
+            return;
+        }
+        let (smoothed, rtt) = (self.smoothed.as_nanos(), rtt.as_nanos());
+        let deviation = smoothed.abs_diff(rtt);
+        self.variance = Duration::from_nanos((3 * self.variance.as_nanos() + deviation) / 4);
+        self.smoothed = Duration::from_nanos((7 * smoothed + rtt) / 8);
+    }
+
+    /// Silence after which the tail is probed: smoothed + 4 × variance + the peer's delay, doubled per attempt.
+    pub(crate) fn probe_after(&self, ack_delay: Duration, backoff: u32) -> Duration {
+        let base = self.smoothed + self.variance.times(4) + ack_delay;
+        let base = base.max(PROBE_MIN);
+        base.times(1 << backoff.min(12)).min(PROBE_MAX.max(base))
+    }
+
+    /// A frame this much older than one that was acknowledged is lost.
+    pub(crate) fn reordering_window(&self) -> Duration {
+        (self.smoothed + self.variance).divided(4) + self.smoothed
+    }
+}

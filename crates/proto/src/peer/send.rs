@@ -1,0 +1,605 @@
+//! Send half of one peer: what is queued, what is in flight, what was lost (R-11, R-15 … R-18).
+//!
+//! Called by `peer` for submit, for each frame to write and for each acknowledgement that came. Owns no clock: the
+//! deadlines it states are looked at by `engine::handle_timeout`.
+//!
+//! Invariants: `sent[i]` tells of packet number `base + i`, and `sent[0]` is unanswered; a message lies in `messages`
+//! until its last fragment is acknowledged; a fragment is in at most one of flight, `lost`, acknowledged, or not yet sent,
+//! but for copies whose loss turned out to be spurious.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::lane::LANE_WINDOW;
+use super::rtt::Rtt;
+use crate::counters::Counters;
+use crate::message::SendId;
+use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
+use crate::pool::{Pool, has_bit, set_bit};
+use crate::time::{Duration, Instant};
+use tsumuji_wire::{Lane, Priority};
+
+/// A frame overtaken by this many later ones is lost; grows when that turns out wrong.
+const REORDERING_FRAMES: u64 = 3;
+/// No further than this.
+const REORDERING_FRAMES_MAX: u64 = 64;
+/// Delay the peer may add before it acknowledges; part of every time-out.
+pub(crate) const ACK_DELAY: Duration = Duration::from_micros(50);
+
+#[derive(Debug)]
+struct Outgoing {
+    lane: Lane,
+    /// Within the lane; known once the first fragment leaves.
+    number: u64,
+    id: SendId,
+    body: Vec<u8>,
+    fragments: usize,
+    next_fragment: usize,
+    acknowledged: usize,
+    /// Which fragments are acknowledged; empty for messages of one fragment.
+    bitmap: Vec<u64>,
+    notify: bool,
+    live: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    InFlight,
+    Lost,
+    Resolved,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    slot: u32,
+    fragment: u32,
+    id: SendId,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    part: Part,
+    at: Instant,
+    state: State,
+}
+
+/// One lane's message numbers: which of those sent are not yet acknowledged whole.
+#[derive(Debug)]
+struct LaneSend {
+    next: u64,
+    low: u64,
+    acknowledged: VecDeque<bool>,
+}
+
+impl LaneSend {
+    fn new() -> Self {
+        Self {
+            next: FIRST_NUMBER,
+            low: FIRST_NUMBER,
+            acknowledged: VecDeque::new(),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.next - self.low < LANE_WINDOW
+    }
+
+    fn assign(&mut self) -> u64 {
+        self.acknowledged.push_back(false);
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn acknowledge(&mut self, number: u64) {
+        if let Some(flag) = self.acknowledged.get_mut((number - self.low) as usize) {
+            *flag = true;
+        }
+        while let Some(true) = self.acknowledged.front() {
+            self.acknowledged.pop_front();
+            self.low += 1;
+        }
+    }
+}
+
+/// The fragment to write next.
+pub(crate) struct NextFragment<'a> {
+    pub(crate) number: u64,
+    /// Lowest number still unanswered.
+    pub(crate) floor: u64,
+    pub(crate) lane: Lane,
+    pub(crate) message: u64,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    pub(crate) payload: &'a [u8],
+    pub(crate) more: bool,
+    pub(crate) probe: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Send {
+    /// Payload bytes of every fragment but the last; known with the session.
+    pub(crate) fragment_bytes: usize,
+    pub(crate) credit: u64,
+    pub(crate) rtt: Rtt,
+    pub(crate) queued_messages: usize,
+    pub(crate) queued_bytes: usize,
+    pub(crate) retransmitted: u64,
+    messages: Vec<Outgoing>,
+    free: Vec<u32>,
+    pending: [VecDeque<u32>; Priority::COUNT],
+    lost: [VecDeque<Part>; Priority::COUNT],
+    /// Entries of `pending` and `lost` together.
+    backlog: usize,
+    lanes: Vec<LaneSend>,
+    lane_index: Box<[u16; 256]>,
+    sent: VecDeque<Sent>,
+    base: u64,
+    next: u64,
+    in_flight: usize,
+    next_id: u64,
+    reordering_frames: u64,
+    last_sent: Instant,
+    blocked_since: Option<Instant>,
+    backoff: u32,
+    probe: bool,
+    /// Some frame was overtaken, but not by enough to be called lost.
+    loss_at: Option<Instant>,
+}
+
+const NO_LANE: u16 = u16::MAX;
+
+impl Send {
+    pub(crate) fn new() -> Self {
+        Self {
+            fragment_bytes: 1,
+            credit: 0,
+            rtt: Rtt::new(),
+            queued_messages: 0,
+            queued_bytes: 0,
+            retransmitted: 0,
+            messages: Vec::new(),
+            free: Vec::new(),
+            pending: Default::default(),
+            lost: Default::default(),
+            backlog: 0,
+            lanes: Vec::new(),
+            lane_index: Box::new([NO_LANE; 256]),
+            sent: VecDeque::new(),
+            base: FIRST_NUMBER,
+            next: FIRST_NUMBER,
+            in_flight: 0,
+            next_id: 0,
+            reordering_frames: REORDERING_FRAMES,
+            last_sent: Instant::default(),
+            blocked_since: None,
+            backoff: 0,
+            probe: false,
+            loss_at: None,
+        }
+    }
+
+    /// A session begins: what was queued before stays. `credit_frames` may be sent at once.
+    pub(crate) fn begin(&mut self, fragment_bytes: usize, credit_frames: u64) {
+        self.fragment_bytes = fragment_bytes.max(1);
+        self.credit = FIRST_NUMBER + credit_frames;
+        for outgoing in &mut self.messages {
+            outgoing.fragments = outgoing.body.len().div_ceil(self.fragment_bytes).max(1);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn submit(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
+        let id = SendId(self.next_id);
+        self.next_id += 1;
+        self.queued_messages += 1;
+        self.queued_bytes += body.len();
+        let fragments = if body.len() <= self.fragment_bytes {
+            1
+        } else {
+            body.len().div_ceil(self.fragment_bytes)
+        };
+        let outgoing = Outgoing {
+            lane,
+            number: 0,
+            id,
+            body,
+            fragments,
+            next_fragment: 0,
+            acknowledged: 0,
+            bitmap: Vec::new(),
+            notify,
+            live: true,
+        };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.messages[slot as usize] = outgoing;
+            slot
+        } else {
+            self.messages.push(outgoing);
+            (self.messages.len() - 1) as u32
+        };
+        self.pending[usize::from(lane.priority().get())].push_back(slot);
+        self.backlog += 1;
+        id
+    }
+
+    pub(crate) fn is_acknowledged(&self, id: SendId) -> bool {
+        id.0 < self.next_id
+            && !self
+                .messages
+                .iter()
+                .any(|outgoing| outgoing.live && outgoing.id == id)
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(crate) fn credit_left(&self) -> u64 {
+        self.credit.saturating_sub(self.next)
+    }
+
+    /// Something is queued that may leave now.
+    #[inline]
+    pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
+        if self.backlog == 0 {
+            return false;
+        }
+        if self.sent.len() as u64 >= NUMBER_WINDOW || (self.next >= self.credit && !self.probe) {
+            self.blocked_since.get_or_insert(now);
+            return false;
+        }
+        self.next_priority().is_some()
+    }
+
+    /// The most urgent priority with a fragment that may leave: repairs first, then new data.
+    #[inline]
+    fn next_priority(&mut self) -> Option<(usize, bool)> {
+        for priority in 0..Priority::COUNT {
+            while let Some(part) = self.lost[priority].front() {
+                if self.is_wanted(part) {
+                    return Some((priority, true));
+                }
+                self.lost[priority].pop_front();
+                self.backlog -= 1;
+            }
+            if let Some(&slot) = self.pending[priority].front() {
+                let outgoing = &self.messages[slot as usize];
+                if outgoing.next_fragment > 0 || self.lane_has_room(outgoing.lane) {
+                    return Some((priority, false));
+                }
+            }
+        }
+        None
+    }
+
+    fn lane_has_room(&self, lane: Lane) -> bool {
+        match self.lane_index[usize::from(lane.0)] {
+            NO_LANE => true,
+            index => self.lanes[usize::from(index)].has_room(),
+        }
+    }
+
+    fn lane(&mut self, lane: Lane) -> &mut LaneSend {
+        let index = &mut self.lane_index[usize::from(lane.0)];
+        if *index == NO_LANE {
+            *index = self.lanes.len() as u16;
+            self.lanes.push(LaneSend::new());
+        }
+        &mut self.lanes[usize::from(*index)]
+    }
+
+    /// The message of this part still lives and misses it.
+    fn is_wanted(&self, part: &Part) -> bool {
+        let outgoing = &self.messages[part.slot as usize];
+        outgoing.live
+            && outgoing.id == part.id
+            && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment as usize))
+    }
+
+    /// Takes the next fragment; call only after `is_sendable` said yes.
+    #[inline]
+    pub(crate) fn next_fragment(
+        &mut self,
+        now: Instant,
+        pool: &mut Pool,
+        counters: &mut Counters,
+    ) -> Option<NextFragment<'_>> {
+        let (priority, repair) = self.next_priority()?;
+        let part = if repair {
+            self.retransmitted += 1;
+            counters.retransmitted_frames += 1;
+            self.backlog -= 1;
+            self.lost[priority].pop_front()?
+        } else {
+            self.next_new_fragment(priority, pool)?
+        };
+        let number = self.next;
+        self.next += 1;
+        if self.sent.is_empty() {
+            self.base = number;
+        }
+        self.sent.push_back(Sent {
+            part,
+            at: now,
+            state: State::InFlight,
+        });
+        self.in_flight += 1;
+        self.last_sent = now;
+        self.blocked_since = None;
+        let probe = core::mem::take(&mut self.probe);
+        let outgoing = &self.messages[part.slot as usize];
+        let offset = part.fragment as usize * self.fragment_bytes;
+        let end = outgoing.body.len().min(offset + self.fragment_bytes);
+        Some(NextFragment {
+            number,
+            floor: self.base,
+            lane: outgoing.lane,
+            message: outgoing.number,
+            offset,
+            length: outgoing.body.len(),
+            payload: &outgoing.body[offset..end],
+            more: self.backlog > 0,
+            probe,
+        })
+    }
+
+    #[inline]
+    fn next_new_fragment(&mut self, priority: usize, pool: &mut Pool) -> Option<Part> {
+        let slot = *self.pending[priority].front()?;
+        let outgoing = &mut self.messages[slot as usize];
+        let (fragment, lane) = (outgoing.next_fragment, outgoing.lane);
+        outgoing.next_fragment += 1;
+        if fragment == 0 && outgoing.fragments > 1 {
+            outgoing.bitmap = pool.take_bitmap(outgoing.fragments);
+        }
+        if outgoing.next_fragment == outgoing.fragments {
+            self.pending[priority].pop_front();
+            self.backlog -= 1;
+        }
+        let id = outgoing.id;
+        if fragment == 0 {
+            let number = self.lane(lane).assign();
+            self.messages[slot as usize].number = number;
+        }
+        Some(Part {
+            slot,
+            fragment: fragment as u32,
+            id,
+        })
+    }
+
+    /// Takes an acknowledgement. `done` is told each message that is now acknowledged whole and asked for it.
+    /// `false`: it speaks of numbers never sent.
+    #[inline]
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Instant,
+        ack_low: u32,
+        bitmap: &[u8],
+        delay: Duration,
+        pool: &mut Pool,
+        counters: &mut Counters,
+        mut done: impl FnMut(SendId),
+    ) -> bool {
+        let ack = expand(ack_low, self.base);
+        if ack > self.next || (bitmap.is_empty() && ack <= self.base) {
+            return ack <= self.next;
+        }
+        let mut newest: Option<(u64, Instant)> = None;
+        while self.base < ack {
+            let Some(sent) = self.sent.pop_front() else {
+                break;
+            };
+            if sent.state != State::Resolved {
+                self.acknowledge(sent, pool, counters, &mut done);
+                newest = Some((self.base, sent.at));
+            }
+            self.base += 1;
+        }
+        for (index, byte) in bitmap.iter().enumerate() {
+            let mut byte = *byte;
+            while byte != 0 {
+                let number = ack + index as u64 * 8 + u64::from(byte.trailing_zeros());
+                byte &= byte - 1;
+                let Some(index) = number.checked_sub(self.base) else {
+                    continue;
+                };
+                let Some(sent) = self.sent.get_mut(index as usize) else {
+                    break;
+                };
+                if sent.state != State::Resolved {
+                    let copy = *sent;
+                    sent.state = State::Resolved;
+                    self.acknowledge(copy, pool, counters, &mut done);
+                    newest = Some((number, copy.at));
+                }
+            }
+        }
+        if let Some((number, at)) = newest {
+            self.rtt.sample(now.since(at + delay));
+            self.backoff = 0;
+            if self.sent.is_empty() {
+                self.loss_at = None;
+            } else {
+                self.detect_losses(now, number, at);
+            }
+        }
+        self.advance_base();
+        true
+    }
+
+    #[inline]
+    fn acknowledge(
+        &mut self,
+        sent: Sent,
+        pool: &mut Pool,
+        counters: &mut Counters,
+        done: &mut impl FnMut(SendId),
+    ) {
+        match sent.state {
+            State::InFlight => self.in_flight -= 1,
+            State::Lost => {
+                counters.spurious_losses += 1;
+                self.reordering_frames = (self.reordering_frames * 2).min(REORDERING_FRAMES_MAX);
+            }
+            State::Resolved => return,
+        }
+        let slot = sent.part.slot as usize;
+        let outgoing = &mut self.messages[slot];
+        if !outgoing.live || outgoing.id != sent.part.id {
+            return;
+        }
+        if outgoing.fragments > 1 && !set_bit(&mut outgoing.bitmap, sent.part.fragment as usize) {
+            return;
+        }
+        outgoing.acknowledged += 1;
+        if outgoing.acknowledged < outgoing.fragments {
+            return;
+        }
+        outgoing.live = false;
+        let body = core::mem::take(&mut outgoing.body);
+        let (lane, number) = (outgoing.lane, outgoing.number);
+        self.queued_messages -= 1;
+        self.queued_bytes -= body.len();
+        if outgoing.notify {
+            done(outgoing.id);
+        }
+        if outgoing.fragments > 1 {
+            pool.put_bitmap(core::mem::take(&mut outgoing.bitmap));
+        }
+        pool.put(body);
+        self.lane(lane).acknowledge(number);
+        self.free.push(sent.part.slot);
+    }
+
+    /// Frames overtaken by enough later ones, or for long enough, are lost.
+    fn detect_losses(&mut self, now: Instant, newest: u64, newest_at: Instant) {
+        self.loss_at = None;
+        let window = self.rtt.reordering_window();
+        let span = newest.saturating_sub(self.base).min(self.sent.len() as u64);
+        for index in 0..span as usize {
+            let sent = self.sent[index];
+            if sent.state != State::InFlight || sent.at > newest_at {
+                continue;
+            }
+            let overtaken_by = newest - (self.base + index as u64);
+            let due = sent.at + window;
+            if overtaken_by >= self.reordering_frames || now >= due {
+                self.lose(index);
+            } else {
+                self.loss_at = Some(self.loss_at.map_or(due, |at| at.min(due)));
+            }
+        }
+    }
+
+    fn lose(&mut self, index: usize) {
+        let sent = &mut self.sent[index];
+        sent.state = State::Lost;
+        let part = sent.part;
+        self.in_flight -= 1;
+        let priority = self.messages[part.slot as usize].lane.priority();
+        self.lost[usize::from(priority.get())].push_back(part);
+        self.backlog += 1;
+    }
+
+    /// Lost numbers are answered too: their repairs have numbers of their own.
+    fn advance_base(&mut self) {
+        while let Some(sent) = self.sent.front() {
+            if sent.state == State::InFlight {
+                break;
+            }
+            self.sent.pop_front();
+            self.base += 1;
+        }
+    }
+
+    pub(crate) fn on_credit(&mut self, credit_low: u32) {
+        let credit = expand(credit_low, self.next);
+        if credit > self.credit {
+            self.credit = credit;
+            self.blocked_since = None;
+        }
+    }
+
+    /// When `on_timeout` wants to be called.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let since = if self.in_flight > 0 {
+            Some(self.last_sent)
+        } else {
+            self.blocked_since
+        };
+        let probe = since.map(|since| since + self.rtt.probe_after(ACK_DELAY, self.backoff));
+        match (probe, self.loss_at) {
+            (Some(probe), Some(loss)) => Some(probe.min(loss)),
+            (probe, loss) => probe.or(loss),
+        }
+    }
+
+    pub(crate) fn on_timeout(&mut self, now: Instant, counters: &mut Counters) {
+        if self.loss_at.is_some_and(|at| at <= now) {
+            self.loss_at = None;
+            let window = self.rtt.reordering_window();
+            for index in 0..self.sent.len() {
+                let sent = self.sent[index];
+                if sent.at + window > now {
+                    break;
+                }
+                // Only what something later has overtaken: the rest is the probe's to find out.
+                let overtaken = self
+                    .sent
+                    .range(index + 1..)
+                    .any(|later| later.state == State::Resolved);
+                if sent.state == State::InFlight && overtaken {
+                    self.lose(index);
+                }
+            }
+            self.advance_base();
+        }
+        if self.deadline().is_some_and(|at| at <= now) {
+            self.send_probe(now, counters);
+        }
+    }
+
+    /// The oldest unanswered fragment goes again, ahead of all and beyond credit, and asks for an answer.
+    fn send_probe(&mut self, now: Instant, counters: &mut Counters) {
+        counters.probes += 1;
+        self.backoff += 1;
+        self.probe = true;
+        self.last_sent = now;
+        if self.blocked_since.is_some() {
+            self.blocked_since = Some(now);
+        }
+        if let Some(index) = self
+            .sent
+            .iter()
+            .position(|sent| sent.state == State::InFlight)
+        {
+            let part = self.sent[index].part;
+            self.sent[index].state = State::Lost;
+            self.in_flight -= 1;
+            let priority = self.messages[part.slot as usize].lane.priority();
+            self.lost[usize::from(priority.get())].push_front(part);
+            self.backlog += 1;
+            self.advance_base();
+        }
+    }
+
+    /// The peer is gone: forgets everything; returns how many messages were not acknowledged.
+    pub(crate) fn fail(&mut self, pool: &mut Pool) -> usize {
+        let failed = self.queued_messages;
+        for outgoing in self.messages.drain(..) {
+            pool.put(outgoing.body);
+            pool.put_bitmap(outgoing.bitmap);
+        }
+        let next_id = self.next_id;
+        let retransmitted = self.retransmitted;
+        *self = Self {
+            next_id,
+            retransmitted,
+            ..Self::new()
+        };
+        failed
+    }
+}

@@ -1,0 +1,169 @@
+//! Which life of the peer we talk to, and how that is agreed (R-50 … R-56).
+//!
+//! A life is named by (incarnation, pairing). Only a welcome that answers a recent hello of ours establishes one: frames
+//! that an earlier life left in the network therefore never do.
+
+use crate::time::{Duration, Instant};
+use tsumuji_wire::{Hello, NodeId};
+
+/// First wait for a welcome.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+/// Waits double up to this.
+const RETRY_MAX: Duration = Duration::from_millis(200);
+/// At most one reset per peer in this time.
+const RESET_EVERY: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Hello was or will be sent.
+    Connecting,
+    Up,
+    Dead,
+}
+
+/// A peer's life as seen from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) incarnation: u32,
+    pub(crate) pairing: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) phase: Phase,
+    pub(crate) remote: Option<Life>,
+    /// How often this life of ours has given up on the peer.
+    pub(crate) pairing: u32,
+    /// In frames that we send.
+    pub(crate) outgoing: u32,
+    /// In frames that we accept.
+    pub(crate) incoming: u32,
+    pub(crate) hello_due: bool,
+    pub(crate) welcome_due: Option<u32>,
+    pub(crate) reset_due: Option<u32>,
+    pub(crate) close_due: bool,
+    pub(crate) hello_at: Option<Instant>,
+    pub(crate) connecting_since: Instant,
+    retry: Duration,
+    nonce: u32,
+    /// Welcomes to hellos up to this one are of the past.
+    nonce_floor: u32,
+    last_reset: Option<Instant>,
+}
+
+impl Session {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            phase: Phase::Connecting,
+            remote: None,
+            pairing: 0,
+            outgoing: 0,
+            incoming: 0,
+            hello_due: true,
+            welcome_due: None,
+            reset_due: None,
+            close_due: false,
+            hello_at: None,
+            connecting_since: now,
+            retry: RETRY_FIRST,
+            nonce: 0,
+            nonce_floor: 0,
+            last_reset: None,
+        }
+    }
+
+    pub(crate) fn reconnect(&mut self, now: Instant) {
+        self.phase = Phase::Connecting;
+        self.connecting_since = now;
+        self.retry = RETRY_FIRST;
+        self.hello_due = true;
+    }
+
+    /// A control frame waits to be written.
+    #[inline]
+    pub(crate) fn has_control(&self) -> bool {
+        self.hello_due || self.welcome_due.is_some() || self.reset_due.is_some() || self.close_due
+    }
+
+    /// The nonce of the hello that leaves now.
+    pub(crate) fn next_hello(&mut self, now: Instant) -> u32 {
+        self.hello_due = false;
+        self.nonce = self.nonce.wrapping_add(1);
+        self.hello_at = Some(now + self.retry);
+        self.retry = self.retry.times(2).min(RETRY_MAX);
+        self.nonce
+    }
+
+    pub(crate) fn on_hello(&mut self, hello: &Hello) {
+        self.welcome_due = Some(hello.nonce);
+        let life = Life {
+            incarnation: hello.incarnation,
+            pairing: hello.pairing,
+        };
+        if self.phase != Phase::Up || self.remote != Some(life) {
+            self.hello_due = true;
+        }
+    }
+
+    /// Is this the answer to a hello that we sent since the current life was established?
+    pub(crate) fn is_answer(&self, welcome: &Hello) -> bool {
+        let age = self.nonce.wrapping_sub(welcome.nonce);
+        age < self.nonce.wrapping_sub(self.nonce_floor)
+    }
+
+    /// The challenge was answered: no further hello.
+    pub(crate) fn settle(&mut self) {
+        self.hello_due = false;
+        self.hello_at = None;
+        self.retry = RETRY_FIRST;
+        self.nonce_floor = self.nonce;
+    }
+
+    pub(crate) fn establish(&mut self, me: NodeId, incarnation: u32, peer: NodeId, remote: Life) {
+        let local = Life {
+            incarnation,
+            pairing: self.pairing,
+        };
+        self.settle();
+        self.phase = Phase::Up;
+        self.remote = Some(remote);
+        self.outgoing = token(me, local, peer, remote);
+        self.incoming = token(peer, remote, me, local);
+    }
+
+    /// We give up on this life of the peer.
+    pub(crate) fn die(&mut self) {
+        self.phase = Phase::Dead;
+        self.pairing = self.pairing.wrapping_add(1);
+        self.hello_due = false;
+        self.hello_at = None;
+        self.close_due = false;
+    }
+
+    /// A frame of a session that we do not know: perhaps the peer has not noticed that we are new.
+    pub(crate) fn answer_unknown(&mut self, now: Instant, session: u32) {
+        let recently = self
+            .last_reset
+            .is_some_and(|at| now.since(at) < RESET_EVERY);
+        if self.phase != Phase::Connecting && !recently {
+            self.last_reset = Some(now);
+            self.reset_due = Some(session);
+        }
+    }
+}
+
+/// Names a pair of lives in one direction. Not secret: it keeps lives apart, not attackers.
+fn token(from: NodeId, from_life: Life, to: NodeId, to_life: Life) -> u32 {
+    let ids = u64::from(from.0) << 16 | u64::from(to.0);
+    let from_life = u64::from(from_life.incarnation) << 32 | u64::from(from_life.pairing);
+    let to_life = u64::from(to_life.incarnation) << 32 | u64::from(to_life.pairing);
+    (mix(mix(mix(ids) ^ from_life) ^ to_life) >> 32) as u32
+}
+
+/// Finaliser of splitmix64: every input bit reaches every output bit.
+fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

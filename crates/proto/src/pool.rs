@@ -1,0 +1,110 @@
+//! Buffers that come back: so that steady traffic allocates nothing.
+//!
+//! Buffers are kept by powers of two of their capacity. What is kept is bounded; the rest goes back to the allocator.
+
+use alloc::vec::Vec;
+
+/// Smallest class: 64 B, one cache line.
+const SMALLEST_LOG2: u32 = 6;
+/// Classes up to 4 GiB.
+const CLASSES: usize = 27;
+/// Kept at most. Large buffers are worth keeping most: fresh ones cost a page fault every 4 KiB.
+const KEPT_BYTES: usize = 256 << 20;
+/// Bitmaps kept at most.
+const KEPT_BITMAPS: usize = 256;
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    classes: [Vec<Vec<u8>>; CLASSES],
+    kept_bytes: usize,
+    bitmaps: Vec<Vec<u64>>,
+}
+
+impl Pool {
+    pub(crate) fn new() -> Self {
+        Self {
+            classes: [const { Vec::new() }; CLASSES],
+            kept_bytes: 0,
+            bitmaps: Vec::new(),
+        }
+    }
+
+    /// An empty buffer of at least `capacity`; `None` if the allocator has none.
+    #[inline]
+    pub(crate) fn take(&mut self, capacity: usize) -> Option<Vec<u8>> {
+        let log2 = usize::BITS - capacity.saturating_sub(1).leading_zeros();
+        let class = log2.saturating_sub(SMALLEST_LOG2) as usize;
+        if let Some(buffer) = self.classes.get_mut(class).and_then(Vec::pop) {
+            self.kept_bytes -= buffer.capacity();
+            return Some(buffer);
+        }
+        let mut buffer = Vec::new();
+        buffer
+            .try_reserve_exact(1 << log2.max(SMALLEST_LOG2))
+            .ok()?;
+        Some(buffer)
+    }
+
+    #[inline]
+    pub(crate) fn put(&mut self, mut buffer: Vec<u8>) {
+        let capacity = buffer.capacity();
+        let Some(class) = capacity
+            .checked_ilog2()
+            .and_then(|log2| log2.checked_sub(SMALLEST_LOG2))
+        else {
+            return;
+        };
+        if self.kept_bytes + capacity > KEPT_BYTES {
+            return;
+        }
+        if let Some(class) = self.classes.get_mut(class as usize) {
+            buffer.clear();
+            self.kept_bytes += capacity;
+            class.push(buffer);
+        }
+    }
+
+    /// `bits` zero bits.
+    pub(crate) fn take_bitmap(&mut self, bits: usize) -> Vec<u64> {
+        let mut bitmap = self.bitmaps.pop().unwrap_or_default();
+        bitmap.resize(bits.div_ceil(64), 0);
+        bitmap
+    }
+
+    pub(crate) fn put_bitmap(&mut self, mut bitmap: Vec<u64>) {
+        if bitmap.capacity() > 0 && self.bitmaps.len() < KEPT_BITMAPS {
+            bitmap.clear();
+            self.bitmaps.push(bitmap);
+        }
+    }
+}
+
+/// Sets bit `index`; `true` if it was clear.
+pub(crate) fn set_bit(bitmap: &mut [u64], index: usize) -> bool {
+    let (word, bit) = (&mut bitmap[index / 64], 1 << (index % 64));
+    let clear = *word & bit == 0;
+    *word |= bit;
+    clear
+}
+
+pub(crate) fn has_bit(bitmap: &[u64], index: usize) -> bool {
+    bitmap[index / 64] & 1 << (index % 64) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A buffer that was given back serves the next taker of its class.
+    #[test]
+    fn buffers_come_back() {
+        let mut pool = Pool::new();
+        for capacity in [0, 1, 64, 65, 1000, 1 << 20] {
+            let buffer = pool.take(capacity).unwrap();
+            assert!(buffer.capacity() >= capacity);
+            let place = buffer.as_ptr();
+            pool.put(buffer);
+            assert_eq!(pool.take(capacity).unwrap().as_ptr(), place);
+        }
+    }
+}
