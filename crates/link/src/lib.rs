@@ -3,6 +3,7 @@
 //! A link knows no protocol. It may lose, repeat or reorder frames, and never blocks. `conformance` is the suite that each
 //! link passes; `impair` and `capture` wrap any link.
 
+pub mod conformance;
 pub mod shm;
 pub mod udp;
 

@@ -1,0 +1,54 @@
+//! The conformance suite on UDP over the loopback interface: both families, large and small frames, with and without offload.
+
+mod common;
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tsumuji_link::udp::{Udp, UdpConfig};
+
+fn sockets(count: usize, addr: SocketAddr, config: UdpConfig) -> Vec<Udp> {
+    (0..count)
+        .map(|_| Udp::bind(addr, config).expect("bind"))
+        .collect()
+}
+
+mod loopback {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        sockets(nodes, addr, UdpConfig::default())
+    });
+}
+
+mod ethernet_sized {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let config = UdpConfig {
+            frame_bytes: Some(1472),
+            ..UdpConfig::default()
+        };
+        sockets(nodes, addr, config)
+    });
+}
+
+mod without_offload {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let config = UdpConfig {
+            frame_bytes: Some(1472),
+            offload: false,
+            ..UdpConfig::default()
+        };
+        sockets(nodes, addr, config)
+    });
+}
+
+mod ipv6 {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let addr = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+        sockets(nodes, addr, UdpConfig::default())
+    });
+}
