@@ -106,6 +106,7 @@ impl Credit {
         *grant = Grant::new();
         grant.granted += initial;
         grant.told += initial;
+        grant.window = initial;
         self.outstanding += initial;
     }
 

@@ -298,7 +298,7 @@ fn urgent_passes_bulk() {
         tsumuji_wire::Priority::URGENT,
         0,
     );
-    wire.send(0, 1, bulk, body(0, 900_000));
+    wire.send(0, 1, bulk, body(0, 7_900_000));
     wire.run(Duration::from_micros(40), |_| false);
     wire.send(0, 1, urgent, body(1, 100));
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
@@ -308,7 +308,7 @@ fn urgent_passes_bulk() {
         .iter()
         .map(|message| message.2.len())
         .collect();
-    assert_eq!(order, [100, 900_000]);
+    assert_eq!(order, [100, 7_900_000]);
 }
 
 /// A program that takes nothing closes the window without a drop; taking opens it again.
@@ -388,8 +388,8 @@ fn silence_is_death_and_healing_is_a_new_session() {
 #[test]
 fn restart_is_a_new_life() {
     let mut wire = Wire::new(2);
-    wire.send(0, 1, Lane::ordered(0), body(1, 500_000));
-    wire.run(Duration::from_micros(300), |_| false);
+    wire.send(0, 1, Lane::ordered(0), body(1, 7_000_000));
+    wire.run(Duration::from_micros(60), |_| false);
     wire.nodes[0].events.clear();
     wire.nodes[1] = Wire::node(1, 999, 2, wire.now);
     wire.run(Duration::from_millis(100), |_| false);
