@@ -28,6 +28,11 @@ pub fn sum_of_squares(x: &[f64]) -> f64 {
     dot(x, x)
 }
 
+/// Σ xᵢ: no arithmetic to speak of, so the time it takes is the time to read x.
+pub fn sum(x: &[f64]) -> f64 {
+    Arch::new().dispatch(Sum { x })
+}
+
 /// Σ over the entries of a sparse row.
 #[inline]
 pub fn sparse_dot(columns: &[u32], values: &[f64], x: &[f64]) -> f64 {
@@ -135,6 +140,32 @@ impl<const ROWS: usize> WithSimd for Dots<'_, ROWS> {
             }
             total
         })
+    }
+}
+
+/// Sum of one stream.
+struct Sum<'a> {
+    x: &'a [f64],
+}
+
+impl WithSimd for Sum<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f64 {
+        let (vectors, rest) = S::as_simd_f64s(self.x);
+        let (steps, left) = pulp::as_arrays::<8, _>(vectors);
+        let mut sums = [simd.splat_f64s(0.0); 8];
+        for step in steps {
+            for lane in 0..8 {
+                sums[lane] = simd.add_f64s(sums[lane], step[lane]);
+            }
+        }
+        let mut sum = simd.splat_f64s(0.0);
+        for &part in sums.iter().chain(left) {
+            sum = simd.add_f64s(sum, part);
+        }
+        simd.reduce_sum_f64s(sum) + rest.iter().sum::<f64>()
     }
 }
 

@@ -7,12 +7,16 @@
 mod block;
 mod check;
 mod csr;
+pub mod formats;
+mod generate;
+pub mod memory;
 mod partition;
 mod stream;
 
 pub use block::{RowBlock, RowValues};
 pub use check::SystemError;
 pub use csr::{Csr, StructureError};
+pub use generate::{Generate, GenerateError};
 pub use partition::{PartitionError, partition};
 pub use stream::{Chunks, RowBlockBuilder, StreamError};
 

@@ -1,0 +1,359 @@
+//! Matrix Market files: `coordinate` and `array`; `real`, `integer`, `pattern`; `general`, `symmetric`,
+//! `skew-symmetric`.
+//!
+//! Repeated positions are summed, and a note says so. Blank lines and comments may stand anywhere.
+
+use super::lines::{Lines, decimal, shown, whole, words};
+use super::{Loaded, Place, ReadError, Source, check_length, check_square};
+use crate::system::{Csr, Dense, Matrix};
+use std::io::Read;
+
+const ACCEPTED: &str = "accepted is '%%MatrixMarket matrix' followed by coordinate or array, then real, integer or \
+                        pattern, then general, symmetric or skew-symmetric";
+
+/// Fewest bytes of an entry of a coordinate file (`1 1` and a line's end) and of an array file.
+const LEAST_COORDINATE_BYTES: u64 = 4;
+const LEAST_ARRAY_BYTES: u64 = 2;
+/// Entries reserved ahead at most where only a bound on the length is known.
+const RESERVE_LIMIT: u64 = 1 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Symmetry {
+    General,
+    Symmetric,
+    Skew,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    coordinate: bool,
+    pattern: bool,
+    symmetry: Symmetry,
+    rows: u64,
+    columns: u64,
+    /// Entries on lines of their own.
+    entries: u64,
+}
+
+/// Reads a square matrix.
+pub(super) fn matrix(source: &Source<'_>, reader: impl Read) -> Result<Loaded, ReadError> {
+    let mut lines = Lines::new(source, reader);
+    let header = header(&mut lines)?;
+    let place = Place::Line(lines.number());
+    let n = check_square(source, place, header.rows, header.columns)?;
+    if !header.coordinate {
+        let values = square_array(source, &mut lines, &header, n)?;
+        return Ok(Loaded {
+            matrix: Matrix::Dense(Dense::new(n, values).expect("n times n values were read")),
+            rhs: None,
+            notes: Vec::new(),
+        });
+    }
+    if header.entries < n as u64 {
+        let what = format!(
+            "{} entries for {n} rows leave a zero on the diagonal; relaxation divides by it",
+            header.entries
+        );
+        return Err(source.error(place, what));
+    }
+    let mirrored = header.symmetry != Symmetry::General;
+    let count = u128::from(header.entries) * if mirrored { 2 } else { 1 };
+    // Triplets, their sorted copy and the rows made from them live at once for a while.
+    source.check_memory(place, count * 44 + n as u128 * 24)?;
+    let mut triplets = Vec::with_capacity(header.entries.min(RESERVE_LIMIT) as usize);
+    coordinates(source, &mut lines, &header, |row, column, value| {
+        triplets.push((row, column, value));
+        if mirrored && row != column {
+            let mirror = if header.symmetry == Symmetry::Skew {
+                -value
+            } else {
+                value
+            };
+            triplets.push((column, row, mirror));
+        }
+    })?;
+    let csr = Csr::from_triplets(n, n, &triplets).expect("positions were checked line by line");
+    let repeated = triplets.len() - csr.stored();
+    let mut notes = Vec::new();
+    if repeated > 0 {
+        notes.push(format!(
+            "{}: {repeated} entries at repeated positions were summed",
+            source.file
+        ));
+    }
+    Ok(Loaded {
+        matrix: Matrix::Sparse(csr),
+        rhs: None,
+        notes,
+    })
+}
+
+/// Reads a vector of `expected` elements: n×1 or 1×n, array or coordinate.
+pub(super) fn vector(
+    source: &Source<'_>,
+    reader: impl Read,
+    expected: usize,
+) -> Result<Vec<f64>, ReadError> {
+    let mut lines = Lines::new(source, reader);
+    let header = header(&mut lines)?;
+    let (rows, columns) = (header.rows, header.columns);
+    if rows != 1 && columns != 1 {
+        return Err(lines.error(format!(
+            "{rows} x {columns} is no vector; accepted is n x 1"
+        )));
+    }
+    let length = rows.max(columns).min(rows.saturating_mul(columns));
+    check_length(
+        source,
+        usize::try_from(length).unwrap_or(usize::MAX),
+        expected,
+    )?;
+    if header.symmetry != Symmetry::General {
+        return Err(lines.error("a vector cannot be symmetric; accepted is general"));
+    }
+    if header.coordinate {
+        let mut values = vec![0.0; expected];
+        coordinates(source, &mut lines, &header, |row, column, value| {
+            values[row.max(column) as usize] += value;
+        })?;
+        return Ok(values);
+    }
+    let mut values = Vec::new();
+    array(source, &mut lines, header.entries, |value| {
+        values.push(value)
+    })?;
+    Ok(values)
+}
+
+/// The banner and the line of sizes.
+fn header<R: Read>(lines: &mut Lines<'_, R>) -> Result<Header, ReadError> {
+    let banner = lines.next()?.unwrap_or_default().to_ascii_lowercase();
+    let mut fields = words(&banner);
+    if fields.next() != Some(b"%%matrixmarket") {
+        return Err(lines.error(format!(
+            "the file does not begin with a Matrix Market banner; {ACCEPTED}"
+        )));
+    }
+    let mut field = |what: &str, accepted: &[&'static str]| {
+        let word = fields.next().unwrap_or_default();
+        let known = accepted
+            .iter()
+            .copied()
+            .find(|name| name.as_bytes() == word);
+        known.ok_or_else(|| {
+            lines.error(format!(
+                "the {what} {} is not supported; {ACCEPTED}",
+                shown(word)
+            ))
+        })
+    };
+    field("object", &["matrix"])?;
+    let coordinate = field("format", &["coordinate", "array"])? == "coordinate";
+    let pattern = field("kind of number", &["real", "double", "integer", "pattern"])? == "pattern";
+    let symmetry = match field("symmetry", &["general", "symmetric", "skew-symmetric"])? {
+        "general" => Symmetry::General,
+        "symmetric" => Symmetry::Symmetric,
+        _ => Symmetry::Skew,
+    };
+    if pattern && !coordinate {
+        return Err(lines
+            .error("an array cannot be a pattern; accepted is coordinate pattern, or array real"));
+    }
+    if !data_line(lines)? {
+        return Err(lines.error("the file ends before the line of sizes"));
+    }
+    let sizes: Vec<Option<u64>> = words(lines.current()).take(4).map(whole).collect();
+    match (coordinate, &sizes[..]) {
+        (true, &[Some(rows), Some(columns), Some(entries)]) => Ok(Header {
+            coordinate,
+            pattern,
+            symmetry,
+            rows,
+            columns,
+            entries,
+        }),
+        (false, &[Some(rows), Some(columns)]) => {
+            let all = u128::from(rows) * u128::from(columns);
+            let entries = match symmetry {
+                Symmetry::General => all,
+                Symmetry::Symmetric => (all + u128::from(rows)) / 2,
+                Symmetry::Skew => all.saturating_sub(u128::from(rows)) / 2,
+            };
+            Ok(Header {
+                coordinate,
+                pattern,
+                symmetry,
+                rows,
+                columns,
+                entries: entries.try_into().unwrap_or(u64::MAX),
+            })
+        }
+        (true, _) => {
+            Err(lines.error("the line of sizes is not 'rows columns entries' in whole numbers"))
+        }
+        (false, _) => Err(lines.error("the line of sizes is not 'rows columns' in whole numbers")),
+    }
+}
+
+/// Goes to the next line that is neither blank nor a comment; false at the end of the file.
+fn data_line<R: Read>(lines: &mut Lines<'_, R>) -> Result<bool, ReadError> {
+    while let Some(line) = lines.next()? {
+        if words(line).next().is_some_and(|word| word[0] != b'%') {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Reads the lines `row column [value]`; hands on 0-based positions that are within the matrix.
+fn coordinates<R: Read>(
+    source: &Source<'_>,
+    lines: &mut Lines<'_, R>,
+    header: &Header,
+    mut take: impl FnMut(u32, u32, f64),
+) -> Result<(), ReadError> {
+    refuse_too_many(source, lines, header.entries, LEAST_COORDINATE_BYTES)?;
+    for read in 0..header.entries {
+        if !data_line(lines)? {
+            return Err(truncated(lines, read, header.entries));
+        }
+        let line = lines.current();
+        let mut fields = words(line);
+        let row = fields.next().unwrap_or_default();
+        let column = fields.next().unwrap_or_default();
+        let value = if header.pattern {
+            Some(1.0)
+        } else {
+            fields.next().and_then(decimal)
+        };
+        let excess = fields.next().is_some();
+        match (whole(row), whole(column), value) {
+            (Some(row), Some(column), Some(value)) if !excess => {
+                let (rows, columns) = (header.rows, header.columns);
+                if row == 0 || column == 0 || row > rows || column > columns {
+                    let what = format!(
+                        "position ({row}, {column}) is outside; rows are 1 to {rows}, columns 1 to {columns}"
+                    );
+                    return Err(lines.error(what));
+                }
+                if !value.is_finite() {
+                    return Err(lines.error(format!(
+                        "the value is {value}; entries must be finite numbers"
+                    )));
+                }
+                // Both are at most the rows or columns, which fit 32 bits.
+                take((row - 1) as u32, (column - 1) as u32, value);
+            }
+            _ => {
+                let accepted = if header.pattern {
+                    "row column"
+                } else {
+                    "row column value"
+                };
+                let what = format!("{} is not '{accepted}'", shown(line));
+                return Err(lines.error(what));
+            }
+        }
+    }
+    refuse_excess(lines, header.entries)
+}
+
+/// Reads `entries` lines of one value each.
+fn array<R: Read>(
+    source: &Source<'_>,
+    lines: &mut Lines<'_, R>,
+    entries: u64,
+    mut take: impl FnMut(f64),
+) -> Result<(), ReadError> {
+    refuse_too_many(source, lines, entries, LEAST_ARRAY_BYTES)?;
+    for read in 0..entries {
+        if !data_line(lines)? {
+            return Err(truncated(lines, read, entries));
+        }
+        let line = lines.current();
+        let mut fields = words(line);
+        let value = fields.next().and_then(decimal);
+        match value {
+            Some(value) if fields.next().is_none() => {
+                if !value.is_finite() {
+                    return Err(lines.error(format!(
+                        "the value is {value}; entries must be finite numbers"
+                    )));
+                }
+                take(value);
+            }
+            _ => {
+                let what = format!("{} is not one number", shown(line));
+                return Err(lines.error(what));
+            }
+        }
+    }
+    refuse_excess(lines, entries)
+}
+
+/// Values of a square array in row-major order. The file has them column by column; of symmetric ones only the lower
+/// triangle, of skew-symmetric ones without the diagonal.
+fn square_array<R: Read>(
+    source: &Source<'_>,
+    lines: &mut Lines<'_, R>,
+    header: &Header,
+    n: usize,
+) -> Result<Vec<f64>, ReadError> {
+    let place = Place::Line(lines.number());
+    source.check_memory(place, n as u128 * n as u128 * 8)?;
+    refuse_too_many(source, lines, header.entries, LEAST_ARRAY_BYTES)?;
+    let below = usize::from(header.symmetry == Symmetry::Skew);
+    let general = header.symmetry == Symmetry::General;
+    // Grows with what arrives; only then spread over the whole square.
+    let mut read = Vec::with_capacity(header.entries.min(RESERVE_LIMIT) as usize);
+    array(source, lines, header.entries, |value| read.push(value))?;
+    if general {
+        super::npy::transpose_in_place(&mut read, n);
+        return Ok(read);
+    }
+    let mut values = vec![0.0; n * n];
+    let mut read = read.into_iter();
+    for column in 0..n {
+        for row in column + below..n {
+            let value = read.next().expect("as many values as the triangle has");
+            values[row * n + column] = value;
+            if row != column {
+                values[column * n + row] = if header.symmetry == Symmetry::Skew {
+                    -value
+                } else {
+                    value
+                };
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// Refuses a number of entries that the rest of the file cannot hold.
+fn refuse_too_many<R: Read>(
+    source: &Source<'_>,
+    lines: &Lines<'_, R>,
+    entries: u64,
+    least_bytes: u64,
+) -> Result<(), ReadError> {
+    // The last line may lack its end.
+    if entries.saturating_mul(least_bytes) > source.length.saturating_add(1) {
+        return Err(lines.error(format!(
+            "{entries} entries are announced, more than the file can hold; it is truncated or the line is wrong"
+        )));
+    }
+    Ok(())
+}
+
+fn truncated<R: Read>(lines: &Lines<'_, R>, read: u64, entries: u64) -> ReadError {
+    lines.error(format!("the file ends after {read} of {entries} entries; it is truncated or its line of sizes is wrong"))
+}
+
+fn refuse_excess<R: Read>(lines: &mut Lines<'_, R>, entries: u64) -> Result<(), ReadError> {
+    if data_line(lines)? {
+        return Err(lines.error(format!(
+            "more lines than the {entries} entries announced; the line of sizes is wrong"
+        )));
+    }
+    Ok(())
+}
