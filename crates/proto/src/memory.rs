@@ -1,7 +1,7 @@
 //! The program's budget: what arrived messages may take until the program is done with them.
 //!
 //! Invariant: `reserved` (messages arriving or waiting for their turn) plus `held` (delivered, not yet released) stays
-//! within the budget, but for one message that is admitted alone.
+//! within the budget; beside it there is at most one message that does not fit, `exceeding`.
 
 /// Charged per message beside its bytes, so that empty messages are not free.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
@@ -12,6 +12,8 @@ pub(crate) struct Memory {
     limit_bytes: usize,
     reserved_bytes: usize,
     held_bytes: usize,
+    /// Charge of the one message admitted beyond the budget; 0: none.
+    exceeding_bytes: usize,
 }
 
 fn charge(message_bytes: usize) -> usize {
@@ -25,6 +27,7 @@ impl Memory {
             limit_bytes,
             reserved_bytes: 0,
             held_bytes: 0,
+            exceeding_bytes: 0,
         }
     }
 
@@ -39,21 +42,24 @@ impl Memory {
     /// ever would stop the lane: it may exceed the budget once the program holds nothing and nobody else exceeds it.
     #[inline]
     pub(crate) fn admits(&self, bytes: usize, head: bool) -> bool {
-        if charge(bytes) <= self.free_bytes() {
-            return bytes <= self.limit_bytes;
-        }
-        let nobody_exceeds =
-            self.reserved_bytes == 0 || (head && self.reserved_bytes <= self.budget_bytes);
-        bytes <= self.limit_bytes && self.held_bytes == 0 && nobody_exceeds
+        bytes <= self.limit_bytes && (charge(bytes) <= self.free_bytes() || self.may_exceed(head))
+    }
+
+    fn may_exceed(&self, head: bool) -> bool {
+        self.exceeding_bytes == 0 && self.held_bytes == 0 && (head || self.reserved_bytes == 0)
     }
 
     /// Sets memory aside for a message that arrives in parts or waits for its turn.
     pub(crate) fn reserve(&mut self, bytes: usize, head: bool) -> bool {
-        let admitted = self.admits(bytes, head);
-        if admitted {
-            self.reserved_bytes += charge(bytes);
+        if !self.admits(bytes, head) {
+            return false;
         }
-        admitted
+        if charge(bytes) <= self.free_bytes() {
+            self.reserved_bytes += charge(bytes);
+        } else {
+            self.exceeding_bytes = charge(bytes);
+        }
+        true
     }
 
     /// A reserved message was delivered.
@@ -64,7 +70,12 @@ impl Memory {
 
     /// A reserved message will not be delivered.
     pub(crate) fn abandon(&mut self, bytes: usize) {
-        self.reserved_bytes = self.reserved_bytes.saturating_sub(charge(bytes));
+        // Two messages of the same size are worth the same: which of them exceeds does not matter.
+        if self.exceeding_bytes == charge(bytes) {
+            self.exceeding_bytes = 0;
+        } else {
+            self.reserved_bytes = self.reserved_bytes.saturating_sub(charge(bytes));
+        }
     }
 
     /// A message was delivered straight from its frame.
@@ -87,7 +98,7 @@ mod tests {
     fn one_large_message_is_admitted_alone() {
         let mut memory = Memory::new(1000, 5000);
         assert!(memory.reserve(4000, false));
-        assert!(!memory.reserve(10, false));
+        assert!(!memory.reserve(4000, true), "one exceeds already");
         memory.deliver_reserved(4000);
         assert!(!memory.reserve(10, true), "held by the program");
         memory.release(4000);

@@ -104,7 +104,8 @@ mod tests {
             assert!(buffer.capacity() >= capacity);
             let place = buffer.as_ptr();
             pool.put(buffer);
-            assert_eq!(pool.take(capacity).unwrap().as_ptr(), place);
+            let again = pool.take(capacity).unwrap();
+            assert_eq!(again.as_ptr(), place);
         }
     }
 }

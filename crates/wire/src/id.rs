@@ -60,7 +60,7 @@ impl Lane {
             DeliveryClass::Ordered => 0,
             DeliveryClass::Unordered => 0x80,
         };
-        Self(class | priority.0 << 5 | channel % Self::CHANNELS)
+        Self(class | (priority.0 << 5) | (channel % Self::CHANNELS))
     }
 
     /// Ordered, normal priority.
@@ -84,7 +84,7 @@ impl Lane {
 
     /// How urgent.
     pub const fn priority(self) -> Priority {
-        Priority(self.0 >> 5 & 3)
+        Priority((self.0 >> 5) & 3)
     }
 
     /// 0 to 31.

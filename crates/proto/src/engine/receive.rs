@@ -6,6 +6,7 @@ use crate::event::Event;
 use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
 use crate::peer::receive::{Refusal, Taken};
+use crate::peer::send::AckNews;
 use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, NodeId, flags};
@@ -58,6 +59,11 @@ impl Engine {
         )?;
         peer.last_heard = now;
         let delay = ACK_DELAY_UNIT.times(u64::from(data.ack_delay));
+        let news = AckNews {
+            ack: data.ack,
+            bitmap: &[],
+            delay,
+        };
         let Shared {
             pool,
             counters,
@@ -66,43 +72,34 @@ impl Engine {
         } = shared;
         let from = data.source;
         let done = |id| events.push_back(Event::Sent { peer: from, id });
-        if !peer
-            .send
-            .on_ack(now, data.ack, &[], delay, pool, counters, done)
-        {
+        if !peer.send.on_ack(now, &news, pool, counters, done) {
             return Err(Drop::Malformed);
         }
         peer.send.on_credit(data.credit);
         let size = peer.send.fragment_bytes;
-        let taken = peer
+        let (number, taken) = peer
             .receive
             .take(data, size, &mut shared.memory, &mut shared.pool);
+        let (more, busy) = (data.flags & flags::MORE != 0, data.flags & flags::BUSY != 0);
+        peer.receive.grant.urgency = (
+            data.lane.priority().get(),
+            peer.receive.remaining_bytes as u64,
+        );
+        if shared
+            .credit
+            .on_frame(from.0, &mut peer.receive.grant, number + 1, more, busy)
+        {
+            shared.credit.hungry = true;
+        }
         let result = match taken {
-            Ok((number, taken)) => {
-                let (more, busy) = (data.flags & flags::MORE != 0, data.flags & flags::BUSY != 0);
-                peer.receive.grant.urgency = (
-                    data.lane.priority().get(),
-                    peer.receive.remaining_bytes as u64,
-                );
-                if shared.credit.on_frame(
-                    data.source.0,
-                    &mut peer.receive.grant,
-                    number + 1,
-                    more,
-                    busy,
-                ) {
-                    shared.credit.hungry = true;
-                }
+            Taken::Refused(refusal) => Err(refusal.into()),
+            taken => {
                 deliver(peer, shared, data, taken, sink);
-                raise_credit(peer, shared);
                 peer.receive.await_ack(now);
                 Ok(())
             }
-            Err(Refusal::Duplicate) => Err(Drop::Duplicate),
-            Err(Refusal::Window) => Err(Drop::Window),
-            Err(Refusal::Memory) => Err(Drop::Memory),
-            Err(Refusal::Malformed) => Err(Drop::Malformed),
         };
+        raise_credit(peer, shared);
         notify_writable(peer, shared);
         if shared.credit.hungry {
             self.feed_hungry();
@@ -122,6 +119,11 @@ impl Engine {
         )?;
         peer.last_heard = now;
         let delay = Duration::from_micros(u64::from(ack.ack_delay_us)).min(Duration::from_secs(1));
+        let news = AckNews {
+            ack: ack.ack,
+            bitmap: ack.bitmap,
+            delay,
+        };
         let Shared {
             pool,
             counters,
@@ -130,10 +132,7 @@ impl Engine {
         } = shared;
         let from = ack.source;
         let done = |id| events.push_back(Event::Sent { peer: from, id });
-        if !peer
-            .send
-            .on_ack(now, ack.ack, ack.bitmap, delay, pool, counters, done)
-        {
+        if !peer.send.on_ack(now, &news, pool, counters, done) {
             return Err(Drop::Malformed);
         }
         peer.send.on_credit(ack.credit);
@@ -244,6 +243,17 @@ impl Engine {
     }
 }
 
+impl From<Refusal> for Drop {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Duplicate => Self::Duplicate,
+            Refusal::Window => Self::Window,
+            Refusal::Memory => Self::Memory,
+            Refusal::Malformed => Self::Malformed,
+        }
+    }
+}
+
 fn is_life(peer: &Peer, incarnation: u32) -> bool {
     peer.session
         .remote
@@ -291,7 +301,7 @@ fn deliver(
     let body = match taken {
         Taken::Frame => Body::Frame(data.payload),
         Taken::Whole(body) => Body::Whole(body),
-        Taken::Nothing => return,
+        Taken::Nothing | Taken::Refused(_) => return,
     };
     let (from, lane) = (data.source, data.lane);
     shared.counters.delivered_messages += 1;

@@ -49,13 +49,15 @@ pub(crate) enum Refusal {
     Malformed,
 }
 
-/// What a used data frame gives.
+/// What a data frame gives.
 pub(crate) enum Taken {
     /// Deliver its payload.
     Frame,
     /// Deliver this.
     Whole(Vec<u8>),
     Nothing,
+    /// Not used; its sender will try again, or need not.
+    Refused(Refusal),
 }
 
 impl Receive {
@@ -92,14 +94,14 @@ impl Receive {
         size: usize,
         memory: &mut Memory,
         pool: &mut Pool,
-    ) -> Result<(u64, Taken), Refusal> {
+    ) -> (u64, Taken) {
         let (offset, length) = (data.offset as usize, data.length as usize);
+        let number = expand(data.number, self.arrivals.next());
         if length > size && (offset % size != 0 || data.payload.len() != size.min(length - offset))
             || length <= size && data.payload.len() != length
         {
-            return Err(Refusal::Malformed);
+            return (self.arrivals.base(), Taken::Refused(Refusal::Malformed));
         }
-        let number = expand(data.number, self.arrivals.next());
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
         if data.floor_delta < u16::MAX {
             self.arrivals.raise_floor(
@@ -112,9 +114,9 @@ impl Receive {
             Arrival::New => {}
             Arrival::Duplicate => {
                 self.ack_now = true;
-                return Err(Refusal::Duplicate);
+                return (number, Taken::Refused(Refusal::Duplicate));
             }
-            Arrival::Beyond => return Err(Refusal::Window),
+            Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
         let lane = self.lane(data.lane);
         let fragment = Fragment {
@@ -135,13 +137,17 @@ impl Receive {
                 Taken::Nothing
             }
             Accepted::Duplicate => Taken::Nothing,
-            Accepted::Beyond => return Err(Refusal::Window),
-            Accepted::NoMemory => return Err(Refusal::Memory),
+            Accepted::Beyond => return (number, Taken::Refused(Refusal::Window)),
+            Accepted::NoMemory => {
+                // The sender must learn of its credit all the same: it may have no other frame to send.
+                self.ack_now = true;
+                return (number, Taken::Refused(Refusal::Memory));
+            }
         };
         let in_sequence = number == self.arrivals.next();
         self.arrivals.mark(number);
         self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
-        Ok((number, taken))
+        (number, taken)
     }
 
     fn set_remaining(&mut self, lane: Lane, bytes: usize) {

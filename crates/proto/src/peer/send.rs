@@ -116,6 +116,16 @@ pub(crate) struct NextFragment<'a> {
     pub(crate) probe: bool,
 }
 
+/// What an acknowledgement says, in whatever frame it came.
+pub(crate) struct AckNews<'a> {
+    /// Every number below has arrived or is no longer awaited; low 32 bits.
+    pub(crate) ack: u32,
+    /// Bit i: number `ack + i` has arrived.
+    pub(crate) bitmap: &'a [u8],
+    /// How long the peer held it back.
+    pub(crate) delay: Duration,
+}
+
 #[derive(Debug)]
 pub(crate) struct Send {
     /// Payload bytes of every fragment but the last; known with the session.
@@ -375,14 +385,13 @@ impl Send {
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
-        ack_low: u32,
-        bitmap: &[u8],
-        delay: Duration,
+        news: &AckNews<'_>,
         pool: &mut Pool,
         counters: &mut Counters,
         mut done: impl FnMut(SendId),
     ) -> bool {
-        let ack = expand(ack_low, self.base);
+        let AckNews { bitmap, delay, .. } = *news;
+        let ack = expand(news.ack, self.base);
         if ack > self.next || (bitmap.is_empty() && ack <= self.base) {
             return ack <= self.next;
         }
