@@ -1,0 +1,145 @@
+//! Steady traffic allocates nothing: neither per small message nor per fragment.
+#![allow(unsafe_code, reason = "a counting global allocator cannot be written without")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use tsumuji_proto::{
+    Body, Config, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload, Share, Sink,
+};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is passed on to `System` unchanged, which upholds the contract; counting touches only a
+// thread-local without destructor, which allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are `System`'s.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Counts messages, and gives assembled ones back for the pool.
+#[derive(Default)]
+struct Counter {
+    messages: usize,
+    bytes: usize,
+    whole: Option<Vec<u8>>,
+}
+
+impl Sink for Counter {
+    fn message(&mut self, delivery: Delivery<'_>) {
+        self.messages += 1;
+        self.bytes += delivery.body.bytes().len();
+        if let Body::Whole(body) = delivery.body {
+            self.whole = Some(body);
+        }
+    }
+
+    fn share(&mut self, _share: Share<'_>) {}
+}
+
+struct Pair {
+    engines: [Engine; 2],
+    now: Instant,
+    slot: Box<[u8]>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let now = Instant::from_nanos(0);
+        let engines = [0, 1].map(|me| {
+            let mut engine = Engine::new(Config {
+                me: NodeId(me),
+                incarnation: 1 + u32::from(me),
+                seed: 1,
+                frame_bytes: 4096,
+                receive_frames: 256,
+                budget_bytes: 64 << 20,
+                message_limit_bytes: 64 << 20,
+                send_queue_bytes: 64 << 20,
+                keep_alive: Duration::from_secs(1),
+                dead_after: Duration::from_secs(10),
+            });
+            engine.add_peer(now, NodeId(1 - me));
+            engine
+        });
+        let mut pair = Self { engines, now, slot: vec![0; 4096].into_boxed_slice() };
+        for _ in 0..10 {
+            pair.turn(&mut Counter::default());
+        }
+        assert!(pair.engines[0].is_up(NodeId(1)) && pair.engines[1].is_up(NodeId(0)));
+        pair
+    }
+
+    /// Each engine writes all it may; the other takes it.
+    fn turn(&mut self, counter: &mut Counter) {
+        self.now = self.now + Duration::from_micros(100);
+        for from in 0..2 {
+            self.engines[from].handle_timeout(self.now);
+            while let Some(to) = self.engines[from].next_destination(self.now) {
+                assert_eq!(to, Destination::Peer(NodeId(1 - from as u16)));
+                let bytes = self.engines[from].write_frame(self.now, to, &mut self.slot);
+                let receiver = &mut self.engines[1 - from];
+                let before = (counter.messages, counter.bytes);
+                receiver.handle_frame(self.now, &self.slot[..bytes], counter);
+                if counter.messages > before.0 {
+                    receiver.release(NodeId(from as u16), counter.bytes - before.1);
+                }
+                if let Some(body) = counter.whole.take() {
+                    receiver.recycle(body);
+                }
+            }
+            while self.engines[from].poll_event().is_some() {}
+        }
+    }
+
+    fn send(&mut self, message: &[u8]) {
+        let payload = Payload::Copied(message);
+        self.engines[0].submit(self.now, NodeId(1), Lane::ordered(0), payload, false).unwrap();
+    }
+}
+
+fn allocations_of(rounds: usize, message: &[u8], per_round: usize) -> u64 {
+    let mut pair = Pair::new();
+    let mut counter = Counter::default();
+    for _ in 0..20 {
+        (0..per_round).for_each(|_| pair.send(message));
+        (0..20).for_each(|_| pair.turn(&mut counter));
+    }
+    let warm = counter.messages;
+    assert_eq!(warm, 20 * per_round);
+    let before = ALLOCATIONS.with(Cell::get);
+    for _ in 0..rounds {
+        (0..per_round).for_each(|_| pair.send(message));
+        (0..20).for_each(|_| pair.turn(&mut counter));
+    }
+    let after = ALLOCATIONS.with(Cell::get);
+    assert_eq!(counter.messages - warm, rounds * per_round);
+    after - before
+}
+
+/// Small messages, one frame each.
+#[test]
+fn small_messages_allocate_nothing() {
+    assert_eq!(allocations_of(500, b"8 bytes!", 10), 0);
+}
+
+/// A megabyte is some 260 frames.
+#[test]
+fn fragments_allocate_nothing() {
+    assert_eq!(allocations_of(20, &vec![7; 1 << 20], 1), 0);
+}
