@@ -1,8 +1,8 @@
 //! What the net runs: the production engine, or a stand-in when the net itself is under test.
 
 use tsumuji_proto::{
-    Config, Destination, Duration, Event, Flow, Instant, Lane, NodeId, Payload, SendId, Sink,
-    SubmitError,
+    Config, Destination, Duration, Engine, Event, Flow, Instant, Lane, NodeId, Payload, SendId,
+    Sink, SubmitError,
 };
 
 /// The engine as the net drives it. Every function means what the engine's own function of that name means.
@@ -60,5 +60,74 @@ pub fn config() -> Config {
         send_queue_bytes: 8 << 20,
         keep_alive: Duration::from_millis(20),
         dead_after: Duration::from_millis(100),
+    }
+}
+
+impl Machine for Engine {
+    fn new(config: Config) -> Self {
+        Self::new(config)
+    }
+    fn add_peer(&mut self, now: Instant, peer: NodeId) {
+        self.add_peer(now, peer);
+    }
+    fn revive_peer(&mut self, now: Instant, peer: NodeId) {
+        self.revive_peer(now, peer);
+    }
+    fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
+        self.handle_frame(now, frame, sink);
+    }
+    fn submit(
+        &mut self,
+        now: Instant,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        self.submit(now, to, lane, payload, notify)
+    }
+    fn submit_share(
+        &mut self,
+        to: Destination,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<(), SubmitError> {
+        self.submit_share(to, port, epoch, lap, start, payload)
+    }
+    fn next_destination(&mut self, now: Instant) -> Option<Destination> {
+        self.next_destination(now)
+    }
+    fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize {
+        self.write_frame(now, to, slot)
+    }
+    fn defer(&mut self, to: Destination) {
+        self.defer(to);
+    }
+    fn handle_timeout(&mut self, now: Instant) {
+        self.handle_timeout(now);
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.poll_timeout()
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        self.poll_event()
+    }
+    fn flow(&self, peer: NodeId) -> Option<Flow> {
+        self.flow(peer)
+    }
+    fn release(&mut self, peer: NodeId, bytes: usize) {
+        self.release(peer, bytes);
+    }
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        self.recycle(buffer);
+    }
+    fn buffer(&mut self, capacity: usize) -> Vec<u8> {
+        self.buffer(capacity)
+    }
+    fn close(&mut self, now: Instant) {
+        self.close(now);
     }
 }

@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::oracle::Oracle;
 use crate::rng::{Rng, SEED_VARIABLE, Seed, mix};
 use crate::switch::{Medium, Switch, Traffic};
-use tsumuji_proto::{Duration, Instant, NodeId};
+use tsumuji_proto::{Duration, Engine, Instant, NodeId};
 
 /// Virtual time a `run_until…` may take before it counts as stuck: many times every timeout of an engine.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ const IDLE_LOOK_NS: u64 = 50_000;
 
 /// Many engines on a simulated switch.
 #[derive(Debug)]
-pub struct Net<E: Machine> {
+pub struct Net<E: Machine = Engine> {
     seed: Seed,
     medium: Medium,
     switch: Switch,

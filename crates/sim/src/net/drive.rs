@@ -85,6 +85,7 @@ impl<E: Machine> Net<E> {
         self.oracle.born(node, life);
     }
 
+    /// As a real driver does it: all members are added before the first frame leaves.
     pub(super) fn add_peer(&mut self, node: NodeId, peer: NodeId) {
         let now = self.now();
         let host = self.host_mut(node);
@@ -92,7 +93,7 @@ impl<E: Machine> Net<E> {
         if let Some(engine) = host.engine.as_mut() {
             engine.add_peer(now, peer);
         }
-        self.pump(node);
+        self.plan_transmit(node, now);
     }
 
     fn receive(&mut self, node: NodeId) {

@@ -14,6 +14,13 @@ use crate::timeline::Timeline;
 use crate::wires::{Conditions, Damage, Port};
 use tsumuji_proto::{Config, Duration, NodeId};
 
+impl Net {
+    /// An empty net that runs the production engine: 10 µs of delay, no losses, no limits.
+    pub fn new(seed: Seed) -> Self {
+        Self::with_machine(seed)
+    }
+}
+
 impl<E: Machine> Net<E> {
     /// An empty net that runs `E`: 10 µs of delay, no losses, no limits.
     pub fn with_machine(seed: Seed) -> Self {
