@@ -1,1 +1,59 @@
-//! See docs.
+//! Endpoints: one engine over one link, and how the processes of a cluster find each other.
+//!
+//! A program opens an [`Endpoint`] and sends messages, takes them one by one or in a [`Handler`], and publishes best-effort
+//! shares. Two endpoints over shared memory, in two threads:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+//! use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options};
+//!
+//! let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
+//! let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
+//!     let link = Shm::attach(&job, id)?;
+//!     Ok(Endpoint::new(link, Membership::local(NodeId(id), 2), Options::default())?)
+//! };
+//! let (mut a, mut b) = (open(0)?, open(1)?);
+//! let there = std::thread::spawn(move || b.recv(Duration::from_secs(5)).map(|message| message.map(|m| m.body)));
+//! a.send(NodeId(1), Lane::ordered(0), b"hello")?;
+//! a.flush(Duration::from_secs(5))?;
+//! assert_eq!(there.join().unwrap()?.as_deref(), Some(&b"hello"[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Rooms: `endpoint` is what programs call; `drive` is the loop that joins engine and link; `inbox` and `peers` keep what
+//! programs ask for later; `idle` decides between spinning, yielding and sleeping; `table` binds ids to addresses;
+//! [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
+//! purpose: what happens on the wire (`tsumuji_proto`), and how frames move (`tsumuji_link`).
+
+pub mod any_link;
+pub mod bootstrap;
+mod clock;
+mod cluster;
+mod drive;
+mod endpoint;
+mod error;
+mod handler;
+mod idle;
+mod inbox;
+mod membership;
+mod options;
+mod peers;
+mod sys;
+mod table;
+
+pub use any_link::{AnyLink, LinkSpec, LinkSpecError};
+pub use bootstrap::{
+    LaunchError, LaunchSpec, Launcher, Progress, WorkerExit, WorkerFailure, endpoint_from_env,
+    report_error,
+};
+pub use cluster::{ClusterFile, ClusterFileError};
+pub use endpoint::{Counters, Endpoint};
+pub use error::{EndpointError, OpenError, RecvError, SendError};
+pub use handler::Handler;
+pub use inbox::Message;
+pub use membership::{Member, Membership};
+pub use options::{IdlePolicy, Options};
+pub use tsumuji_link::impair::ImpairConfig;
+pub use tsumuji_link::{Link, LinkAddr};
+pub use tsumuji_proto::{Body, DeliveryClass, Flow, Lane, NodeId, Priority, SendId, Share};

@@ -1,0 +1,184 @@
+//! How a worker ended or failed, in words that name it.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use tsumuji_proto::NodeId;
+
+/// A worker's process has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerExit {
+    /// Its node.
+    pub node: NodeId,
+    /// As the table names it: `worker 2`.
+    pub name: String,
+    /// Of its process.
+    pub pid: u32,
+    /// As the kernel reported it.
+    pub status: ExitStatus,
+    /// What it said of itself before it ended, if anything.
+    pub reported: Option<String>,
+}
+
+impl WorkerExit {
+    /// It exited with code 0.
+    pub fn success(&self) -> bool {
+        self.status.success()
+    }
+}
+
+impl std::fmt::Display for WorkerExit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (pid {}) ", self.name, self.pid)?;
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => write!(f, "exited with code {code}")?,
+            (None, Some(signal)) => write!(
+                f,
+                "died: killed by signal {signal} ({})",
+                signal_name(signal)
+            )?,
+            (None, None) => write!(f, "died: {}", self.status)?,
+        }
+        match &self.reported {
+            Some(text) => write!(f, ": {text}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why the whole run has failed: the first worker that did.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerFailure {
+    /// Its program could not be executed.
+    #[error("{name} could not start: cannot run `{program}`: {reason}")]
+    CouldNotStart {
+        /// Its node.
+        node: NodeId,
+        /// As the table names it.
+        name: String,
+        /// What was to be run.
+        program: String,
+        /// The kernel's answer.
+        reason: String,
+    },
+    /// It runs, but does not join.
+    #[error("{name} (pid {pid}) did not report within {} s: its program must open an endpoint (`endpoint_from_env`), or it takes longer to start than it may", after.as_secs_f64())]
+    NotReported {
+        /// Its node.
+        node: NodeId,
+        /// As the table names it.
+        name: String,
+        /// Of its process.
+        pid: u32,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// It ended with an error, by a signal, or before it joined.
+    #[error("{exit}{}", if *early { " (before it joined the others, which wait for it)" } else { "" })]
+    Ended {
+        /// How.
+        exit: WorkerExit,
+        /// Others, or the launcher, were waiting for it to join.
+        early: bool,
+    },
+    /// It said that it cannot go on, and has not ended yet.
+    #[error("{name} (pid {pid}) failed: {message}")]
+    Reported {
+        /// Its node.
+        node: NodeId,
+        /// As the table names it.
+        name: String,
+        /// Of its process.
+        pid: u32,
+        /// In its own words.
+        message: String,
+    },
+}
+
+impl WorkerFailure {
+    /// Which node failed.
+    pub fn node(&self) -> NodeId {
+        match self {
+            Self::CouldNotStart { node, .. }
+            | Self::NotReported { node, .. }
+            | Self::Reported { node, .. } => *node,
+            Self::Ended { exit, .. } => exit.node,
+        }
+    }
+}
+
+/// `SIGKILL` for 9; what has no name here is a real-time signal.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGSYS => "SIGSYS",
+        _ => "another signal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(raw: i32, reported: Option<&str>) -> WorkerExit {
+        WorkerExit {
+            node: NodeId(2),
+            name: "worker 2".into(),
+            pid: 4711,
+            status: ExitStatus::from_raw(raw),
+            reported: reported.map(String::from),
+        }
+    }
+
+    /// The line names worker, process, and signal or code with its reason.
+    #[test]
+    fn lines_name_worker_and_cause() {
+        assert_eq!(
+            exit(9, None).to_string(),
+            "worker 2 (pid 4711) died: killed by signal 9 (SIGKILL)"
+        );
+        assert_eq!(
+            exit(3 << 8, Some("x.mtx: no such file")).to_string(),
+            "worker 2 (pid 4711) exited with code 3: x.mtx: no such file"
+        );
+        let early = WorkerFailure::Ended {
+            exit: exit(0, None),
+            early: true,
+        };
+        let line = early.to_string();
+        assert!(
+            line.starts_with("worker 2 (pid 4711) exited with code 0 (before it joined the others"),
+            "{line}"
+        );
+        let late = WorkerFailure::NotReported {
+            node: NodeId(3),
+            name: "worker 3".into(),
+            pid: 5,
+            after: Duration::from_secs(10),
+        };
+        assert!(
+            late.to_string()
+                .starts_with("worker 3 (pid 5) did not report within 10 s"),
+            "{late}"
+        );
+        assert_eq!(late.node(), NodeId(3));
+    }
+}

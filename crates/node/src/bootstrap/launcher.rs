@@ -1,0 +1,336 @@
+//! The parent's side: starts the processes of one host, and knows which of them failed.
+//!
+//! Called by programs that spread their work (`solve`) and by `tsumuji launch`. Signals to the parent (Ctrl-C) are the
+//! caller's: workers run in process groups of their own, so the terminal's interrupt reaches only the parent, which then
+//! calls [`Launcher::shutdown`].
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::EventfdFlags;
+use tsumuji_link::shm::{ShmConfig, ShmCreateError, ShmJob};
+use tsumuji_proto::NodeId;
+
+use super::exit::{WorkerExit, WorkerFailure};
+use super::keeper::{Keeper, Order, Shared};
+use super::rendezvous::{self, MAX_NODES, TableEntry};
+use super::{ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
+use crate::any_link::{AnyLink, Base, LinkSpec};
+use crate::endpoint::Endpoint;
+use crate::error::OpenError;
+use crate::membership::Membership;
+use crate::options::Options;
+use tsumuji_link::impair::ImpairConfig;
+
+/// Workers that do not react to TERM within this are killed when a launcher is dropped.
+const DROP_GRACE: Duration = Duration::from_millis(500);
+
+/// What is to be started.
+#[derive(Debug, Clone)]
+pub struct LaunchSpec {
+    /// Processes to spawn.
+    pub nodes: usize,
+    /// The parent takes part as node 0 and the children are 1 to `nodes`; otherwise they are 0 to `nodes` − 1.
+    pub with_self: bool,
+    /// How they reach each other. `udp:ADDRESS:PORT`: node *i* takes `PORT` + *i*.
+    pub link: LinkSpec,
+    /// Program and arguments; the same for all.
+    pub command: Vec<OsString>,
+    /// Workers are named by it and their node's number: `worker 2`.
+    pub name_prefix: String,
+    /// The parent's own name in the table, where it takes part.
+    pub self_name: String,
+    /// Environment of every child, beside what the rendezvous needs.
+    pub env: Vec<(OsString, OsString)>,
+    /// A worker must have reported this long after somebody began to wait for it.
+    pub join_timeout: Duration,
+}
+
+impl LaunchSpec {
+    /// `nodes` processes of `command` over shared memory, without the parent.
+    pub fn new<S: Into<OsString>>(nodes: usize, command: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            nodes,
+            with_self: false,
+            link: LinkSpec::Shm,
+            command: command.into_iter().map(Into::into).collect(),
+            name_prefix: "worker".to_owned(),
+            self_name: "launcher".to_owned(),
+            env: Vec::new(),
+            join_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why nothing was started. What had been started is gone again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// Zero or too many.
+    #[error("{nodes} processes asked for; accepted are 1 to {limit}")]
+    Nodes {
+        /// Asked for.
+        nodes: usize,
+        /// The most there can be.
+        limit: usize,
+    },
+    /// `LaunchSpec::command` is empty.
+    #[error("no program was given to launch")]
+    NoCommand,
+    /// The ports counted up from the given one do not exist.
+    #[error("link `{link}` leaves no room for {nodes} ports (the highest is 65535)")]
+    Ports {
+        /// As given.
+        link: LinkSpec,
+        /// One port each.
+        nodes: usize,
+    },
+    /// A worker could not start.
+    #[error(transparent)]
+    Worker(#[from] WorkerFailure),
+    /// The shared memory cannot be made.
+    #[error("cannot make the shared memory: {0}")]
+    Memory(#[from] ShmCreateError),
+    /// The parent's own place cannot be taken.
+    #[error("cannot open the link: {0}")]
+    Open(Box<OpenError>),
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which step.
+        what: &'static str,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+}
+
+impl From<OpenError> for LaunchError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(Box::new(error))
+    }
+}
+
+/// How the run stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// Workers run and none has failed.
+    Running,
+    /// All have ended, each with exit code 0.
+    Finished,
+    /// This one failed first.
+    Failed(WorkerFailure),
+}
+
+/// Processes of one host that were started together; they end with it.
+#[derive(Debug)]
+pub struct Launcher {
+    shared: Arc<Shared>,
+    wake: Arc<OwnedFd>,
+    keeper: Option<JoinHandle<()>>,
+    /// What the parent's own endpoint is made of, until it is asked for.
+    own: Option<Base>,
+}
+
+impl Launcher {
+    /// Makes the job and spawns the workers; returns as soon as all processes run.
+    pub fn start(spec: LaunchSpec) -> Result<Self, LaunchError> {
+        let first = usize::from(spec.with_self);
+        let total = spec.nodes.saturating_add(first);
+        if spec.nodes == 0 || total > MAX_NODES {
+            return Err(LaunchError::Nodes {
+                nodes: spec.nodes,
+                limit: MAX_NODES - first,
+            });
+        }
+        if spec.command.is_empty() {
+            return Err(LaunchError::NoCommand);
+        }
+        if let LinkSpec::Udp(Some(addr)) = spec.link
+            && addr.port() != 0
+            && usize::from(addr.port()) + total > usize::from(u16::MAX) + 1
+        {
+            return Err(LaunchError::Ports {
+                link: spec.link,
+                nodes: total,
+            });
+        }
+        let io = |what| move |source| LaunchError::Io { what, source };
+        let name = rendezvous::random_name().map_err(io("random name"))?;
+        let listener = rendezvous::listen(&name).map_err(io("rendezvous socket"))?;
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = Arc::new(wake.map_err(|error| io("eventfd")(error.into()))?);
+
+        let memory = match spec.link {
+            LinkSpec::Shm => Some(ShmJob::create(total, ShmConfig::for_nodes(total))?),
+            LinkSpec::Udp(_) => None,
+        };
+        let own = match (&memory, spec.with_self) {
+            (_, false) => None,
+            (Some(memory), true) => Some(Base::attach(memory.as_fd(), 0)?),
+            (None, true) => Some(Base::bind(udp_bind_addr(&spec.link, 0))?),
+        };
+        let own_entry = own.as_ref().map(|base| TableEntry {
+            name: spec.self_name.clone(),
+            addr: base.inet_addr(),
+        });
+
+        let orders = (first..total)
+            .map(|node| order(&spec, node, total, &name))
+            .collect();
+        let keeper = Keeper::new(listener, memory, own_entry, spec.join_timeout);
+        let shared = Arc::new(Shared::default());
+        let thread = {
+            let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
+            let thread = std::thread::Builder::new().name("tsumuji-keeper".to_owned());
+            thread
+                .spawn(move || keeper.run(orders, &wake, &shared))
+                .map_err(io("start a thread"))?
+        };
+        let launcher = Self {
+            shared,
+            wake,
+            keeper: Some(thread),
+            own,
+        };
+        let failure = launcher
+            .shared
+            .wait(None, |state| state.spawned)
+            .failure
+            .clone();
+        match failure {
+            // Dropping `launcher` ends those that run.
+            Some(failure @ WorkerFailure::CouldNotStart { .. }) => Err(failure.into()),
+            // One that ended meanwhile is for `check` and `wait` to tell.
+            _ => Ok(launcher),
+        }
+    }
+
+    /// The parent's own endpoint (`LaunchSpec::with_self`), once all workers have reported. Once only.
+    pub fn endpoint(
+        &mut self,
+        options: Options,
+        impair: Option<ImpairConfig>,
+        capture: Option<&Path>,
+    ) -> Result<Endpoint<AnyLink>, OpenError> {
+        let base = self.own.take().ok_or(OpenError::NotAMember)?;
+        self.shared.lock().waiting = true;
+        self.wake_keeper();
+        let members = {
+            let done = |state: &super::keeper::State| {
+                state.table.is_some() || state.failure.is_some() || state.finished
+            };
+            let mut state = self.shared.wait(None, done); // bounded by the keeper's join timeout
+            state.waiting = false;
+            match (&state.table, &state.failure) {
+                (Some(table), _) => table.clone(),
+                (None, Some(failure)) => return Err(OpenError::Worker(failure.clone())),
+                // All had ended, and well, before we began to wait.
+                (None, None) => {
+                    let first = state.exits.first().cloned();
+                    return Err(first.map_or(OpenError::Abandoned, |exit| {
+                        OpenError::Worker(WorkerFailure::Ended { exit, early: true })
+                    }));
+                }
+            }
+        };
+        let membership = Membership::from_table(NodeId(0), members);
+        let link = AnyLink::open(base, impair, capture)?;
+        Endpoint::new(link, membership, options)
+    }
+
+    /// The first worker that died or could not join, if any. Never waits.
+    pub fn check(&mut self) -> Option<WorkerFailure> {
+        self.shared.lock().failure.clone()
+    }
+
+    /// Waits until a worker fails, or all have ended, or `timeout` has passed.
+    pub fn wait(&mut self, timeout: Duration) -> Progress {
+        let deadline = Instant::now().checked_add(timeout);
+        let state = self
+            .shared
+            .wait(deadline, |state| state.failure.is_some() || state.finished);
+        match (&state.failure, state.finished) {
+            (Some(failure), _) => Progress::Failed(failure.clone()),
+            (None, true) => Progress::Finished,
+            (None, false) => Progress::Running,
+        }
+    }
+
+    /// Waits until all workers have ended, well or not, or `timeout` has passed. Returns those that have.
+    pub fn wait_all(&mut self, timeout: Duration) -> Vec<WorkerExit> {
+        let deadline = Instant::now().checked_add(timeout);
+        self.shared
+            .wait(deadline, |state| state.finished)
+            .exits
+            .clone()
+    }
+
+    /// Workers that have ended so far.
+    pub fn exits(&self) -> Vec<WorkerExit> {
+        self.shared.lock().exits.clone()
+    }
+
+    /// Node and process of every worker that was spawned.
+    pub fn pids(&self) -> Vec<(NodeId, u32)> {
+        self.shared.lock().pids.clone()
+    }
+
+    /// TERM to every worker that still runs, KILL after `grace`; returns when all are reaped. Harmless if repeated.
+    pub fn shutdown(&mut self, grace: Duration) {
+        self.shared.lock().stop.get_or_insert(grace);
+        self.wake_keeper();
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join(); // a keeper that panicked has taken its children with it
+        }
+    }
+
+    fn wake_keeper(&self) {
+        let _ = rustix::io::write(self.wake.as_fd(), &1_u64.to_ne_bytes()); // fails only when it is awake already
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.shutdown(DROP_GRACE);
+    }
+}
+
+/// Where node `index` of a launch over UDP binds: loopback unless an address is given, ports counted up from the given one.
+pub(super) fn udp_bind_addr(link: &LinkSpec, index: u16) -> SocketAddr {
+    match link {
+        LinkSpec::Udp(Some(addr)) if addr.port() != 0 => {
+            SocketAddr::new(addr.ip(), addr.port().saturating_add(index))
+        }
+        LinkSpec::Udp(Some(addr)) => *addr,
+        LinkSpec::Udp(None) | LinkSpec::Shm => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+    }
+}
+
+fn order(spec: &LaunchSpec, node: usize, total: usize, rendezvous: &str) -> Order {
+    let node = NodeId(u16::try_from(node).unwrap_or(u16::MAX)); // `MAX_NODES` is far below
+    let mut command = Command::new(&spec.command[0]);
+    command.args(&spec.command[1..]);
+    command.envs(spec.env.iter().map(|(key, value)| (key, value)));
+    command.env(ENV_RENDEZVOUS, rendezvous);
+    command.env(ENV_NODE, node.0.to_string());
+    command.env(ENV_NODES, total.to_string());
+    command.env(ENV_LINK, spec.link.to_string());
+    // A group of its own: everything it starts can be ended with it. Such a group may not read the terminal.
+    command.process_group(0).stdin(Stdio::null());
+    Order {
+        node,
+        name: format!("{} {}", spec.name_prefix, node.0),
+        command,
+    }
+}
+
+#[cfg(test)]
+#[path = "launcher_tests.rs"]
+mod tests;

@@ -1,0 +1,32 @@
+//! How the processes of a cluster find each other.
+//!
+//! On one host a [`Launcher`] starts them and passes the table of addresses (and the shared memory) over a UNIX socket; each
+//! opens its endpoint by [`endpoint_from_env`]. On several hosts a cluster file says where everybody is
+//! ([`ClusterFile`](crate::ClusterFile)), and whoever starts the processes sets `TSUMUJI_CLUSTER` and `TSUMUJI_NODE`.
+
+mod exit;
+mod keeper;
+mod launcher;
+pub(crate) mod rendezvous;
+mod worker;
+
+pub use exit::{WorkerExit, WorkerFailure};
+pub use launcher::{LaunchError, LaunchSpec, Launcher, Progress};
+pub use worker::{endpoint_from_env, report_error, was_launched};
+
+/// Name of the rendezvous socket. Set by the launcher.
+pub const ENV_RENDEZVOUS: &str = "TSUMUJI_RENDEZVOUS";
+/// Number of this node. Set by the launcher, or by the user beside `TSUMUJI_CLUSTER`.
+pub const ENV_NODE: &str = "TSUMUJI_NODE";
+/// Number of nodes. Set by the launcher.
+pub const ENV_NODES: &str = "TSUMUJI_NODES";
+/// The link, as users write it. Set by the launcher.
+pub const ENV_LINK: &str = "TSUMUJI_LINK";
+/// Path of a cluster file, instead of a launcher.
+pub const ENV_CLUSTER: &str = "TSUMUJI_CLUSTER";
+/// Seed of random choices (a number); each node mixes in its own.
+pub const ENV_SEED: &str = "TSUMUJI_SEED";
+/// Fraction of received frames to drop on purpose, 0 to 1.
+pub const ENV_LOSS: &str = "TSUMUJI_LOSS";
+/// Path of a capture file; the node's number is put before its extension.
+pub const ENV_CAPTURE: &str = "TSUMUJI_CAPTURE";

@@ -1,0 +1,345 @@
+//! Where the processes of one host meet: an abstract UNIX socket of packets, and the few messages that pass over it.
+//!
+//! Called by `keeper` (the launcher's side) and `worker`. A worker says hello with its address; once all have, the launcher
+//! answers each with the whole table, and with the shared-memory descriptor where the link is `shm`. A worker that fails
+//! says why. The connection stays open for the worker's life.
+//!
+//! Everything read here may come from any process of the same user: sizes are bounded, nothing panics. Processes of other
+//! users are turned away by the kernel's word (`SO_PEERCRED`).
+
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use serde::{Deserialize, Serialize};
+
+/// Spoken by both sides; a worker of another version is refused with a message that says so.
+pub(crate) const VERSION: u32 = 1;
+
+/// Processes of one launch, the launcher included: a table of them fits one packet with room to spare.
+pub(crate) const MAX_NODES: usize = 1024;
+
+/// Largest packet either side reads: a table of `MAX_NODES` entries of about 90 bytes.
+const MAX_PACKET_BYTES: usize = 128 * 1024;
+
+/// Of an error text that a worker reports; the rest is cut.
+const MAX_ERROR_BYTES: usize = 4096;
+
+/// Connections waiting to be accepted: every worker may call at once.
+const BACKLOG: i32 = MAX_NODES as i32;
+
+/// What a worker says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum FromWorker {
+    /// It runs, and this is where frames reach it (nothing for shared memory: there the node's number is its address).
+    Hello {
+        version: u32,
+        node: u16,
+        pid: u32,
+        addr: Option<SocketAddr>,
+    },
+    /// It cannot go on.
+    Failed { node: u16, error: String },
+}
+
+/// What the launcher answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum FromLauncher {
+    /// All have reported: every node in order of its id.
+    Table { members: Vec<TableEntry> },
+    /// This worker is not taken.
+    Refused { reason: String },
+}
+
+/// One node of the table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TableEntry {
+    pub(crate) name: String,
+    pub(crate) addr: Option<SocketAddr>,
+}
+
+/// Random 64-bit numbers from the kernel: rendezvous names, incarnations.
+pub(crate) fn random_u64() -> io::Result<u64> {
+    let mut bytes = [0_u8; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// A name that nobody else guesses or takes.
+pub(crate) fn random_name() -> io::Result<String> {
+    Ok(format!(
+        "tsumuji-{:016x}{:016x}",
+        random_u64()?,
+        random_u64()?
+    ))
+}
+
+/// Opens the launcher's side under `name`.
+pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
+    let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    rustix::net::bind(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Takes one waiting connection of our own user; others are closed. `None`: none waits.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    loop {
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(connection) if is_own_user(connection.as_fd()) => return Ok(Some(connection)),
+            Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Opens a worker's side.
+pub(crate) fn connect(name: &str) -> io::Result<OwnedFd> {
+    let socket = socket(SocketFlags::CLOEXEC)?;
+    rustix::net::connect(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    if !is_own_user(socket.as_fd()) {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the launcher belongs to another user",
+        ));
+    }
+    Ok(socket)
+}
+
+fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
+fn is_own_user(connection: BorrowedFd<'_>) -> bool {
+    rustix::net::sockopt::socket_peercred(connection)
+        .is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+/// Sends one message, and a descriptor with it if given. Never waits.
+pub(crate) fn send(
+    connection: BorrowedFd<'_>,
+    message: &impl Serialize,
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::Error::other("no room for the descriptor"));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(connection, &[IoSlice::new(&bytes)], &mut control, flags)?;
+    Ok(())
+}
+
+/// What came over a connection.
+#[derive(Debug)]
+pub(crate) enum Received<M> {
+    /// A message, and the descriptor that came with it.
+    Message(M, Option<OwnedFd>),
+    /// A packet that is none of ours: too long, or not understood.
+    Garbage,
+    /// Nothing now.
+    Nothing,
+    /// The other side is gone.
+    Closed,
+}
+
+/// Reads one packet if there is one. Never waits.
+pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
+    connection: BorrowedFd<'_>,
+) -> io::Result<Received<M>> {
+    let mut packet = vec![0_u8; MAX_PACKET_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let result = rustix::net::recvmsg(
+        connection,
+        &mut [IoSliceMut::new(&mut packet)],
+        &mut control,
+        flags,
+    );
+    let header = match result {
+        Ok(header) => header,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Received::Nothing),
+        Err(rustix::io::Errno::CONNRESET) => return Ok(Received::Closed),
+        Err(error) => return Err(error.into()),
+    };
+    let mut fd = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            fd = fds.last(); // more than one never fits `space`; each taken here is closed when dropped
+        }
+    }
+    if header.bytes == 0 {
+        return Ok(Received::Closed);
+    }
+    if header
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
+        return Ok(Received::Garbage);
+    }
+    Ok(match serde_json::from_slice(&packet[..header.bytes]) {
+        Ok(message) => Received::Message(message, fd),
+        Err(_) => Received::Garbage,
+    })
+}
+
+/// A reported error as it may be shown: one line, no control characters, bounded.
+pub(crate) fn presentable(error: &str) -> String {
+    let line = error
+        .split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    let mut text: String = line
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let mut end = text.len().min(MAX_ERROR_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let name = random_name().expect("random");
+        let listener = listen(&name).expect("listen");
+        let worker = connect(&name).expect("connect");
+        let launcher = accept(listener.as_fd())
+            .expect("accept")
+            .expect("one waits");
+        (worker, launcher)
+    }
+
+    /// A message and a descriptor arrive as sent, the descriptor naming the same file.
+    #[test]
+    fn message_and_descriptor_pass() {
+        let (worker, launcher) = pair();
+        let table = FromLauncher::Table {
+            members: vec![TableEntry {
+                name: "worker 0".into(),
+                addr: None,
+            }],
+        };
+        let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+        send(launcher.as_fd(), &table, Some(writer.as_fd())).expect("send");
+        let Received::Message(message, Some(fd)) =
+            receive::<FromLauncher>(worker.as_fd()).expect("receive")
+        else {
+            panic!("no message with a descriptor")
+        };
+        assert_eq!(message, table);
+        rustix::io::write(&fd, b"x").expect("write through the passed descriptor");
+        let mut byte = [0_u8; 1];
+        assert_eq!(rustix::io::read(&reader, &mut byte).expect("read"), 1);
+        assert_eq!(&byte, b"x");
+    }
+
+    /// Bytes that are no message, and packets that are too long, are named garbage and harm nothing.
+    #[test]
+    fn garbage_is_refused() {
+        let (worker, launcher) = pair();
+        let long = vec![b'['; MAX_PACKET_BYTES + 1];
+        for bytes in [
+            &b"{"[..],
+            b"null",
+            b"\xff\xfe",
+            b"{\"kind\":\"hello\",\"node\":99999999}",
+            &long,
+        ] {
+            rustix::net::send(&worker, bytes, SendFlags::empty()).expect("send");
+            assert!(
+                matches!(
+                    receive::<FromWorker>(launcher.as_fd()),
+                    Ok(Received::Garbage)
+                ),
+                "{:?}",
+                &bytes[..bytes.len().min(40)]
+            );
+        }
+        // Deep nesting must not exhaust the stack either.
+        let deep = vec![b'['; 100_000];
+        rustix::net::send(&worker, &deep, SendFlags::empty()).expect("send");
+        assert!(matches!(
+            receive::<FromWorker>(launcher.as_fd()),
+            Ok(Received::Garbage)
+        ));
+        let hello = FromWorker::Hello {
+            version: VERSION,
+            node: 3,
+            pid: 7,
+            addr: None,
+        };
+        send(worker.as_fd(), &hello, None).expect("send");
+        assert!(
+            matches!(receive::<FromWorker>(launcher.as_fd()), Ok(Received::Message(m, None)) if m == hello)
+        );
+        assert!(matches!(
+            receive::<FromWorker>(launcher.as_fd()),
+            Ok(Received::Nothing)
+        ));
+        drop(worker);
+        assert!(matches!(
+            receive::<FromWorker>(launcher.as_fd()),
+            Ok(Received::Closed)
+        ));
+    }
+
+    /// The largest table fits one packet, with long names.
+    #[test]
+    fn largest_table_fits() {
+        let entry = TableEntry {
+            name: "a-rather-long-name 1023".into(),
+            addr: Some(
+                "[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535"
+                    .parse()
+                    .expect("addr"),
+            ),
+        };
+        let table = FromLauncher::Table {
+            members: vec![entry; MAX_NODES],
+        };
+        let (worker, launcher) = pair();
+        send(launcher.as_fd(), &table, None).expect("send");
+        assert!(
+            matches!(receive::<FromLauncher>(worker.as_fd()), Ok(Received::Message(m, None)) if m == table)
+        );
+    }
+
+    /// What a worker reports is one printable line of bounded length.
+    #[test]
+    fn reports_are_presentable() {
+        assert_eq!(presentable("a\x1b[31m\n\n  b\r\n"), "a [31m; b");
+        assert!(presentable(&"é".repeat(10_000)).len() <= MAX_ERROR_BYTES);
+    }
+}

@@ -1,0 +1,256 @@
+//! A spawned process's side: reads its environment, meets the launcher, opens its endpoint.
+//!
+//! The connection to the launcher stays open for the life of the process, so that a fatal error can be told over it.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use tsumuji_proto::NodeId;
+
+use super::launcher::udp_bind_addr;
+use super::rendezvous::{self, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION};
+use super::{
+    ENV_CAPTURE, ENV_CLUSTER, ENV_LINK, ENV_LOSS, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, ENV_SEED,
+};
+use crate::any_link::{AnyLink, Base, LinkSpec};
+use crate::cluster::ClusterFile;
+use crate::endpoint::Endpoint;
+use crate::error::OpenError;
+use crate::membership::Membership;
+use crate::options::Options;
+use tsumuji_link::impair::ImpairConfig;
+
+/// The launcher's ear, once `endpoint_from_env` has found it.
+static LAUNCHER: OnceLock<(OwnedFd, u16)> = OnceLock::new();
+
+/// Was this process started by a [`Launcher`](super::Launcher), or given a cluster file by its environment?
+pub fn was_launched() -> bool {
+    [ENV_RENDEZVOUS, ENV_CLUSTER]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some())
+}
+
+/// Opens this process's endpoint as its environment says; waits until all others of the launch have reported.
+///
+/// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts:
+/// `TSUMUJI_CLUSTER` (path of a cluster file) and `TSUMUJI_NODE`. In both cases `TSUMUJI_SEED`, `TSUMUJI_LOSS` and
+/// `TSUMUJI_CAPTURE` where wanted. A failure is told to the launcher, too.
+pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
+    let endpoint = open(options);
+    if let Err(error) = &endpoint {
+        report_error(error);
+    }
+    endpoint
+}
+
+/// Tells the launcher why this process cannot go on, so that it is told beside the exit code. Without launcher: does nothing.
+pub fn report_error(error: &(impl std::fmt::Display + ?Sized)) {
+    if let Some((launcher, node)) = LAUNCHER.get() {
+        let failed = FromWorker::Failed {
+            node: *node,
+            error: rendezvous::presentable(&error.to_string()),
+        };
+        // A launcher that is gone needs no report.
+        let _ = rendezvous::send(launcher.as_fd(), &failed, None);
+    }
+}
+
+fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
+    let node = NodeId;
+    if let Some(seed) = number(ENV_SEED, "a whole number, 0 or more")? {
+        options.seed = seed;
+    }
+    let impair = impairment(options.seed)?;
+    let capture = std::env::var_os(ENV_CAPTURE).map(PathBuf::from);
+    let membership;
+    let base;
+    if let Some(name) = text(ENV_RENDEZVOUS)? {
+        let me = required(
+            ENV_NODE,
+            number::<u16>(ENV_NODE, "0 to the number of nodes − 1")?,
+        )?;
+        let nodes = required(ENV_NODES, number::<u16>(ENV_NODES, "1 to 1024")?)?;
+        let link = required(ENV_LINK, text(ENV_LINK)?)?;
+        let link: LinkSpec = link
+            .parse()
+            .map_err(|problem: crate::LinkSpecError| bad(ENV_LINK, &link, problem.to_string()))?;
+        if me >= nodes || usize::from(nodes) > MAX_NODES {
+            return Err(bad(
+                ENV_NODE,
+                &me.to_string(),
+                format!("accepted is 0 to {}", i32::from(nodes) - 1),
+            ));
+        }
+        (membership, base) = join(&name, node(me), nodes, &link)?;
+    } else if let Some(path) = std::env::var_os(ENV_CLUSTER).map(PathBuf::from) {
+        let me = required(
+            ENV_NODE,
+            number::<u16>(ENV_NODE, "the number of a node of the cluster file")?,
+        )?;
+        membership = ClusterFile::read(&path)?.membership(node(me), &path)?;
+        base = Base::for_member(&membership)?;
+    } else {
+        return Err(OpenError::NotLaunched);
+    }
+    let capture = capture.map(|path| numbered(&path, membership.me));
+    let link = AnyLink::open(base, impair, capture.as_deref())?;
+    Endpoint::new(link, membership, options)
+}
+
+/// Meets the launcher and all others.
+fn join(
+    name: &str,
+    me: NodeId,
+    nodes: u16,
+    link: &LinkSpec,
+) -> Result<(Membership, Base), OpenError> {
+    let failed = |what| move |source| OpenError::Rendezvous { what, source };
+    // Where a shell stands between the launcher and us, its death must be ours, too.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL)); // a kernel without it loses only that
+    let connection =
+        rendezvous::connect(name).map_err(failed("connect (is the launcher still there?)"))?;
+    let _ = LAUNCHER.set((connection.try_clone().map_err(failed("duplicate"))?, me.0)); // a second endpoint keeps the first
+    let bound = match link {
+        LinkSpec::Shm => None,
+        LinkSpec::Udp(_) => Some(Base::bind(udp_bind_addr(link, me.0))?),
+    };
+    let addr: Option<SocketAddr> = bound.as_ref().and_then(Base::inet_addr);
+    let hello = FromWorker::Hello {
+        version: VERSION,
+        node: me.0,
+        pid: std::process::id(),
+        addr,
+    };
+    rendezvous::send(connection.as_fd(), &hello, None).map_err(failed("say hello"))?;
+
+    let (table, memory) = wait_for_table(&connection)?;
+    if table.len() != usize::from(nodes) {
+        let problem = format!("the launcher's table has {} nodes", table.len());
+        return Err(bad(ENV_NODES, &nodes.to_string(), problem));
+    }
+    let base = match (bound, memory) {
+        (Some(base), _) => base,
+        (None, Some(memory)) => Base::attach(memory.as_fd(), me.0)?,
+        (None, None) => return Err(OpenError::Abandoned),
+    };
+    Ok((Membership::from_table(me, table), base))
+}
+
+/// The launcher bounds the wait: it names who is late and ends everyone, which closes the connection.
+fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<OwnedFd>), OpenError> {
+    let failed = |what| move |source| OpenError::Rendezvous { what, source };
+    loop {
+        let mut fds = [PollFd::new(connection, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed("wait for the table")(error.into())),
+        }
+        match rendezvous::receive(connection.as_fd()).map_err(failed("read the table"))? {
+            Received::Message(FromLauncher::Table { members }, memory) => {
+                return Ok((members, memory));
+            }
+            Received::Message(FromLauncher::Refused { reason }, _) => {
+                return Err(OpenError::Refused {
+                    reason: rendezvous::presentable(&reason),
+                });
+            }
+            Received::Nothing => {}
+            Received::Garbage => {
+                let what = std::io::Error::other(
+                    "the launcher speaks another language; are both of one version?",
+                );
+                return Err(failed("read the table")(what));
+            }
+            Received::Closed => return Err(OpenError::Abandoned),
+        }
+    }
+}
+
+fn impairment(seed: u64) -> Result<Option<ImpairConfig>, OpenError> {
+    let accepted = "a fraction from 0 to below 1";
+    let Some(loss) = number::<f64>(ENV_LOSS, accepted)? else {
+        return Ok(None);
+    };
+    if !(0.0..1.0).contains(&loss) {
+        return Err(bad(
+            ENV_LOSS,
+            &loss.to_string(),
+            format!("accepted is {accepted}"),
+        ));
+    }
+    Ok((loss > 0.0).then(|| ImpairConfig {
+        loss,
+        seed,
+        ..ImpairConfig::default()
+    }))
+}
+
+/// `trace.pcapng` for node 2: `trace.2.pcapng`.
+fn numbered(path: &Path, me: NodeId) -> PathBuf {
+    let extension = path
+        .extension()
+        .map_or_else(|| "pcapng".into(), std::ffi::OsStr::to_os_string);
+    let mut name = std::ffi::OsString::from(me.0.to_string());
+    name.push(".");
+    name.push(extension);
+    path.with_extension(name)
+}
+
+fn text(name: &'static str) -> Result<Option<String>, OpenError> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value)),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(value)) => Err(bad(
+            name,
+            &value.to_string_lossy(),
+            "not readable as text".to_owned(),
+        )),
+    }
+}
+
+fn number<N: std::str::FromStr>(
+    name: &'static str,
+    accepted: &str,
+) -> Result<Option<N>, OpenError> {
+    let Some(value) = text(name)? else {
+        return Ok(None);
+    };
+    value
+        .parse()
+        .map(Some)
+        .map_err(|_| bad(name, &value, format!("accepted is {accepted}")))
+}
+
+fn required<T>(name: &'static str, value: Option<T>) -> Result<T, OpenError> {
+    value.ok_or_else(|| bad(name, "", "it must be set".to_owned()))
+}
+
+fn bad(name: &'static str, value: &str, problem: String) -> OpenError {
+    OpenError::Environment {
+        name,
+        value: value.to_owned(),
+        problem,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Captures of several nodes do not overwrite each other.
+    #[test]
+    fn capture_files_are_numbered() {
+        assert_eq!(
+            numbered(Path::new("/tmp/a.b/trace.pcapng"), NodeId(2)),
+            Path::new("/tmp/a.b/trace.2.pcapng")
+        );
+        assert_eq!(
+            numbered(Path::new("trace"), NodeId(0)),
+            Path::new("trace.0.pcapng")
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! The one clock: nanoseconds since the endpoint was made, from the processor's counter where it is sound (about 10 ns a reading).
+
+use tsumuji_proto::Instant;
+
+/// Reads time for the engine, which has no clock of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Clock {
+    counter: quanta::Clock,
+    start: u64,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        let counter = quanta::Clock::new();
+        let start = counter.raw();
+        Self { counter, start }
+    }
+
+    /// Never goes back (a counter that does reads as no time passed).
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(self.counter.delta_as_nanos(self.start, self.counter.raw()))
+    }
+}
+
+/// The engine's span as the standard library's.
+pub(crate) fn to_std(span: tsumuji_proto::Duration) -> std::time::Duration {
+    std::time::Duration::from_nanos(span.as_nanos())
+}
+
+/// The standard library's span as the engine's; what does not fit is for ever (584 years).
+pub(crate) fn from_std(span: std::time::Duration) -> tsumuji_proto::Duration {
+    tsumuji_proto::Duration::from_nanos(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock follows the system's within a few percent and does not go back.
+    #[test]
+    fn follows_the_system_clock() {
+        let (clock, system) = (Clock::new(), std::time::Instant::now());
+        let mut last = clock.now();
+        while system.elapsed() < std::time::Duration::from_millis(20) {
+            let now = clock.now();
+            assert!(now >= last);
+            last = now;
+        }
+        // Read in this order, so that a pause between the readings can only make ours smaller.
+        let (ours, theirs) = (
+            clock.now().as_nanos(),
+            u64::try_from(system.elapsed().as_nanos()).expect("small"),
+        );
+        assert!(
+            ours <= theirs + theirs / 20,
+            "{ours} ns against {theirs} ns"
+        );
+        assert!(last.as_nanos() >= 19_000_000 * 19 / 20, "{last:?}");
+    }
+
+    /// Conversions saturate instead of wrapping.
+    #[test]
+    fn spans_saturate() {
+        assert_eq!(from_std(std::time::Duration::MAX).as_nanos(), u64::MAX);
+        assert_eq!(
+            to_std(tsumuji_proto::Duration::from_micros(3)),
+            std::time::Duration::from_micros(3)
+        );
+    }
+}

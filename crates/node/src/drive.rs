@@ -1,0 +1,398 @@
+//! The run-to-completion loop: receive a burst, hand over, mind timers, transmit, flush. One engine over one link.
+//!
+//! Called by `endpoint` with an [`Intake`] that takes what arrives. No other place of this crate touches engine and link
+//! together.
+//!
+//! Invariants: `due` is the engine's next timer, and `backlog` is set whenever the engine may have frames to send, so a turn
+//! that received nothing, has no backlog and is before `due` has nothing to do and returns at once; `now` never goes back;
+//! no frame's path allocates, logs, or reads the clock more than once.
+
+use std::time::Duration;
+
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
+use tsumuji_proto::{
+    Delivery, Destination, Engine, Event, Instant, NodeId, Payload, SendId, Share, Sink,
+    SubmitError,
+};
+
+use crate::clock::{Clock, from_std, to_std};
+use crate::idle::{Idle, Step};
+use crate::table::Table;
+
+/// Frames received in one turn before others get their turn to be sent.
+const RECEIVE_FRAMES_PER_TURN: usize = 64;
+
+/// Frames sent in one turn before we look for acknowledgements again.
+const SEND_FRAMES_PER_TURN: usize = 64;
+
+/// Empty polls between two readings of the clock while spinning: a reading costs as much as a poll (10 ns), timers and the
+/// idle policy need no better than a fraction of a microsecond.
+const POLLS_PER_CLOCK: u32 = 16;
+
+/// Sleep at most this long while the link has no slot for a frame that waits: nothing wakes us when one becomes free.
+const BACKLOG_SLEEP: Duration = Duration::from_micros(100);
+
+/// Sleep at most this long in any case, so that a missed wake-up (a peer killed in the middle of one) heals.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+
+/// Takes what a turn brings.
+pub(crate) trait Intake {
+    /// `true`: consumed, its bytes are free again. `false`: kept; the keeper releases them later.
+    fn message(&mut self, delivery: Delivery<'_>) -> bool;
+    fn share(&mut self, share: Share<'_>);
+    fn event(&mut self, event: &Event);
+}
+
+/// Engine, link, and what joins them.
+#[derive(Debug)]
+pub(crate) struct Drive<L: Link> {
+    pub(crate) link: L,
+    pub(crate) engine: Engine,
+    pub(crate) table: Table,
+    caps: LinkCaps,
+    clock: Clock,
+    now: Instant,
+    due: Option<Instant>,
+    backlog: bool,
+    idle: Idle,
+    /// A frame to be fanned out, where the link has no broadcast.
+    scratch: Vec<u8>,
+    /// Frames that did not come from where their source lives.
+    pub(crate) misplaced_frames: u64,
+}
+
+impl<L: Link> Drive<L> {
+    pub(crate) fn new(link: L, engine: Engine, table: Table, clock: Clock, idle: Idle) -> Self {
+        let caps = link.caps();
+        let scratch = vec![0; if caps.broadcast { 0 } else { caps.frame_bytes }];
+        let now = clock.now();
+        Self {
+            link,
+            engine,
+            table,
+            caps,
+            clock,
+            now,
+            due: None,
+            backlog: true,
+            idle,
+            scratch,
+            misplaced_frames: 0,
+        }
+    }
+
+    pub(crate) fn caps(&self) -> LinkCaps {
+        self.caps
+    }
+
+    /// One turn. Returns frames received and sent, and events. `look`: read the clock even if nothing arrives.
+    #[inline]
+    pub(crate) fn turn(
+        &mut self,
+        look: bool,
+        intake: &mut impl Intake,
+    ) -> Result<usize, LinkError> {
+        let Self {
+            link,
+            engine,
+            table,
+            clock,
+            misplaced_frames,
+            ..
+        } = self;
+        let mut read = look.then(|| clock.now());
+        let mut backlog = self.backlog;
+        let received = link.recv_burst(RECEIVE_FRAMES_PER_TURN, |from, frame| {
+            let now = *read.get_or_insert_with(|| clock.now());
+            if tsumuji_wire::source_of(frame).is_some_and(|source| !table.admits(from, source)) {
+                *misplaced_frames += 1;
+                return;
+            }
+            let mut sink = Counted {
+                intake: &mut *intake,
+                from: NodeId(0),
+                messages: 0,
+                bytes: 0,
+            };
+            engine.handle_frame(now, frame, &mut sink);
+            let (from, messages, mut bytes) = (sink.from, sink.messages, sink.bytes);
+            for _ in 0..messages {
+                engine.release(from, bytes); // all bytes with the first; each message is also charged by itself
+                bytes = 0;
+            }
+            backlog = true;
+        })?;
+        self.backlog = backlog;
+        self.now = read.unwrap_or(self.now);
+        let due = self.due.is_some_and(|due| due <= self.now);
+        if received == 0 && !due && !self.backlog {
+            return Ok(0);
+        }
+        if due {
+            self.engine.handle_timeout(self.now);
+        }
+        let sent = self.transmit()?;
+        Ok(received + sent + self.take_events(intake))
+    }
+
+    /// Sends what is due, as far as the link takes it, and wakes receivers.
+    pub(crate) fn transmit(&mut self) -> Result<usize, LinkError> {
+        let Self {
+            link,
+            engine,
+            table,
+            now,
+            scratch,
+            ..
+        } = self;
+        let (mut sent, mut refused, mut stuck) = (0, 0, None);
+        self.backlog = false;
+        while let Some(to) = engine.next_destination(*now) {
+            let taken = match to {
+                Destination::Peer(peer) => match table.addr(peer) {
+                    Some(addr) => {
+                        link.send_with(addr, |slot| engine.write_frame(*now, to, slot))?
+                    }
+                    None => false, // the engine knows no peer that is not in the table
+                },
+                Destination::Broadcast if self.caps.broadcast => link
+                    .send_with(LinkAddr::Broadcast, |slot| {
+                        engine.write_frame(*now, to, slot)
+                    })?,
+                Destination::Broadcast => {
+                    let bytes = engine.write_frame(*now, to, scratch);
+                    fan_out(link, table, &scratch[..bytes])?;
+                    true // best effort: a peer without a free slot misses this one
+                }
+            };
+            if taken {
+                (sent, stuck) = (sent + 1, None);
+            } else {
+                engine.defer(to);
+                refused += 1;
+                if stuck == Some(to) {
+                    break; // round all that wait, and none of them could go
+                }
+                stuck = stuck.or(Some(to));
+            }
+            if sent >= SEND_FRAMES_PER_TURN || refused >= REFUSALS_PER_TURN {
+                self.backlog = true;
+                break;
+            }
+        }
+        self.backlog |= refused > 0;
+        if sent > 0 {
+            link.flush()?;
+        }
+        self.due = engine.poll_timeout();
+        Ok(sent)
+    }
+
+    fn take_events(&mut self, intake: &mut impl Intake) -> usize {
+        let mut events = 0;
+        while let Some(event) = self.engine.poll_event() {
+            intake.event(&event);
+            events += 1;
+        }
+        events
+    }
+
+    /// Queues a message and sends at once what the peer's window allows.
+    pub(crate) fn submit(
+        &mut self,
+        to: NodeId,
+        lane: tsumuji_proto::Lane,
+        payload: Payload<'_>,
+        notify: bool,
+    ) -> Result<SendId, SubmitFailure> {
+        self.now = self.clock.now();
+        let id = self
+            .engine
+            .submit(self.now, to, lane, payload, notify)
+            .map_err(SubmitFailure::Engine)?;
+        self.transmit().map_err(SubmitFailure::Link)?;
+        Ok(id)
+    }
+
+    /// The program is done with a message that an intake had kept. Peers learn of it in the next turn.
+    pub(crate) fn release(&mut self, peer: NodeId, bytes: usize) {
+        self.engine.release(peer, bytes);
+        self.backlog = true;
+    }
+
+    /// The engine was told something outside a turn.
+    pub(crate) fn touched(&mut self) {
+        self.backlog = true;
+    }
+
+    /// Reads the clock, for calls into the engine outside a turn.
+    pub(crate) fn look(&mut self) -> Instant {
+        self.now = self.clock.now();
+        self.now
+    }
+
+    /// Turns until `done` says so (`true`) or `timeout` has passed (`false`), idling as the policy says.
+    ///
+    /// `done` is asked after each turn that did something; the caller has asked before.
+    pub(crate) fn run_until<I: Intake>(
+        &mut self,
+        intake: &mut I,
+        timeout: Duration,
+        mut done: impl FnMut(&Engine, &mut I) -> bool,
+    ) -> Result<bool, LinkError> {
+        self.idle.begin();
+        let (mut deadline, mut empty, mut step) = (None, 0_u32, Step::Spin);
+        loop {
+            // The first empty poll starts the wait, so it reads the clock; spinning ones seldom do.
+            let look =
+                empty == 1 || step != Step::Spin || empty % POLLS_PER_CLOCK == POLLS_PER_CLOCK - 1;
+            if self.turn(look, intake)? > 0 {
+                if done(&self.engine, intake) {
+                    self.idle.work(self.now.as_nanos());
+                    return Ok(true);
+                }
+                self.idle.work(self.now.as_nanos());
+                (empty, step) = (0, Step::Spin);
+                if deadline.is_some_and(|deadline| self.now >= deadline) {
+                    return Ok(false);
+                }
+                continue;
+            }
+            if timeout.is_zero() {
+                return Ok(false);
+            }
+            empty = empty.wrapping_add(1);
+            if !look {
+                continue;
+            }
+            let deadline = *deadline.get_or_insert(self.now + from_std(timeout));
+            if self.now >= deadline {
+                return Ok(false);
+            }
+            step = self.idle.empty(self.now.as_nanos());
+            match step {
+                Step::Spin => {}
+                Step::Yield => rustix::thread::sched_yield(),
+                Step::Sleep => self.sleep(deadline)?,
+            }
+        }
+    }
+
+    fn sleep(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        let until = self.due.map_or(deadline, |due| due.min(deadline));
+        let most = if self.backlog {
+            BACKLOG_SLEEP
+        } else {
+            LONGEST_SLEEP
+        };
+        let span = to_std(until.since(self.now)).min(most);
+        if !span.is_zero() {
+            self.link.wait(span)?;
+        }
+        self.now = self.clock.now();
+        self.idle.woke(self.now.as_nanos());
+        Ok(())
+    }
+
+    /// Until the engine's next timer; `None`: it has none.
+    pub(crate) fn until_timer(&mut self) -> Option<Duration> {
+        if self.backlog {
+            return Some(Duration::ZERO);
+        }
+        let now = self.look();
+        self.due.map(|due| to_std(due.since(now)))
+    }
+
+    /// Frames wait for a turn, whatever the link's descriptor says.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog
+    }
+
+    /// Writes a best-effort frame into the link's slots; returns how many peers it could not be written for.
+    pub(crate) fn share(
+        &mut self,
+        to: Destination,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<usize, LinkError> {
+        let Self {
+            link,
+            engine,
+            table,
+            scratch,
+            ..
+        } = self;
+        let mut write = |slot: &mut [u8]| {
+            engine
+                .write_share(slot, port, epoch, lap, start, payload)
+                .unwrap_or(0)
+        };
+        let missed = match to {
+            Destination::Broadcast if self.caps.broadcast => {
+                let taken = link.send_with(LinkAddr::Broadcast, write)?;
+                if taken { 0 } else { table.peers().count() }
+            }
+            Destination::Broadcast => {
+                let bytes = write(scratch);
+                fan_out(link, table, &scratch[..bytes])?
+            }
+            Destination::Peer(peer) => match table.addr(peer) {
+                Some(addr) => usize::from(!link.send_with(addr, write)?),
+                None => 1,
+            },
+        };
+        Ok(missed)
+    }
+}
+
+/// Attempts that found no slot in one turn: more peers than that are full, and we go on receiving.
+const REFUSALS_PER_TURN: usize = 16;
+
+/// Sends one frame to every peer; returns how many had no slot.
+fn fan_out<L: Link>(link: &mut L, table: &Table, frame: &[u8]) -> Result<usize, LinkError> {
+    let mut missed = 0;
+    for addr in table.peers().filter_map(|peer| table.addr(peer)) {
+        let fill = |slot: &mut [u8]| {
+            slot[..frame.len()].copy_from_slice(frame); // `scratch` is as long as a slot
+            frame.len()
+        };
+        missed += usize::from(!link.send_with(addr, fill)?);
+    }
+    Ok(missed)
+}
+
+/// Why `Drive::submit` failed.
+#[derive(Debug)]
+pub(crate) enum SubmitFailure {
+    Engine(SubmitError),
+    Link(LinkError),
+}
+
+/// The engine's sink: passes on, and counts what was consumed at once.
+struct Counted<'a, I> {
+    intake: &'a mut I,
+    from: NodeId,
+    messages: usize,
+    bytes: usize,
+}
+
+impl<I: Intake> Sink for Counted<'_, I> {
+    #[inline]
+    fn message(&mut self, delivery: Delivery<'_>) {
+        let (from, bytes) = (delivery.from, delivery.body.bytes().len());
+        if self.intake.message(delivery) {
+            // All deliveries of one frame are its source's.
+            self.from = from;
+            self.messages += 1;
+            self.bytes += bytes;
+        }
+    }
+
+    #[inline]
+    fn share(&mut self, share: Share<'_>) {
+        self.intake.share(share);
+    }
+}

@@ -1,0 +1,606 @@
+//! What a program holds: messages in blocking, non-blocking and completion forms, shares, flow, and the polling loop's handle.
+//!
+//! Owns a [`Drive`], an [`Inbox`] for what arrives during calls without a handler, and the state of peers. One thread at a
+//! time: everything takes `&mut self`.
+//!
+//! Invariant: what the inbox holds is older than anything a turn may bring, so it is handed over first.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use tsumuji_link::{Link, LinkCounters};
+use tsumuji_proto::{
+    Body, Config, Delivery, Destination, Engine, Event, Flow, Lane, NodeId, Payload, SendId, Share,
+    SubmitError,
+};
+
+use crate::bootstrap::rendezvous::random_u64;
+use crate::clock::{Clock, from_std};
+use crate::drive::{Drive, Intake, SubmitFailure};
+use crate::error::{EndpointError, OpenError, RecvError, SendError};
+use crate::handler::Handler;
+use crate::idle::Idle;
+use crate::inbox::{Inbox, Message, notify};
+use crate::membership::{Member, Membership};
+use crate::options::Options;
+use crate::peers::Peers;
+use crate::table::Table;
+
+/// A link must carry at least this: any header and some payload. Every real link carries 1,400 or more.
+const LEAST_FRAME_BYTES: usize = 256;
+
+/// Bytes taken from the inbox between two turns: peers learn early that there is room again.
+const TAKEN_BYTES_PER_TURN: usize = 64 << 10;
+
+/// Messages queued to one peer before blocking forms wait, however small: half of what the engine takes.
+const QUEUED_MESSAGES: usize = 1 << 19;
+
+/// Longer than any program runs; a wait without limit.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// A member of a cluster that sends and receives. See the crate's head for an example.
+#[derive(Debug)]
+pub struct Endpoint<L: Link> {
+    drive: Drive<L>,
+    inbox: Inbox,
+    peers: Peers,
+    membership: Membership,
+    send_queue_bytes: usize,
+    taken_bytes: usize,
+}
+
+/// What an endpoint has counted since it was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// The engine's: messages and frames, drops by reason.
+    pub engine: tsumuji_proto::Counters,
+    /// The link's: frames and bytes.
+    pub link: LinkCounters,
+    /// Frames dropped because they did not come from where their source lives.
+    pub misplaced_frames: u64,
+    /// Shares dropped because they came while no handler was there and the inbox was full.
+    pub dropped_shares: u64,
+}
+
+impl<L: Link> Endpoint<L> {
+    /// Joins `link` and `membership`, and begins hello with every other member.
+    pub fn new(link: L, membership: Membership, options: Options) -> Result<Self, OpenError> {
+        membership.check()?;
+        let caps = link.caps();
+        if caps.frame_bytes < LEAST_FRAME_BYTES {
+            return Err(OpenError::FrameTooSmall {
+                link: caps.name,
+                frame_bytes: caps.frame_bytes,
+                least: LEAST_FRAME_BYTES,
+            });
+        }
+        let incarnation = match options.incarnation {
+            Some(0) => return Err(OpenError::ZeroIncarnation),
+            Some(given) => given,
+            None => random_u64().map_err(OpenError::Random)? as u32 | 1, // never 0
+        };
+        let mut engine = Engine::new(Config {
+            me: membership.me,
+            incarnation,
+            seed: options.seed
+                ^ (u64::from(membership.me.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15), // golden ratio: spreads ids
+            frame_bytes: caps.frame_bytes,
+            receive_frames: caps.receive_frames,
+            budget_bytes: options.budget_bytes,
+            message_limit_bytes: options.message_limit_bytes,
+            send_queue_bytes: options.send_queue_bytes,
+            keep_alive: from_std(options.keep_alive),
+            dead_after: from_std(options.dead_after),
+        });
+        let table = Table::new(&membership);
+        let clock = Clock::new();
+        let now = clock.now();
+        for peer in table.peers() {
+            engine.add_peer(now, peer);
+        }
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let idle = Idle::new(options.idle, table.pollers_here(), cores);
+        Ok(Self {
+            drive: Drive::new(link, engine, table, clock, idle),
+            inbox: Inbox::default(),
+            peers: Peers::new(membership.members.len()),
+            membership,
+            send_queue_bytes: options.send_queue_bytes,
+            taken_bytes: 0,
+        })
+    }
+
+    /// This node.
+    pub fn me(&self) -> NodeId {
+        self.membership.me
+    }
+
+    /// Everyone, this node included, in order of their ids.
+    pub fn members(&self) -> &[Member] {
+        &self.membership.members
+    }
+
+    /// As messages to people name it; empty if there is no such node.
+    pub fn name_of(&self, id: NodeId) -> &str {
+        self.membership
+            .members
+            .get(usize::from(id.0))
+            .map_or("", |member| &member.name)
+    }
+
+    /// One turn of the loop: receive a burst, hand over, mind timers, transmit, flush. Returns how much was done. Never waits.
+    #[inline]
+    pub fn poll(&mut self, handler: &mut impl Handler) -> Result<usize, EndpointError> {
+        let before = if self.inbox.is_empty() {
+            0
+        } else {
+            self.hand_over(handler)
+        };
+        let mut intake = ToHandler {
+            handler,
+            peers: &mut self.peers,
+        };
+        Ok(before + self.drive.turn(true, &mut intake)?)
+    }
+
+    /// Polls until something was done or `timeout` has passed, idling as the policy says.
+    pub fn poll_wait(
+        &mut self,
+        handler: &mut impl Handler,
+        timeout: Duration,
+    ) -> Result<usize, EndpointError> {
+        if !self.inbox.is_empty() {
+            return self.poll(handler);
+        }
+        let mut intake = ToHandler {
+            handler,
+            peers: &mut self.peers,
+        };
+        Ok(usize::from(self.drive.run_until(
+            &mut intake,
+            timeout,
+            |_, _| true,
+        )?))
+    }
+
+    /// Hands over what calls without a handler had put by.
+    fn hand_over(&mut self, handler: &mut impl Handler) -> usize {
+        let mut count = self.inbox.hand_over_rest(handler);
+        while let Some(message) = self.inbox.pop() {
+            let (from, bytes) = (message.from, message.body.len());
+            handler.message(from, message.lane, Body::Whole(message.body));
+            self.drive.release(from, bytes);
+            count += 1;
+        }
+        count
+    }
+
+    /// Sends a copy of `message`; waits while the queue to `to` is full.
+    #[inline]
+    pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        self.send_copied(to, lane, message, false).map(drop)
+    }
+
+    /// Sends `message` without copying it into the queue; waits while the queue to `to` is full.
+    pub fn send_owned(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: Vec<u8>,
+    ) -> Result<(), SendError> {
+        self.wait_writable(to, message.len(), FOREVER)?; // before the message is given away
+        self.submit(to, lane, Payload::Owned(message), false)
+            .map(drop)
+    }
+
+    /// Sends a copy of `message`, or says [`SendError::WouldBlock`].
+    pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        self.submit(to, lane, Payload::Copied(message), false)
+            .map(drop)
+    }
+
+    /// Like `send`, and names the message so that its acknowledgement can be asked for.
+    pub fn send_tracked(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &[u8],
+    ) -> Result<SendId, SendError> {
+        let id = self.send_copied(to, lane, message, true)?;
+        self.peers.track(to, id);
+        Ok(id)
+    }
+
+    /// Has the peer acknowledged the whole of a tracked message? Takes a turn. A message that failed with its peer is an error.
+    pub fn is_sent(&mut self, to: NodeId, id: SendId) -> Result<bool, SendError> {
+        if !self.peers.is_sent(to, id)? {
+            self.turn()?;
+        }
+        self.peers.is_sent(to, id)
+    }
+
+    /// Waits until a tracked message is acknowledged; `false`: not within `timeout`.
+    pub fn wait_sent(
+        &mut self,
+        to: NodeId,
+        id: SendId,
+        timeout: Duration,
+    ) -> Result<bool, SendError> {
+        if !self.peers.is_sent(to, id)? {
+            self.run_until(timeout, |_, kept| {
+                !matches!(kept.peers.is_sent(to, id), Ok(false))
+            })?;
+        }
+        self.peers.is_sent(to, id)
+    }
+
+    /// The next message if one is there.
+    pub fn try_recv(&mut self) -> Result<Option<Message>, RecvError> {
+        self.recv(Duration::ZERO)
+    }
+
+    /// The next message; `None`: none came within `timeout`.
+    pub fn recv(&mut self, timeout: Duration) -> Result<Option<Message>, RecvError> {
+        if self.ready(timeout)?.is_none() {
+            return Ok(None);
+        }
+        let message = self.inbox.pop();
+        if let Some(message) = &message {
+            self.drive.release(message.from, message.body.len());
+            self.taken_bytes += message.body.len();
+            if self.taken_bytes >= TAKEN_BYTES_PER_TURN {
+                self.taken_bytes = 0;
+                self.turn()?;
+            }
+        }
+        Ok(message)
+    }
+
+    /// Waits for a whole message without taking it; its size, or `None` if none came within `timeout`.
+    #[inline]
+    pub fn ready(&mut self, timeout: Duration) -> Result<Option<usize>, RecvError> {
+        if let Some(bytes) = self.inbox.next_bytes() {
+            return Ok(Some(bytes));
+        }
+        self.run_until(timeout, |_, kept| kept.inbox.next_bytes().is_some())?;
+        Ok(self.inbox.next_bytes())
+    }
+
+    /// Waits until a message of `bytes` can be queued to `to` without waiting; `false`: not within `timeout`.
+    ///
+    /// A message larger than the whole queue is taken when nothing else waits.
+    pub fn wait_writable(
+        &mut self,
+        to: NodeId,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<bool, SendError> {
+        self.known(to)?;
+        let limit = self.send_queue_bytes;
+        let has_room = |engine: &Engine| {
+            let Some(flow) = engine.flow(to) else {
+                return false;
+            };
+            let (queued, bytes) = (
+                flow.queued_messages,
+                flow.queued_bytes.saturating_add(bytes),
+            );
+            queued == 0 || bytes <= limit && queued < QUEUED_MESSAGES
+        };
+        if has_room(&self.drive.engine) || self.peers.is_dead(to) {
+            return self.alive(to).map(|()| true);
+        }
+        let writable = self.run_until(timeout, |engine, kept| {
+            has_room(engine) || kept.peers.is_dead(to)
+        })?;
+        self.alive(to).map(|()| writable)
+    }
+
+    /// Waits until all messages that were sent to living peers are acknowledged; `false`: not within `timeout`.
+    pub fn flush(&mut self, timeout: Duration) -> Result<bool, EndpointError> {
+        let nodes = self.membership.members.len();
+        let all_sent = |engine: &Engine| {
+            let peers = (0..=u16::MAX).take(nodes).map(NodeId);
+            peers
+                .filter_map(|peer| engine.flow(peer))
+                .all(|flow| flow.queued_messages == 0)
+        };
+        Ok(
+            all_sent(&self.drive.engine)
+                || self.run_until(timeout, |engine, _| all_sent(engine))?,
+        )
+    }
+
+    /// Messages to `to` that are not yet acknowledged.
+    pub fn queue_length(&self, to: NodeId) -> usize {
+        self.drive
+            .engine
+            .flow(to)
+            .map_or(0, |flow| flow.queued_messages)
+    }
+
+    /// State of the traffic with `to`; `None` if it is not another member.
+    pub fn flow(&self, to: NodeId) -> Option<Flow> {
+        self.drive.engine.flow(to)
+    }
+
+    /// Hello was exchanged with the peer's present life.
+    pub fn is_up(&self, peer: NodeId) -> bool {
+        self.peers.is_up(peer)
+    }
+
+    /// Waits until hello was exchanged with everyone; returns those still missing after `timeout`.
+    pub fn wait_up(&mut self, timeout: Duration) -> Result<Vec<NodeId>, EndpointError> {
+        let peers: Vec<NodeId> = self.drive.table.peers().collect();
+        if !peers.iter().all(|peer| self.peers.is_up(*peer)) {
+            self.run_until(timeout, |_, kept| {
+                peers.iter().all(|peer| kept.peers.is_up(*peer))
+            })?;
+        }
+        Ok(peers
+            .into_iter()
+            .filter(|peer| !self.peers.is_up(*peer))
+            .collect())
+    }
+
+    /// Tries a dead peer again: its process may have been restarted.
+    pub fn revive(&mut self, peer: NodeId) -> Result<(), SendError> {
+        self.known(peer)?;
+        let now = self.drive.look();
+        self.drive.engine.revive_peer(now, peer);
+        self.peers.revive(peer);
+        self.drive.touched();
+        Ok(())
+    }
+
+    /// Gives a message's buffer back, to be used for the next one.
+    pub fn recycle(&mut self, message: Message) {
+        if let Some(buffer) = self.inbox.recycle(message.body) {
+            self.drive.engine.recycle(buffer);
+        }
+    }
+
+    /// Sends a best-effort frame to all: once on a link with broadcast, else once per peer. Nothing is queued: returns how many
+    /// peers it could not be sent to now. `payload` is at most `share_capacity_bytes`; of a larger one nothing is sent.
+    pub fn broadcast_share(
+        &mut self,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<usize, EndpointError> {
+        let missed = self.gather_share(port, epoch, lap, start, payload)?;
+        self.push()?;
+        Ok(missed)
+    }
+
+    /// Like `broadcast_share`, but frames may wait in the link for `push`: cheaper when several follow each other.
+    pub fn gather_share(
+        &mut self,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<usize, EndpointError> {
+        if payload.len() > self.share_capacity_bytes() {
+            return Ok(self.membership.members.len() - 1);
+        }
+        Ok(self
+            .drive
+            .share(Destination::Broadcast, port, epoch, lap, start, payload)?)
+    }
+
+    /// Sends what `gather_share` gathered.
+    pub fn push(&mut self) -> Result<(), EndpointError> {
+        Ok(self.drive.link.flush()?)
+    }
+
+    /// Sends a best-effort frame to one peer; `false`: not now (or it is too large, or there is no such peer).
+    pub fn send_share(
+        &mut self,
+        to: NodeId,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<bool, EndpointError> {
+        if to == self.me() || payload.len() > self.share_capacity_bytes() {
+            return Ok(false);
+        }
+        let missed = self
+            .drive
+            .share(Destination::Peer(to), port, epoch, lap, start, payload)?;
+        self.push()?;
+        Ok(missed == 0)
+    }
+
+    /// Largest payload of one best-effort frame on this link.
+    pub fn share_capacity_bytes(&self) -> usize {
+        self.drive.engine.share_capacity_bytes()
+    }
+
+    /// A descriptor for somebody else's event loop: readable when there may be something to poll, once `arm_fd` was called.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.drive.link.fd()
+    }
+
+    /// Asks that the next frame make `fd` readable; `false`: there is something to poll now. Poll again also after `until_timer`.
+    pub fn arm_fd(&mut self) -> Result<bool, EndpointError> {
+        Ok(self.inbox.is_empty() && !self.drive.has_backlog() && self.drive.link.arm_fd()?)
+    }
+
+    /// How long an event loop may sleep before it must poll again; `None`: until `fd` is readable.
+    pub fn until_timer(&mut self) -> Option<Duration> {
+        self.drive.until_timer()
+    }
+
+    /// What was counted since the endpoint was opened.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            engine: *self.drive.engine.counters(),
+            link: self.drive.link.counters(),
+            misplaced_frames: self.drive.misplaced_frames,
+            dropped_shares: self.inbox.dropped_shares,
+        }
+    }
+
+    /// As users write it, without parameters: `shm`, `udp`.
+    pub fn link_name(&self) -> &'static str {
+        self.drive.caps().name
+    }
+
+    /// Waits up to `timeout` for acknowledgements, then tells peers that this node leaves.
+    pub fn close(mut self, timeout: Duration) {
+        // A link that fails now ends the waiting; there is nobody left to tell.
+        let _ = self.flush(timeout);
+    }
+
+    fn submit(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        notify: bool,
+    ) -> Result<SendId, SendError> {
+        self.drive
+            .submit(to, lane, payload, notify)
+            .map_err(SendError::from)
+    }
+
+    #[inline]
+    fn send_copied(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &[u8],
+        notify: bool,
+    ) -> Result<SendId, SendError> {
+        loop {
+            match self.submit(to, lane, Payload::Copied(message), notify) {
+                Err(SendError::WouldBlock { .. }) if self.queue_length(to) == 0 => {
+                    return Err(SendError::NoMemory {
+                        bytes: message.len(),
+                    });
+                }
+                Err(SendError::WouldBlock { .. }) => {
+                    self.wait_writable(to, message.len(), FOREVER)?
+                }
+                done => return done,
+            };
+        }
+    }
+
+    fn known(&self, peer: NodeId) -> Result<(), SendError> {
+        let member = peer != self.me() && usize::from(peer.0) < self.membership.members.len();
+        if member {
+            Ok(())
+        } else {
+            Err(SendError::UnknownPeer { peer })
+        }
+    }
+
+    fn alive(&self, peer: NodeId) -> Result<(), SendError> {
+        if self.peers.is_dead(peer) {
+            Err(SendError::PeerDead { peer })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn turn(&mut self) -> Result<usize, EndpointError> {
+        let mut kept = Kept {
+            inbox: &mut self.inbox,
+            peers: &mut self.peers,
+        };
+        Ok(self.drive.turn(true, &mut kept)?)
+    }
+
+    fn run_until(
+        &mut self,
+        timeout: Duration,
+        mut done: impl FnMut(&Engine, &Kept<'_>) -> bool,
+    ) -> Result<bool, EndpointError> {
+        let mut kept = Kept {
+            inbox: &mut self.inbox,
+            peers: &mut self.peers,
+        };
+        Ok(self
+            .drive
+            .run_until(&mut kept, timeout, |engine, kept| done(engine, kept))?)
+    }
+}
+
+impl<L: Link> Drop for Endpoint<L> {
+    /// Tells peers that this node leaves, so that they need not wait for silence.
+    fn drop(&mut self) {
+        let now = self.drive.look();
+        self.drive.engine.close(now);
+        let _ = self.drive.transmit(); // a failed link has nobody to tell
+    }
+}
+
+/// Intake of `poll`: straight to the handler.
+struct ToHandler<'a, H> {
+    handler: &'a mut H,
+    peers: &'a mut Peers,
+}
+
+impl<H: Handler> Intake for ToHandler<'_, H> {
+    #[inline]
+    fn message(&mut self, delivery: Delivery<'_>) -> bool {
+        self.handler
+            .message(delivery.from, delivery.lane, delivery.body);
+        true
+    }
+
+    #[inline]
+    fn share(&mut self, share: Share<'_>) {
+        self.handler.share(share);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.peers.note(event);
+        notify(self.handler, event);
+    }
+}
+
+/// Intake of calls without a handler: into the inbox.
+struct Kept<'a> {
+    inbox: &'a mut Inbox,
+    peers: &'a mut Peers,
+}
+
+impl Intake for Kept<'_> {
+    #[inline]
+    fn message(&mut self, delivery: Delivery<'_>) -> bool {
+        self.inbox.message(delivery)
+    }
+
+    fn share(&mut self, share: Share<'_>) {
+        self.inbox.share(share);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.peers.note(event);
+        self.inbox.event(event);
+    }
+}
+
+impl From<SubmitFailure> for SendError {
+    fn from(failure: SubmitFailure) -> Self {
+        match failure {
+            SubmitFailure::Link(error) => Self::Link(error),
+            SubmitFailure::Engine(SubmitError::TooLarge { size, limit, peer }) => {
+                Self::TooLarge { size, limit, peer }
+            }
+            SubmitFailure::Engine(SubmitError::QueueFull { peer }) => Self::WouldBlock { peer },
+            SubmitFailure::Engine(SubmitError::PeerDead { peer }) => Self::PeerDead { peer },
+            SubmitFailure::Engine(SubmitError::UnknownPeer { peer }) => Self::UnknownPeer { peer },
+            SubmitFailure::Engine(other) => Self::Refused(other),
+        }
+    }
+}

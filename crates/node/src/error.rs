@@ -1,0 +1,176 @@
+//! What can go wrong, one enum per operation. Names of peers in the texts are node numbers; `Endpoint::name_of` gives names.
+
+use std::path::PathBuf;
+
+use tsumuji_link::{LinkAddr, LinkError};
+use tsumuji_proto::NodeId;
+
+use crate::bootstrap::WorkerFailure;
+use crate::cluster::ClusterFileError;
+
+/// Why no endpoint could be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// `Membership::me` is not in the table, or a launcher that takes no part asks for its endpoint (or asks twice).
+    #[error("this process is not a member of the cluster")]
+    NotAMember,
+    /// Ids are not dense from 0.
+    #[error(
+        "member {place} of the table does not have the id {place}: ids must be 0, 1, 2 … in order"
+    )]
+    OutOfOrder {
+        /// Where.
+        place: usize,
+    },
+    /// Two members cannot be told apart.
+    #[error("{first} and {second} have the same address {addr:?}")]
+    SameAddress {
+        /// One of them.
+        first: NodeId,
+        /// The other.
+        second: NodeId,
+        /// Of both.
+        addr: LinkAddr,
+    },
+    /// Incarnation 0 means "unknown" on the wire.
+    #[error("incarnation 0 is reserved; give another or none")]
+    ZeroIncarnation,
+    /// The link cannot carry a useful frame.
+    #[error("link `{link}` carries frames of {frame_bytes} bytes; at least {least} are needed")]
+    FrameTooSmall {
+        /// Its name.
+        link: &'static str,
+        /// What it carries.
+        frame_bytes: usize,
+        /// What the protocol needs.
+        least: usize,
+    },
+    /// The link failed.
+    #[error("cannot open the link: {0}")]
+    Link(#[from] LinkError),
+    /// The shared memory cannot be joined.
+    #[error("cannot join the shared memory: {0}")]
+    Attach(#[from] tsumuji_link::shm::ShmAttachError),
+    /// The UDP socket cannot be opened.
+    #[error("cannot open the link: {0}")]
+    Bind(#[from] tsumuji_link::udp::UdpBindError),
+    /// The wanted misfortune makes no sense.
+    #[error(transparent)]
+    Impair(#[from] tsumuji_link::impair::ImpairError),
+    /// No launcher's variables in the environment.
+    #[error(
+        "this process was not launched: start it by `tsumuji launch -n N -- PROGRAM`, or set TSUMUJI_CLUSTER and TSUMUJI_NODE"
+    )]
+    NotLaunched,
+    /// A variable that a launcher or a user set cannot be used.
+    #[error("environment variable {name}=`{value}`: {problem}")]
+    Environment {
+        /// Which.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// What is wrong, and what is accepted.
+        problem: String,
+    },
+    /// The rendezvous with the launcher failed.
+    #[error("rendezvous with the launcher: {what}: {source}")]
+    Rendezvous {
+        /// Which step.
+        what: &'static str,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The launcher does not take this process.
+    #[error("the launcher refused this process: {reason}")]
+    Refused {
+        /// In its words.
+        reason: String,
+    },
+    /// The launcher ended or gave up before all had joined.
+    #[error("the launch was given up before all processes had joined")]
+    Abandoned,
+    /// Another worker failed first.
+    #[error(transparent)]
+    Worker(#[from] WorkerFailure),
+    /// The cluster file cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterFileError),
+    /// The capture file cannot be written.
+    #[error("cannot capture to {}: {source}", path.display())]
+    Capture {
+        /// Which file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The kernel gave no random number.
+    #[error("cannot read /dev/urandom: {0}")]
+    Random(std::io::Error),
+}
+
+/// Why an endpoint can no longer be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// The link failed for good.
+    #[error("the link failed: {0}")]
+    Link(#[from] LinkError),
+}
+
+/// Why nothing can be received any more.
+pub type RecvError = EndpointError;
+
+/// Why a message was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// `try_send` only: as many bytes as `Options::send_queue_bytes` allows wait already.
+    #[error("queue to {peer} is full; poll and try again, or wait_writable")]
+    WouldBlock {
+        /// To whom.
+        peer: NodeId,
+    },
+    /// Larger than the peer takes.
+    #[error("message is {size} bytes; {peer} takes at most {limit}")]
+    TooLarge {
+        /// Of the message.
+        size: usize,
+        /// The peer's limit.
+        limit: usize,
+        /// To whom.
+        peer: NodeId,
+    },
+    /// Declared dead; nothing reaches it until it comes back as a new life.
+    #[error("{peer} is dead: nothing was heard from it for too long, or it left")]
+    PeerDead {
+        /// Who.
+        peer: NodeId,
+    },
+    /// Not in the table, or this node itself.
+    #[error("{peer} is not another member of this cluster")]
+    UnknownPeer {
+        /// Who.
+        peer: NodeId,
+    },
+    /// The copy of a message finds no memory, though nothing else waits.
+    #[error("no memory for a copy of {bytes} bytes; send_owned needs none")]
+    NoMemory {
+        /// Of the message.
+        bytes: usize,
+    },
+    /// The engine refused for a reason of its own.
+    #[error(transparent)]
+    Refused(tsumuji_proto::SubmitError),
+    /// The link failed for good.
+    #[error("the link failed: {0}")]
+    Link(#[from] LinkError),
+}
+
+impl From<EndpointError> for SendError {
+    fn from(error: EndpointError) -> Self {
+        match error {
+            EndpointError::Link(error) => Self::Link(error),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What a program gives to `Endpoint::poll`: functions that are called with borrowed frames, on the polling thread.
+
+use tsumuji_proto::{Body, Lane, NodeId, SendId, Share};
+
+/// Takes what arrives. Called from `Endpoint::poll` and `poll_wait` only, in order of arrival.
+pub trait Handler {
+    /// A message; counted as consumed when the call returns.
+    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>);
+
+    /// A best-effort frame.
+    fn share(&mut self, share: Share<'_>) {
+        let _ = share;
+    }
+
+    /// Hello was exchanged with this peer (again, after it was dead or restarted).
+    fn peer_up(&mut self, peer: NodeId) {
+        let _ = peer;
+    }
+
+    /// The peer died, left or restarted; so many messages to it have failed.
+    fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
+        let _ = (peer, failed_messages);
+    }
+
+    /// A message of `send_tracked` was acknowledged whole.
+    fn sent(&mut self, peer: NodeId, id: SendId) {
+        let _ = (peer, id);
+    }
+}

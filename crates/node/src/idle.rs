@@ -1,0 +1,321 @@
+//! What to do while there is nothing to do: poll again at once, give the core away, or sleep on the link.
+//!
+//! Called by `drive` between empty turns. Decisions are a function of what was measured (`Habit`) and how long the present
+//! wait has lasted; nothing here reads a clock or calls the kernel.
+//!
+//! Why three steps: waking a sleeping thread costs about 27 µs where a spinning one answers in 0.2 µs; but spinning with more
+//! pollers than cores costs milliseconds a message, where yielding among ourselves costs 1.3 µs; and among strangers who
+//! compute, yielding is answered by whole time slices, while a sleeper is preferred by the scheduler when it wakes.
+
+use crate::options::IdlePolicy;
+
+/// Spun at least, where a core is free: less than a yield would cost.
+const SPIN_LEAST_NS: u64 = 2_000;
+
+/// Spun at most: two wake-ups. Longer than that and sleeping would have been cheaper for everyone.
+const SPIN_MOST_NS: u64 = 50_000;
+
+/// From the start of the wait to sleep, where work usually comes soon.
+const YIELD_UNTIL_NS: u64 = 50_000;
+
+/// From the start of the wait to sleep, where work usually takes longer than `USUALLY_LONG_NS`.
+const YIELD_SHORT_NS: u64 = 8_000;
+
+/// A usual wait beyond this is not worth polling through.
+const USUALLY_LONG_NS: u64 = 200_000;
+
+/// A single long wait counts no more than this in the average, so that one pause does not spoil it for long.
+const WAIT_CAP_NS: u64 = 1_000_000;
+
+/// The average moves by 1/2³ of each difference: about the last eight waits.
+const WAIT_SHIFT: u32 = 3;
+
+/// Between two polls of one wait: longer means that the core was taken away. Time slices are 1 to 4 ms; a page fault,
+/// an interrupt or a yield among ourselves stays below it.
+const STOLEN_NS: u64 = 500_000;
+
+/// After a stolen slice: no spinning and no yielding for this long, doubled each time up to the most.
+const STRANGERS_LEAST_NS: u64 = 5_000_000;
+const STRANGERS_MOST_NS: u64 = 2_000_000_000;
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Poll again at once.
+    Spin,
+    /// Let another process run, then poll.
+    Yield,
+    /// Sleep until the link wakes us or a timer is due.
+    Sleep,
+}
+
+/// What experience says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Habit {
+    /// Pollers of our own cluster on this host exceed its cores.
+    pub(crate) crowded: bool,
+    /// Somebody takes whole time slices of our core.
+    pub(crate) strangers: bool,
+    /// Usual length of a wait.
+    pub(crate) usual_wait_ns: u64,
+}
+
+/// The decision, `waited_ns` into a wait.
+pub(crate) fn decide(policy: IdlePolicy, habit: Habit, waited_ns: u64) -> Step {
+    match policy {
+        IdlePolicy::Spin => return Step::Spin,
+        IdlePolicy::Yield => return Step::Yield,
+        IdlePolicy::Sleep => return Step::Sleep,
+        IdlePolicy::Adaptive => {}
+    }
+    let usually_long = habit.usual_wait_ns > USUALLY_LONG_NS;
+    let spin_ns = match (habit.crowded || habit.strangers, usually_long) {
+        (true, _) => 0,
+        (false, true) => SPIN_LEAST_NS,
+        // Twice the usual wait catches most of those that come about when they usually do.
+        (false, false) => (2 * habit.usual_wait_ns).clamp(SPIN_LEAST_NS, SPIN_MOST_NS),
+    };
+    let yield_ns = match (habit.strangers, usually_long) {
+        (true, _) => 0,
+        (false, true) => YIELD_SHORT_NS,
+        (false, false) => YIELD_UNTIL_NS,
+    };
+    if waited_ns < spin_ns {
+        Step::Spin
+    } else if waited_ns < yield_ns {
+        Step::Yield
+    } else {
+        Step::Sleep
+    }
+}
+
+/// Measures, and decides.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    policy: IdlePolicy,
+    crowded: bool,
+    usual_wait_ns: u64,
+    /// Start of the present wait and time of its last poll.
+    wait: Option<(u64, u64)>,
+    strangers_until_ns: u64,
+    strangers_span_ns: u64,
+}
+
+impl Idle {
+    /// `pollers` of our own share this host's `cores`.
+    pub(crate) fn new(policy: IdlePolicy, pollers: usize, cores: usize) -> Self {
+        Self {
+            policy,
+            crowded: pollers > cores,
+            usual_wait_ns: SPIN_LEAST_NS,
+            wait: None,
+            strangers_until_ns: 0,
+            strangers_span_ns: STRANGERS_LEAST_NS,
+        }
+    }
+
+    /// Forgets the present wait without counting it: the program went away to do something else.
+    pub(crate) fn begin(&mut self) {
+        self.wait = None;
+    }
+
+    /// A turn at `now_ns` found nothing: what next?
+    pub(crate) fn empty(&mut self, now_ns: u64) -> Step {
+        let (start, last) = self.wait.unwrap_or((now_ns, now_ns));
+        if now_ns.saturating_sub(last) > STOLEN_NS {
+            self.stolen(now_ns);
+        }
+        self.wait = Some((start, now_ns));
+        let habit = Habit {
+            crowded: self.crowded,
+            strangers: now_ns < self.strangers_until_ns,
+            usual_wait_ns: self.usual_wait_ns,
+        };
+        decide(self.policy, habit, now_ns.saturating_sub(start))
+    }
+
+    /// A sleep ended at `now_ns`: the time asleep was nobody's theft.
+    pub(crate) fn woke(&mut self, now_ns: u64) {
+        if let Some((_, last)) = &mut self.wait {
+            *last = now_ns;
+        }
+    }
+
+    /// A turn at `now_ns` found work.
+    pub(crate) fn work(&mut self, now_ns: u64) {
+        let waited_ns = self
+            .wait
+            .take()
+            .map_or(0, |(start, _)| now_ns.saturating_sub(start))
+            .min(WAIT_CAP_NS);
+        // Signed arithmetic in i64: both are at most `WAIT_CAP_NS`.
+        let difference = waited_ns as i64 - self.usual_wait_ns as i64;
+        self.usual_wait_ns = (self.usual_wait_ns as i64 + (difference >> WAIT_SHIFT)).max(0) as u64;
+    }
+
+    fn stolen(&mut self, now_ns: u64) {
+        // A theft soon after the last spell means that they are still there: look again less often.
+        let soon = now_ns.saturating_sub(self.strangers_until_ns) < self.strangers_span_ns;
+        let again = self.strangers_until_ns != 0 && soon;
+        self.strangers_span_ns = if again {
+            (2 * self.strangers_span_ns).min(STRANGERS_MOST_NS)
+        } else {
+            STRANGERS_LEAST_NS
+        };
+        self.strangers_until_ns = now_ns + self.strangers_span_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+    const MS: u64 = 1_000_000;
+
+    fn habit(crowded: bool, strangers: bool, usual_us: u64) -> Habit {
+        Habit {
+            crowded,
+            strangers,
+            usual_wait_ns: usual_us * US,
+        }
+    }
+
+    /// The fixed policies do one thing whatever was measured.
+    #[test]
+    fn fixed_policies_are_fixed() {
+        for waited in [0, 10 * US, 10 * MS] {
+            let crowd = habit(true, true, 1_000);
+            assert_eq!(decide(IdlePolicy::Spin, crowd, waited), Step::Spin);
+            assert_eq!(decide(IdlePolicy::Yield, crowd, waited), Step::Yield);
+            assert_eq!(
+                decide(IdlePolicy::Sleep, habit(false, false, 0), waited),
+                Step::Sleep
+            );
+        }
+    }
+
+    /// Alone on a core with work coming soon: spin, then yield, then sleep.
+    #[test]
+    fn alone_spins_then_yields_then_sleeps() {
+        let alone = habit(false, false, 1);
+        let at = |waited| decide(IdlePolicy::Adaptive, alone, waited);
+        assert_eq!(
+            [at(0), at(1_999), at(2 * US), at(49 * US), at(50 * US)],
+            [
+                Step::Spin,
+                Step::Spin,
+                Step::Yield,
+                Step::Yield,
+                Step::Sleep
+            ]
+        );
+    }
+
+    /// Work that usually comes after 20 µs is spun for until 40 µs.
+    #[test]
+    fn spins_as_long_as_work_usually_takes() {
+        assert_eq!(
+            decide(IdlePolicy::Adaptive, habit(false, false, 20), 39 * US),
+            Step::Spin
+        );
+        assert_eq!(
+            decide(IdlePolicy::Adaptive, habit(false, false, 20), 41 * US),
+            Step::Yield
+        );
+    }
+
+    /// Work that usually takes long is slept for early.
+    #[test]
+    fn usually_long_waits_sleep_early() {
+        let long = habit(false, false, 500);
+        assert_eq!(decide(IdlePolicy::Adaptive, long, 9 * US), Step::Sleep);
+        assert_eq!(decide(IdlePolicy::Adaptive, long, US), Step::Spin);
+    }
+
+    /// More of us than cores: never spin. Strangers on our core: sleep at once.
+    #[test]
+    fn crowds_yield_and_strangers_make_sleep() {
+        assert_eq!(
+            decide(IdlePolicy::Adaptive, habit(true, false, 1), 0),
+            Step::Yield
+        );
+        assert_eq!(
+            decide(IdlePolicy::Adaptive, habit(true, false, 1), 60 * US),
+            Step::Sleep
+        );
+        assert_eq!(
+            decide(IdlePolicy::Adaptive, habit(false, true, 1), 0),
+            Step::Sleep
+        );
+    }
+
+    /// The average follows what happens, and one long pause does not undo short habits for more than some ten waits.
+    #[test]
+    fn average_follows_arrivals() {
+        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        let mut now = 0;
+        let mut wait = |idle: &mut Idle, ns: u64| {
+            idle.empty(now);
+            now += ns;
+            idle.woke(now);
+            idle.work(now);
+        };
+        for _ in 0..40 {
+            wait(&mut idle, 300 * US);
+        }
+        assert!(
+            idle.usual_wait_ns > USUALLY_LONG_NS,
+            "{}",
+            idle.usual_wait_ns
+        );
+        for _ in 0..60 {
+            wait(&mut idle, US);
+        }
+        assert!(idle.usual_wait_ns < 2 * US, "{}", idle.usual_wait_ns);
+        wait(&mut idle, 10_000 * MS);
+        for _ in 0..12 {
+            wait(&mut idle, US);
+        }
+        assert!(idle.usual_wait_ns < SPIN_MOST_NS, "{}", idle.usual_wait_ns);
+    }
+
+    /// A slice taken from us while polling turns spinning off, longer each time, and on again when they are gone.
+    #[test]
+    fn stolen_slices_stop_spinning_for_a_while() {
+        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        assert_eq!(idle.empty(0), Step::Spin);
+        assert_eq!(idle.empty(3 * MS), Step::Sleep, "a slice was stolen");
+        idle.work(3 * MS);
+        let within = 3 * MS + STRANGERS_LEAST_NS - 1;
+        assert_eq!(idle.empty(within), Step::Sleep, "the spell lasts");
+        idle.work(within);
+        let after = 3 * MS + STRANGERS_LEAST_NS + 1;
+        assert_eq!(idle.empty(after), Step::Spin, "the spell is over");
+        assert_eq!(idle.empty(after + 3 * MS), Step::Sleep);
+        idle.work(after + 3 * MS);
+        assert_eq!(
+            idle.empty(after + 3 * MS + STRANGERS_LEAST_NS + 1),
+            Step::Sleep,
+            "the second spell is longer"
+        );
+        idle.work(after + 3 * MS + STRANGERS_LEAST_NS + 1);
+        assert_eq!(
+            idle.empty(after + 3 * MS + 2 * STRANGERS_LEAST_NS + 1),
+            Step::Spin
+        );
+    }
+
+    /// Sleeping is no theft, and neither is time the program spent elsewhere.
+    #[test]
+    fn own_absence_is_no_theft() {
+        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        idle.empty(0);
+        idle.woke(100 * MS);
+        assert_eq!(idle.strangers_until_ns, 0);
+        idle.empty(100 * MS);
+        assert_eq!(idle.strangers_until_ns, 0);
+        idle.begin();
+        assert_eq!(idle.empty(200 * MS), Step::Spin);
+    }
+}

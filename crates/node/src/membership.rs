@@ -1,0 +1,122 @@
+//! Who takes part, and where each is reached.
+//!
+//! Invariant: `members[i].id` is `NodeId(i)`, and ids are at most `u16::MAX`; `Membership::check` is called by every endpoint.
+
+use tsumuji_link::LinkAddr;
+use tsumuji_proto::NodeId;
+
+use crate::bootstrap::rendezvous::TableEntry;
+use crate::error::OpenError;
+
+/// One process of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its number, which is its place in the table.
+    pub id: NodeId,
+    /// As messages to people name it: `worker 2`, a host's name.
+    pub name: String,
+    /// Where frames reach it. Frames that bear its id are accepted from there only.
+    pub addr: LinkAddr,
+}
+
+/// All processes of the cluster, and which of them this one is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// This process.
+    pub me: NodeId,
+    /// Everyone, this process included, in order of their ids from 0.
+    pub members: Vec<Member>,
+}
+
+impl Membership {
+    /// `nodes` processes over shared memory, named by their numbers.
+    pub fn local(me: NodeId, nodes: u16) -> Self {
+        let member = |id| Member {
+            id: NodeId(id),
+            name: NodeId(id).to_string(),
+            addr: LinkAddr::Local(id),
+        };
+        Self {
+            me,
+            members: (0..nodes).map(member).collect(),
+        }
+    }
+
+    /// One process per address, named by their numbers.
+    pub fn inet(me: NodeId, addrs: &[std::net::SocketAddr]) -> Self {
+        let member = |(id, addr): (u16, &std::net::SocketAddr)| Member {
+            id: NodeId(id),
+            name: NodeId(id).to_string(),
+            addr: LinkAddr::Inet(*addr),
+        };
+        Self {
+            me,
+            members: (0..=u16::MAX).zip(addrs).map(member).collect(),
+        }
+    }
+
+    pub(crate) fn from_table(me: NodeId, table: Vec<TableEntry>) -> Self {
+        let member = |(id, entry): (u16, TableEntry)| Member {
+            id: NodeId(id),
+            name: entry.name,
+            addr: entry.addr.map_or(LinkAddr::Local(id), LinkAddr::Inet),
+        };
+        Self {
+            me,
+            members: (0..=u16::MAX).zip(table).map(member).collect(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        if usize::from(self.me.0) >= self.members.len() {
+            return Err(OpenError::NotAMember);
+        }
+        if let Some((place, _)) = (0_usize..)
+            .zip(&self.members)
+            .find(|(place, member)| usize::from(member.id.0) != *place)
+        {
+            return Err(OpenError::OutOfOrder { place });
+        }
+        let mut seen = std::collections::HashMap::new();
+        for member in &self.members {
+            if let Some(other) = seen.insert(member.addr, member.id) {
+                return Err(OpenError::SameAddress {
+                    first: other,
+                    second: member.id,
+                    addr: member.addr,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tables with gaps, strangers or shared addresses are refused, each for its own reason.
+    #[test]
+    fn unsound_tables_are_refused() {
+        assert!(Membership::local(NodeId(1), 2).check().is_ok());
+        assert!(matches!(
+            Membership::local(NodeId(2), 2).check(),
+            Err(OpenError::NotAMember)
+        ));
+        let mut gap = Membership::local(NodeId(0), 3);
+        gap.members.remove(1);
+        assert!(matches!(
+            gap.check(),
+            Err(OpenError::OutOfOrder { place: 1 })
+        ));
+        let addr = "127.0.0.1:7000".parse().expect("addr");
+        let twice = Membership::inet(NodeId(0), &[addr, addr]);
+        assert!(matches!(
+            twice.check(),
+            Err(OpenError::SameAddress {
+                second: NodeId(1),
+                ..
+            })
+        ));
+    }
+}

@@ -1,0 +1,53 @@
+//! What a program may choose about its endpoint.
+
+use std::time::Duration;
+
+/// How an endpoint spends the time in which there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum IdlePolicy {
+    /// Spins as long as work usually takes to come, then yields, then sleeps; early where processes outnumber cores.
+    #[default]
+    Adaptive,
+    /// Never gives the core away: lowest latency, 100 % CPU, ruinous with more processes than cores.
+    Spin,
+    /// Gives the core to others between polls, but never sleeps.
+    Yield,
+    /// Sleeps at once: lowest CPU, a wake-up (tens of µs) per message.
+    Sleep,
+}
+
+/// What an endpoint is told once, at its birth.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Of every random choice; two endpoints with one seed still differ, each mixes in its node id.
+    pub seed: u64,
+    /// This life of this node, not 0. `None`: random.
+    pub incarnation: Option<u32>,
+    /// Memory that arrived and not yet consumed messages may take, all peers together. Peers wait when it is full.
+    pub budget_bytes: usize,
+    /// Largest message accepted from a peer; one such message may exceed `budget_bytes`.
+    pub message_limit_bytes: usize,
+    /// Bytes queued to one peer before `send` blocks and `try_send` refuses.
+    pub send_queue_bytes: usize,
+    /// A silent peer is probed this often.
+    pub keep_alive: Duration,
+    /// A peer from which nothing is heard for this long is dead. A program that computes without polling must stay below it.
+    pub dead_after: Duration,
+    /// What to do while there is nothing to do.
+    pub idle: IdlePolicy,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            incarnation: None,
+            budget_bytes: 64 << 20,
+            message_limit_bytes: u32::MAX as usize, // the wire's own limit
+            send_queue_bytes: 64 << 20,
+            keep_alive: Duration::from_secs(1),
+            dead_after: Duration::from_secs(10),
+            idle: IdlePolicy::Adaptive,
+        }
+    }
+}

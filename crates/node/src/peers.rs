@@ -1,0 +1,143 @@
+//! What the program may ask about peers between turns: who is up, who is dead, which tracked messages are acknowledged.
+//!
+//! Fed with the engine's events by `endpoint`.
+
+use std::collections::VecDeque;
+
+use tsumuji_proto::{Event, NodeId, SendId};
+
+use crate::error::SendError;
+
+/// Tracked messages that failed with their peer and are remembered; older ones read as acknowledged no more than unknown.
+const FAILED_LIMIT: usize = 4096;
+
+/// By node id.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    peers: Vec<Peer>,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    up: bool,
+    dead: bool,
+    /// Tracked and not yet acknowledged, in order of submission.
+    open: VecDeque<SendId>,
+    /// Tracked, and lost when the peer died.
+    failed: VecDeque<SendId>,
+}
+
+impl Peers {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self {
+            peers: std::iter::repeat_with(Peer::default).take(nodes).collect(),
+        }
+    }
+
+    fn get(&self, peer: NodeId) -> Option<&Peer> {
+        self.peers.get(usize::from(peer.0))
+    }
+
+    pub(crate) fn is_up(&self, peer: NodeId) -> bool {
+        self.get(peer).is_some_and(|peer| peer.up)
+    }
+
+    pub(crate) fn is_dead(&self, peer: NodeId) -> bool {
+        self.get(peer).is_some_and(|peer| peer.dead)
+    }
+
+    pub(crate) fn revive(&mut self, peer: NodeId) {
+        if let Some(peer) = self.peers.get_mut(usize::from(peer.0)) {
+            (peer.up, peer.dead) = (false, false);
+        }
+    }
+
+    pub(crate) fn track(&mut self, peer: NodeId, id: SendId) {
+        if let Some(peer) = self.peers.get_mut(usize::from(peer.0)) {
+            peer.open.push_back(id);
+        }
+    }
+
+    /// Of a message that was tracked.
+    pub(crate) fn is_sent(&self, to: NodeId, id: SendId) -> Result<bool, SendError> {
+        let peer = self.get(to).ok_or(SendError::UnknownPeer { peer: to })?;
+        if peer.failed.contains(&id) {
+            return Err(SendError::PeerDead { peer: to });
+        }
+        Ok(!peer.open.contains(&id))
+    }
+
+    pub(crate) fn note(&mut self, event: &Event) {
+        let (Event::PeerUp { peer: id, .. }
+        | Event::PeerDead { peer: id, .. }
+        | Event::Sent { peer: id, .. }) = event
+        else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(usize::from(id.0)) else {
+            return;
+        };
+        match event {
+            Event::PeerUp { .. } => (peer.up, peer.dead) = (true, false),
+            Event::PeerDead { .. } => {
+                (peer.up, peer.dead) = (false, true);
+                peer.failed.append(&mut peer.open);
+                while peer.failed.len() > FAILED_LIMIT {
+                    peer.failed.pop_front();
+                }
+            }
+            // Nearly always the oldest: acknowledged in the order sent.
+            Event::Sent { id, .. } => {
+                if let Some(place) = peer.open.iter().position(|open| open == id) {
+                    peer.open.remove(place);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId(1);
+
+    /// A tracked message is open until its event, and failed if its peer dies first; a revived peer starts afresh.
+    #[test]
+    fn tracked_messages_end_one_way_or_the_other() {
+        let mut peers = Peers::new(2);
+        peers.note(&Event::PeerUp {
+            peer: PEER,
+            incarnation: 1,
+        });
+        assert!(peers.is_up(PEER) && !peers.is_dead(PEER));
+        peers.track(PEER, SendId(1));
+        peers.track(PEER, SendId(2));
+        assert!(!peers.is_sent(PEER, SendId(2)).expect("open"));
+        peers.note(&Event::Sent {
+            peer: PEER,
+            id: SendId(2),
+        });
+        assert!(peers.is_sent(PEER, SendId(2)).expect("acknowledged"));
+        peers.note(&Event::PeerDead {
+            peer: PEER,
+            failed_messages: 1,
+        });
+        assert!(matches!(
+            peers.is_sent(PEER, SendId(1)),
+            Err(SendError::PeerDead { peer: PEER })
+        ));
+        assert!(peers.is_sent(PEER, SendId(2)).expect("stays acknowledged"));
+        assert!(peers.is_dead(PEER) && !peers.is_up(PEER));
+        peers.note(&Event::PeerUp {
+            peer: PEER,
+            incarnation: 2,
+        });
+        assert!(peers.is_up(PEER) && !peers.is_dead(PEER));
+        assert!(matches!(
+            peers.is_sent(NodeId(9), SendId(0)),
+            Err(SendError::UnknownPeer { .. })
+        ));
+    }
+}

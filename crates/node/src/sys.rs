@@ -1,0 +1,36 @@
+//! The one door to calls that the compiler cannot check: work between `fork` and `exec` of a worker.
+//!
+//! Called by `bootstrap::keeper` only.
+#![allow(unsafe_code)] // `Command::pre_exec` is unsafe by nature; nothing safer sets the death signal before `exec`.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+/// Has the kernel kill the command's process when the thread that spawns it ends.
+///
+/// The kernel means the *thread*: the caller must keep the spawning thread alive as long as the child shall live.
+/// Where the parent died between `fork` and the request, the child refuses to start.
+pub(crate) fn die_with_parent(command: &mut Command) {
+    let parent = getpid();
+    let in_child = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // A parent that died before the line above would never be reported: then somebody else is our parent already.
+        if getppid() != Some(parent) {
+            return Err(io::Error::from_raw_os_error(
+                rustix::io::Errno::SRCH.raw_os_error(),
+            ));
+        }
+        Ok(())
+    };
+    // SAFETY: between `fork` and `exec` only async-signal-safe work is allowed, because other threads of the parent may
+    // have held locks (the allocator's among them) when it forked. `in_child` makes two bare system calls (`prctl`,
+    // `getppid`; rustix's Linux backend issues them without libc and without locks), copies one integer captured by
+    // value, and builds `io::Error`s from raw codes only, which neither allocates nor locks. It opens no file and touches
+    // no memory shared with the parent.
+    unsafe {
+        command.pre_exec(in_child);
+    }
+}

@@ -1,0 +1,115 @@
+//! Addresses of peers, and the rule that a frame speaks only for the node that lives where it came from.
+//!
+//! Called by `drive` for every frame, in both directions.
+
+use tsumuji_link::LinkAddr;
+use tsumuji_proto::NodeId;
+
+use crate::membership::Membership;
+
+/// By node id.
+#[derive(Debug)]
+pub(crate) struct Table {
+    me: NodeId,
+    addrs: Vec<LinkAddr>,
+}
+
+impl Table {
+    /// `membership` has passed its check.
+    pub(crate) fn new(membership: &Membership) -> Self {
+        Self {
+            me: membership.me,
+            addrs: membership
+                .members
+                .iter()
+                .map(|member| member.addr)
+                .collect(),
+        }
+    }
+
+    /// Everyone but ourselves.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = NodeId> + use<> {
+        let (me, nodes) = (self.me, self.addrs.len());
+        (0..=u16::MAX)
+            .take(nodes)
+            .map(NodeId)
+            .filter(move |id| *id != me)
+    }
+
+    /// Where `peer` lives, if it is a member.
+    #[inline]
+    pub(crate) fn addr(&self, peer: NodeId) -> Option<LinkAddr> {
+        self.addrs.get(usize::from(peer.0)).copied()
+    }
+
+    /// May a frame from `from` bear the id `source`?
+    #[inline]
+    pub(crate) fn admits(&self, from: LinkAddr, source: NodeId) -> bool {
+        match (from, self.addrs.get(usize::from(source.0))) {
+            // The hot cases first: an index or an address that is exactly the member's.
+            (LinkAddr::Local(index), Some(LinkAddr::Local(known))) => {
+                index == *known && source != self.me
+            }
+            (LinkAddr::Inet(addr), Some(LinkAddr::Inet(known))) => {
+                addr == *known && source != self.me
+            }
+            _ => false,
+        }
+    }
+
+    /// Pollers of this cluster that share our host, ourselves included, as far as addresses tell.
+    pub(crate) fn pollers_here(&self) -> usize {
+        let mine = self.addr(self.me);
+        let here = |addr: &&LinkAddr| match (mine, addr) {
+            (_, LinkAddr::Local(_)) => true,
+            (Some(LinkAddr::Inet(mine)), LinkAddr::Inet(addr)) => {
+                addr.ip() == mine.ip() || addr.ip().is_loopback()
+            }
+            _ => false,
+        };
+        self.addrs.iter().filter(here).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame is admitted only under the id of the member that lives exactly where it came from.
+    #[test]
+    fn ids_are_bound_to_addresses() {
+        let local = Table::new(&Membership::local(NodeId(0), 3));
+        assert!(local.admits(LinkAddr::Local(2), NodeId(2)));
+        for (from, source) in [(2, 1), (0, 0), (3, 3), (7, 2)] {
+            assert!(
+                !local.admits(LinkAddr::Local(from), NodeId(source)),
+                "{from} as {source}"
+            );
+        }
+        let addr = |text: &str| text.parse::<std::net::SocketAddr>().expect("addr");
+        let members = [addr("10.0.0.1:7000"), addr("10.0.0.2:7000")];
+        let inet = Table::new(&Membership::inet(NodeId(0), &members));
+        assert!(inet.admits(LinkAddr::Inet(members[1]), NodeId(1)));
+        assert!(!inet.admits(LinkAddr::Inet(addr("10.0.0.2:7001")), NodeId(1)));
+        assert!(!inet.admits(LinkAddr::Inet(members[1]), NodeId(0)));
+        assert!(!inet.admits(LinkAddr::Local(1), NodeId(1)));
+        assert!(!inet.admits(LinkAddr::Broadcast, NodeId(1)));
+    }
+
+    /// Pollers are those of our host: all of a shared memory, and those that share our address.
+    #[test]
+    fn pollers_of_this_host_are_counted() {
+        assert_eq!(
+            Table::new(&Membership::local(NodeId(1), 5)).pollers_here(),
+            5
+        );
+        let addrs = ["10.0.0.1:7000", "10.0.0.1:7001", "10.0.0.2:7000"]
+            .map(|text| text.parse().expect("addr"));
+        assert_eq!(
+            Table::new(&Membership::inet(NodeId(0), &addrs)).pollers_here(),
+            2
+        );
+        let table = Table::new(&Membership::local(NodeId(1), 3));
+        assert_eq!(table.peers().collect::<Vec<_>>(), [NodeId(0), NodeId(2)]);
+    }
+}

@@ -1,0 +1,150 @@
+//! What the tests share: pairs of endpoints over each link, and a link that can be cut.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_link::{LinkCaps, LinkCounters, LinkError};
+use tsumuji_node::any_link::Base;
+use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
+
+/// Only turns a hang into a failure; nothing is measured by it.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The links every message test runs over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    Shm,
+    Udp,
+    /// UDP with this percentage of received frames dropped.
+    LossyUdp(u32),
+    LossyShm(u32),
+}
+
+pub(crate) const PLAIN: [Over; 2] = [Over::Shm, Over::Udp];
+pub(crate) const ALL: [Over; 4] = [Over::Shm, Over::Udp, Over::LossyUdp(20), Over::LossyShm(20)];
+
+/// All endpoints of a small cluster in this process.
+pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint<AnyLink>> {
+    let loss = match over {
+        Over::Shm | Over::Udp => None,
+        Over::LossyUdp(percent) | Over::LossyShm(percent) => Some(f64::from(percent) / 100.0),
+    };
+    let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
+        Over::Shm | Over::LossyShm(_) => {
+            let job =
+                ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).expect("job");
+            let base = |id| Base::Shm(Shm::attach(&job, id).expect("attach"));
+            (0..nodes)
+                .map(|id| (base(id), Membership::local(NodeId(id), nodes)))
+                .unzip()
+        }
+        Over::Udp | Over::LossyUdp(_) => {
+            let links: Vec<Udp> = (0..nodes).map(|_| udp()).collect();
+            let addrs: Vec<SocketAddr> = links.iter().map(inet).collect();
+            (0..nodes)
+                .zip(links)
+                .map(|(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs)))
+                .unzip()
+        }
+    };
+    let seeds = 11..;
+    bases
+        .into_iter()
+        .zip(memberships)
+        .zip(seeds)
+        .map(|((base, membership), seed)| {
+            let impair = loss.map(|loss| ImpairConfig {
+                loss,
+                seed,
+                ..ImpairConfig::default()
+            });
+            let link = AnyLink::open(base, impair, None).expect("link");
+            Endpoint::new(link, membership, options.clone()).expect("endpoint")
+        })
+        .collect()
+}
+
+pub(crate) fn pair(over: Over, options: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {
+    let mut both = cluster(over, 2, options).into_iter();
+    (both.next().expect("two"), both.next().expect("two"))
+}
+
+pub(crate) fn udp() -> Udp {
+    Udp::bind("127.0.0.1:0".parse().expect("addr"), UdpConfig::default()).expect("bind")
+}
+
+pub(crate) fn inet(link: &Udp) -> SocketAddr {
+    match link.local_addr() {
+        LinkAddr::Inet(addr) => addr,
+        other => panic!("a UDP link has the address {other:?}"),
+    }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub(crate) fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(bytes + 8);
+    while out.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
+}
+
+/// A link whose sends vanish once it is cut: its process seems to have died without a word.
+pub(crate) struct Cuttable<L> {
+    pub(crate) link: L,
+    pub(crate) cut: Arc<AtomicBool>,
+}
+
+impl<L: Link> Link for Cuttable<L> {
+    fn caps(&self) -> LinkCaps {
+        self.link.caps()
+    }
+    fn local_addr(&self) -> LinkAddr {
+        self.link.local_addr()
+    }
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        self.link.recv_burst(max, on_frame)
+    }
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        if self.cut.load(Ordering::Relaxed) {
+            let mut nowhere = vec![0; self.caps().frame_bytes];
+            fill(&mut nowhere);
+            return Ok(true);
+        }
+        self.link.send_with(to, fill)
+    }
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.link.flush()
+    }
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.link.wait(timeout)
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.fd()
+    }
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.link.arm_fd()
+    }
+    fn counters(&self) -> LinkCounters {
+        self.link.counters()
+    }
+}

@@ -1,0 +1,195 @@
+//! Peers that die without a word, leave, and come back as another life.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Cuttable, LONG, Over, inet, pair, udp};
+use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options, SendError};
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+const LANE: Lane = Lane::ordered(0);
+
+fn quick() -> Options {
+    Options {
+        keep_alive: Duration::from_millis(50),
+        dead_after: Duration::from_millis(400),
+        ..Options::default()
+    }
+}
+
+/// Polls until the peer's fate is known to `send`; a hang fails.
+fn until_dead<L: tsumuji_node::Link>(a: &mut Endpoint<L>) {
+    let start = Instant::now();
+    while !matches!(
+        a.try_send(B, LANE, b"?"),
+        Err(SendError::PeerDead { peer: B })
+    ) {
+        a.recv(Duration::from_millis(1)).expect("recv");
+        assert!(start.elapsed() < LONG, "death goes unnoticed");
+    }
+}
+
+/// A peer that falls silent is dead in bounded time: blocked senders and waiters get the error, tracked messages fail.
+#[test]
+fn silent_peer_is_dead_and_fails_everything() {
+    let (a_link, b_link) = (udp(), udp());
+    let addrs = [inet(&a_link), inet(&b_link)];
+    let cut = Arc::new(AtomicBool::new(false));
+    let options = Options {
+        send_queue_bytes: 1 << 20,
+        ..quick()
+    };
+    let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), options.clone()).expect("a");
+    let stop = Arc::new(AtomicBool::new(false));
+    let peer = {
+        let link = Cuttable {
+            link: b_link,
+            cut: Arc::clone(&cut),
+        };
+        let stop = Arc::clone(&stop);
+        thread::spawn(move || {
+            let mut b = Endpoint::new(link, Membership::inet(B, &addrs), options).expect("b");
+            while !stop.load(Ordering::Relaxed) {
+                b.recv(Duration::from_millis(1)).expect("recv");
+            }
+        })
+    };
+    assert!(a.wait_up(LONG).expect("up").is_empty());
+    cut.store(true, Ordering::Relaxed);
+    let id = a
+        .send_tracked(B, LANE, b"never acknowledged")
+        .expect("queued");
+    let big = vec![0; 3 << 20];
+    let blocked = loop {
+        match a.send(B, LANE, &big) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(blocked, SendError::PeerDead { peer: B }),
+        "{blocked}"
+    );
+    assert!(matches!(
+        a.wait_sent(B, id, LONG),
+        Err(SendError::PeerDead { peer: B })
+    ));
+    assert!(matches!(
+        a.wait_writable(B, 1, LONG),
+        Err(SendError::PeerDead { peer: B })
+    ));
+    assert!(!a.is_up(B));
+    assert!(a.flush(LONG).expect("flush"), "nothing is owed to the dead");
+    stop.store(true, Ordering::Relaxed);
+    peer.join().expect("peer");
+}
+
+/// A peer that closes is known to be gone at once, not after silence.
+#[test]
+fn leaving_is_announced() {
+    for over in [Over::Shm, Over::Udp] {
+        // With these defaults silence would take ten seconds.
+        let (mut a, mut b) = pair(
+            over,
+            &Options {
+                dead_after: Duration::from_secs(3600),
+                ..Options::default()
+            },
+        );
+        let peer = thread::spawn(move || {
+            assert!(b.wait_up(LONG).expect("up").is_empty());
+            b.send(A, LANE, b"bye").expect("send");
+            b.close(LONG);
+        });
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        assert_eq!(a.recv(LONG).expect("recv").expect("message").body, b"bye");
+        until_dead(&mut a);
+        peer.join().expect("peer");
+    }
+}
+
+/// A process that died without a word and was started again at the same address is a new life: old messages fail, new ones pass.
+#[test]
+fn restarted_peer_joins_as_new_life() {
+    let (a_link, b_link) = (udp(), udp());
+    let addrs = [inet(&a_link), inet(&b_link)];
+    let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), quick()).expect("a");
+    let life = |link, cut: &Arc<AtomicBool>, incarnation| {
+        let link = Cuttable {
+            link,
+            cut: Arc::clone(cut),
+        };
+        let options = Options {
+            incarnation: Some(incarnation),
+            ..quick()
+        };
+        Endpoint::new(link, Membership::inet(B, &addrs), options).expect("b")
+    };
+    let first_cut = Arc::new(AtomicBool::new(false));
+    let mut b = life(b_link, &first_cut, 1);
+    let meet = |a: &mut Endpoint<_>, b: &mut Endpoint<Cuttable<Udp>>| {
+        let start = Instant::now();
+        while !(a.is_up(B) && b.is_up(A)) {
+            let a_got = a.try_recv().expect("a");
+            assert!(a_got.is_none() && b.try_recv().expect("b").is_none());
+            assert!(start.elapsed() < LONG, "they do not meet");
+        }
+    };
+    meet(&mut a, &mut b);
+    a.send(B, LANE, b"first").expect("send");
+    assert_eq!(b.recv(LONG).expect("recv").expect("message").body, b"first");
+    first_cut.store(true, Ordering::Relaxed);
+    drop(b);
+    let lost = a.send_tracked(B, LANE, &vec![1; 100_000]).expect("queued");
+
+    let b_link = Udp::bind(addrs[1], UdpConfig::default()).expect("the same port");
+    let mut b = life(b_link, &Arc::new(AtomicBool::new(false)), 2);
+    let start = Instant::now();
+    loop {
+        let open = matches!(a.is_sent(B, lost), Ok(false));
+        assert!(
+            b.try_recv().expect("b").is_none(),
+            "nothing of the old life reaches the new one"
+        );
+        if !open && b.is_up(A) {
+            break;
+        }
+        a.try_recv().expect("a");
+        assert!(start.elapsed() < LONG, "the new life is not noticed");
+    }
+    assert!(
+        matches!(a.is_sent(B, lost), Err(SendError::PeerDead { .. })),
+        "what the old life had not got has failed"
+    );
+    meet(&mut a, &mut b);
+    a.send(B, LANE, b"second").expect("send");
+    assert_eq!(
+        b.recv(LONG).expect("recv").expect("message").body,
+        b"second"
+    );
+}
+
+/// Frames that bear a member's id but come from elsewhere are dropped before they can do anything.
+#[test]
+fn frames_from_elsewhere_are_dropped() {
+    let (a_link, b_link) = (udp(), udp());
+    let addrs = [inet(&a_link), inet(&b_link)];
+    let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), quick()).expect("a");
+    // The impostor states B's id and lives at another port.
+    let impostor = udp();
+    let claimed = [addrs[0], inet(&impostor)];
+    let mut impostor =
+        Endpoint::new(impostor, Membership::inet(B, &claimed), quick()).expect("impostor");
+    let start = Instant::now();
+    while a.counters().misplaced_frames == 0 {
+        assert!(a.try_recv().expect("a").is_none() && impostor.try_recv().expect("b").is_none());
+        assert!(start.elapsed() < LONG, "no frame came");
+    }
+    assert!(!a.is_up(B));
+}

@@ -1,0 +1,140 @@
+//! Small messages over shared memory allocate nothing once the exchange runs.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::thread;
+
+use common::{LONG, Over, pair};
+use tsumuji_node::{AnyLink, Body, Endpoint, Handler, Lane, NodeId, Options};
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is being torn down has no counter any more; those are not counted.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+#[allow(unsafe_code)] // the trait is unsafe; all work is the system allocator's
+// SAFETY: every call goes unchanged to `System`, which keeps the trait's promises; `count` neither allocates nor unwinds
+// (the thread-local is const-initialised and has no destructor).
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(place, layout) }
+    }
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(place, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+const LANE: Lane = Lane::ordered(0);
+const WARM_UP: u32 = 2_000;
+const MEASURED: u32 = 20_000;
+
+/// Runs `round` until warm, then counts this thread's allocations over the measured rounds.
+fn allocations(mut round: impl FnMut()) -> u64 {
+    for _ in 0..WARM_UP {
+        round();
+    }
+    let before = ALLOCATIONS.with(Cell::get);
+    for _ in 0..MEASURED {
+        round();
+    }
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+fn echo(mut endpoint: Endpoint<AnyLink>) -> Endpoint<AnyLink> {
+    for _ in 0..WARM_UP + MEASURED {
+        let message = endpoint.recv(LONG).expect("recv").expect("message");
+        endpoint
+            .send(message.from, message.lane, &message.body)
+            .expect("send");
+        endpoint.recycle(message);
+    }
+    endpoint
+}
+
+/// Message forms: send, recv, recycle.
+#[test]
+fn ping_pong_of_messages_allocates_nothing() {
+    let (mut a, b) = pair(Over::Shm, &Options::default());
+    let peer = thread::spawn(move || echo(b));
+    let count = allocations(|| {
+        a.send(B, LANE, b"12345678").expect("send");
+        let message = a.recv(LONG).expect("recv").expect("echo");
+        assert_eq!(message.body, b"12345678");
+        a.recycle(message);
+    });
+    peer.join().expect("peer");
+    assert_eq!(count, 0, "{count} allocations in {MEASURED} round trips");
+}
+
+/// Run-to-completion: the handler reads the frame where it lies.
+#[test]
+fn ping_pong_by_handler_allocates_nothing() {
+    struct Got(u32);
+    impl Handler for Got {
+        fn message(&mut self, _: NodeId, _: Lane, body: Body<'_>) {
+            assert!(
+                matches!(body, Body::Frame(b"12345678")),
+                "a small message is borrowed from its frame"
+            );
+            self.0 += 1;
+        }
+    }
+    let (mut a, b) = pair(Over::Shm, &Options::default());
+    let peer = thread::spawn(move || echo(b));
+    let mut got = Got(0);
+    let mut expected = 0;
+    let count = allocations(|| {
+        a.send(B, LANE, b"12345678").expect("send");
+        expected += 1;
+        while got.0 < expected {
+            a.poll_wait(&mut got, LONG).expect("poll");
+        }
+    });
+    peer.join().expect("peer");
+    assert_eq!(count, 0, "{count} allocations in {MEASURED} round trips");
+}
+
+/// Broadcast shares: written into the link's slot, read where they lie.
+#[test]
+fn shares_allocate_nothing() {
+    struct Nothing;
+    impl Handler for Nothing {
+        fn message(&mut self, _: NodeId, _: Lane, _: Body<'_>) {}
+    }
+    let (mut a, mut b) = pair(Over::Shm, &Options::default());
+    while !(a.is_up(B) && b.is_up(A)) {
+        a.poll(&mut Nothing).expect("poll");
+        b.poll(&mut Nothing).expect("poll");
+    }
+    let payload = [7; 1024];
+    let mut lap = 0;
+    let count = allocations(|| {
+        a.broadcast_share(1, 0, lap, 0, &payload).expect("share");
+        lap += 1;
+        a.poll(&mut Nothing).expect("poll");
+        b.poll(&mut Nothing).expect("poll");
+    });
+    assert_eq!(count, 0, "{count} allocations in {MEASURED} shares");
+}
