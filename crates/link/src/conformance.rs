@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOST_WAKE: Duration = Duration::from_secs(15);
 /// One look of `collect`.
 const LOOK: Duration = Duration::from_millis(20);
-/// Empty looks after which nothing more is expected to come.
-const QUIET_LOOKS: usize = 5;
+/// After this long without a frame nothing more is expected to come.
+const QUIET: Duration = Duration::from_millis(40);
 /// Sleeps and wake-ups of the wake checks.
 const WAKE_CYCLES: u32 = 10_000;
 const FD_WAKE_CYCLES: u32 = 2_000;
@@ -154,16 +154,15 @@ fn collect<L: Link>(link: &mut L, count: usize) -> Vec<(LinkAddr, Vec<u8>)> {
 /// Receives what still comes, until it is quiet.
 fn drain<L: Link>(link: &mut L) -> Vec<(LinkAddr, Vec<u8>)> {
     let mut frames = Vec::new();
-    let mut quiet = 0;
-    while quiet < QUIET_LOOKS {
+    let mut last = Instant::now();
+    while last.elapsed() < QUIET {
         let more = link
             .recv_burst(64, |from, frame| frames.push((from, frame.to_vec())))
             .expect("recv_burst");
         if more > 0 {
-            quiet = 0;
+            last = Instant::now();
         } else {
-            quiet += 1;
-            link.wait(LOOK / 4).expect("wait");
+            link.wait(LOOK).expect("wait");
         }
     }
     frames

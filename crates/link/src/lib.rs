@@ -3,7 +3,9 @@
 //! A link knows no protocol. It may lose, repeat or reorder frames, and never blocks. `conformance` is the suite that each
 //! link passes; `impair` and `capture` wrap any link.
 
+pub mod capture;
 pub mod conformance;
+pub mod impair;
 pub mod shm;
 pub mod udp;
 

@@ -1,0 +1,598 @@
+//! Makes any link worse on purpose: loss, repetition, reordering, delay, corruption, a rate limit. Seeded.
+//!
+//! Wraps a link for tests, demonstrations and studies where the kernel's own impairments are missing. Works on the receive side,
+//! so each node impairs what comes to it and senders notice nothing. A frame goes through the steps in this order: lost →
+//! corrupted → repeated → limited and delayed → reordered. Where nothing but loss and corruption is asked for, frames are handed
+//! over from the wrapped link's own buffer; else all are copied and wait in a bounded queue.
+//!
+//! `wait` and `fd` respect the moment at which a waiting frame is due: `fd` is an epoll descriptor over the wrapped link's and a
+//! timer. Every frame taken away is counted in `impaired_frames`; repeated, delayed and corrupted ones in `Impair::tally`.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+
+/// A reordered frame is overtaken by at most this many others.
+const OVERTAKEN_FRAMES_MAX: u64 = 8;
+/// A reordered frame comes after this even if no other does.
+const OVERTAKEN_TIME: Duration = Duration::from_millis(1);
+/// Frames fetched from the wrapped link at a time while a queue is in use.
+const INNER_BURST_FRAMES: usize = 64;
+
+/// What to do to received frames. The default does nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ImpairConfig {
+    /// Probability that a frame is lost.
+    pub loss: f64,
+    /// Probability that a frame comes twice.
+    pub duplicate: f64,
+    /// Probability that up to eight later frames overtake a frame.
+    pub reorder: f64,
+    /// Probability that one bit of a frame is flipped.
+    pub corrupt: f64,
+    /// Every frame comes this much later.
+    pub delay: Duration,
+    /// And by a random time up to this.
+    pub jitter: Duration,
+    /// Frames come at most this fast, in bytes a second; more wait in the queue.
+    pub rate_bytes_per_second: Option<u64>,
+    /// Frames that may wait. More are left in the wrapped link; with a limited rate they are lost, as in a switch.
+    pub queue_frames: usize,
+    /// Seed of all choices.
+    pub seed: u64,
+}
+
+impl Default for ImpairConfig {
+    fn default() -> Self {
+        Self {
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            corrupt: 0.0,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            rate_bytes_per_second: None,
+            // A millisecond at 10 Gbit/s in Ethernet's frames; as much as a good switch has for a port.
+            queue_frames: 1024,
+            seed: 1,
+        }
+    }
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImpairError {
+    /// Not a probability.
+    #[error("{what} is {value}; give a probability from 0 to 1")]
+    Probability {
+        /// Which.
+        what: &'static str,
+        /// What was given.
+        value: f64,
+    },
+    /// Nothing would ever come.
+    #[error("a rate of 0 bytes a second lets nothing through; leave it out for no limit")]
+    NoRate,
+    /// Waiting frames need room.
+    #[error("a queue of {queue_frames} frames is not possible; take 1 to {QUEUE_FRAMES_MAX}")]
+    Queue {
+        /// What was given.
+        queue_frames: usize,
+    },
+    /// The kernel refused.
+    #[error("cannot make a timer for delayed frames: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The longest queue.
+pub const QUEUE_FRAMES_MAX: usize = 1 << 20;
+
+impl ImpairConfig {
+    /// Refuses what makes no sense.
+    pub fn check(&self) -> Result<(), ImpairError> {
+        for (what, value) in [
+            ("loss", self.loss),
+            ("duplicate", self.duplicate),
+            ("reorder", self.reorder),
+            ("corrupt", self.corrupt),
+        ] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(ImpairError::Probability { what, value });
+            }
+        }
+        if self.rate_bytes_per_second == Some(0) {
+            return Err(ImpairError::NoRate);
+        }
+        if !(1..=QUEUE_FRAMES_MAX).contains(&self.queue_frames) {
+            let queue_frames = self.queue_frames;
+            return Err(ImpairError::Queue { queue_frames });
+        }
+        Ok(())
+    }
+
+    fn holds_frames(&self) -> bool {
+        self.duplicate > 0.0
+            || self.reorder > 0.0
+            || !self.delay.is_zero()
+            || !self.jitter.is_zero()
+            || self.rate_bytes_per_second.is_some()
+    }
+}
+
+/// Tells the time since some moment of its own choice, never backwards.
+pub trait Clock {
+    /// Now.
+    fn now(&self) -> Duration;
+}
+
+/// The system's monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock(Instant);
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// What was done so far, frame by frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ImpairTally {
+    /// Lost by chance.
+    pub lost: u64,
+    /// Lost because the queue was full.
+    pub overflowed: u64,
+    /// Repeated.
+    pub duplicated: u64,
+    /// Held back for others to overtake.
+    pub reordered: u64,
+    /// Changed by a bit.
+    pub corrupted: u64,
+}
+
+/// splitmix64: small, seedable, good enough to roll dice.
+#[derive(Debug)]
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        // No roll where nothing is asked for: switching one impairment on does not change the others' choices less than it must.
+        probability > 0.0 && ((self.roll() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.roll()) * u128::from(limit)) >> 64) as u64
+    }
+}
+
+/// A frame that waits.
+#[derive(Debug)]
+struct Held {
+    /// Not later than this.
+    due: Duration,
+    number: u64,
+    from: LinkAddr,
+    frame: Vec<u8>,
+}
+
+// Ordered by when it is due, then by when it came; the earliest is the greatest, as `BinaryHeap` wants it.
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.due, other.number).cmp(&(self.due, self.number))
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Held {}
+
+/// A frame that waits to be overtaken.
+#[derive(Debug)]
+struct Overtaken {
+    /// Not before this many frames have arrived, or it is due.
+    after_frame: u64,
+    /// Nor before this.
+    earliest: Duration,
+    held: Held,
+}
+
+/// All but the wrapped link.
+#[derive(Debug)]
+struct Mangler {
+    config: ImpairConfig,
+    dice: Dice,
+    held: BinaryHeap<Held>,
+    /// In order of arrival.
+    overtaken: Vec<Overtaken>,
+    /// Buffers of frames that were handed over.
+    spare: Vec<Vec<u8>>,
+    /// Frames seen so far.
+    arrived: u64,
+    /// When the rate limiter is free again.
+    free_at: Duration,
+    tally: ImpairTally,
+    delivered_frames: u64,
+    delivered_bytes: u64,
+    /// Frames are corrupted in here.
+    scratch: Vec<u8>,
+}
+
+impl Mangler {
+    /// Loses or corrupts a frame.
+    fn mangle<'a>(&'a mut self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        self.arrived += 1;
+        if self.dice.chance(self.config.loss) {
+            self.tally.lost += 1;
+            return None;
+        }
+        if !self.dice.chance(self.config.corrupt) {
+            return Some(frame);
+        }
+        self.tally.corrupted += 1;
+        self.scratch.clear();
+        self.scratch.extend_from_slice(frame);
+        let bit = self.dice.below(frame.len() as u64 * 8);
+        self.scratch[(bit / 8) as usize] ^= 1 << (bit % 8);
+        Some(&self.scratch)
+    }
+
+    /// Frames to fetch now: what there is room for. A limited rate is a switch, which drops what it cannot store.
+    fn fetch_frames(&self) -> usize {
+        let waiting = self.held.len() + self.overtaken.len();
+        match self.config.rate_bytes_per_second {
+            Some(_) => INNER_BURST_FRAMES,
+            None => INNER_BURST_FRAMES.min(self.config.queue_frames - waiting),
+        }
+    }
+
+    /// Decides when a frame comes, and how often.
+    fn queue(&mut self, now: Duration, from: LinkAddr, frame: &[u8]) {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        let Some(bytes) = self.mangle(frame) else {
+            self.spare.push(copy);
+            return;
+        };
+        copy.extend_from_slice(bytes);
+        if self.dice.chance(self.config.duplicate) {
+            self.tally.duplicated += 1;
+            let mut second = self.spare.pop().unwrap_or_default();
+            second.extend_from_slice(&copy);
+            self.hold(now, from, second);
+        }
+        self.hold(now, from, copy);
+    }
+
+    fn hold(&mut self, now: Duration, from: LinkAddr, mut frame: Vec<u8>) {
+        let config = &self.config;
+        if self.held.len() + self.overtaken.len() >= config.queue_frames {
+            self.tally.overflowed += 1;
+            frame.clear();
+            self.spare.push(frame);
+            return;
+        }
+        let mut due = now;
+        if let Some(rate) = config.rate_bytes_per_second {
+            let nanos = frame.len() as u128 * 1_000_000_000 / u128::from(rate);
+            let takes = Duration::from_nanos(nanos.min(u64::MAX.into()) as u64);
+            self.free_at = self.free_at.max(now).saturating_add(takes);
+            due = self.free_at;
+        }
+        due = due.saturating_add(config.delay);
+        let jitter_nanos = config.jitter.as_nanos().min(u64::MAX.into()) as u64;
+        if jitter_nanos > 0 {
+            due = due.saturating_add(Duration::from_nanos(self.dice.below(jitter_nanos)));
+        }
+        let mut held = Held {
+            due,
+            number: self.arrived,
+            from,
+            frame,
+        };
+        if self.dice.chance(config.reorder) {
+            self.tally.reordered += 1;
+            held.due = due.saturating_add(OVERTAKEN_TIME);
+            self.overtaken.push(Overtaken {
+                after_frame: self.arrived + 1 + self.dice.below(OVERTAKEN_FRAMES_MAX),
+                earliest: due,
+                held,
+            });
+        } else {
+            self.held.push(held);
+        }
+    }
+
+    /// Hands over at most `max` waiting frames whose time has come.
+    fn release(
+        &mut self,
+        now: Duration,
+        max: usize,
+        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+    ) -> usize {
+        let arrived = self.arrived;
+        let mut frames = 0;
+        while frames < max {
+            let held = if self.held.peek().is_some_and(|next| next.due <= now) {
+                self.held.pop()
+            } else {
+                let ready = |frame: &Overtaken| {
+                    frame.held.due <= now || frame.earliest <= now && frame.after_frame <= arrived
+                };
+                self.overtaken
+                    .iter()
+                    .position(ready)
+                    .map(|index| self.overtaken.remove(index).held)
+            };
+            let Some(mut held) = held else {
+                break;
+            };
+            self.count(&held.frame);
+            on_frame(held.from, &held.frame);
+            frames += 1;
+            held.frame.clear();
+            self.spare.push(held.frame);
+        }
+        frames
+    }
+
+    fn count(&mut self, frame: &[u8]) {
+        self.delivered_frames += 1;
+        self.delivered_bytes += frame.len() as u64;
+    }
+
+    /// When a waiting frame is due at the latest.
+    fn next_due(&self) -> Option<Duration> {
+        let held = self.held.peek().map(|next| next.due);
+        let overtaken = self.overtaken.iter().map(|frame| frame.held.due).min();
+        held.into_iter().chain(overtaken).min()
+    }
+}
+
+/// A link that does worse than the one it wraps.
+#[derive(Debug)]
+pub struct Impair<L, C = SystemClock> {
+    inner: L,
+    clock: C,
+    mangler: Mangler,
+    /// Frames may have to wait: all go through the queue.
+    holds: bool,
+    watch: Option<Watch>,
+}
+
+impl<L: Link> Impair<L> {
+    /// Wraps a link; time is the system's.
+    pub fn new(inner: L, config: ImpairConfig) -> Result<Self, ImpairError> {
+        Self::with_clock(inner, config, SystemClock::default())
+    }
+}
+
+impl<L: Link, C: Clock> Impair<L, C> {
+    /// Wraps a link; `clock` tells the time. `wait` and `fd` assume that it runs like the system's.
+    pub fn with_clock(inner: L, config: ImpairConfig, clock: C) -> Result<Self, ImpairError> {
+        config.check()?;
+        let holds = config.holds_frames();
+        let watch = match inner.fd() {
+            Some(fd) if holds => Some(Watch::new(fd)?),
+            _ => None,
+        };
+        Ok(Self {
+            mangler: Mangler {
+                config,
+                dice: Dice(config.seed),
+                held: BinaryHeap::new(),
+                overtaken: Vec::new(),
+                spare: Vec::new(),
+                arrived: 0,
+                free_at: Duration::ZERO,
+                tally: ImpairTally::default(),
+                delivered_frames: 0,
+                delivered_bytes: 0,
+                scratch: Vec::with_capacity(inner.caps().frame_bytes),
+            },
+            inner,
+            clock,
+            holds,
+            watch,
+        })
+    }
+
+    /// What was done so far.
+    pub fn tally(&self) -> ImpairTally {
+        self.mangler.tally
+    }
+
+    /// The wrapped link.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// How long until a waiting frame is due.
+    fn time_to_due(&self) -> Option<Duration> {
+        let due = self.mangler.next_due()?;
+        Some(due.saturating_sub(self.clock.now()))
+    }
+}
+
+/// An epoll descriptor over the wrapped link's descriptor and a timer.
+#[derive(Debug)]
+struct Watch {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+}
+
+impl Watch {
+    fn new(inner: BorrowedFd<'_>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
+        for fd in [inner, timer.as_fd()] {
+            epoll::add(
+                &epoll,
+                fd,
+                epoll::EventData::new_u64(0),
+                epoll::EventFlags::IN,
+            )?;
+        }
+        Ok(Self { epoll, timer })
+    }
+
+    /// Makes the timer readable after `after`; `None`: never.
+    fn set_timer(&self, after: Option<Duration>) -> Result<(), LinkError> {
+        let zero = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let value = after.map_or(zero, |after| Timespec {
+            tv_sec: after.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: after.subsec_nanos().into(),
+        });
+        let timer = Itimerspec {
+            it_interval: zero,
+            it_value: value,
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer)
+            .map(drop)
+            .map_err(|source| LinkError::Io {
+                what: "setting the timer of delayed frames",
+                source: source.into(),
+            })
+    }
+}
+
+impl<L: Link, C: Clock> Link for Impair<L, C> {
+    fn caps(&self) -> LinkCaps {
+        let mut caps = self.inner.caps();
+        let config = &self.mangler.config;
+        if self.holds {
+            caps.receive_frames = caps.receive_frames.min(config.queue_frames);
+        }
+        let limited = config.rate_bytes_per_second.is_some();
+        if limited || config.loss > 0.0 || config.corrupt > 0.0 || config.duplicate > 0.0 {
+            caps.lossless = false;
+        }
+        caps
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        self.inner.local_addr()
+    }
+
+    #[inline]
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        let mangler = &mut self.mangler;
+        if self.holds {
+            let now = self.clock.now();
+            let fetch = mangler.fetch_frames();
+            if fetch > 0 {
+                self.inner.recv_burst(fetch, |from, frame| {
+                    mangler.queue(now, from, frame);
+                })?;
+            }
+            return Ok(mangler.release(now, max, &mut on_frame));
+        }
+        let mut frames = 0;
+        self.inner.recv_burst(max, |from, frame| {
+            let Some(frame) = mangler.mangle(frame) else {
+                return;
+            };
+            on_frame(from, frame);
+            let bytes = frame.len() as u64;
+            mangler.delivered_frames += 1;
+            mangler.delivered_bytes += bytes;
+            frames += 1;
+        })?;
+        Ok(frames)
+    }
+
+    #[inline]
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        self.inner.send_with(to, fill)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.inner.flush()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        match self.time_to_due() {
+            Some(Duration::ZERO) => self.inner.flush(),
+            Some(due) => self.inner.wait(timeout.min(due)),
+            None => self.inner.wait(timeout),
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.watch {
+            Some(watch) => Some(watch.epoll.as_fd()),
+            None => self.inner.fd(),
+        }
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        let due = self.time_to_due();
+        if due == Some(Duration::ZERO) {
+            self.inner.flush()?;
+            return Ok(false);
+        }
+        if let Some(watch) = &self.watch {
+            watch.set_timer(due)?;
+        }
+        self.inner.arm_fd()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.inner.counters();
+        counters.impaired_frames += self.mangler.tally.lost + self.mangler.tally.overflowed;
+        counters.received_frames = self.mangler.delivered_frames;
+        counters.received_bytes = self.mangler.delivered_bytes;
+        counters
+    }
+}
+
+#[cfg(test)]
+mod tests;
