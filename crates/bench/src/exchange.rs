@@ -1,0 +1,472 @@
+//! Our own ping-pong and burst between two processes over any link: reliable messages through the public endpoint.
+//!
+//! [`measure`] runs in the parent (node 0, the sender) and starts the other side by a [`Launcher`]; that process calls
+//! [`serve`]. Each side measures its own processor time over the same messages; the receiver reports by message.
+//! Every measurement starts a fresh pair, so that nothing is carried over between them.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tsumuji_link::Link;
+use tsumuji_node::{
+    Body, Endpoint, EndpointError, Handler, IdlePolicy, Lane, LaunchError, LaunchSpec, Launcher,
+    LinkSpec, Message, NodeId, OpenError, Options, SendError, WorkerFailure, endpoint_from_env,
+};
+
+use crate::machine;
+use crate::stats::{HalfRtt, RoundTrips};
+
+/// What is sent; the receiver answers on the same lane.
+const DATA: Lane = Lane::ordered(0);
+/// The receiver's report.
+const REPORT: Lane = Lane::ordered(1);
+/// The sender of measured messages.
+const SENDER: NodeId = NodeId(0);
+/// The receiver of measured messages.
+const RECEIVER: NodeId = NodeId(1);
+/// Round trips before anything is measured: connections, caches and clocks settle.
+const WARM_UP: u64 = 200;
+/// Round trips measured in front of a burst.
+const BURST_ROUND_TRIPS: u64 = 500;
+/// Without any progress for this long a measurement is given up.
+const STALLED_AFTER: Duration = Duration::from_secs(20);
+/// Turns of the polling loop between two looks at the clock and at the other process.
+const TURNS_PER_LOOK: u32 = 1 << 16;
+/// Buffers of large messages kept until they can be given back.
+const SPARE_BUFFERS_MAX: usize = 64;
+/// Bytes that a measurement moves unless told otherwise; bounds how long large sizes take.
+const DEFAULT_BYTES: u64 = 512 << 20;
+
+/// What crosses between the two processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// One message at a time, each answered.
+    Pingpong,
+    /// Messages one way, as fast as they are taken.
+    Burst,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Plan {
+    /// What crosses.
+    pub kind: Kind,
+    /// Bytes of a message.
+    pub size: usize,
+    /// Round trips, or messages of the burst.
+    pub iterations: u64,
+    /// The core of the sender and that of the receiver; `None`: wherever the system puts them.
+    pub cpus: Option<[usize; 2]>,
+    /// Spin without ever giving the core away (otherwise the endpoint's adaptive policy).
+    pub spin: bool,
+}
+
+impl Plan {
+    /// A sensible number of iterations for that size, on two cores if there are two.
+    pub fn new(kind: Kind, size: usize) -> Self {
+        let by_bytes = DEFAULT_BYTES / size.max(1) as u64;
+        let iterations = match kind {
+            Kind::Pingpong => (by_bytes / 4).clamp(20, 100_000),
+            Kind::Burst => by_bytes.clamp(16, 1_000_000),
+        };
+        let cpus = machine::two_cpus();
+        Self {
+            kind,
+            size,
+            iterations,
+            cpus,
+            spin: cpus.is_some(),
+        }
+    }
+
+    fn cpu_of(&self, node: NodeId) -> Option<usize> {
+        self.cpus.map(|cpus| cpus[usize::from(node.0)])
+    }
+
+    fn options(&self) -> Options {
+        let room = (2 * self.size).max(64 << 20);
+        Options {
+            idle: if self.spin {
+                IdlePolicy::Spin
+            } else {
+                IdlePolicy::Adaptive
+            },
+            budget_bytes: room,
+            send_queue_bytes: room,
+            ..Options::default()
+        }
+    }
+}
+
+/// One side's processor time, user and system.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// Over all messages.
+    pub cpu_seconds: f64,
+    /// Over the messages that crossed, in either direction.
+    pub cpu_us_per_message: f64,
+    /// Over the payload that crossed, in either direction; absent for empty messages.
+    pub cpu_us_per_kb: Option<f64>,
+}
+
+impl Side {
+    fn new(cpu: Duration, messages: u64, size: usize) -> Self {
+        let cpu_us = cpu.as_secs_f64() * 1e6;
+        let kilobytes = messages as f64 * size as f64 / 1e3;
+        Self {
+            cpu_seconds: cpu.as_secs_f64(),
+            cpu_us_per_message: cpu_us / messages as f64,
+            cpu_us_per_kb: (size > 0).then(|| cpu_us / kilobytes),
+        }
+    }
+}
+
+/// What one measurement gave.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// What crossed.
+    pub kind: Kind,
+    /// Over which link.
+    pub link: String,
+    /// Bytes of a message.
+    pub size: usize,
+    /// Round trips, or messages of the burst.
+    pub iterations: u64,
+    /// Wall-clock time of the measured part.
+    pub seconds: f64,
+    /// Half of the round-trip times, in microseconds. Beside a burst: of an unloaded ping-pong in front of it.
+    pub half_rtt_us: HalfRtt,
+    /// Messages that crossed in either direction.
+    pub messages_per_second: f64,
+    /// Their payload.
+    pub bytes_per_second: f64,
+    /// Processor time per message, both sides together.
+    pub cpu_us_per_message: f64,
+    /// Processor time per 1000 bytes of payload, both sides together; absent for empty messages.
+    pub cpu_us_per_kb: Option<f64>,
+    /// The measuring side.
+    pub sender: Side,
+    /// The other side.
+    pub receiver: Side,
+    /// Frames that had to be sent again.
+    pub retransmitted_frames: u64,
+    /// The cores of both sides, if they were bound.
+    pub cpus: Option<[usize; 2]>,
+}
+
+/// Why a measurement failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// The other process could not be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// No endpoint.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Sending failed.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// Receiving failed.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The other process ended.
+    #[error(transparent)]
+    Worker(#[from] WorkerFailure),
+    /// The other endpoint vanished.
+    #[error("the other side left in the middle of the measurement")]
+    PeerDead,
+    /// Nothing moves.
+    #[error("no message crossed for {} s: the link loses everything, or the machine is overloaded", STALLED_AFTER.as_secs())]
+    Stalled,
+    /// The cores could not be bound.
+    #[error("cannot bind to core {cpu}: {source}")]
+    Pin {
+        /// Which.
+        cpu: usize,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The other side said something else than agreed.
+    #[error("the other side's report is not understood: {0}")]
+    Report(#[from] serde_json::Error),
+}
+
+/// Counts what arrives and keeps what is worth keeping.
+#[derive(Default)]
+struct Arrivals {
+    messages: u64,
+    report: Option<Vec<u8>>,
+    spare: Vec<Message>,
+    peer_dead: bool,
+}
+
+impl Handler for Arrivals {
+    #[inline]
+    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>) {
+        if lane == REPORT {
+            self.report = Some(body.bytes().to_vec());
+            return;
+        }
+        self.messages += 1;
+        if let Body::Whole(body) = body
+            && self.spare.len() < SPARE_BUFFERS_MAX
+        {
+            self.spare.push(Message { from, lane, body });
+        }
+    }
+
+    fn peer_dead(&mut self, _: NodeId, _: usize) {
+        self.peer_dead = true;
+    }
+}
+
+/// One side of a measurement: an endpoint, what arrived, and how it waits.
+struct Runner<L: Link> {
+    endpoint: Endpoint<L>,
+    arrivals: Arrivals,
+    spin: bool,
+}
+
+impl<L: Link> Runner<L> {
+    fn new(endpoint: Endpoint<L>, spin: bool) -> Self {
+        Self {
+            endpoint,
+            arrivals: Arrivals::default(),
+            spin,
+        }
+    }
+
+    /// Polls until `done`, watching the other side now and then.
+    #[inline]
+    fn poll_until(
+        &mut self,
+        watch: &mut impl FnMut() -> Result<(), ExchangeError>,
+        done: impl Fn(&Arrivals) -> bool,
+    ) -> Result<(), ExchangeError> {
+        let mut turns = 0_u32;
+        let mut watched: Option<(Instant, u64)> = None;
+        while !done(&self.arrivals) {
+            if self.spin {
+                self.endpoint.poll(&mut self.arrivals)?;
+                turns += 1;
+            } else {
+                self.endpoint
+                    .poll_wait(&mut self.arrivals, Duration::from_millis(100))?;
+                turns += TURNS_PER_LOOK / 8;
+            }
+            while let Some(message) = self.arrivals.spare.pop() {
+                self.endpoint.recycle(message);
+            }
+            if turns >= TURNS_PER_LOOK {
+                turns = 0;
+                watch()?;
+                if self.arrivals.peer_dead && !done(&self.arrivals) {
+                    return Err(ExchangeError::PeerDead);
+                }
+                match watched {
+                    Some((since, count)) if count == self.arrivals.messages => {
+                        if since.elapsed() > STALLED_AFTER {
+                            return Err(ExchangeError::Stalled);
+                        }
+                    }
+                    _ => watched = Some((Instant::now(), self.arrivals.messages)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks `count` times and waits for each answer.
+    fn ask(
+        &mut self,
+        message: &[u8],
+        count: u64,
+        watch: &mut impl FnMut() -> Result<(), ExchangeError>,
+    ) -> Result<RoundTrips, ExchangeError> {
+        let mut trips = RoundTrips::default();
+        let mut before = Instant::now();
+        for _ in 0..count {
+            let awaited = self.arrivals.messages + 1;
+            self.endpoint.send(RECEIVER, DATA, message)?;
+            self.poll_until(watch, |arrivals| arrivals.messages >= awaited)?;
+            let now = Instant::now();
+            trips.record((now - before).as_nanos() as u64);
+            before = now;
+        }
+        Ok(trips)
+    }
+
+    /// Answers `count` messages.
+    fn answer(&mut self, message: &[u8], count: u64) -> Result<(), ExchangeError> {
+        for _ in 0..count {
+            let awaited = self.arrivals.messages + 1;
+            self.poll_until(&mut || Ok(()), |arrivals| arrivals.messages >= awaited)?;
+            self.endpoint.send(SENDER, DATA, message)?;
+        }
+        Ok(())
+    }
+}
+
+fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
+    machine::pinned(cpu).map_err(|source| ExchangeError::Pin {
+        cpu: cpu.unwrap_or(0),
+        source,
+    })
+}
+
+/// Measures once: starts `command` (which must call [`serve`] with the plan that is appended to it), and exchanges.
+pub fn measure(
+    plan: &Plan,
+    link: LinkSpec,
+    command: &[OsString],
+) -> Result<Measured, ExchangeError> {
+    let mut spec = LaunchSpec::new(1, command.to_vec());
+    spec.command.push(serde_json::to_string(plan)?.into());
+    spec.with_self = true;
+    spec.link = link;
+    spec.name_prefix = "receiver".to_owned();
+    spec.self_name = "sender".to_owned();
+    let mut launcher = Launcher::start(spec)?;
+    // After the launcher's own thread was started: that one must not sit on the measured core.
+    let _pinned = pin(plan.cpu_of(SENDER))?;
+    let endpoint = launcher.endpoint(plan.options(), None, None)?;
+    let mut runner = Runner::new(endpoint, plan.spin);
+    let mut watch = || {
+        launcher
+            .check()
+            .map_or(Ok(()), |failure| Err(failure.into()))
+    };
+    let message = vec![0x5a; plan.size];
+
+    runner.ask(&message, WARM_UP.min(plan.iterations), &mut watch)?;
+    let (trips, cpu, seconds, crossed) = match plan.kind {
+        Kind::Pingpong => {
+            let (cpu, start) = (machine::process_cpu(), Instant::now());
+            let trips = runner.ask(&message, plan.iterations, &mut watch)?;
+            (
+                trips,
+                machine::process_cpu() - cpu,
+                start.elapsed(),
+                2 * plan.iterations,
+            )
+        }
+        Kind::Burst => {
+            let trips = runner.ask(&message, BURST_ROUND_TRIPS.min(plan.iterations), &mut watch)?;
+            let (cpu, start) = (machine::process_cpu(), Instant::now());
+            for _ in 0..plan.iterations {
+                // Waits, polling, while the queue is full; what arrives meanwhile is kept.
+                runner.endpoint.send(RECEIVER, DATA, &message)?;
+            }
+            runner.poll_until(&mut watch, |arrivals| arrivals.report.is_some())?;
+            (
+                trips,
+                machine::process_cpu() - cpu,
+                start.elapsed(),
+                plan.iterations,
+            )
+        }
+    };
+    runner.poll_until(&mut watch, |arrivals| arrivals.report.is_some())?;
+    let receiver: Side =
+        serde_json::from_slice(runner.arrivals.report.as_deref().unwrap_or_default())?;
+    let sender = Side::new(cpu, crossed, plan.size);
+    let retransmitted_frames = runner
+        .endpoint
+        .flow(RECEIVER)
+        .map_or(0, |flow| flow.retransmitted_frames);
+    runner.endpoint.close(Duration::from_secs(1));
+    let seconds = seconds.as_secs_f64();
+    Ok(Measured {
+        kind: plan.kind,
+        link: link.to_string(),
+        size: plan.size,
+        iterations: plan.iterations,
+        seconds,
+        half_rtt_us: trips.half(),
+        messages_per_second: crossed as f64 / seconds,
+        bytes_per_second: crossed as f64 * plan.size as f64 / seconds,
+        cpu_us_per_message: sender.cpu_us_per_message + receiver.cpu_us_per_message,
+        cpu_us_per_kb: sender
+            .cpu_us_per_kb
+            .zip(receiver.cpu_us_per_kb)
+            .map(|(sender, receiver)| sender + receiver),
+        sender,
+        receiver,
+        retransmitted_frames,
+        cpus: plan.cpus,
+    })
+}
+
+/// The other side of [`measure`], in the process that it starts; `plan` is the last argument of that process.
+pub fn serve(plan: &str) -> Result<(), ExchangeError> {
+    let plan: Plan = serde_json::from_str(plan)?;
+    let _pinned = pin(plan.cpu_of(RECEIVER))?;
+    let mut runner = Runner::new(endpoint_from_env(plan.options())?, plan.spin);
+    let message = vec![0xa5; plan.size];
+    runner.answer(&message, WARM_UP.min(plan.iterations))?;
+    let (cpu, crossed) = match plan.kind {
+        Kind::Pingpong => {
+            let cpu = machine::process_cpu();
+            runner.answer(&message, plan.iterations)?;
+            (machine::process_cpu() - cpu, 2 * plan.iterations)
+        }
+        Kind::Burst => {
+            runner.answer(&message, BURST_ROUND_TRIPS.min(plan.iterations))?;
+            let cpu = machine::process_cpu();
+            let awaited = runner.arrivals.messages + plan.iterations;
+            runner.poll_until(&mut || Ok(()), |arrivals| arrivals.messages >= awaited)?;
+            (machine::process_cpu() - cpu, plan.iterations)
+        }
+    };
+    let report = serde_json::to_vec(&Side::new(cpu, crossed, plan.size))?;
+    runner.endpoint.send(SENDER, REPORT, &report)?;
+    runner.endpoint.flush(Duration::from_secs(5))?;
+    runner.endpoint.close(Duration::from_secs(1));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Large messages are few and small ones many, but never none.
+    #[test]
+    fn iterations_follow_the_size() {
+        assert_eq!(Plan::new(Kind::Pingpong, 8).iterations, 100_000);
+        assert_eq!(Plan::new(Kind::Burst, 0).iterations, 1_000_000);
+        assert_eq!(Plan::new(Kind::Burst, 64 << 20).iterations, 16);
+        assert_eq!(Plan::new(Kind::Pingpong, 1 << 30).iterations, 20);
+    }
+
+    /// Time per message and per KB follow from time, count and size; empty messages have no bytes to share it.
+    #[test]
+    fn cpu_time_is_shared_out() {
+        let side = Side::new(Duration::from_millis(2), 1000, 500);
+        assert!((side.cpu_us_per_message - 2.0).abs() < 1e-9);
+        assert!((side.cpu_us_per_kb.unwrap() - 4.0).abs() < 1e-9);
+        assert_eq!(
+            Side::new(Duration::from_millis(2), 1000, 0).cpu_us_per_kb,
+            None
+        );
+    }
+
+    /// A plan survives the way through an argument.
+    #[test]
+    fn plan_as_argument() {
+        let plan = Plan {
+            kind: Kind::Burst,
+            size: 77,
+            iterations: 5,
+            cpus: Some([0, 1]),
+            spin: true,
+        };
+        let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+        assert_eq!(
+            (read.kind, read.size, read.iterations, read.cpus, read.spin),
+            (Kind::Burst, 77, 5, Some([0, 1]), true)
+        );
+    }
+}

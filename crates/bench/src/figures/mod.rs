@@ -1,0 +1,303 @@
+//! Every figure the project promises, each beside its limit or peer in the same run, with a verdict.
+//!
+//! [`run`] is what `make bench` prints. Ours and the other side take turns; what is compared are medians. A figure whose other
+//! side is missing is printed without a verdict. The whole list takes about ten minutes on a quiet machine.
+
+mod dense;
+mod messages;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::machine::{self, Machine};
+
+/// What is measured, and with what.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The `tsumuji` program: solves systems, and is the other side of exchanges.
+    pub program: PathBuf,
+    /// Command that becomes the other side of an exchange.
+    pub serve: Vec<OsString>,
+    /// Times that each comparison is repeated in turn.
+    pub rounds: usize,
+    /// Rows of the dense system.
+    pub n: usize,
+    /// Largest message of the burst sweep, in bytes.
+    pub burst_bytes_max: usize,
+    /// Round trips of a ping-pong.
+    pub round_trips: u64,
+    /// Which parts.
+    pub parts: Vec<Part>,
+}
+
+/// A group of figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Half-round-trips over shm and udp.
+    Pingpong,
+    /// Throughput by message size.
+    Burst,
+    /// The dense system, ours and PETSc's.
+    Dense,
+}
+
+/// Whether a figure is what it was promised to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It is.
+    Reached,
+    /// It is not.
+    Missed,
+    /// Nothing was promised, or nothing could be compared.
+    Open,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub name: String,
+    /// Our median, with unit.
+    pub ours: String,
+    /// The limit or the peer.
+    pub beside: String,
+    /// Ours divided by it; absent if there is nothing to divide.
+    pub ratio: Option<f64>,
+    /// What was promised of that ratio.
+    pub wanted: String,
+    /// Whether it is so.
+    pub verdict: Verdict,
+}
+
+/// All lines, and where they were measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The machine.
+    pub machine: Machine,
+    /// Versions of the peers that took part.
+    pub peers: Vec<String>,
+    /// The table.
+    pub figures: Vec<Figure>,
+    /// Throughput by size, for plots.
+    pub sweeps: Vec<Sweep>,
+}
+
+/// Throughput of one link by message size.
+#[derive(Debug, Clone, Serialize)]
+pub struct Sweep {
+    /// The link.
+    pub link: String,
+    /// Points, smallest message first.
+    pub points: Vec<Point>,
+}
+
+/// Throughput at one size.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Point {
+    /// Bytes of a message.
+    pub size: usize,
+    /// Ours.
+    pub bytes_per_second: f64,
+    /// Of the bare limit at the same size.
+    pub limit_bytes_per_second: f64,
+}
+
+impl Report {
+    /// Figures that were missed.
+    pub fn missed(&self) -> usize {
+        self.figures
+            .iter()
+            .filter(|figure| figure.verdict == Verdict::Missed)
+            .count()
+    }
+}
+
+/// Tells what is going on, line by line.
+pub type Say<'a> = &'a mut dyn FnMut(&str);
+
+/// Measures everything in `setting.parts` and tells each figure as soon as it is known.
+pub fn run(setting: &Setting, say: Say<'_>) -> Report {
+    let machine = machine::describe();
+    say(&format!("machine: {machine}"));
+    if machine.load_1min > 0.5 {
+        say("warning: other work is running on this machine; figures will be worse and uneven");
+    }
+    let mut report = Report {
+        machine,
+        peers: Vec::new(),
+        figures: Vec::new(),
+        sweeps: Vec::new(),
+    };
+    for part in &setting.parts {
+        match part {
+            Part::Pingpong => messages::pingpong(setting, &mut report, say),
+            Part::Burst => messages::burst(setting, &mut report, say),
+            Part::Dense => dense::dense(setting, &mut report, say),
+        }
+    }
+    say("");
+    say(&table(&report.figures));
+    say(&format!(
+        "{} figures, {} missed; peers: {}",
+        report.figures.len(),
+        report.missed(),
+        report.peers.join(", ")
+    ));
+    report
+}
+
+/// What was promised of a ratio.
+#[derive(Debug, Clone, Copy)]
+enum Wanted {
+    /// Ours ÷ theirs is at most this.
+    AtMost(f64),
+    /// Ours ÷ theirs is at least this.
+    AtLeast(f64),
+    /// Printed for comparison only.
+    Nothing,
+}
+
+impl Wanted {
+    fn verdict(self, ratio: f64) -> Verdict {
+        match self {
+            _ if !ratio.is_finite() => Verdict::Open,
+            Self::AtMost(bound) if ratio <= bound => Verdict::Reached,
+            Self::AtLeast(bound) if ratio >= bound => Verdict::Reached,
+            Self::AtMost(_) | Self::AtLeast(_) => Verdict::Missed,
+            Self::Nothing => Verdict::Open,
+        }
+    }
+}
+
+impl std::fmt::Display for Wanted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AtMost(bound) => write!(f, "<= {bound}"),
+            Self::AtLeast(bound) => write!(f, ">= {bound}"),
+            Self::Nothing => f.write_str("-"),
+        }
+    }
+}
+
+/// Adds a figure and tells it at once.
+fn add(
+    report: &mut Report,
+    say: Say<'_>,
+    name: impl Into<String>,
+    ours: String,
+    beside: String,
+    ratio: f64,
+    wanted: Wanted,
+) {
+    let figure = Figure {
+        name: name.into(),
+        ours,
+        beside,
+        ratio: ratio.is_finite().then_some(ratio),
+        wanted: wanted.to_string(),
+        verdict: wanted.verdict(ratio),
+    };
+    say(&format!(
+        "  {}: {} beside {} -> {}",
+        figure.name,
+        figure.ours,
+        figure.beside,
+        verdict_name(&figure)
+    ));
+    report.figures.push(figure);
+}
+
+fn verdict_name(figure: &Figure) -> String {
+    let ratio = figure
+        .ratio
+        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+    match figure.verdict {
+        Verdict::Reached => format!("{ratio} (wanted {}) reached", figure.wanted),
+        Verdict::Missed => format!("{ratio} (wanted {}) MISSED", figure.wanted),
+        Verdict::Open => ratio,
+    }
+}
+
+/// The figures as an aligned table.
+fn table(figures: &[Figure]) -> String {
+    let head = ["figure", "ours", "beside", "ratio", "wanted", "verdict"].map(str::to_owned);
+    let rows = figures.iter().map(|figure| {
+        let ratio = figure
+            .ratio
+            .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+        let verdict = match figure.verdict {
+            Verdict::Reached => "reached",
+            Verdict::Missed => "MISSED",
+            Verdict::Open => "-",
+        };
+        [
+            figure.name.clone(),
+            figure.ours.clone(),
+            figure.beside.clone(),
+            ratio,
+            figure.wanted.clone(),
+            verdict.to_owned(),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    let widths: Vec<usize> = (0..6)
+        .map(|column| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        for (cell, width) in row.iter().zip(&widths) {
+            text.push_str(&format!("{cell:width$}  "));
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bound is part of what is wanted, and nothing is judged without a number.
+    #[test]
+    fn verdicts() {
+        assert_eq!(Wanted::AtMost(2.0).verdict(2.0), Verdict::Reached);
+        assert_eq!(Wanted::AtMost(2.0).verdict(2.01), Verdict::Missed);
+        assert_eq!(Wanted::AtLeast(0.85).verdict(0.84), Verdict::Missed);
+        assert_eq!(Wanted::AtLeast(0.85).verdict(f64::NAN), Verdict::Open);
+        assert_eq!(Wanted::Nothing.verdict(5.0), Verdict::Open);
+    }
+
+    /// Columns line up, also where a name is not plain ASCII.
+    #[test]
+    fn table_lines_up() {
+        let figure = |name: &str| Figure {
+            name: name.to_owned(),
+            ours: "1 µs".to_owned(),
+            beside: "2 µs".to_owned(),
+            ratio: Some(0.5),
+            wanted: "<= 1".to_owned(),
+            verdict: Verdict::Reached,
+        };
+        let text = table(&[figure("a"), figure("größer")]);
+        let columns: Vec<usize> = text
+            .lines()
+            .map(|line| line.chars().collect::<String>().find("wanted").unwrap_or(0))
+            .collect();
+        assert!(columns[0] > 0);
+        let places: Vec<usize> = text
+            .lines()
+            .skip(1)
+            .map(|line| line.chars().take_while(|&c| c != '<').count())
+            .collect();
+        assert_eq!(places[0], places[1]);
+    }
+}

@@ -1,0 +1,145 @@
+//! How fast this machine reads memory: a sum over an array far larger than the caches, with one core and with several.
+//!
+//! An iteration over a large matrix reads every element once a lap: this is its limit.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use pulp::{Arch, Simd, WithSimd};
+
+/// Bytes each core reads: larger than any last-level cache share seen so far.
+pub const BYTES_PER_CORE: usize = 512 << 20;
+/// Accumulators: enough independent additions to hide their latency.
+const ACCUMULATORS: usize = 8;
+
+struct Sum<'a>(&'a [f64]);
+
+impl WithSimd for Sum<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f64 {
+        let (vectors, tail) = S::as_simd_f64s(self.0);
+        let mut sums = [simd.splat_f64s(0.0); ACCUMULATORS];
+        let mut groups = vectors.chunks_exact(ACCUMULATORS);
+        for group in &mut groups {
+            for (sum, &vector) in sums.iter_mut().zip(group) {
+                *sum = simd.add_f64s(*sum, vector);
+            }
+        }
+        for &vector in groups.remainder() {
+            sums[0] = simd.add_f64s(sums[0], vector);
+        }
+        let sum = sums
+            .into_iter()
+            .reduce(|a, b| simd.add_f64s(a, b))
+            .expect("there are accumulators");
+        simd.reduce_sum_f64s(sum) + tail.iter().sum::<f64>()
+    }
+}
+
+/// Σ values, by the widest vectors the processor has.
+pub fn sum(values: &[f64]) -> f64 {
+    Arch::new().dispatch(Sum(values))
+}
+
+/// Arrays that are read again and again, one a core, each touched first by its reader.
+#[derive(Debug)]
+pub struct Bandwidth {
+    arrays: Vec<Vec<f64>>,
+}
+
+impl Bandwidth {
+    /// Takes `bytes_per_core` for each of `cores` cores.
+    pub fn new(cores: usize, bytes_per_core: usize) -> Self {
+        let fill = |core| {
+            move || {
+                pin_to_nth(core);
+                vec![1.0; bytes_per_core / size_of::<f64>()]
+            }
+        };
+        let arrays = std::thread::scope(|scope| {
+            let fills: Vec<_> = (0..cores).map(|core| scope.spawn(fill(core))).collect();
+            fills
+                .into_iter()
+                .map(|fill| fill.join().expect("filling does not panic"))
+                .collect()
+        });
+        Self { arrays }
+    }
+
+    /// Bytes a second that `cores` cores read together, over `laps` laps. Panics if `new` was given fewer.
+    pub fn read(&self, cores: usize, laps: usize) -> f64 {
+        let start_line = Barrier::new(cores);
+        let spans: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
+            let readers: Vec<_> = self.arrays[..cores]
+                .iter()
+                .enumerate()
+                .map(|(core, array)| {
+                    let start_line = &start_line;
+                    scope.spawn(move || {
+                        pin_to_nth(core);
+                        std::hint::black_box(sum(array)); // page tables and clocks warm
+                        start_line.wait();
+                        let start = Instant::now();
+                        for _ in 0..laps {
+                            std::hint::black_box(sum(std::hint::black_box(array)));
+                        }
+                        (start, Instant::now())
+                    })
+                })
+                .collect();
+            readers
+                .into_iter()
+                .map(|reader| reader.join().expect("reading does not panic"))
+                .collect()
+        });
+        let start = spans
+            .iter()
+            .map(|span| span.0)
+            .min()
+            .expect("at least one core");
+        let end = spans
+            .iter()
+            .map(|span| span.1)
+            .max()
+            .expect("at least one core");
+        let bytes: usize = self.arrays[..cores]
+            .iter()
+            .map(|array| array.len() * size_of::<f64>())
+            .sum();
+        (bytes * laps) as f64 / (end - start).as_secs_f64()
+    }
+}
+
+/// Binds the calling thread to the `core`-th core this process may use.
+fn pin_to_nth(core: usize) {
+    let cpus = crate::machine::cpus();
+    let _ = crate::machine::pin(cpus[core % cpus.len()]); // unpinned figures are worse, not wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing is left out of the sum at any length.
+    #[test]
+    fn sums_all_lengths() {
+        for n in [0_usize, 1, 7, 8, 63, 64, 65, 1000] {
+            let values: Vec<f64> = (0..n).map(|i| i as f64).collect();
+            assert_eq!(
+                sum(&values),
+                (n * n.saturating_sub(1) / 2) as f64,
+                "length {n}"
+            );
+        }
+    }
+
+    /// One and two cores both give a rate.
+    #[test]
+    fn reads() {
+        let bandwidth = Bandwidth::new(2, 1 << 16);
+        assert!(bandwidth.read(1, 2) > 0.0);
+        assert!(bandwidth.read(2, 2) > 0.0);
+    }
+}

@@ -1,0 +1,98 @@
+//! A message copied into shared memory by one core and out of it by another: the floor for messages larger than a line.
+
+use std::time::Instant;
+
+use super::ring::{Reader, Writer, channel};
+use super::{pin_to, relax};
+use crate::stats::{HalfRtt, RoundTrips};
+
+/// Bytes in flight of a stream: past the second-level cache a larger ring only gets slower.
+const RING_BYTES: usize = 512 << 10;
+/// Slots of a stream's ring, however small the messages.
+const RING_SLOTS_MAX: usize = 1024;
+
+fn put(writer: &mut Writer, message: &[u8], cpus: Option<[usize; 2]>) {
+    while !writer.try_put(message) {
+        relax(cpus);
+    }
+}
+
+fn take(reader: &mut Reader, message: &mut [u8], cpus: Option<[usize; 2]>) {
+    while !reader.try_take(message) {
+        relax(cpus);
+    }
+}
+
+/// Half-round-trip of `size` bytes, copied in and out each way.
+pub fn pingpong(cpus: Option<[usize; 2]>, size: usize, iterations: u64) -> HalfRtt {
+    let (mut questions, mut asked) = channel(2, size);
+    let (mut answers, mut answered) = channel(2, size);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            pin_to(cpus, 1);
+            let mut message = vec![0; size];
+            for _ in 0..iterations {
+                take(&mut asked, &mut message, cpus);
+                put(&mut answers, &message, cpus);
+            }
+        });
+        let asker = scope.spawn(move || {
+            pin_to(cpus, 0);
+            let mut message = vec![1; size];
+            let mut trips = RoundTrips::default();
+            let mut before = Instant::now();
+            for turn in 0..iterations {
+                put(&mut questions, &message, cpus);
+                take(&mut answered, &mut message, cpus);
+                let now = Instant::now();
+                // The first trip contains the start of the other thread.
+                if turn > 0 || iterations == 1 {
+                    trips.record((now - before).as_nanos() as u64);
+                }
+                before = now;
+            }
+            trips.half()
+        });
+        asker.join().expect("the asking thread does not panic")
+    })
+}
+
+/// Messages a second of `size` bytes one way, copied in and out.
+pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> f64 {
+    let slots = (RING_BYTES / size.max(1)).clamp(2, RING_SLOTS_MAX);
+    let (mut writer, mut reader) = channel(slots, size);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            pin_to(cpus, 0);
+            let message = vec![1; size];
+            for _ in 0..messages {
+                put(&mut writer, &message, cpus);
+            }
+        });
+        let counter = scope.spawn(move || {
+            pin_to(cpus, 1);
+            let mut message = vec![0; size];
+            take(&mut reader, &mut message, cpus);
+            let start = Instant::now();
+            for _ in 1..messages {
+                take(&mut reader, &mut message, cpus);
+            }
+            (messages - 1) as f64 / start.elapsed().as_secs_f64()
+        });
+        counter.join().expect("the counting thread does not panic")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both shapes end, for sizes below a line and above a slot's share of the ring.
+    #[test]
+    fn messages_cross() {
+        for size in [0, 8, 5000, 1 << 20] {
+            assert!(pingpong(None, size, 20).min > 0.0);
+            assert!(burst(None, size, 20) > 0.0);
+        }
+    }
+}

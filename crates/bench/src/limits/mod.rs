@@ -1,0 +1,27 @@
+//! What this machine can do at best: the same exchanges done bare, without header, acknowledgement or protocol.
+//!
+//! Each limit takes the two cores it may use and answers like our own benchmark does, so that they can be put side by
+//! side. They share nothing with the code they are compared with.
+
+pub mod bandwidth;
+pub mod cacheline;
+pub mod copy;
+mod ring;
+pub mod udp;
+
+/// Binds the calling thread of a limit, where there are two cores to choose from.
+pub(crate) fn pin_to(cpus: Option<[usize; 2]>, side: usize) {
+    if let Some(cpus) = cpus {
+        let _ = crate::machine::pin(cpus[side]); // unpinned figures are worse, not wrong
+    }
+}
+
+/// Spins on two cores; where there is one core only, gives it to the other side.
+#[inline]
+pub(crate) fn relax(cpus: Option<[usize; 2]>) {
+    if cpus.is_some() {
+        std::hint::spin_loop()
+    } else {
+        std::thread::yield_now()
+    }
+}

@@ -1,0 +1,203 @@
+//! UDP over loopback as a program would do it by hand: `sendto`, `recvfrom`, spinning, no acknowledgement.
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{pin_to, relax};
+use crate::stats::{HalfRtt, RoundTrips};
+
+/// Largest payload of a UDP datagram over IPv4.
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// A datagram that is this late is lost.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+/// A burst is over when nothing came for this long after the last was sent.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Why a limit over UDP could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UdpLimitError {
+    /// The kernel refused.
+    #[error("bare UDP over loopback: {0}")]
+    Io(#[from] io::Error),
+    /// No answer.
+    #[error("a datagram over loopback was lost; the machine is overloaded or a firewall drops it")]
+    Lost,
+    /// There is no such datagram.
+    #[error("{size} bytes do not fit a UDP datagram; at most {DATAGRAM_BYTES_MAX} do")]
+    TooLarge {
+        /// Asked for.
+        size: usize,
+    },
+}
+
+fn pair() -> io::Result<(UdpSocket, UdpSocket)> {
+    let open = || {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.set_nonblocking(true)?;
+        // Best effort: the system's limit caps it.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20);
+        io::Result::Ok(socket)
+    };
+    Ok((open()?, open()?))
+}
+
+/// Sends, spinning while the socket is full.
+fn send(
+    socket: &UdpSocket,
+    message: &[u8],
+    to: std::net::SocketAddr,
+    cpus: Option<[usize; 2]>,
+) -> io::Result<()> {
+    loop {
+        match socket.send_to(message, to) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => relax(cpus),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Half-round-trip of `size` bytes, both sides spinning on a non-blocking socket.
+pub fn pingpong(
+    cpus: Option<[usize; 2]>,
+    size: usize,
+    iterations: u64,
+) -> Result<HalfRtt, UdpLimitError> {
+    if size > DATAGRAM_BYTES_MAX {
+        return Err(UdpLimitError::TooLarge { size });
+    }
+    let (asker, echo) = pair()?;
+    let (asker_addr, echo_addr) = (asker.local_addr()?, echo.local_addr()?);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin_to(cpus, 1);
+            let mut buffer = vec![0; size.max(1)];
+            while !stop.load(Ordering::Relaxed) {
+                match echo.recv_from(&mut buffer) {
+                    Ok((bytes, _)) => drop(send(&echo, &buffer[..bytes], asker_addr, cpus)), // a failure shows as a loss
+                    Err(_) => relax(cpus),
+                }
+            }
+        });
+        let asking = scope.spawn(|| {
+            pin_to(cpus, 0);
+            let ask = || -> Result<HalfRtt, UdpLimitError> {
+                let mut buffer = vec![1; size.max(1)];
+                let mut trips = RoundTrips::default();
+                let mut before = Instant::now();
+                for turn in 0..iterations {
+                    send(&asker, &buffer[..size], echo_addr, cpus)?;
+                    let mut spins = 0_u32;
+                    while let Err(error) = asker.recv_from(&mut buffer) {
+                        if error.kind() != ErrorKind::WouldBlock {
+                            return Err(error.into());
+                        }
+                        spins = spins.wrapping_add(1);
+                        if spins.is_multiple_of(4096) && before.elapsed() > LOST_AFTER {
+                            return Err(UdpLimitError::Lost);
+                        }
+                        relax(cpus);
+                    }
+                    let now = Instant::now();
+                    // The first trip contains the start of the other thread.
+                    if turn > 0 || iterations == 1 {
+                        trips.record((now - before).as_nanos() as u64);
+                    }
+                    before = now;
+                }
+                Ok(trips.half())
+            };
+            let result = ask();
+            stop.store(true, Ordering::Relaxed);
+            result
+        });
+        asking.join().expect("the asking thread does not panic")
+    })
+}
+
+/// What a bare burst gave: what arrived counts, the rest was dropped by the socket buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct Burst {
+    /// Messages that arrived whole, a second.
+    pub messages_per_second: f64,
+    /// Fraction of the datagrams that were dropped.
+    pub lost: f64,
+}
+
+/// `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in datagrams of the largest size.
+pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Burst, UdpLimitError> {
+    let (sender, receiver) = pair()?;
+    let to = receiver.local_addr()?;
+    let pieces = size.div_ceil(DATAGRAM_BYTES_MAX).max(1) as u64;
+    let datagram = size.min(DATAGRAM_BYTES_MAX);
+    let sent_all = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let counting = scope.spawn(|| {
+            pin_to(cpus, 1);
+            let mut buffer = vec![0; datagram.max(1)];
+            let (mut received, mut first, mut last) = (0_u64, None, Instant::now());
+            loop {
+                if receiver.recv_from(&mut buffer).is_ok() {
+                    received += 1;
+                    last = Instant::now();
+                    first.get_or_insert(last);
+                } else if sent_all.load(Ordering::Relaxed) && last.elapsed() > QUIET {
+                    break;
+                } else {
+                    relax(cpus);
+                }
+            }
+            (received, first.map_or(Duration::ZERO, |first| last - first))
+        });
+        let sending = scope.spawn(|| {
+            pin_to(cpus, 0);
+            let message = vec![1; datagram];
+            let result = (0..messages * pieces).try_for_each(|_| send(&sender, &message, to, cpus));
+            sent_all.store(true, Ordering::Relaxed);
+            result
+        });
+        sending.join().expect("the sending thread does not panic")?;
+        let (received, span) = counting.join().expect("the counting thread does not panic");
+        if received < 2 {
+            return Err(UdpLimitError::Lost);
+        }
+        let datagrams_per_second = (received - 1) as f64 / span.as_secs_f64().max(1e-9);
+        Ok(Burst {
+            messages_per_second: datagrams_per_second / pieces as f64,
+            lost: 1.0 - received as f64 / (messages * pieces) as f64,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Datagrams of all kinds of sizes come back; one that cannot exist is refused.
+    #[test]
+    fn echoes() {
+        for size in [0, 8, 1472, DATAGRAM_BYTES_MAX] {
+            assert!(pingpong(None, size, 10).unwrap().min > 0.0);
+        }
+        assert!(matches!(
+            pingpong(None, DATAGRAM_BYTES_MAX + 1, 1),
+            Err(UdpLimitError::TooLarge { .. })
+        ));
+    }
+
+    /// A burst ends although datagrams may be lost, and large messages are cut.
+    #[test]
+    fn bursts_end() {
+        for size in [8, 100_000] {
+            let burst = burst(None, size, 50).unwrap();
+            assert!(
+                burst.messages_per_second > 0.0 && (0.0..1.0).contains(&burst.lost),
+                "{burst:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! PETSc's Krylov and stationary solvers on the dense test system, by Debian's `python3-petsc4py`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use super::{PeerError, run};
+
+const SOURCE: &str = include_str!("../../../../bench/petsc_dense.py");
+/// Debian's own interpreter: the one its packages install for.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// What one method took.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Solved {
+    /// `gmres` or `richardson`, both with Jacobi preconditioning.
+    pub method: String,
+    /// MPI processes.
+    pub ranks: usize,
+    /// Rows.
+    pub n: usize,
+    /// Of the solve alone.
+    pub seconds: f64,
+    /// Iterations.
+    pub laps: u64,
+    /// ‖b − A x‖₂ / ‖b‖₂.
+    pub residual: f64,
+    /// Of PETSc.
+    pub version: String,
+}
+
+/// The script, in a folder that goes with it.
+#[derive(Debug)]
+pub struct Petsc {
+    script: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Petsc {
+    /// Unpacks the script.
+    pub fn new() -> Result<Self, PeerError> {
+        let failed = |error: std::io::Error| PeerError::Failed {
+            program: "petsc_dense.py".to_owned(),
+            problem: error.to_string(),
+        };
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let script = folder.path().join("petsc_dense.py");
+        std::fs::write(&script, SOURCE).map_err(failed)?;
+        Ok(Self {
+            script,
+            _folder: folder,
+        })
+    }
+
+    /// Writes the dense test system of `n` rows to `matrix` and `rhs` (`.npy`). Needs NumPy only.
+    pub fn make_system(&self, n: usize, matrix: &Path, rhs: &Path) -> Result<(), PeerError> {
+        run(
+            Command::new(PYTHON)
+                .arg(&self.script)
+                .arg("make")
+                .arg(n.to_string())
+                .arg(matrix)
+                .arg(rhs),
+            "python3-numpy",
+        )
+        .map(drop)
+    }
+
+    /// Solves it with `ranks` processes, each on a core of its own.
+    pub fn solve(
+        &self,
+        matrix: &Path,
+        rhs: &Path,
+        tolerance: f64,
+        ranks: usize,
+    ) -> Result<Vec<Solved>, PeerError> {
+        let mut command = Command::new("mpiexec.openmpi");
+        command.args([
+            "--allow-run-as-root",
+            "--bind-to",
+            "core",
+            "--map-by",
+            "core",
+            "-n",
+            &ranks.to_string(),
+        ]);
+        // One thread a rank: the ranks are the parallelism that is compared.
+        command.envs([("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")]);
+        command
+            .arg(PYTHON)
+            .arg(&self.script)
+            .arg("solve")
+            .arg(matrix)
+            .arg(rhs)
+            .arg(tolerance.to_string());
+        let text = run(&mut command, "openmpi-bin python3-petsc4py")?;
+        let parse = |line| {
+            serde_json::from_str(line).map_err(|source| PeerError::Output {
+                program: "petsc_dense.py".to_owned(),
+                source,
+            })
+        };
+        text.lines().map(parse).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where PETSc is installed both methods solve a small system to the tolerance; where it is not, that is said.
+    #[test]
+    fn solves_a_small_system() {
+        let petsc = Petsc::new().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (matrix, rhs) = (folder.path().join("A.npy"), folder.path().join("b.npy"));
+        if petsc.make_system(60, &matrix, &rhs).is_err() {
+            println!("SKIPPED PETSc: no NumPy for {PYTHON}");
+            return;
+        }
+        match petsc.solve(&matrix, &rhs, 1e-10, 1) {
+            Ok(solved) => {
+                assert_eq!(solved.len(), 2);
+                assert!(
+                    solved.iter().all(|one| one.residual < 1e-9 && one.n == 60),
+                    "{solved:?}"
+                );
+            }
+            Err(error) => println!("SKIPPED PETSc: {error}"),
+        }
+    }
+}

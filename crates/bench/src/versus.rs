@@ -1,0 +1,110 @@
+//! Contenders in turn within one run: A B C, A B C, …, so that what disturbs the machine disturbs all of them.
+
+use serde::Serialize;
+
+use crate::stats::Rounds;
+
+/// Whether more or less of a number is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Rates.
+    More,
+    /// Times.
+    Less,
+}
+
+/// Something that is measured over and over.
+pub struct Contender<'a> {
+    /// As the table names it.
+    pub name: String,
+    /// One measurement; an error takes this contender out, with the reason.
+    pub run: Box<dyn FnMut() -> Result<f64, String> + 'a>,
+}
+
+impl<'a> Contender<'a> {
+    /// Names one measurement.
+    pub fn new(name: impl Into<String>, run: impl FnMut() -> Result<f64, String> + 'a) -> Self {
+        Self {
+            name: name.into(),
+            run: Box::new(run),
+        }
+    }
+}
+
+/// What a contender reached.
+#[derive(Debug, Clone, Serialize)]
+pub struct Standing {
+    /// Of the contender.
+    pub name: String,
+    /// Over all rounds, or why there are none.
+    pub result: Result<Rounds, String>,
+}
+
+impl Standing {
+    /// The median, NaN if there is none.
+    pub fn median(&self) -> f64 {
+        self.result
+            .as_ref()
+            .map_or(f64::NAN, |rounds| rounds.median)
+    }
+}
+
+/// Runs all contenders `rounds` times in turn.
+pub fn alternate(rounds: usize, contenders: &mut [Contender<'_>]) -> Vec<Standing> {
+    let mut values: Vec<Result<Vec<f64>, String>> =
+        contenders.iter().map(|_| Ok(Vec::new())).collect();
+    for _ in 0..rounds {
+        for (contender, values) in contenders.iter_mut().zip(&mut values) {
+            if let Ok(list) = values {
+                match (contender.run)() {
+                    Ok(value) => list.push(value),
+                    Err(reason) => *values = Err(reason),
+                }
+            }
+        }
+    }
+    contenders
+        .iter()
+        .zip(values)
+        .map(|(contender, values)| Standing {
+            name: contender.name.clone(),
+            result: values.map(|list| Rounds::of(&list)),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// Rounds interleave, and one that fails leaves the others alone.
+    #[test]
+    fn takes_turns() {
+        let order = RefCell::new(String::new());
+        let step = |name: &'static str, value: f64, fails: bool| {
+            let order = &order;
+            Contender::new(name, move || {
+                order.borrow_mut().push_str(name);
+                if fails {
+                    Err("no such program".to_owned())
+                } else {
+                    Ok(value)
+                }
+            })
+        };
+        let standings = alternate(
+            3,
+            &mut [
+                step("a", 1.0, false),
+                step("b", 2.0, true),
+                step("c", 3.0, false),
+            ],
+        );
+        assert_eq!(*order.borrow(), "abcacac");
+        assert_eq!(standings[0].median(), 1.0);
+        assert!(standings[1].median().is_nan() && standings[1].result.is_err());
+        assert_eq!(standings[2].result.as_ref().unwrap().rounds, 3);
+    }
+}
