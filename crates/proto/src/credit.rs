@@ -64,12 +64,32 @@ impl Grant {
     }
 }
 
+/// What memory holds for one peer, in frames; divided only if it matters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MemoryFrames {
+    pub(crate) bytes: usize,
+    pub(crate) frame_bytes: usize,
+}
+
+impl MemoryFrames {
+    #[inline]
+    fn at_most(self, frames: u64) -> u64 {
+        if self.bytes as u64 >= frames * self.frame_bytes as u64 {
+            frames
+        } else {
+            (self.bytes / self.frame_bytes.max(1)) as u64
+        }
+    }
+}
+
 /// Totals over all peers.
 #[derive(Debug)]
 pub(crate) struct Credit {
     receive_frames: u64,
     peers: u64,
     outstanding: u64,
+    /// What an idle peer may always send.
+    allowance: u64,
     /// Active senders: index and urgency of each.
     active: alloc::vec::Vec<(u16, (u8, u64))>,
     /// Somebody wanted more than the pool or the memory held.
@@ -82,6 +102,7 @@ impl Credit {
             receive_frames: (receive_frames as u64).max(1),
             peers: 0,
             outstanding: 0,
+            allowance: 1,
             active: alloc::vec::Vec::new(),
             hungry: false,
         }
@@ -89,11 +110,12 @@ impl Credit {
 
     pub(crate) fn add_peer(&mut self) {
         self.peers += 1;
+        self.allowance = (self.receive_frames / 2 / self.peers).clamp(1, UNSCHEDULED_FRAMES_MAX);
     }
 
     /// What an idle peer may always send: half of the pool divided by the number of peers.
     pub(crate) fn allowance(&self) -> u64 {
-        (self.receive_frames / 2 / self.peers.max(1)).clamp(1, UNSCHEDULED_FRAMES_MAX)
+        self.allowance
     }
 
     #[cfg(test)]
@@ -167,7 +189,7 @@ impl Credit {
 
     /// Grants `peer` what its turn, the pool and `memory_frames` allow (R-22 … R-24).
     #[inline]
-    pub(crate) fn raise(&mut self, peer: u16, grant: &mut Grant, memory_frames: u64) {
+    pub(crate) fn raise(&mut self, peer: u16, grant: &mut Grant, memory: MemoryFrames) {
         let allowance = self.allowance();
         let window = if !grant.active || grant.busy || !self.has_turn(peer, grant) {
             allowance
@@ -177,10 +199,11 @@ impl Credit {
             (self.receive_frames.saturating_sub(unscheduled) / senders).max(allowance)
         };
         grant.window = window;
-        let target = grant.seen + window.min(memory_frames);
-        if memory_frames < window {
+        let affordable = memory.at_most(window);
+        if affordable < window {
             self.hungry = true;
         }
+        let target = grant.seen + affordable;
         if target > grant.granted {
             let wanted = target - grant.granted;
             let given = wanted.min(self.receive_frames.saturating_sub(self.outstanding));
@@ -204,9 +227,9 @@ impl Credit {
             < SCHEDULED_SENDERS
     }
 
-    /// Active senders, for a look at all of them.
-    pub(crate) fn active_peers(&self) -> impl Iterator<Item = u16> {
-        self.active.iter().map(|entry| entry.0)
+    /// The `index`-th active sender, for a look at all of them.
+    pub(crate) fn active_peer(&self, index: usize) -> Option<u16> {
+        self.active.get(index).map(|entry| entry.0)
     }
 }
 
@@ -215,6 +238,11 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
     use proptest::prelude::*;
+
+    const PLENTY: MemoryFrames = MemoryFrames {
+        bytes: 1 << 30,
+        frame_bytes: 1500,
+    };
 
     /// A single sender is granted the whole pool.
     #[test]
@@ -225,7 +253,7 @@ mod tests {
         let initial = credit.allowance();
         credit.begin(&mut grant, initial);
         credit.on_frame(0, &mut grant, FIRST_NUMBER + 1, true, false);
-        credit.raise(0, &mut grant, u64::MAX);
+        credit.raise(0, &mut grant, PLENTY);
         assert_eq!(grant.granted, FIRST_NUMBER + 257);
         assert_eq!(credit.outstanding(), 256);
     }
@@ -250,7 +278,7 @@ mod tests {
                 grant.urgency = (0, remaining / 2);
                 let next = grant.seen + skip;
                 credit.on_frame(peer, grant, next, more, busy);
-                credit.raise(peer, grant, 1000);
+                credit.raise(peer, grant, PLENTY);
                 let sum: u64 = grants.iter().map(Grant::outstanding).sum();
                 prop_assert_eq!(sum, credit.outstanding());
                 prop_assert!(sum <= 64, "{} outstanding", sum);

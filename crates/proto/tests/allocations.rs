@@ -1,11 +1,15 @@
 //! Steady traffic allocates nothing: neither per small message nor per fragment.
-#![allow(unsafe_code, reason = "a counting global allocator cannot be written without")]
+#![allow(
+    unsafe_code,
+    reason = "a counting global allocator cannot be written without"
+)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tsumuji_proto::{
-    Body, Config, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload, Share, Sink,
+    Body, Config, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload, Share,
+    Sink,
 };
 
 thread_local! {
@@ -77,7 +81,11 @@ impl Pair {
             engine.add_peer(now, NodeId(1 - me));
             engine
         });
-        let mut pair = Self { engines, now, slot: vec![0; 4096].into_boxed_slice() };
+        let mut pair = Self {
+            engines,
+            now,
+            slot: vec![0; 4096].into_boxed_slice(),
+        };
         for _ in 0..10 {
             pair.turn(&mut Counter::default());
         }
@@ -109,7 +117,9 @@ impl Pair {
 
     fn send(&mut self, message: &[u8]) {
         let payload = Payload::Copied(message);
-        self.engines[0].submit(self.now, NodeId(1), Lane::ordered(0), payload, false).unwrap();
+        self.engines[0]
+            .submit(self.now, NodeId(1), Lane::ordered(0), payload, false)
+            .unwrap();
     }
 }
 

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::credit::Credit;
+use crate::credit::{Credit, MemoryFrames};
 use crate::event::{Destination, Event, Flow};
 use crate::memory::Memory;
 use crate::message::{Payload, SendId, SubmitError};
@@ -65,12 +65,6 @@ impl Shared {
         if self.next_timer.is_none_or(|timer| at < timer) {
             self.next_timer = Some(at);
         }
-    }
-
-    /// Frames of `size` that memory has room for, beside what the peer's current message has reserved.
-    #[inline]
-    pub(crate) fn memory_frames(&self, size: usize, reserved_bytes: usize) -> u64 {
-        ((self.memory.free_bytes() + reserved_bytes) / size.max(1)) as u64
     }
 }
 
@@ -131,7 +125,7 @@ impl Engine {
     #[inline]
     pub fn submit(
         &mut self,
-        now: Instant,
+        _now: Instant,
         to: NodeId,
         lane: Lane,
         payload: Payload<'_>,
@@ -179,7 +173,11 @@ impl Engine {
             }
         };
         let id = peer.send.submit(lane, body, notify);
-        self.enqueue(to, now);
+        // Whether it may leave now is asked when its turn comes.
+        if !peer.queued && peer.is_up() {
+            peer.queued = true;
+            self.ready.push_back(to.0);
+        }
         Ok(id)
     }
 
@@ -348,7 +346,6 @@ impl Engine {
     }
 
     /// After any change to a peer: it may have something to write, and a deadline.
-    #[inline]
     fn enqueue(&mut self, id: NodeId, now: Instant) {
         let Some(peer) = self
             .peers
@@ -366,11 +363,30 @@ impl Engine {
         }
     }
 
+    /// After a frame of the peer was taken: as `enqueue`, but only those deadlines that a frame can bring nearer.
+    #[inline]
+    fn enqueue_after_frame(&mut self, id: NodeId, now: Instant) {
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return;
+        };
+        if !peer.queued && peer.wants_transmit(now) {
+            peer.queued = true;
+            self.ready.push_back(id.0);
+        }
+        if let Some(at) = peer.receive.ack_deadline() {
+            self.shared.arm(at);
+        }
+        if let Some(at) = peer.send.deadline() {
+            self.shared.arm(at);
+        }
+    }
+
     /// Credit or memory came free: active senders that wanted more get their turn again.
     fn feed_hungry(&mut self) {
         self.shared.credit.hungry = false;
-        let active: Vec<u16> = self.shared.credit.active_peers().collect();
-        for id in active {
+        let mut index = 0;
+        while let Some(id) = self.shared.credit.active_peer(index) {
+            index += 1;
             let Some(peer) = self
                 .peers
                 .get_mut(usize::from(id))
@@ -393,11 +409,13 @@ const QUEUED_MESSAGES_MAX: usize = 1 << 20;
 /// Grants the peer what it may have now, and sees to it that it is told in time.
 #[inline]
 fn raise_credit(peer: &mut Peer, shared: &mut Shared) {
-    let memory_frames =
-        shared.memory_frames(peer.send.fragment_bytes, peer.receive.remaining_bytes);
+    let memory = MemoryFrames {
+        bytes: shared.memory.free_bytes() + peer.receive.remaining_bytes,
+        frame_bytes: peer.send.fragment_bytes,
+    };
     shared
         .credit
-        .raise(peer.id.0, &mut peer.receive.grant, memory_frames);
+        .raise(peer.id.0, &mut peer.receive.grant, memory);
     if peer.receive.grant.worth_telling() {
         peer.receive.ack_now = true;
     }

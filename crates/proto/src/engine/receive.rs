@@ -104,7 +104,7 @@ impl Engine {
         if shared.credit.hungry {
             self.feed_hungry();
         }
-        self.enqueue(from, now);
+        self.enqueue_after_frame(from, now);
         result
     }
 
@@ -141,7 +141,7 @@ impl Engine {
             peer.receive.ack_now = true;
         }
         notify_writable(peer, shared);
-        self.enqueue(from, now);
+        self.enqueue_after_frame(from, now);
         Ok(())
     }
 

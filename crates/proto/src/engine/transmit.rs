@@ -101,12 +101,6 @@ impl Engine {
         if busy {
             self.ready.rotate_left(1);
         }
-        if let Some(at) = self
-            .peer(id)
-            .and_then(|peer| super::timers::deadline(peer, &self.shared.config))
-        {
-            self.shared.arm(at);
-        }
         bytes
     }
 
@@ -153,6 +147,9 @@ impl Engine {
         let bytes = data.write(slot).unwrap_or(0);
         if !peer.receive.arrivals.has_gap() {
             peer.receive.on_ack_sent();
+        }
+        if let Some(at) = peer.send.deadline() {
+            self.shared.arm(at);
         }
         bytes
     }
@@ -222,6 +219,9 @@ impl Engine {
             session.close_due = false;
             control.write_close(slot)
         };
+        if let Some(at) = super::timers::deadline(peer, &self.shared.config) {
+            self.shared.arm(at);
+        }
         written.unwrap_or(0)
     }
 }

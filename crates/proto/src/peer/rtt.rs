@@ -25,6 +25,7 @@ impl Rtt {
         }
     }
 
+    #[inline]
     pub(crate) fn sample(&mut self, rtt: Duration) {
         if !self.sampled {
             self.sampled = true;
@@ -38,10 +39,14 @@ impl Rtt {
         self.smoothed = Duration::from_nanos((7 * smoothed + rtt) / 8);
     }
 
+    #[inline]
     /// Silence after which the tail is probed: smoothed + 4 × variance + the peer's delay, doubled per attempt.
     pub(crate) fn probe_after(&self, ack_delay: Duration, backoff: u32) -> Duration {
         let base = self.smoothed + self.variance.times(4) + ack_delay;
         let base = base.max(PROBE_MIN);
+        if backoff == 0 {
+            return base;
+        }
         base.times(1 << backoff.min(12)).min(PROBE_MAX.max(base))
     }
 

@@ -139,6 +139,10 @@ pub(crate) struct Send {
     free: Vec<u32>,
     pending: [VecDeque<u32>; Priority::COUNT],
     lost: [VecDeque<Part>; Priority::COUNT],
+    /// Bit p: `pending[p]` has an entry.
+    pending_mask: u8,
+    /// Bit p: `lost[p]` has an entry.
+    lost_mask: u8,
     /// Entries of `pending` and `lost` together.
     backlog: usize,
     lanes: Vec<LaneSend>,
@@ -152,6 +156,8 @@ pub(crate) struct Send {
     last_sent: Instant,
     blocked_since: Option<Instant>,
     backoff: u32,
+    /// Silence after which a probe goes; follows from `rtt` and `backoff`.
+    probe_after: Duration,
     probe: bool,
     /// Some frame was overtaken, but not by enough to be called lost.
     loss_at: Option<Instant>,
@@ -172,6 +178,8 @@ impl Send {
             free: Vec::new(),
             pending: Default::default(),
             lost: Default::default(),
+            pending_mask: 0,
+            lost_mask: 0,
             backlog: 0,
             lanes: Vec::new(),
             lane_index: Box::new([NO_LANE; 256]),
@@ -184,6 +192,7 @@ impl Send {
             last_sent: Instant::default(),
             blocked_since: None,
             backoff: 0,
+            probe_after: Rtt::new().probe_after(ACK_DELAY, 0),
             probe: false,
             loss_at: None,
         }
@@ -228,7 +237,9 @@ impl Send {
             self.messages.push(outgoing);
             (self.messages.len() - 1) as u32
         };
-        self.pending[usize::from(lane.priority().get())].push_back(slot);
+        let priority = usize::from(lane.priority().get());
+        self.pending[priority].push_back(slot);
+        self.pending_mask |= 1 << priority;
         self.backlog += 1;
         id
     }
@@ -265,13 +276,11 @@ impl Send {
     /// The most urgent priority with a fragment that may leave: repairs first, then new data.
     #[inline]
     fn next_priority(&mut self) -> Option<(usize, bool)> {
-        for priority in 0..Priority::COUNT {
-            while let Some(part) = self.lost[priority].front() {
-                if self.is_wanted(part) {
-                    return Some((priority, true));
-                }
-                self.lost[priority].pop_front();
-                self.backlog -= 1;
+        let mut candidates = self.pending_mask | self.lost_mask;
+        while candidates != 0 {
+            let priority = candidates.trailing_zeros() as usize;
+            if self.lost_mask & (1 << priority) != 0 && self.has_repair(priority) {
+                return Some((priority, true));
             }
             if let Some(&slot) = self.pending[priority].front() {
                 let outgoing = &self.messages[slot as usize];
@@ -279,8 +288,41 @@ impl Send {
                     return Some((priority, false));
                 }
             }
+            candidates &= candidates - 1;
         }
         None
+    }
+
+    /// Forgets repairs that are no longer wanted; is there one that is?
+    #[cold]
+    fn has_repair(&mut self, priority: usize) -> bool {
+        while let Some(part) = self.lost[priority].front() {
+            if self.is_wanted(part) {
+                return true;
+            }
+            self.pop_repair(priority);
+        }
+        false
+    }
+
+    fn push_repair(&mut self, part: Part, ahead: bool) {
+        let priority = usize::from(self.messages[part.slot as usize].lane.priority().get());
+        if ahead {
+            self.lost[priority].push_front(part);
+        } else {
+            self.lost[priority].push_back(part);
+        }
+        self.lost_mask |= 1 << priority;
+        self.backlog += 1;
+    }
+
+    fn pop_repair(&mut self, priority: usize) -> Option<Part> {
+        let part = self.lost[priority].pop_front()?;
+        self.backlog -= 1;
+        if self.lost[priority].is_empty() {
+            self.lost_mask &= !(1 << priority);
+        }
+        Some(part)
     }
 
     fn lane_has_room(&self, lane: Lane) -> bool {
@@ -319,8 +361,7 @@ impl Send {
         let part = if repair {
             self.retransmitted += 1;
             counters.retransmitted_frames += 1;
-            self.backlog -= 1;
-            self.lost[priority].pop_front()?
+            self.pop_repair(priority)?
         } else {
             self.next_new_fragment(priority, pool)?
         };
@@ -366,6 +407,9 @@ impl Send {
         if outgoing.next_fragment == outgoing.fragments {
             self.pending[priority].pop_front();
             self.backlog -= 1;
+            if self.pending[priority].is_empty() {
+                self.pending_mask &= !(1 << priority);
+            }
         }
         let id = outgoing.id;
         if fragment == 0 {
@@ -428,6 +472,7 @@ impl Send {
         if let Some((number, at)) = newest {
             self.rtt.sample(now.since(at + delay));
             self.backoff = 0;
+            self.probe_after = self.rtt.probe_after(ACK_DELAY, 0);
             if self.sent.is_empty() {
                 self.loss_at = None;
             } else {
@@ -507,9 +552,7 @@ impl Send {
         sent.state = State::Lost;
         let part = sent.part;
         self.in_flight -= 1;
-        let priority = self.messages[part.slot as usize].lane.priority();
-        self.lost[usize::from(priority.get())].push_back(part);
-        self.backlog += 1;
+        self.push_repair(part, false);
     }
 
     /// Lost numbers are answered too: their repairs have numbers of their own.
@@ -539,7 +582,7 @@ impl Send {
         } else {
             self.blocked_since
         };
-        let probe = since.map(|since| since + self.rtt.probe_after(ACK_DELAY, self.backoff));
+        let probe = since.map(|since| since + self.probe_after);
         match (probe, self.loss_at) {
             (Some(probe), Some(loss)) => Some(probe.min(loss)),
             (probe, loss) => probe.or(loss),
@@ -575,6 +618,7 @@ impl Send {
     fn send_probe(&mut self, now: Instant, counters: &mut Counters) {
         counters.probes += 1;
         self.backoff += 1;
+        self.probe_after = self.rtt.probe_after(ACK_DELAY, self.backoff);
         self.probe = true;
         self.last_sent = now;
         if self.blocked_since.is_some() {
@@ -588,9 +632,7 @@ impl Send {
             let part = self.sent[index].part;
             self.sent[index].state = State::Lost;
             self.in_flight -= 1;
-            let priority = self.messages[part.slot as usize].lane.priority();
-            self.lost[usize::from(priority.get())].push_front(part);
-            self.backlog += 1;
+            self.push_repair(part, true);
             self.advance_base();
         }
     }
