@@ -2,8 +2,10 @@
 //!
 //! - [`system`]: matrices, where they come from, how rows are shared out.
 //! - [`local`]: kernels, sweepers, and the modes that need no network.
+//! - [`distributed`]: judge and workers in several processes.
 //! - [`report`]: progress and outcome.
 
+pub mod distributed;
 pub mod local;
 pub mod report;
 pub mod system;

@@ -1,0 +1,47 @@
+//! What the user chose for a distributed run.
+
+use crate::local::Inner;
+use tsumuji_board::Elements;
+
+/// Whether workers wait for one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Never: each uses the values it has.
+    #[default]
+    Async,
+    /// After each lap, for everyone's new block: Gauss–Seidel within blocks, Jacobi between them.
+    Sync,
+}
+
+/// How to solve. Checked by whoever reads it from the user.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SolveConfig {
+    /// Whether workers wait for one another.
+    pub mode: Mode,
+    /// Elements per frame.
+    pub elements: Elements,
+    /// What a lap does within a worker's block.
+    pub inner: Inner,
+    /// Relaxation factor, in (0, 2).
+    pub omega: f64,
+    /// Relative residual ‖b − A x‖₂ / ‖b‖₂ to reach.
+    pub tol: f64,
+    /// Laps after which a worker stops.
+    pub max_laps: u64,
+    /// Of every random choice.
+    pub seed: u64,
+}
+
+impl Default for SolveConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            elements: Elements::default(),
+            inner: Inner::default(),
+            omega: 1.0,
+            tol: 1e-10,
+            max_laps: 100_000,
+            seed: 1,
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What a worker relaxes: its rows, its plain copy of x, the board behind it, and the way through the rows.
+//!
+//! Called by `worker`, which knows the protocol; this knows the numbers. x is private to the thread, the board carries
+//! it between nodes; what arrives goes to both.
+//!
+//! Invariant: outside `install` and `take`, x changes in the own rows only.
+
+use super::message::{BOARD_PORT, Estimate, LapReport, Setup};
+use super::walk::Walk;
+use crate::local::kernels::ROW_GROUP;
+use crate::local::{Inner, Sweeper};
+use crate::system::RowValues;
+use std::ops::Range;
+use tsumuji_board::{Board, Carrier, Elements, Lap, Published};
+use tsumuji_wire::{NodeId, Share};
+
+/// Where a worker's frames go: shares to the other workers, reports to the judge. All may be lost.
+pub(super) trait Outlet: Carrier {
+    /// Sends a lap report to the judge.
+    fn report(&mut self, report: &LapReport) -> Result<(), Self::Error>;
+
+    /// Nanoseconds since any fixed moment.
+    fn now_ns(&mut self) -> u64;
+}
+
+/// Time between two reports of a worker. The judge cannot act on more, and each costs a frame.
+const REPORT_EVERY_NS: u64 = 200_000;
+/// Time between two repairs. One full frame each: below 1 MB/s on any link with frames of 1,500 bytes.
+const REPAIR_EVERY_NS: u64 = 2_000_000;
+/// Laps without a word from others after which a worker rests before the next: it would only relax its own rows
+/// against the same values. With LU the second such lap changes nothing at all.
+const QUIET_LAPS_SWEEP: u32 = 4;
+const QUIET_LAPS_LU: u32 = 1;
+/// An estimate this many times ‖b‖ makes a worker stop by itself, so that numbers stay finite until the judge asks.
+const OVERFLOW_GUARD: f64 = 1e12;
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stepped {
+    /// Relaxed rows. The flag: a lap is done.
+    Rows(bool),
+    /// Waits for others; nothing to do until something arrives or a moment has passed.
+    Rests,
+}
+
+#[derive(Debug)]
+pub(super) struct Field {
+    sweeper: Sweeper,
+    x: Vec<f64>,
+    board: Board,
+    walk: Walk,
+    /// Stamp of what is published now.
+    lap: Lap,
+    alone: bool,
+    /// Rows of one step at least, whatever the frames hold.
+    least_rows: usize,
+    rhs_sq: f64,
+    max_laps: u64,
+    /// Laps since anything arrived.
+    quiet_laps: u32,
+    rested: bool,
+    reports: u32,
+    reported_ns: u64,
+    repaired_ns: u64,
+    pub(super) shares_taken: u64,
+    /// Frames for which the link had no slot.
+    pub(super) refused: u64,
+}
+
+impl Field {
+    /// `me` counts workers from 0. `capacity_bytes`: values that one share holds.
+    pub(super) fn new(sweeper: Sweeper, setup: &Setup, me: usize, capacity_bytes: usize) -> Self {
+        let owned =
+            std::iter::once(0..0).chain((0..setup.workers()).map(|worker| setup.rows_of(worker)));
+        let mut board =
+            Board::new(BOARD_PORT, node(me), owned.collect()).expect("bounds rise and start at 0");
+        board.set_elements(setup.config.elements, capacity_bytes);
+        // Dense rows are read side by side. The automatic setting does not go below that either: frames of fewer
+        // elements would all leave at the same moment.
+        let dense = matches!(sweeper.block().values, RowValues::Dense(_));
+        let least_rows = if dense || setup.config.elements == Elements::Auto {
+            ROW_GROUP
+        } else {
+            1
+        };
+        Self {
+            walk: Walk::new(setup.rows_of(me)),
+            x: vec![0.0; setup.n()],
+            sweeper,
+            board,
+            lap: Lap::FIRST,
+            alone: setup.workers() == 1,
+            least_rows,
+            rhs_sq: 0.0,
+            max_laps: 0,
+            quiet_laps: 0,
+            rested: false,
+            reports: 0,
+            reported_ns: 0,
+            repaired_ns: 0,
+            shares_taken: 0,
+            refused: 0,
+        }
+    }
+
+    pub(super) fn sweeper(&self) -> &Sweeper {
+        &self.sweeper
+    }
+
+    pub(super) fn x(&self) -> &[f64] {
+        &self.x
+    }
+
+    /// x of the own rows.
+    pub(super) fn own_x(&self) -> &[f64] {
+        &self.x[self.board.own()]
+    }
+
+    pub(super) fn lap(&self) -> Lap {
+        self.lap
+    }
+
+    pub(super) fn walk(&self) -> &Walk {
+        &self.walk
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.board.elements()
+    }
+
+    /// A new epoch: shares of the former are refused, stamps go on.
+    pub(super) fn begin(&mut self, epoch: u32, rhs_sq: f64, max_laps: u64, first: bool) {
+        self.board.begin_epoch(epoch);
+        (self.rhs_sq, self.max_laps) = (rhs_sq, max_laps);
+        if !first {
+            self.lap = self.lap.next();
+        }
+        self.quiet_laps = 0;
+    }
+
+    /// Takes what is newer in a share.
+    pub(super) fn take(&mut self, share: &Share<'_>) {
+        if let Some(changed) = self.board.apply(share) {
+            self.board.copy_to(changed.start, &mut self.x[changed]);
+            self.shares_taken += 1;
+            self.quiet_laps = 0;
+        }
+    }
+
+    /// Puts in values of `worker` that came reliably.
+    pub(super) fn install(&mut self, worker: usize, start: usize, values: &[f64], lap: Lap) {
+        self.board.install(node(worker), start, values, lap);
+        self.board
+            .copy_to(start, &mut self.x[start..start + values.len()]);
+        self.quiet_laps = 0;
+    }
+
+    /// The own block stands still: all of it gets the stamp of now.
+    pub(super) fn freeze(&mut self) -> Lap {
+        let own = self.board.own();
+        self.board.write(own.start, &self.x[own.clone()], self.lap);
+        self.lap
+    }
+
+    /// Stamp of each worker's block as held here; 0 where it is not all of one lap.
+    pub(super) fn held(&self, workers: usize) -> Vec<u32> {
+        let held = |worker| match (
+            self.board.oldest(node(worker)),
+            self.board.staleness(node(worker)),
+        ) {
+            (Some(lap), Some(0)) => lap.get(),
+            _ => 0,
+        };
+        (0..workers).map(held).collect()
+    }
+
+    /// One step of an asynchronous run: relaxes some rows, publishes them, reports and repairs when it is time.
+    pub(super) fn step_async<O: Outlet>(&mut self, outlet: &mut O) -> Result<Stepped, O::Error> {
+        if self.is_done() || self.should_rest() {
+            let now = outlet.now_ns();
+            self.mind(outlet, now, true)?;
+            return Ok(Stepped::Rests);
+        }
+        self.rested = false;
+        let rows = self.next_rows(self.board.elements().max(self.least_rows));
+        let began = outlet.now_ns();
+        let squares = self.sweeper.relax(rows.clone(), &mut self.x);
+        let computed = outlet.now_ns();
+        let published = if self.alone {
+            Published::default()
+        } else {
+            self.board
+                .publish(outlet, rows.clone(), &self.x[rows.clone()], self.lap)?
+        };
+        let reached = self.walk.advance(&rows, squares);
+        if reached.lap {
+            self.lap = self.lap.next();
+            self.quiet_laps += 1;
+        }
+        self.mind(outlet, computed, reached.estimate)?;
+        let done = outlet.now_ns();
+        self.refused += published.refused;
+        self.board
+            .tuner()
+            .record(computed - began, done - computed, published.refused);
+        Ok(Stepped::Rows(reached.lap))
+    }
+
+    /// Time spent on receiving, for the automatic setting of elements.
+    pub(super) fn exchanged(&mut self, spent_ns: u64) {
+        self.board.tuner().record(0, spent_ns, 0);
+    }
+
+    /// One step of a lap that nobody else sees: whether the lap is done.
+    pub(super) fn step_sync<O: Outlet>(&mut self, outlet: &mut O) -> Result<bool, O::Error> {
+        let rows = self.next_rows(self.board.own().len().div_ceil(super::walk::PARTS));
+        let squares = self.sweeper.relax(rows.clone(), &mut self.x);
+        let reached = self.walk.advance(&rows, squares);
+        if reached.lap {
+            self.report(outlet)?;
+        }
+        Ok(reached.lap)
+    }
+
+    /// Goes on to the next lap of a synchronous run.
+    pub(super) fn next_lap(&mut self) {
+        self.lap = self.lap.next();
+    }
+
+    pub(super) fn estimate(&self) -> Estimate {
+        self.walk.estimate()
+    }
+
+    fn next_rows(&self, count: usize) -> Range<usize> {
+        match self.sweeper.inner() {
+            Inner::Lu => self.walk.whole(),
+            _ => self.walk.next(count.next_multiple_of(self.least_rows)),
+        }
+    }
+
+    /// Nothing more to do in this epoch: all laps done, or numbers out of hand.
+    fn is_done(&self) -> bool {
+        let limit =
+            OVERFLOW_GUARD * OVERFLOW_GUARD * if self.rhs_sq > 0.0 { self.rhs_sq } else { 1.0 };
+        self.walk.laps() >= self.max_laps
+            || (self.walk.laps() > 0 && !(self.walk.estimate().measured_sq <= limit))
+    }
+
+    /// Rests once before a lap that could change little; then does it all the same, lest everyone wait for everyone.
+    fn should_rest(&mut self) -> bool {
+        let limit = if self.sweeper.inner() == Inner::Lu {
+            QUIET_LAPS_LU
+        } else {
+            QUIET_LAPS_SWEEP
+        };
+        let quiet = !self.alone && self.walk.is_at_start() && self.quiet_laps >= limit;
+        self.rested = quiet && !self.rested;
+        self.rested
+    }
+
+    /// Reports and repairs, each when its time has come.
+    fn mind<O: Outlet>(
+        &mut self,
+        outlet: &mut O,
+        now: u64,
+        estimate: bool,
+    ) -> Result<(), O::Error> {
+        if estimate && self.walk.laps() > 0 && now.wrapping_sub(self.reported_ns) >= REPORT_EVERY_NS
+        {
+            self.reported_ns = now;
+            self.report(outlet)?;
+        }
+        if !self.alone && now.wrapping_sub(self.repaired_ns) >= REPAIR_EVERY_NS {
+            self.repaired_ns = now;
+            self.refused += self.board.repair(outlet)?.refused;
+        }
+        Ok(())
+    }
+
+    fn report<O: Outlet>(&mut self, outlet: &mut O) -> Result<(), O::Error> {
+        self.reports = self.reports.wrapping_add(1);
+        outlet.report(&LapReport {
+            epoch: self.board.epoch(),
+            number: self.reports,
+            laps: self.walk.progress(),
+            estimate: self.walk.estimate(),
+        })
+    }
+}
+
+/// Worker `worker` as a node: the judge is node 0.
+pub(super) fn node(worker: usize) -> NodeId {
+    NodeId(worker as u16 + 1)
+}

@@ -1,0 +1,409 @@
+//! The judge as a machine: reports and answers in, orders out. No clock, no link, no thread.
+//!
+//! Driven by `run`. Asynchronous runs end only like this: the estimates of all workers together are low enough in two
+//! reports of each → pause → every worker holds the same blocks (their stamps say so) → exact residual on the rows'
+//! owners, summed here → end, or another epoch. Reports may be lost, late, repeated: that delays, and never falsifies.
+//!
+//! Invariants: a run converges only by an exact residual of one x that all workers hold; an answer that is not asked
+//! for ends the run; phases follow one another and each waits for all workers.
+
+use super::config::Mode;
+use super::message::{Answer, Frozen, LapReport, Order, Setup, WorkerStats};
+use super::watch::{Cause, Policy, Watch};
+use crate::local::Limits;
+use crate::report::Reason;
+use std::collections::VecDeque;
+
+/// Reports of each worker that must see the sum low enough. One might be older than a value on its way that undoes it;
+/// a wrong pause costs a pass over A and harms nothing, so two are enough.
+const REPORTS_NEEDED: u32 = 2;
+/// Exchanges in a row after which workers may hold different blocks. Blocks travel reliably, so one should do.
+const DISAGREEMENTS: u32 = 3;
+
+/// Why the judge gives a run up. Workers count from 0 here.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum JudgeFault {
+    /// A worker says so.
+    Worker { worker: usize, why: String },
+    /// A worker misses another one.
+    Missed { worker: usize },
+    /// What came does not parse or fit.
+    Protocol { worker: usize, what: &'static str },
+    /// Blocks that travelled reliably are not the same everywhere.
+    Disagreement,
+}
+
+/// Where the run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Distributing,
+    Iterating,
+    Verifying,
+    Collecting,
+    Done,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// Until every worker is ready.
+    Loading,
+    Iterating,
+    /// Until every worker stands still.
+    Freezing(Cause),
+    /// Until every worker's exact residual is here.
+    Verifying(Cause),
+    Collecting,
+    Done,
+}
+
+/// What the judge knows of one worker.
+#[derive(Debug, Clone, Default)]
+struct Seat {
+    rhs_sq: Option<f64>,
+    /// The newest of this epoch.
+    report: Option<LapReport>,
+    /// Reports since the sum became and stayed low enough.
+    low: u32,
+    frozen: Option<Frozen>,
+    /// Σ (b − A x)², Σ (|b| + |A| |x|)².
+    exact: Option<(f64, f64)>,
+    /// Elements of its block that are here.
+    solved: usize,
+    stats: Option<WorkerStats>,
+}
+
+#[derive(Debug)]
+pub(super) struct Judge {
+    setup: Setup,
+    limits: Limits,
+    phase: Phase,
+    epoch: u32,
+    rhs_sq: f64,
+    policy: Policy,
+    watch: Watch,
+    seats: Vec<Seat>,
+    disagreements: u32,
+    verifications: u64,
+    residual: f64,
+    reason: Option<Reason>,
+    notes: Vec<String>,
+    x: Vec<f64>,
+    out: VecDeque<(usize, Order)>,
+}
+
+impl Judge {
+    /// Orders the setup; rows are sent by the driver.
+    pub(super) fn new(limits: Limits, setups: Vec<Setup>) -> Self {
+        let workers = setups.len();
+        let setup = setups[0].clone();
+        let policy = Policy::new(limits, 0.0);
+        Self {
+            limits,
+            phase: Phase::Loading,
+            epoch: 0,
+            rhs_sq: 0.0,
+            watch: policy.watch(),
+            policy,
+            seats: vec![Seat::default(); workers],
+            disagreements: 0,
+            verifications: 0,
+            residual: f64::NAN,
+            reason: None,
+            notes: Vec::new(),
+            x: Vec::new(),
+            out: setups
+                .into_iter()
+                .map(|setup| Order::Setup(Box::new(setup)))
+                .enumerate()
+                .collect(),
+            setup,
+        }
+    }
+
+    /// Orders to send, in order.
+    pub(super) fn out(&mut self) -> &mut VecDeque<(usize, Order)> {
+        &mut self.out
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        match self.phase {
+            Phase::Loading => Stage::Distributing,
+            Phase::Iterating => Stage::Iterating,
+            Phase::Freezing(_) | Phase::Verifying(_) => Stage::Verifying,
+            Phase::Collecting => Stage::Collecting,
+            Phase::Done => Stage::Done,
+        }
+    }
+
+    /// Whether this worker has handed over all it has; its silence is no failure then.
+    pub(super) fn has_all_of(&self, worker: usize) -> bool {
+        self.seats
+            .get(worker)
+            .is_some_and(|seat| seat.stats.is_some())
+    }
+
+    /// Laps of the slowest and the fastest worker and the estimated relative residual, by the newest reports.
+    pub(super) fn progress(&self) -> Option<(u64, u64, f64)> {
+        let reports = || self.seats.iter().map(|seat| seat.report.as_ref());
+        let laps = |report: Option<&LapReport>| report.map(|report| report.laps as u64);
+        let measured_sq = reports()
+            .map(|report| Some(report?.estimate.measured_sq))
+            .sum::<Option<f64>>()?;
+        Some((
+            reports().map(laps).min()??,
+            reports().map(laps).max()??,
+            measured_sq.sqrt() / self.policy.rhs_norm(),
+        ))
+    }
+
+    /// Once `stage` is done: why, the exact residual, how often one was computed, x, and what workers counted.
+    pub(super) fn into_result(
+        self,
+    ) -> Option<(Reason, f64, u64, Vec<f64>, Vec<WorkerStats>, Vec<String>)> {
+        let stats = self
+            .seats
+            .into_iter()
+            .map(|seat| seat.stats)
+            .collect::<Option<_>>()?;
+        Some((
+            self.reason?,
+            self.residual,
+            self.verifications,
+            self.x,
+            stats,
+            self.notes,
+        ))
+    }
+
+    /// A lap report. Any may be missing, old or repeated.
+    pub(super) fn report(&mut self, worker: usize, report: LapReport) {
+        if self.phase != Phase::Iterating || report.epoch != self.epoch {
+            return;
+        }
+        let Some(seat) = self.seats.get_mut(worker) else {
+            return;
+        };
+        if seat
+            .report
+            .is_some_and(|held| report.number.wrapping_sub(held.number) as i32 <= 0)
+        {
+            return;
+        }
+        seat.report = Some(report);
+        if self.setup.config.mode == Mode::Sync {
+            return; // workers decide, all alike, after the same lap
+        }
+        let (mut measured_sq, mut expected_sq, mut laps) = (0.0, 0.0, f64::INFINITY);
+        for seat in &self.seats {
+            let Some(report) = &seat.report else { return };
+            measured_sq += report.estimate.measured_sq;
+            expected_sq += report.estimate.expected_sq;
+            laps = report.laps.min(laps);
+        }
+        if self.watch.is_candidate(expected_sq) {
+            self.seats[worker].low += 1;
+            if self.seats.iter().all(|seat| seat.low >= REPORTS_NEEDED) {
+                return self.pause(Cause::Candidate);
+            }
+        } else {
+            self.seats.iter_mut().for_each(|seat| seat.low = 0);
+        }
+        if let Some(cause) = self.watch.trouble(measured_sq, laps) {
+            self.pause(cause);
+        }
+    }
+
+    /// A reliable message from a worker.
+    pub(super) fn answer(&mut self, worker: usize, bytes: &[u8]) -> Result<(), JudgeFault> {
+        let bad = |what| Err(JudgeFault::Protocol { worker, what });
+        if worker >= self.seats.len() {
+            return bad("a message although it has no rows");
+        }
+        match (Answer::parse(bytes), self.phase) {
+            (None, _) => bad("a message that does not parse"),
+            (Some(Answer::Failed { why }), _) => Err(JudgeFault::Worker { worker, why }),
+            (Some(Answer::PeerLost { worker: lost }), _) => {
+                let lost_early = lost < self.seats.len() && !self.has_all_of(lost);
+                if lost_early {
+                    Err(JudgeFault::Missed { worker: lost })
+                } else {
+                    Ok(())
+                }
+            }
+            (Some(Answer::Ready { rhs_sq, notes }), Phase::Loading)
+                if self.seats[worker].rhs_sq.is_none() =>
+            {
+                self.seats[worker].rhs_sq = Some(rhs_sq);
+                self.notes.extend(notes);
+                self.start_if_ready();
+                Ok(())
+            }
+            (Some(Answer::Frozen(frozen)), Phase::Iterating | Phase::Freezing(_))
+                if frozen.epoch == self.epoch =>
+            {
+                self.frozen(worker, frozen)
+            }
+            (
+                Some(Answer::Residual {
+                    epoch,
+                    residual_sq,
+                    magnitude_sq,
+                }),
+                Phase::Verifying(cause),
+            ) if epoch == self.epoch => {
+                self.seats[worker].exact = Some((residual_sq, magnitude_sq));
+                self.decide_if_exact(cause);
+                Ok(())
+            }
+            (Some(Answer::Solution { start, values }), Phase::Collecting) => {
+                self.solution(worker, start, &values)
+            }
+            (Some(Answer::Final(stats)), Phase::Collecting) => {
+                if self.seats[worker].solved != self.setup.rows_of(worker).len() {
+                    return bad("only a part of its solution");
+                }
+                self.seats[worker].stats = Some(stats);
+                if self.seats.iter().all(|seat| seat.stats.is_some()) {
+                    self.phase = Phase::Done;
+                    self.all(&Order::Leave);
+                }
+                Ok(())
+            }
+            (Some(_), _) => bad("an answer that was not asked for"),
+        }
+    }
+
+    fn all(&mut self, order: &Order) {
+        self.out
+            .extend((0..self.seats.len()).map(|worker| (worker, order.clone())));
+    }
+
+    fn start_if_ready(&mut self) {
+        let Some(rhs_sq) = self
+            .seats
+            .iter()
+            .map(|seat| seat.rhs_sq)
+            .sum::<Option<f64>>()
+        else {
+            return;
+        };
+        self.rhs_sq = rhs_sq;
+        self.policy = Policy::new(self.limits, rhs_sq);
+        self.begin();
+    }
+
+    /// The next epoch.
+    fn begin(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.watch = self.policy.watch();
+        self.phase = Phase::Iterating;
+        for seat in &mut self.seats {
+            (seat.report, seat.low, seat.frozen, seat.exact) = (None, 0, None, None);
+        }
+        self.all(&Order::Begin {
+            epoch: self.epoch,
+            rhs_sq: self.rhs_sq,
+            watch: self.watch,
+        });
+    }
+
+    fn pause(&mut self, cause: Cause) {
+        self.phase = Phase::Freezing(cause);
+        self.all(&Order::Pause { epoch: self.epoch });
+    }
+
+    fn frozen(&mut self, worker: usize, frozen: Frozen) -> Result<(), JudgeFault> {
+        let sync = self.setup.config.mode == Mode::Sync;
+        if frozen.cause.is_some() != sync || frozen.held.len() != self.seats.len() {
+            return Err(JudgeFault::Protocol {
+                worker,
+                what: "a standstill that was not asked for",
+            });
+        }
+        match (self.phase, frozen.cause) {
+            (Phase::Iterating, Some(cause)) => self.phase = Phase::Freezing(cause),
+            (Phase::Freezing(known), Some(cause)) if known != cause => {
+                return Err(JudgeFault::Disagreement);
+            }
+            (Phase::Iterating, None) => {
+                return Err(JudgeFault::Protocol {
+                    worker,
+                    what: "a standstill that was not asked for",
+                });
+            }
+            _ => {}
+        }
+        self.seats[worker].frozen = Some(frozen);
+        let Some(all) = self
+            .seats
+            .iter()
+            .map(|seat| seat.frozen.as_ref())
+            .collect::<Option<Vec<_>>>()
+        else {
+            return Ok(());
+        };
+        let same = all.iter().all(|frozen| frozen.held == all[0].held) && !all[0].held.contains(&0);
+        if same {
+            self.disagreements = 0;
+            let Phase::Freezing(cause) = self.phase else {
+                unreachable!("set above")
+            };
+            self.phase = Phase::Verifying(cause);
+            self.verifications += 1;
+            self.all(&Order::Verify { epoch: self.epoch });
+        } else {
+            self.disagreements += 1;
+            if self.disagreements >= DISAGREEMENTS {
+                return Err(JudgeFault::Disagreement);
+            }
+            self.begin();
+        }
+        Ok(())
+    }
+
+    fn decide_if_exact(&mut self, cause: Cause) {
+        let (mut residual_sq, mut magnitude_sq) = (0.0, 0.0);
+        for seat in &self.seats {
+            let Some((residual, magnitude)) = seat.exact else {
+                return;
+            };
+            residual_sq += residual;
+            magnitude_sq += magnitude;
+        }
+        let norm = self.policy.rhs_norm();
+        self.residual = residual_sq.sqrt() / norm;
+        let rounding = f64::EPSILON * magnitude_sq.sqrt() / norm;
+        let laps = self
+            .seats
+            .iter()
+            .filter_map(|seat| Some(seat.frozen.as_ref()?.laps))
+            .min()
+            .unwrap_or(0);
+        self.reason = self.policy.verified(cause, laps, self.residual, rounding);
+        if self.reason.is_some() {
+            self.phase = Phase::Collecting;
+            self.x = vec![0.0; self.setup.n()];
+            self.all(&Order::Finish);
+        } else {
+            self.begin();
+        }
+    }
+
+    fn solution(&mut self, worker: usize, start: usize, values: &[f64]) -> Result<(), JudgeFault> {
+        let rows = self.setup.rows_of(worker);
+        // Parts come in order, so that nothing is counted twice.
+        if start != rows.start + self.seats[worker].solved || values.len() > rows.end - start {
+            return Err(JudgeFault::Protocol {
+                worker,
+                what: "a solution that is not its own",
+            });
+        }
+        self.x[start..start + values.len()].copy_from_slice(values);
+        self.seats[worker].solved += values.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

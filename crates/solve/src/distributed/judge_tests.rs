@@ -1,0 +1,392 @@
+use super::super::net::{Weather, config, run};
+use super::super::{Mode, SolveConfig};
+use super::*;
+use crate::local::Inner;
+use crate::system::{Csr, Dense, Matrix, System};
+
+/// Strictly dominant, every entry stored; `weight` < 1 is the off-diagonal sum over the diagonal.
+fn dense(n: usize, weight: f64) -> System {
+    let mut state = 17u64;
+    let mut values = vec![0.0; n * n];
+    for row in 0..n {
+        let mut sum = 0.0;
+        for column in (0..n).filter(|column| *column != row) {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let value = (state >> 40) as f64 / (1u64 << 24) as f64;
+            values[row * n + column] = -value;
+            sum += value;
+        }
+        values[row * n + row] = sum / weight;
+    }
+    System::new(
+        Matrix::Dense(Dense::new(n, values).unwrap()),
+        None,
+        "dense".into(),
+    )
+    .unwrap()
+}
+
+/// The five-point Laplacian on k × k points.
+fn poisson(k: usize) -> System {
+    let mut triplets = Vec::new();
+    for i in 0..k {
+        for j in 0..k {
+            let row = (i * k + j) as u32;
+            triplets.push((row, row, 4.0));
+            let near = [
+                (i.wrapping_sub(1), j),
+                (i + 1, j),
+                (i, j.wrapping_sub(1)),
+                (i, j + 1),
+            ];
+            for (i, j) in near.into_iter().filter(|(i, j)| *i < k && *j < k) {
+                triplets.push((row, (i * k + j) as u32, -1.0));
+            }
+        }
+    }
+    let csr = Csr::from_triplets(k * k, k * k, &triplets).unwrap();
+    System::new(Matrix::Sparse(csr), None, "poisson".into()).unwrap()
+}
+
+/// ‖b − A x‖ / ‖b‖ by the plainest of loops.
+fn true_residual(system: &System, x: &[f64]) -> f64 {
+    let mut squares = 0.0;
+    for row in 0..system.n() {
+        let mut sum = system.rhs[row];
+        system
+            .matrix
+            .for_each_in_row(row, |column, value| sum -= value * x[column]);
+        squares += sum * sum;
+    }
+    squares.sqrt() / system.rhs_norm()
+}
+
+fn solve(
+    system: &System,
+    workers: usize,
+    config: &SolveConfig,
+    weather: Weather,
+) -> super::super::net::Verdict {
+    let verdict = run(system, workers, config, weather)
+        .unwrap_or_else(|fault| panic!("{fault:?} with {weather:?}"));
+    let exact = true_residual(system, &verdict.x);
+    let near = exact.is_nan() || (verdict.residual - exact).abs() <= 1e-3 * exact + 1e-14;
+    assert!(
+        near,
+        "reported {} but is {exact} with {weather:?}",
+        verdict.residual
+    );
+    if verdict.reason.is_converged() {
+        assert!(exact <= config.tol * 1.001, "{exact} with {weather:?}");
+    }
+    verdict
+}
+
+/// Under loss, repetition, reordering and unequal speeds every run ends, converged, with a residual that is true.
+#[test]
+fn rough_weather_delays_but_never_falsifies() {
+    for seed in 1..=12 {
+        for mode in [Mode::Async, Mode::Sync] {
+            let workers = 1 + seed as usize % 5;
+            let verdict = solve(
+                &dense(40, 0.6),
+                workers,
+                &config(mode),
+                Weather::rough(seed),
+            );
+            assert!(
+                verdict.reason.is_converged(),
+                "{:?} seed {seed}",
+                verdict.reason
+            );
+            let verdict = solve(&poisson(7), workers, &config(mode), Weather::rough(seed));
+            assert!(
+                verdict.reason.is_converged(),
+                "{:?} seed {seed}",
+                verdict.reason
+            );
+        }
+    }
+}
+
+/// With LU inside blocks the same holds.
+#[test]
+fn rough_weather_with_lu() {
+    let config = SolveConfig {
+        inner: Inner::Lu,
+        ..config(Mode::Async)
+    };
+    for seed in 1..=6 {
+        let verdict = solve(&poisson(8), 3, &config, Weather::rough(seed));
+        assert!(
+            verdict.reason.is_converged(),
+            "{:?} seed {seed}",
+            verdict.reason
+        );
+    }
+}
+
+/// A network that swallows every share after a while: estimates look converged on each worker alone, and must not pass.
+/// Only the exchanges at pauses bring the blocks together.
+#[test]
+fn silence_is_not_convergence() {
+    for seed in 1..=4 {
+        for silent_after_ns in [0, 20_000] {
+            let weather = Weather {
+                silent_after_ns,
+                ..Weather::calm(seed)
+            };
+            let verdict = solve(&dense(24, 0.5), 3, &config(Mode::Async), weather);
+            assert!(verdict.shares_lost > 0);
+            assert!(
+                verdict.reason.is_converged(),
+                "{:?} seed {seed}",
+                verdict.reason
+            );
+            assert!(
+                verdict.verifications > 1,
+                "each exchange is one step of block Jacobi"
+            );
+        }
+    }
+}
+
+/// In calm weather a good system takes one verification, two at most.
+#[test]
+fn calm_weather_needs_few_verifications() {
+    for seed in 1..=8 {
+        let verdict = solve(
+            &dense(60, 0.5),
+            4,
+            &config(Mode::Async),
+            Weather::calm(seed),
+        );
+        assert!(
+            verdict.verifications <= 2,
+            "{} seed {seed}",
+            verdict.verifications
+        );
+    }
+}
+
+/// Synchronous runs are the same whatever the weather, down to the last bit.
+#[test]
+fn sync_is_deterministic() {
+    let system = dense(30, 0.7);
+    let calm = solve(&system, 3, &config(Mode::Sync), Weather::calm(1));
+    for seed in 2..6 {
+        let rough = solve(&system, 3, &config(Mode::Sync), Weather::rough(seed));
+        assert_eq!(rough.x, calm.x);
+        assert_eq!(rough.stats[0].laps, calm.stats[2].laps);
+    }
+}
+
+/// Laps run out in both modes, no worker does more than allowed, and the residual is that of the x handed over.
+#[test]
+fn laps_run_out() {
+    for mode in [Mode::Async, Mode::Sync] {
+        let config = SolveConfig {
+            max_laps: 5,
+            ..config(mode)
+        };
+        let verdict = solve(&poisson(10), 3, &config, Weather::rough(3));
+        assert_eq!(verdict.reason, Reason::MaxLaps { limit: 5 });
+        assert!(
+            verdict.stats.iter().all(|stats| stats.laps == 5),
+            "{:?}",
+            verdict.stats
+        );
+        assert!(verdict.residual > 1e-10 && verdict.residual < 1.0);
+    }
+}
+
+/// A system that is far from dominance ends as diverged, with numbers that are still numbers.
+#[test]
+fn divergence_ends() {
+    for mode in [Mode::Async, Mode::Sync] {
+        for seed in 1..=3 {
+            let verdict = solve(&dense(20, 40.0), 3, &config(mode), Weather::rough(seed));
+            assert!(
+                matches!(verdict.reason, Reason::Diverged { .. }),
+                "{:?}",
+                verdict.reason
+            );
+            assert!(verdict.residual.is_finite() && verdict.residual > 1.0);
+        }
+    }
+}
+
+/// A tolerance below what rounding allows ends as stagnation, not by running out of laps.
+#[test]
+fn rounding_level_ends() {
+    for mode in [Mode::Async, Mode::Sync] {
+        let config = SolveConfig {
+            tol: 1e-18,
+            ..config(mode)
+        };
+        let rhs = (1..=30).map(|row| 1.0 / f64::from(row)).collect();
+        let system = System::new(dense(30, 0.5).matrix, Some(rhs), "thirds".into()).unwrap();
+        let verdict = solve(&system, 3, &config, Weather::calm(5));
+        assert!(
+            matches!(verdict.reason, Reason::Stagnated { floor } if floor < 1e-14),
+            "{:?}",
+            verdict.reason
+        );
+    }
+}
+
+/// b = 0 has x = 0, found without dividing by ‖b‖.
+#[test]
+fn zero_rhs_is_solved() {
+    let System { matrix, .. } = dense(8, 0.5);
+    let system = System::new(matrix, Some(vec![0.0; 8]), "zero".into()).unwrap();
+    let verdict = run(&system, 2, &config(Mode::Async), Weather::calm(1)).unwrap();
+    assert_eq!(
+        (verdict.reason, verdict.x),
+        (Reason::Converged, vec![0.0; 8])
+    );
+}
+
+/// Two ready workers of a system of two rows, in epoch 1.
+fn judge() -> Judge {
+    let system = dense(2, 0.5);
+    let setups = super::super::net::setups(&system, 2, &config(Mode::Async));
+    let mut judge = Judge::new(Limits::new(1e-10, 100).unwrap(), setups);
+    for worker in 0..2 {
+        judge
+            .answer(
+                worker,
+                &Answer::Ready {
+                    rhs_sq: 0.5,
+                    notes: vec![],
+                }
+                .encode(),
+            )
+            .unwrap();
+    }
+    judge.out().clear();
+    judge
+}
+
+fn report(number: u32, expected_sq: f64) -> LapReport {
+    let estimate = super::super::message::Estimate {
+        measured_sq: expected_sq,
+        expected_sq,
+    };
+    LapReport {
+        epoch: 1,
+        number,
+        laps: 3.0 + f64::from(number),
+        estimate,
+    }
+}
+
+/// Two low reports of every worker are needed, one high one in between starts anew, repeated and old ones do not count.
+#[test]
+fn one_low_report_is_not_enough() {
+    let mut judge = judge();
+    judge.report(0, report(1, 1e-30));
+    judge.report(1, report(1, 1e-30));
+    judge.report(1, report(1, 1e-30));
+    judge.report(1, report(2, 1e-30));
+    judge.report(
+        1,
+        LapReport {
+            epoch: 0,
+            ..report(9, 1e-30)
+        },
+    );
+    assert_eq!(judge.stage(), Stage::Iterating);
+    judge.report(0, report(2, 1.0));
+    judge.report(0, report(3, 1e-30));
+    judge.report(1, report(3, 1e-30));
+    judge.report(1, report(4, 1e-30));
+    assert_eq!(judge.stage(), Stage::Iterating, "counting began anew");
+    judge.report(0, report(4, 1e-30));
+    assert_eq!(judge.stage(), Stage::Verifying);
+    let orders: Vec<Order> = judge.out().drain(..).map(|(_, order)| order).collect();
+    assert_eq!(orders, vec![Order::Pause { epoch: 1 }; 2]);
+}
+
+fn frozen(epoch: u32, held: [u32; 2]) -> Vec<u8> {
+    Answer::Frozen(Frozen {
+        epoch,
+        held: held.to_vec(),
+        laps: 9,
+        cause: None,
+    })
+    .encode()
+}
+
+/// Different stamps are never verified: the run goes on with the next epoch, and is given up in the end.
+#[test]
+fn different_stamps_are_not_verified() {
+    for wrong in [[5, 6], [0, 7]] {
+        let mut judge = judge();
+        for round in 1..=DISAGREEMENTS {
+            for number in 1..=3 {
+                for worker in 0..2 {
+                    judge.report(
+                        worker,
+                        LapReport {
+                            epoch: round,
+                            ..report(number, 1e-30)
+                        },
+                    );
+                }
+            }
+            assert_eq!(judge.stage(), Stage::Verifying);
+            judge
+                .answer(
+                    0,
+                    &frozen(round, if wrong[0] == 0 { wrong } else { [5, 7] }),
+                )
+                .unwrap();
+            let last = judge.answer(1, &frozen(round, wrong));
+            assert_eq!(judge.verifications, 0);
+            if round == DISAGREEMENTS {
+                assert_eq!(last, Err(JudgeFault::Disagreement));
+            } else {
+                assert_eq!((last, judge.stage()), (Ok(()), Stage::Iterating));
+            }
+        }
+    }
+}
+
+/// Answers of another epoch, phase or shape are faults with the worker's number, not something to act on.
+#[test]
+fn unasked_answers_are_faults() {
+    let residual = Answer::Residual {
+        epoch: 1,
+        residual_sq: 0.0,
+        magnitude_sq: 0.0,
+    }
+    .encode();
+    let solution = Answer::Solution {
+        start: 0,
+        values: vec![0.0],
+    }
+    .encode();
+    for bytes in [
+        frozen(1, [5, 5]),
+        frozen(0, [5, 5]),
+        residual,
+        solution,
+        vec![99],
+        vec![],
+    ] {
+        let answer = judge().answer(1, &bytes);
+        assert!(
+            matches!(answer, Err(JudgeFault::Protocol { worker: 1, .. })),
+            "{bytes:?}: {answer:?}"
+        );
+    }
+    let lost = Answer::PeerLost { worker: 0 }.encode();
+    assert_eq!(
+        judge().answer(1, &lost),
+        Err(JudgeFault::Missed { worker: 0 })
+    );
+    assert!(judge().answer(7, &[]).is_err());
+}

@@ -1,0 +1,408 @@
+//! Judge and workers in one thread, under a seeded network: best-effort frames are lost, repeated and reordered,
+//! reliable messages delayed (in order within one way), workers unequally fast. Virtual time, in nanoseconds.
+//! A failing test prints its seed.
+
+use super::field::Outlet;
+use super::judge::{Judge, JudgeFault, Stage};
+use super::message::{LapReport, Order, REPORT_PORT, RowSource, Setup, WorkerStats};
+use super::worker::{Step, To, Way, Worker};
+use super::{Mode, SolveConfig};
+use crate::local::{Limits, Sweeper};
+use crate::report::Reason;
+use crate::system::{RowBlock, System, partition};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use tsumuji_board::Carrier;
+use tsumuji_wire::{NodeId, Share};
+
+/// Bytes of values in one share: several per block even in small systems.
+const CAPACITY_BYTES: usize = 64;
+/// Steps after which a run that should have ended has not.
+const STEP_LIMIT: u64 = 3_000_000;
+
+/// What the network does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weather {
+    pub(super) seed: u64,
+    pub(super) loss_percent: u64,
+    pub(super) repeat_percent: u64,
+    pub(super) delay_ns: u64,
+    /// Reliable messages are this much slower at most.
+    pub(super) reliable_delay_ns: u64,
+    /// From this moment on all shares of the board are lost.
+    pub(super) silent_after_ns: u64,
+}
+
+impl Weather {
+    pub(super) fn calm(seed: u64) -> Self {
+        Self {
+            seed,
+            loss_percent: 0,
+            repeat_percent: 0,
+            delay_ns: 2_000,
+            reliable_delay_ns: 5_000,
+            silent_after_ns: u64::MAX,
+        }
+    }
+
+    pub(super) fn rough(seed: u64) -> Self {
+        Self {
+            loss_percent: 30,
+            repeat_percent: 20,
+            delay_ns: 300_000,
+            reliable_delay_ns: 2_000_000,
+            ..Self::calm(seed)
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Verdict {
+    pub(super) reason: Reason,
+    pub(super) residual: f64,
+    pub(super) verifications: u64,
+    pub(super) x: Vec<f64>,
+    pub(super) stats: Vec<WorkerStats>,
+    pub(super) shares_lost: u64,
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % limit.max(1)
+    }
+}
+
+#[derive(Debug)]
+enum Event {
+    Share {
+        to: usize,
+        from: usize,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: Vec<u8>,
+    },
+    Report {
+        from: usize,
+        report: LapReport,
+    },
+    Order {
+        to: usize,
+        bytes: Vec<u8>,
+    },
+    Answer {
+        from: usize,
+        bytes: Vec<u8>,
+    },
+    Piece {
+        to: usize,
+        from: usize,
+        bytes: Vec<u8>,
+    },
+}
+
+/// What is under way, by time of arrival.
+struct Wires {
+    weather: Weather,
+    random: Random,
+    now: u64,
+    number: u64,
+    under_way: BTreeMap<(u64, u64), Event>,
+    /// Last arrival of each ordered way: (from, to, way); the judge is usize::MAX.
+    last: BTreeMap<(usize, usize, Way), u64>,
+    shares_lost: u64,
+}
+
+impl Wires {
+    fn put(&mut self, due: u64, event: Event) {
+        self.number += 1;
+        self.under_way.insert((due, self.number), event);
+    }
+
+    fn reliable(&mut self, way: (usize, usize, Way), event: Event) {
+        let due = self.now + 500 + self.random.below(self.weather.reliable_delay_ns);
+        let last = self.last.entry(way).or_default();
+        let due = due.max(*last);
+        *last = due;
+        self.put(due, event);
+    }
+
+    /// Arrival times of the copies of a best-effort frame.
+    fn lossy(&mut self) -> Vec<u64> {
+        let Weather {
+            loss_percent,
+            repeat_percent,
+            delay_ns,
+            ..
+        } = self.weather;
+        let lost = self.random.below(100) < loss_percent;
+        let copies = if lost {
+            0
+        } else {
+            1 + u64::from(self.random.below(100) < repeat_percent)
+        };
+        (0..copies)
+            .map(|_| self.now + 200 + self.random.below(delay_ns))
+            .collect()
+    }
+}
+
+/// A worker's way out.
+struct Port<'a> {
+    wires: &'a mut Wires,
+    me: usize,
+    workers: usize,
+    clock: u64,
+}
+
+impl Carrier for Port<'_> {
+    type Error = Infallible;
+
+    fn share(
+        &mut self,
+        _: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<usize, Infallible> {
+        let from = self.me;
+        for to in (0..self.workers).filter(|to| *to != from) {
+            let arrivals = self.wires.lossy();
+            if arrivals.is_empty() || self.wires.now >= self.wires.weather.silent_after_ns {
+                self.wires.shares_lost += 1;
+                continue;
+            }
+            for due in arrivals {
+                self.wires.put(
+                    due,
+                    Event::Share {
+                        to,
+                        from,
+                        epoch,
+                        lap,
+                        start,
+                        payload: payload.to_vec(),
+                    },
+                );
+            }
+        }
+        Ok(0)
+    }
+}
+
+impl Outlet for Port<'_> {
+    fn report(&mut self, report: &LapReport) -> Result<(), Infallible> {
+        let payload = report.payload();
+        let report =
+            LapReport::parse(report.epoch, report.number, &payload).expect("a report of our own");
+        let _ = REPORT_PORT;
+        for due in self.wires.lossy() {
+            self.wires.put(
+                due,
+                Event::Report {
+                    from: self.me,
+                    report,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.clock += 50;
+        self.clock
+    }
+}
+
+pub(super) fn setups(system: &System, workers: usize, config: &SolveConfig) -> Vec<Setup> {
+    let ranges = partition(&system.matrix, workers).unwrap();
+    let bounds: Vec<usize> = std::iter::once(0)
+        .chain(ranges.iter().map(|rows| rows.end))
+        .collect();
+    let setup = |rows: &std::ops::Range<usize>| Setup {
+        config: config.clone(),
+        bounds: bounds.clone(),
+        rows: RowSource::Stream {
+            bytes: RowBlock::stream_bytes(system, rows.clone()),
+        },
+    };
+    ranges.iter().map(setup).collect()
+}
+
+/// Runs to the end. `lie`: tampers with a worker's exact residual or a frozen stamp, for tests of what must not pass.
+pub(super) fn run(
+    system: &System,
+    workers: usize,
+    config: &SolveConfig,
+    weather: Weather,
+) -> Result<Verdict, JudgeFault> {
+    let setups = setups(system, workers, config);
+    let ranges: Vec<_> = (0..workers)
+        .map(|worker| setups[0].rows_of(worker))
+        .collect();
+    let limits = Limits::new(config.tol, config.max_laps).unwrap();
+    let mut judge = Judge::new(limits, setups);
+    let mut team: Vec<Worker> = (0..workers)
+        .map(|me| Worker::new(me, CAPACITY_BYTES))
+        .collect();
+    let mut wires = Wires {
+        weather,
+        random: Random(weather.seed),
+        now: 0,
+        number: 0,
+        under_way: BTreeMap::new(),
+        last: BTreeMap::new(),
+        shares_lost: 0,
+    };
+    const JUDGE: usize = usize::MAX;
+    let send_orders = |judge: &mut Judge, wires: &mut Wires| {
+        while let Some((to, order)) = judge.out().pop_front() {
+            let way = if matches!(order, Order::Setup(_)) {
+                Way::Bulk
+            } else {
+                Way::Control
+            };
+            wires.reliable(
+                (JUDGE, to, way),
+                Event::Order {
+                    to,
+                    bytes: order.encode(),
+                },
+            );
+        }
+    };
+    send_orders(&mut judge, &mut wires);
+    for (to, rows) in ranges.iter().enumerate() {
+        for chunk in RowBlock::chunks(system, rows.clone(), 100) {
+            wires.reliable(
+                (JUDGE, to, Way::Bulk),
+                Event::Order {
+                    to,
+                    bytes: Order::Rows(chunk).encode(),
+                },
+            );
+        }
+    }
+    // Unequal: the next turn of each worker comes after its own pace.
+    let pace: Vec<u64> = (0..workers)
+        .map(|_| 300 + wires.random.below(3_000))
+        .collect();
+    let mut turn = vec![0u64; workers];
+    for _ in 0..STEP_LIMIT {
+        let next_turn = turn.iter().copied().min().expect("there are workers");
+        let next_event = wires
+            .under_way
+            .first_key_value()
+            .map_or(u64::MAX, |(key, _)| key.0);
+        if next_event <= next_turn {
+            let (key, event) = wires.under_way.pop_first().expect("looked at");
+            wires.now = key.0;
+            match event {
+                Event::Share {
+                    to,
+                    from,
+                    epoch,
+                    lap,
+                    start,
+                    payload,
+                } => team[to].share(&Share {
+                    source: NodeId(from as u16 + 1),
+                    incarnation: 7,
+                    port: super::message::BOARD_PORT,
+                    epoch,
+                    lap,
+                    start,
+                    payload: &payload,
+                }),
+                Event::Report { from, report } => judge.report(from, report),
+                Event::Order { to, bytes } => team[to].order(&bytes).expect("a good order"),
+                Event::Answer { from, bytes } => judge.answer(from, &bytes)?,
+                Event::Piece { to, from, bytes } => {
+                    team[to].piece(from, &bytes).expect("a good piece")
+                }
+            }
+        } else {
+            wires.now = next_turn;
+            let me = turn
+                .iter()
+                .position(|turn| *turn == next_turn)
+                .expect("the least of them");
+            turn[me] += pace[me] + wires.random.below(pace[me]);
+            let clock = wires.now;
+            let mut port = Port {
+                wires: &mut wires,
+                me,
+                workers,
+                clock,
+            };
+            let Ok(step) = team[me].step(&mut port);
+            match step {
+                Step::Again(_) => {}
+                Step::Rest => turn[me] += 20_000,
+                Step::Wait | Step::Leave => turn[me] += 2_000,
+                Step::Build(rows, relaxation) => {
+                    team[me].built(Sweeper::new(rows.make(), relaxation).unwrap())
+                }
+                Step::Verify => {
+                    let exact = team[me].exact_residual();
+                    team[me].verified(exact);
+                }
+                Step::Count => team[me].finish(WorkerStats::default()),
+            }
+        }
+        for (from, worker) in team.iter_mut().enumerate() {
+            while let Some(out) = worker.out().pop_front() {
+                match out.to {
+                    To::Judge => wires.reliable(
+                        (from, JUDGE, out.way),
+                        Event::Answer {
+                            from,
+                            bytes: out.bytes,
+                        },
+                    ),
+                    To::Worker(to) => wires.reliable(
+                        (from, to, out.way),
+                        Event::Piece {
+                            to,
+                            from,
+                            bytes: out.bytes,
+                        },
+                    ),
+                }
+            }
+        }
+        send_orders(&mut judge, &mut wires);
+        if judge.stage() == Stage::Done {
+            let (reason, residual, verifications, x, stats, _) = judge.into_result().expect("done");
+            return Ok(Verdict {
+                reason,
+                residual,
+                verifications,
+                x,
+                stats,
+                shares_lost: wires.shares_lost,
+            });
+        }
+    }
+    panic!(
+        "no end after {STEP_LIMIT} steps at {:?} with {weather:?}",
+        judge.stage()
+    );
+}
+
+pub(super) fn config(mode: Mode) -> SolveConfig {
+    SolveConfig {
+        mode,
+        inner: crate::local::Inner::Sweep,
+        elements: tsumuji_board::Elements::Fixed(4),
+        max_laps: 3_000,
+        ..SolveConfig::default()
+    }
+}

@@ -1,0 +1,474 @@
+//! The judge with an endpoint and a clock: hands out rows, carries orders and answers, watches over the workers.
+//!
+//! Called by the command line. The judge's node computes nothing while workers iterate: it sleeps between looks, so that
+//! workers have the cores. Rows leave in chunks of bounded size, several workers in turn, each as fast as it takes them;
+//! no second copy of the matrix is ever made here.
+
+use super::config::SolveConfig;
+use super::field::node;
+use super::judge::{Judge, JudgeFault, Stage};
+use super::message::{LapReport, Order, REPORT_PORT, RowSource, Setup, WorkerStats};
+use super::stats;
+use crate::local::{Limits, LimitsError, Relaxation, RelaxationError};
+use crate::report::{Outcome, Progress, Seconds};
+use crate::system::{Chunks, Generate, PartitionError, RowBlock, System, partition};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+use tsumuji_node::{
+    Body, DeliveryClass, Endpoint, EndpointError, Handler, Lane, Link, NodeId, Priority, SendError,
+    Share,
+};
+
+/// Orders and short answers.
+pub(super) const CONTROL: Lane = Lane::new(DeliveryClass::Ordered, Priority::URGENT, 1);
+/// Rows, blocks, solutions.
+pub(super) const BULK: Lane = Lane::new(DeliveryClass::Ordered, Priority::BULK, 1);
+
+/// Bytes of rows in one message: large enough to be cheap, small enough that four workers' queues stay below 8 MiB.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes of rows queued to one worker before others are served: covers the pause between two looks.
+const QUEUE_BYTES: usize = 1 << 20;
+/// Between two looks while workers iterate. Nothing is urgent then; a wake-up for each report would cost workers' time.
+const LOOK: Duration = Duration::from_micros(500);
+/// The same while an answer is waited for; it ends the wait.
+const WAIT: Duration = Duration::from_millis(2);
+/// Between two calls of the progress callback.
+const PROGRESS: Duration = Duration::from_millis(50);
+/// Between two questions whether a worker's process still lives.
+const CHECK: Duration = Duration::from_millis(20);
+/// After a worker fell silent: how long its launcher is asked for the cause before the run ends without one.
+const CAUSE: Duration = Duration::from_secs(2);
+/// For the last orders to be acknowledged.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// What is to be solved.
+#[derive(Debug, Clone, Copy)]
+pub enum Input<'a> {
+    /// In the judge's memory; each worker is sent its rows.
+    System(&'a System),
+    /// Made by each worker for itself, under `SolveConfig::seed`.
+    Generate(&'a Generate),
+}
+
+/// What a distributed run gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Solved {
+    /// As of any mode.
+    pub outcome: Outcome,
+    /// What each worker counted.
+    pub workers: Vec<WorkerStats>,
+    /// What the judge counted; its laps, shares and elements are 0.
+    pub judge: WorkerStats,
+}
+
+impl Solved {
+    /// Frames handed to links by judge and workers, of any kind.
+    pub fn frames_sent(&self) -> u64 {
+        self.judge.frames_sent
+            + self
+                .workers
+                .iter()
+                .map(|worker| worker.frames_sent)
+                .sum::<u64>()
+    }
+
+    /// Frames known to be lost.
+    pub fn frames_lost(&self) -> u64 {
+        self.judge.frames_lost
+            + self
+                .workers
+                .iter()
+                .map(|worker| worker.frames_lost)
+                .sum::<u64>()
+    }
+
+    /// Bytes handed to links by judge and workers.
+    pub fn bytes_sent(&self) -> u64 {
+        self.judge.bytes_sent
+            + self
+                .workers
+                .iter()
+                .map(|worker| worker.bytes_sent)
+                .sum::<u64>()
+    }
+}
+
+/// Why a distributed run gave nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SolveError {
+    /// The rows cannot be shared out.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// Tolerance or laps make no sense.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    /// ω or the inner solver make no sense.
+    #[error(transparent)]
+    Relaxation(#[from] RelaxationError),
+    /// The judge is node 0.
+    #[error("the judge must be node 0, not {me}")]
+    NotTheJudge {
+        /// Who called.
+        me: NodeId,
+    },
+    /// A worker's process ended, or it fell silent.
+    #[error("{worker} was lost: {cause}")]
+    WorkerLost {
+        /// Its name.
+        worker: String,
+        /// What is known of it.
+        cause: String,
+    },
+    /// Its launcher says so, and names it.
+    #[error("{0}")]
+    WorkerEnded(String),
+    /// A worker cannot do its part.
+    #[error("{worker} gave up: {why}")]
+    WorkerFailed {
+        /// Its name.
+        worker: String,
+        /// Its own words.
+        why: String,
+    },
+    /// A worker is not the same program.
+    #[error("{worker} sent {what}; run the same version on every host")]
+    Protocol {
+        /// Its name.
+        worker: String,
+        /// What was wrong with it.
+        what: &'static str,
+    },
+    /// Blocks that were sent reliably arrived differently.
+    #[error(
+        "workers hold different values after exchanging them; this is a defect, please report it with the seed"
+    )]
+    Disagreement,
+    /// This node's link failed.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A message could not be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+}
+
+/// Solves `input` with all other members of the cluster as workers.
+///
+/// `progress` is called a few times a second. `failure` is asked whether a worker's process has ended, and says which and
+/// how in one line. Workers run [`worker_main`](super::worker_main).
+pub fn run<L: Link>(
+    endpoint: &mut Endpoint<L>,
+    input: Input<'_>,
+    config: &SolveConfig,
+    progress: &mut dyn FnMut(Progress),
+    failure: &mut dyn FnMut() -> Option<String>,
+) -> Result<Solved, SolveError> {
+    if endpoint.me() != NodeId(0) {
+        return Err(SolveError::NotTheJudge { me: endpoint.me() });
+    }
+    let limits = Limits::new(config.tol, config.max_laps)?;
+    Relaxation::new(config.inner, config.omega)?;
+    let ranges = share_out(input, endpoint.members().len() - 1)?;
+    let mut bench = Bench {
+        judge: Judge::new(limits, setups(input, config, &ranges)),
+        feeds: match input {
+            Input::System(system) => ranges
+                .iter()
+                .map(|rows| Some(RowBlock::chunks(system, rows.clone(), CHUNK_BYTES)))
+                .collect(),
+            Input::Generate(_) => Vec::new(),
+        },
+        fault: None,
+    };
+    let mut clock = StageClock::new();
+    let result = bench.drive(endpoint, &mut clock, progress, failure);
+    if let Err(error) = result {
+        bench.abort(endpoint, &error);
+        return Err(error);
+    }
+    endpoint.flush(FAREWELL)?;
+    let (reason, residual, verifications, x, workers, notes) =
+        bench.judge.into_result().expect("the run is done");
+    Ok(Solved {
+        outcome: Outcome {
+            converged: reason.is_converged(),
+            reason,
+            residual,
+            laps: workers.iter().map(|worker| worker.laps).collect(),
+            verifications,
+            seconds: clock.seconds,
+            notes,
+            x,
+        },
+        workers,
+        judge: stats::count(&endpoint.counters(), false),
+    })
+}
+
+/// Rows of each worker.
+fn share_out(input: Input<'_>, workers: usize) -> Result<Vec<Range<usize>>, PartitionError> {
+    match input {
+        Input::System(system) => partition(&system.matrix, workers),
+        Input::Generate(what) => {
+            // Rows of generated systems are all about as long.
+            let rows = what.n();
+            match workers {
+                0 => Err(PartitionError::NoWorkers),
+                _ if workers > rows => Err(PartitionError::MoreWorkersThanRows { workers, rows }),
+                _ => Ok((0..workers)
+                    .map(|i| rows * i / workers..rows * (i + 1) / workers)
+                    .collect()),
+            }
+        }
+    }
+}
+
+fn setups(input: Input<'_>, config: &SolveConfig, ranges: &[Range<usize>]) -> Vec<Setup> {
+    let bounds: Vec<usize> = std::iter::once(0)
+        .chain(ranges.iter().map(|rows| rows.end))
+        .collect();
+    let source = |rows: &Range<usize>| match input {
+        Input::System(system) => RowSource::Stream {
+            bytes: RowBlock::stream_bytes(system, rows.clone()),
+        },
+        Input::Generate(what) => RowSource::Generate {
+            what: what.to_string(),
+        },
+    };
+    let setup = |rows| Setup {
+        config: config.clone(),
+        bounds: bounds.clone(),
+        rows: source(rows),
+    };
+    ranges.iter().map(setup).collect()
+}
+
+/// Where the time goes.
+struct StageClock {
+    began: Instant,
+    seconds: Seconds,
+    stage: Stage,
+    since: Instant,
+}
+
+impl StageClock {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            began: now,
+            seconds: Seconds::default(),
+            stage: Stage::Distributing,
+            since: now,
+        }
+    }
+
+    fn note(&mut self, stage: Stage) {
+        if stage == self.stage {
+            return;
+        }
+        let now = Instant::now();
+        let spent = (now - self.since).as_secs_f64();
+        match self.stage {
+            Stage::Distributing => {
+                self.seconds.distribute += spent;
+                self.began = now;
+            }
+            Stage::Iterating => self.seconds.iterate += spent,
+            Stage::Verifying | Stage::Collecting | Stage::Done => self.seconds.verify += spent,
+        }
+        (self.stage, self.since) = (stage, now);
+    }
+}
+
+/// The judge and what it is carrying.
+struct Bench<'a> {
+    judge: Judge,
+    /// What each worker has still to be sent.
+    feeds: Vec<Option<Chunks<'a>>>,
+    fault: Option<JudgeFault>,
+}
+
+impl Bench<'_> {
+    fn drive<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        clock: &mut StageClock,
+        progress: &mut dyn FnMut(Progress),
+        failure: &mut dyn FnMut() -> Option<String>,
+    ) -> Result<(), SolveError> {
+        let (mut checked, mut shown) = (Instant::now(), Instant::now());
+        loop {
+            let waits = match self.judge.stage() {
+                Stage::Distributing if self.feeds.iter().any(Option::is_some) => Duration::ZERO,
+                Stage::Iterating => Duration::ZERO,
+                _ => WAIT,
+            };
+            let done = if waits.is_zero() {
+                endpoint.poll(self)?
+            } else {
+                endpoint.poll_wait(self, waits)?
+            };
+            if let Some(fault) = self.fault.take() {
+                return Err(self.explain(endpoint, fault, failure));
+            }
+            clock.note(self.judge.stage());
+            let sent = self.send_orders(endpoint, failure)? | self.feed(endpoint)?;
+            if self.judge.stage() == Stage::Done && self.judge.out().is_empty() {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if now - checked >= CHECK {
+                checked = now;
+                if let Some(what) = failure() {
+                    return Err(SolveError::WorkerEnded(what));
+                }
+            }
+            if now - shown >= PROGRESS && self.judge.stage() == Stage::Iterating {
+                shown = now;
+                if let Some((laps_min, laps_max, residual_estimate)) = self.judge.progress() {
+                    progress(Progress {
+                        laps_min,
+                        laps_max,
+                        residual_estimate,
+                        elapsed: now - clock.began,
+                    });
+                }
+            }
+            if done == 0 && !sent && waits.is_zero() {
+                // Not on the link: each of the workers' reports would wake this thread, at their cost.
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+
+    /// Sends orders while there is room; whether any was.
+    fn send_orders<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        failure: &mut dyn FnMut() -> Option<String>,
+    ) -> Result<bool, SolveError> {
+        let mut sent = false;
+        while let Some((worker, order)) = self.judge.out().front() {
+            let worker = *worker;
+            let lane = if matches!(order, Order::Setup(_)) {
+                BULK
+            } else {
+                CONTROL
+            };
+            match endpoint.try_send(node(worker), lane, &order.encode()) {
+                Ok(()) => sent = true,
+                Err(SendError::WouldBlock { .. }) => break,
+                Err(SendError::PeerDead { .. }) if self.judge.has_all_of(worker) => {}
+                Err(SendError::PeerDead { .. }) => {
+                    return Err(self.explain(endpoint, JudgeFault::Missed { worker }, failure));
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.judge.out().pop_front();
+        }
+        Ok(sent)
+    }
+
+    /// Sends each worker the next chunk of its rows if it has room; whether any was.
+    fn feed<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, SolveError> {
+        let mut sent = false;
+        if !self.judge.out().is_empty() {
+            return Ok(false); // the setup goes first
+        }
+        for (worker, feed) in self.feeds.iter_mut().enumerate() {
+            let queued = |endpoint: &Endpoint<L>| {
+                endpoint
+                    .flow(node(worker))
+                    .map_or(0, |flow| flow.queued_bytes)
+            };
+            let Some(chunks) = feed else { continue };
+            if queued(endpoint) >= QUEUE_BYTES {
+                continue;
+            }
+            match chunks.next() {
+                Some(chunk) => {
+                    match endpoint.send_owned(node(worker), BULK, Order::Rows(chunk).encode()) {
+                        Ok(()) => sent = true,
+                        Err(SendError::PeerDead { .. }) => *feed = None, // `peer_dead` says the rest
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                None => *feed = None,
+            }
+        }
+        Ok(sent)
+    }
+
+    /// A fault with names, and with its cause if the launcher knows it.
+    fn explain<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        fault: JudgeFault,
+        failure: &mut dyn FnMut() -> Option<String>,
+    ) -> SolveError {
+        let name = |worker: usize| endpoint.name_of(node(worker)).to_owned();
+        match fault {
+            JudgeFault::Disagreement => SolveError::Disagreement,
+            JudgeFault::Protocol { worker, what } => SolveError::Protocol {
+                worker: name(worker),
+                what,
+            },
+            JudgeFault::Worker { worker, why } => SolveError::WorkerFailed {
+                worker: name(worker),
+                why,
+            },
+            JudgeFault::Missed { worker } => {
+                let began = Instant::now();
+                while began.elapsed() < CAUSE {
+                    if let Some(what) = failure() {
+                        return SolveError::WorkerEnded(what);
+                    }
+                    std::thread::sleep(CHECK);
+                }
+                let cause = "nothing is heard from it any more".into();
+                SolveError::WorkerLost {
+                    worker: name(worker),
+                    cause,
+                }
+            }
+        }
+    }
+
+    /// Tells everyone that it is over. Whoever cannot be told learns it from this node's silence.
+    fn abort<L: Link>(&mut self, endpoint: &mut Endpoint<L>, error: &SolveError) {
+        let order = Order::Abort {
+            why: error.to_string(),
+        }
+        .encode();
+        for worker in 0..endpoint.members().len() - 1 {
+            let _ = endpoint.try_send(node(worker), CONTROL, &order);
+        }
+        let _ = endpoint.flush(FAREWELL);
+    }
+}
+
+impl Handler for Bench<'_> {
+    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
+        let answer = self
+            .judge
+            .answer(usize::from(from.0).wrapping_sub(1), body.bytes());
+        self.fault = self.fault.take().or(answer.err());
+    }
+
+    fn share(&mut self, share: Share<'_>) {
+        // Shares of the board reach this node, too, where one frame reaches all.
+        if share.port == REPORT_PORT
+            && let Some(report) = LapReport::parse(share.epoch, share.lap, share.payload)
+        {
+            self.judge
+                .report(usize::from(share.source.0).wrapping_sub(1), report);
+        }
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, _: usize) {
+        let worker = usize::from(peer.0).wrapping_sub(1);
+        if !self.judge.has_all_of(worker) {
+            self.fault.get_or_insert(JudgeFault::Missed { worker });
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A worker with an endpoint, a clock and, for long computations, a second thread.
+//!
+//! One visible loop: poll, send what waits, one step of work. A worker never waits for another while it iterates. Where
+//! workers outnumber cores it gives its core away after each lap, and at least every [`TURN_NS`], so that the others'
+//! values stay fresh. Anything that takes longer than a peer's patience (factorising, making rows, a pass over a large
+//! block) runs beside a thread that goes on polling.
+
+use super::field::{Outlet, node};
+use super::message::{LapReport, REPORT_PORT};
+use super::run::{BULK, CONTROL};
+use super::stats;
+use super::worker::{Step, To, Way, Worker, WorkerFault};
+use crate::local::Sweeper;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use tsumuji_board::Carrier;
+use tsumuji_node::{
+    Body, Endpoint, EndpointError, Handler, Lane, Link, LinkAddr, NodeId, SendError, Share,
+};
+
+const JUDGE: NodeId = NodeId(0);
+
+/// Where workers outnumber cores, a core is given away at least this often: a few hundred times the cost of doing so.
+const TURN_NS: u64 = 50_000;
+/// Rest before a lap that could change little: long against a frame's way, short against anyone's patience.
+const REST: Duration = Duration::from_micros(100);
+/// Wait for messages; they end it.
+const WAIT: Duration = Duration::from_millis(5);
+/// The same while messages of our own wait for room.
+const CROWDED: Duration = Duration::from_micros(200);
+/// Entries up to which a pass over the rows, or their preparation, is done on the spot: well below a millisecond.
+const SMALL_ENTRIES: usize = 20_000;
+/// For the last words to be acknowledged.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Why a worker ended other than by the judge's leave.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// Node 0 is the judge.
+    #[error("node 0 is the judge; workers are nodes 1 and up")]
+    NotAWorker,
+    /// The judge died or left.
+    #[error("the judge was lost")]
+    JudgeLost,
+    /// Something is wrong with what came, or with the rows.
+    #[error(transparent)]
+    Fault(#[from] WorkerFault),
+    /// This node's link failed.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// A message could not be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+}
+
+/// Serves one run as a worker: everything it needs comes by messages. Returns when the judge lets it go.
+pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerError> {
+    let me = usize::from(endpoint.me().0)
+        .checked_sub(1)
+        .ok_or(WorkerError::NotAWorker)?;
+    let mut desk = Desk {
+        worker: Worker::new(me, endpoint.share_capacity_bytes()),
+        fault: None,
+        judge_lost: false,
+    };
+    let result = serve(endpoint, &mut desk, me);
+    if let Err(WorkerError::Fault(fault)) = &result
+        && !matches!(fault, WorkerFault::Aborted { .. })
+    {
+        desk.worker.failed(fault.to_string());
+        // The judge is told if it can be; it also notices by itself that this node leaves.
+        let _ = desk
+            .send(endpoint)
+            .and_then(|_| Ok(endpoint.flush(FAREWELL)?));
+    }
+    result
+}
+
+fn serve<L: Link>(
+    endpoint: &mut Endpoint<L>,
+    desk: &mut Desk,
+    me: usize,
+) -> Result<(), WorkerError> {
+    let others: Vec<NodeId> = (0..endpoint.members().len() - 1)
+        .filter(|other| *other != me)
+        .map(node)
+        .collect();
+    let crowded = workers_here(endpoint)
+        > std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let began = Instant::now();
+    let now_ns = || began.elapsed().as_nanos() as u64;
+    let mut turn = 0;
+    loop {
+        let before = now_ns();
+        endpoint.poll(desk)?;
+        desk.worker.exchanged(now_ns() - before);
+        desk.check()?;
+        let sent = desk.send(endpoint)?;
+        let mut port = Port {
+            endpoint,
+            others: &others,
+            began,
+        };
+        match desk.worker.step(&mut port)? {
+            Step::Again(lap) => {
+                if crowded && (lap || now_ns() - turn >= TURN_NS) {
+                    std::thread::yield_now();
+                    turn = now_ns();
+                }
+            }
+            Step::Rest => drop(endpoint.poll_wait(desk, REST)?),
+            Step::Wait => drop(endpoint.poll_wait(desk, if sent { WAIT } else { CROWDED })?),
+            Step::Build(rows, relaxation) => {
+                let small = rows.entries() <= SMALL_ENTRIES;
+                let built =
+                    desk.aside(endpoint, small, |_| Sweeper::new(rows.make(), relaxation))?;
+                desk.worker.built(built.map_err(WorkerFault::from)?);
+            }
+            Step::Verify => {
+                let small = desk
+                    .worker
+                    .field()
+                    .is_none_or(|field| field.sweeper().block().stored() <= SMALL_ENTRIES);
+                let exact = desk.aside(endpoint, small, Worker::exact_residual)?;
+                desk.worker.verified(exact);
+            }
+            Step::Count => desk.worker.finish(stats::count(&endpoint.counters(), true)),
+            Step::Leave => {
+                endpoint.flush(FAREWELL)?;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Workers on this worker's host.
+fn workers_here<L: Link>(endpoint: &Endpoint<L>) -> usize {
+    let host = |addr: &LinkAddr| match addr {
+        LinkAddr::Inet(addr) => Some(addr.ip()),
+        _ => None::<IpAddr>,
+    };
+    let workers = &endpoint.members()[1..];
+    let here = host(&endpoint.members()[usize::from(endpoint.me().0)].addr);
+    workers
+        .iter()
+        .filter(|worker| host(&worker.addr) == here)
+        .count()
+}
+
+/// The worker and what polling found out.
+struct Desk {
+    worker: Worker,
+    fault: Option<WorkerFault>,
+    judge_lost: bool,
+}
+
+impl Desk {
+    fn check(&mut self) -> Result<(), WorkerError> {
+        match self.fault.take() {
+            Some(fault) => Err(fault.into()),
+            None if self.judge_lost && !self.worker.is_finished() => Err(WorkerError::JudgeLost),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what waits while there is room; whether all is gone.
+    fn send<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<bool, WorkerError> {
+        while let Some(out) = self.worker.out().front() {
+            let to = match out.to {
+                To::Judge => JUDGE,
+                To::Worker(worker) => node(worker),
+            };
+            let lane = match out.way {
+                Way::Control => CONTROL,
+                Way::Bulk => BULK,
+            };
+            match endpoint.try_send(to, lane, &out.bytes) {
+                Ok(()) => {}
+                Err(SendError::WouldBlock { .. }) => return Ok(false),
+                Err(SendError::PeerDead { .. }) if to == JUDGE => {
+                    return Err(WorkerError::JudgeLost);
+                }
+                Err(SendError::PeerDead { .. }) => {} // the judge has been told by `peer_dead`
+                Err(error) => return Err(error.into()),
+            }
+            self.worker.out().pop_front();
+        }
+        Ok(true)
+    }
+
+    /// Runs `work` here if it is small, else beside this thread, which goes on polling. What arrives waits for its end.
+    fn aside<L: Link, T: Send>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        small: bool,
+        work: impl FnOnce(&Worker) -> T + Send,
+    ) -> Result<T, WorkerError> {
+        if small {
+            return Ok(work(&self.worker));
+        }
+        let mut tray = Tray::default();
+        let worker = &self.worker;
+        let result = std::thread::scope(|scope| {
+            let beside = scope.spawn(|| work(worker));
+            while !beside.is_finished() {
+                endpoint.poll_wait(&mut tray, WAIT)?;
+            }
+            Ok::<T, EndpointError>(
+                beside
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            )
+        })?;
+        for (from, bytes) in tray.messages {
+            self.take(from, &bytes);
+        }
+        tray.dead.into_iter().for_each(|peer| self.miss(peer));
+        Ok(result)
+    }
+
+    fn take(&mut self, from: NodeId, bytes: &[u8]) {
+        if self.fault.is_none() {
+            self.fault = match from {
+                JUDGE => self.worker.order(bytes).err(),
+                NodeId(worker) => self.worker.piece(usize::from(worker) - 1, bytes).err(),
+            };
+        }
+    }
+
+    fn miss(&mut self, peer: NodeId) {
+        match peer {
+            JUDGE => self.judge_lost = true,
+            NodeId(worker) => self.worker.peer_lost(usize::from(worker) - 1),
+        }
+    }
+}
+
+impl Handler for Desk {
+    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
+        self.take(from, body.bytes());
+    }
+
+    fn share(&mut self, share: Share<'_>) {
+        self.worker.share(&share);
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, _: usize) {
+        self.miss(peer);
+    }
+}
+
+/// Keeps what arrives during a long computation. Bounded by what can arrive in one phase: an order, a block of each.
+#[derive(Default)]
+struct Tray {
+    messages: Vec<(NodeId, Vec<u8>)>,
+    dead: Vec<NodeId>,
+}
+
+impl Handler for Tray {
+    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
+        self.messages.push((from, body.bytes().to_vec()));
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, _: usize) {
+        self.dead.push(peer);
+    }
+}
+
+/// The way of shares and reports out of a worker.
+struct Port<'a, L: Link> {
+    endpoint: &'a mut Endpoint<L>,
+    others: &'a [NodeId],
+    began: Instant,
+}
+
+impl<L: Link> Carrier for Port<'_, L> {
+    type Error = EndpointError;
+
+    fn share(
+        &mut self,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<usize, EndpointError> {
+        if self.endpoint.broadcasts() {
+            return self.endpoint.gather_share(port, epoch, lap, start, payload);
+        }
+        let mut refused = 0;
+        for other in self.others {
+            // Not to the judge: it would only have to drop them.
+            refused += usize::from(
+                !self
+                    .endpoint
+                    .gather_share_to(*other, port, epoch, lap, start, payload)?,
+            );
+        }
+        Ok(refused)
+    }
+}
+
+impl<L: Link> Outlet for Port<'_, L> {
+    fn report(&mut self, report: &LapReport) -> Result<(), EndpointError> {
+        self.endpoint.send_share(
+            JUDGE,
+            REPORT_PORT,
+            report.epoch,
+            report.number,
+            0,
+            &report.payload(),
+        )?;
+        Ok(())
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+}

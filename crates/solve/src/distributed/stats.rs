@@ -1,0 +1,48 @@
+//! What a node counts: frames and bytes from its endpoint, memory from the kernel.
+
+use super::message::WorkerStats;
+use tsumuji_node::Counters;
+
+/// `overruns`: broadcast frames that this node missed are lost; false for the judge, who does not read them.
+pub(super) fn count(counters: &Counters, overruns: bool) -> WorkerStats {
+    let link = &counters.link;
+    WorkerStats {
+        frames_sent: link.sent_frames,
+        frames_lost: link.impaired_frames
+            + link.dropped_frames
+            + if overruns { link.overrun_frames } else { 0 },
+        bytes_sent: link.sent_bytes,
+        peak_rss_bytes: peak_rss_bytes(),
+        ..WorkerStats::default()
+    }
+}
+
+/// Largest resident memory of this process so far; 0 if the kernel does not tell.
+fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find_map(parse).unwrap_or(0)
+}
+
+fn parse(line: &str) -> Option<u64> {
+    let kib: u64 = line
+        .strip_prefix("VmHWM:")?
+        .trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse()
+        .ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's line is understood, and this process has used some memory.
+    #[test]
+    fn peak_is_read() {
+        assert_eq!(parse("VmHWM:\t    1664 kB"), Some(1664 * 1024));
+        assert_eq!(parse("VmRSS:\t    1664 kB"), None);
+        assert!(peak_rss_bytes() > 100_000);
+    }
+}

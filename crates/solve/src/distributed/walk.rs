@@ -1,0 +1,195 @@
+//! A worker's way through its rows, lap after lap, and what it learns of the residual on the way.
+//!
+//! Each row's residual is met just before the row is renewed; the sum of the last ones met is the local estimate. It is
+//! kept by quarters of a lap, so that it can be reported several times a lap where laps are long.
+
+use super::message::Estimate;
+use std::ops::Range;
+
+/// Parts of a lap after each of which the estimate is renewed.
+pub(super) const PARTS: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Walk {
+    own: Range<usize>,
+    /// The next row.
+    at: usize,
+    laps: u64,
+    /// Σ r² of the part being walked.
+    sum: f64,
+    /// Σ r² of each part as last walked, and one lap earlier.
+    parts: [f64; PARTS],
+    before: [f64; PARTS],
+}
+
+/// What a step brought the walk to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reached {
+    /// The estimate is new (and covers all rows).
+    pub(super) estimate: bool,
+    /// A lap is done.
+    pub(super) lap: bool,
+}
+
+impl Walk {
+    /// `own` is not empty.
+    pub(super) fn new(own: Range<usize>) -> Self {
+        Self {
+            at: own.start,
+            own,
+            laps: 0,
+            sum: 0.0,
+            parts: [0.0; PARTS],
+            before: [0.0; PARTS],
+        }
+    }
+
+    /// The next rows, at most `count`, never across the end of a part.
+    pub(super) fn next(&self, count: usize) -> Range<usize> {
+        self.at..(self.at + count.max(1)).min(self.part_end())
+    }
+
+    /// All own rows at once; only where every step takes all of them.
+    pub(super) fn whole(&self) -> Range<usize> {
+        self.own.clone()
+    }
+
+    /// `rows`, as given by `next` or `whole`, were renewed and Σ r² met.
+    pub(super) fn advance(&mut self, rows: &Range<usize>, squares: f64) -> Reached {
+        if rows.len() == self.own.len() {
+            self.before = self.parts;
+            self.parts = [0.0; PARTS];
+            self.parts[0] = squares;
+            self.laps += 1;
+            return Reached {
+                estimate: true,
+                lap: true,
+            };
+        }
+        let part = self.part();
+        let end = self.part_end();
+        self.sum += squares;
+        self.at = rows.end;
+        if self.at < end {
+            return Reached {
+                estimate: false,
+                lap: false,
+            };
+        }
+        self.before[part] = self.parts[part];
+        self.parts[part] = std::mem::take(&mut self.sum);
+        let lap = self.at == self.own.end;
+        if lap {
+            self.at = self.own.start;
+            self.laps += 1;
+        }
+        Reached {
+            estimate: self.laps > 0,
+            lap,
+        }
+    }
+
+    /// Whether a lap is about to begin.
+    pub(super) fn is_at_start(&self) -> bool {
+        self.at == self.own.start
+    }
+
+    /// Laps done.
+    pub(super) fn laps(&self) -> u64 {
+        self.laps
+    }
+
+    /// Laps done, with the part of the current one.
+    pub(super) fn progress(&self) -> f64 {
+        self.laps as f64 + (self.at - self.own.start) as f64 / self.own.len() as f64
+    }
+
+    /// Infinite before the first lap is done.
+    pub(super) fn estimate(&self) -> Estimate {
+        if self.laps == 0 {
+            return Estimate {
+                measured_sq: f64::INFINITY,
+                expected_sq: f64::INFINITY,
+            };
+        }
+        let measured_sq: f64 = self.parts.iter().sum();
+        // During the second lap parts are missing below, which makes the ratio larger: nothing is promised too early.
+        let ratio = measured_sq / self.before.iter().sum::<f64>();
+        let ratio = if ratio.is_nan() { 1.0 } else { ratio.min(1.0) };
+        Estimate {
+            measured_sq,
+            expected_sq: measured_sq * ratio,
+        }
+    }
+
+    fn part(&self) -> usize {
+        ((self.at - self.own.start) * PARTS / self.own.len()).min(PARTS - 1)
+    }
+
+    /// First row beyond the current part: the least whose part is a later one.
+    fn part_end(&self) -> usize {
+        self.own.start + ((self.part() + 1) * self.own.len()).div_ceil(PARTS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps of any size visit every row once a lap, in order, and the estimate is the sum of the last ones met.
+    #[test]
+    fn every_row_once_a_lap() {
+        for rows in [1usize, 2, 3, 4, 5, 7, 64, 101] {
+            for step in [1, 2, 4, 30, 1000] {
+                let own = 10..10 + rows;
+                let mut walk = Walk::new(own.clone());
+                for lap in 1..4u64 {
+                    let mut expected = own.start;
+                    loop {
+                        let next = walk.next(step);
+                        assert_eq!(next.start, expected, "{rows} rows by {step}");
+                        assert!(!next.is_empty() && next.end <= own.end);
+                        expected = next.end;
+                        let squares = next.len() as f64 * 0.25f64.powi(lap as i32);
+                        let reached = walk.advance(&next, squares);
+                        if reached.lap {
+                            assert!(reached.estimate);
+                            break;
+                        }
+                    }
+                    assert_eq!(expected, own.end);
+                    assert_eq!((walk.laps(), walk.is_at_start()), (lap, true));
+                    let measured = rows as f64 * 0.25f64.powi(lap as i32);
+                    assert!((walk.estimate().measured_sq - measured).abs() < 1e-9);
+                }
+                let Estimate {
+                    measured_sq,
+                    expected_sq,
+                } = walk.estimate();
+                assert!(
+                    (expected_sq / measured_sq - 0.25).abs() < 1e-9,
+                    "goes on shrinking as it did"
+                );
+            }
+        }
+    }
+
+    /// Before the first lap is done there is no estimate, and no promise of one.
+    #[test]
+    fn first_estimate_needs_a_lap() {
+        let mut walk = Walk::new(0..8);
+        for _ in 0..3 {
+            let next = walk.next(2);
+            assert!(!walk.advance(&next, 1.0).estimate);
+            assert_eq!(walk.estimate().expected_sq, f64::INFINITY);
+        }
+        assert!(walk.advance(&(6..8), 1.0).estimate);
+        assert_eq!(
+            walk.estimate(),
+            Estimate {
+                measured_sq: 4.0,
+                expected_sq: 4.0
+            }
+        );
+    }
+}

@@ -1,0 +1,318 @@
+//! When an epoch ends: the estimates are low enough to be verified, or something is wrong.
+//!
+//! A [`Watch`] is fed with Σ r² over all workers as they met it; it never decides anything but that the exact residual
+//! is worth its pass over A. The judge keeps one for asynchronous runs; in synchronous ones every worker keeps the same
+//! one and sees the same numbers, so all stop after the same lap. [`Policy`] makes the watch of the next epoch from what
+//! the exact residual said about the last one.
+//!
+//! Invariant: whatever estimates come in, epochs end: by `max_laps` at the latest.
+
+use super::codec::{Reader, Writer};
+use crate::local::{Limits, StopRule};
+use crate::report::Reason;
+
+/// Laps without a new best estimate (by [`BETTER`]) after which a first look is taken at the exact residual.
+const FIRST_PATIENCE_LAPS: u64 = 30;
+/// A new best must be this much smaller, as ratio of squares.
+const BETTER: f64 = 0.99;
+/// Growth of the estimate over the best so far, as ratio of norms, at which the exact residual is looked at.
+const GROWTH: f64 = 1e4;
+/// A failed verification tightens the threshold to what it showed to be needed, and by this much more.
+const TIGHTER: f64 = 0.5;
+/// The least the threshold is ever tightened to, relative to the tolerance. Estimates that never get so low although
+/// the tolerance is met are caught by the watch on standstill.
+const TIGHTEST: f64 = 1e-3;
+/// Looks at a standing residual that find it not the least bit smaller before it is taken to stand for good.
+const STANDSTILLS: u32 = 3;
+/// The least bit, as ratio of norms between two such looks; patience doubles from look to look.
+const SMALLER: f64 = 0.9999;
+
+/// Why the exact residual is to be computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The estimates are below the threshold.
+    Candidate,
+    /// All laps that are allowed were done.
+    MaxLaps,
+    /// The estimates grow or are no numbers.
+    Growth,
+    /// The estimates stand still.
+    Stall,
+}
+
+impl Cause {
+    const ALL: [Self; 4] = [Self::Candidate, Self::MaxLaps, Self::Growth, Self::Stall];
+
+    /// As it travels; 0 is none.
+    pub(super) fn code(cause: Option<Self>) -> u8 {
+        cause.map_or(0, |cause| cause as u8 + 1)
+    }
+
+    pub(super) fn from_code(code: u8) -> Option<Option<Self>> {
+        match code {
+            0 => Some(None),
+            code => Self::ALL
+                .get(usize::from(code) - 1)
+                .map(|cause| Some(*cause)),
+        }
+    }
+}
+
+/// Ends one epoch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Watch {
+    /// Σ r² expected now at or below this ends it.
+    threshold_sq: f64,
+    /// Laps without a new best that end it.
+    patience: u64,
+    /// Σ r² measured above this ends it.
+    growth_sq: f64,
+    max_laps: u64,
+    best_sq: f64,
+    /// Lap of the best; `None` before the first look of the epoch.
+    best_at: Option<f64>,
+}
+
+impl Watch {
+    pub(super) fn new(threshold_sq: f64, patience: u64, growth_sq: f64, max_laps: u64) -> Self {
+        Self {
+            threshold_sq,
+            patience,
+            growth_sq,
+            max_laps,
+            best_sq: f64::INFINITY,
+            best_at: None,
+        }
+    }
+
+    /// Laps after which a worker stops.
+    pub(super) fn max_laps(&self) -> u64 {
+        self.max_laps
+    }
+
+    /// Whether Σ r² as expected now is low enough.
+    pub(super) fn is_candidate(&self, expected_sq: f64) -> bool {
+        expected_sq <= self.threshold_sq
+    }
+
+    /// Looks at Σ r² over all workers after `laps` laps of the slowest one. [`Cause::Candidate`] is not among the
+    /// answers: one look is not enough for it where estimates are of different age.
+    pub(super) fn trouble(&mut self, measured_sq: f64, laps: f64) -> Option<Cause> {
+        // Not >, so that NaN counts as growth.
+        if !(measured_sq <= self.growth_sq) {
+            return Some(Cause::Growth);
+        }
+        if laps >= self.max_laps as f64 {
+            return Some(Cause::MaxLaps);
+        }
+        let since = *self.best_at.get_or_insert(laps);
+        if measured_sq < self.best_sq * BETTER {
+            self.best_sq = measured_sq;
+            self.best_at = Some(laps);
+        } else if laps >= since + self.patience as f64 {
+            return Some(Cause::Stall);
+        }
+        None
+    }
+
+    pub(super) fn encode(&self, to: &mut Writer) {
+        to.f64(self.threshold_sq)
+            .u64(self.patience)
+            .f64(self.growth_sq)
+            .u64(self.max_laps);
+    }
+
+    /// A watch as new: what it has seen does not travel.
+    pub(super) fn parse(from: &mut Reader<'_>) -> Option<Self> {
+        Some(Self::new(
+            from.f64()?,
+            from.u64()?,
+            from.f64()?,
+            from.u64()?,
+        ))
+    }
+}
+
+/// Decides at the end of each epoch, by the exact residual.
+#[derive(Debug)]
+pub(super) struct Policy {
+    rule: StopRule,
+    /// ‖b‖₂, or 1 if b = 0: then residuals are absolute.
+    rhs_norm: f64,
+    /// Threshold relative to the tolerance.
+    tightening: f64,
+    patience: u64,
+    /// Of norms, relative to b.
+    growth: f64,
+    /// Exact residual at the last standstill.
+    standing: f64,
+    standstills: u32,
+    best: f64,
+}
+
+impl Policy {
+    pub(super) fn new(limits: Limits, rhs_sq: f64) -> Self {
+        Self {
+            rule: StopRule::new(limits),
+            rhs_norm: if rhs_sq > 0.0 { rhs_sq.sqrt() } else { 1.0 },
+            tightening: 1.0,
+            patience: FIRST_PATIENCE_LAPS,
+            growth: GROWTH,
+            standing: f64::INFINITY,
+            standstills: 0,
+            best: f64::INFINITY,
+        }
+    }
+
+    /// Residuals are relative to this.
+    pub(super) fn rhs_norm(&self) -> f64 {
+        self.rhs_norm
+    }
+
+    /// The watch of the next epoch.
+    pub(super) fn watch(&self) -> Watch {
+        let limits = self.rule.limits();
+        let threshold = limits.tolerance() * self.tightening * self.rhs_norm;
+        let growth = self.growth * self.rhs_norm;
+        Watch::new(
+            threshold * threshold,
+            self.patience,
+            growth * growth,
+            limits.max_laps(),
+        )
+    }
+
+    /// Takes the exact relative residual after an epoch that ended for `cause` with the slowest worker at `laps`:
+    /// the reason to end the run, or `None` to go on with another epoch. `rounding`: see [`StopRule::verified`].
+    pub(super) fn verified(
+        &mut self,
+        cause: Cause,
+        laps: u64,
+        residual: f64,
+        rounding: f64,
+    ) -> Option<Reason> {
+        self.best = self.best.min(residual);
+        if let Some(reason) = self.rule.verified(laps, residual, rounding) {
+            return Some(reason);
+        }
+        match cause {
+            // Not all laps, or the rule would have ended the run: the slowest worker's count was rounded down.
+            Cause::MaxLaps => {
+                return Some(Reason::MaxLaps {
+                    limit: self.rule.limits().max_laps(),
+                });
+            }
+            Cause::Candidate => {
+                let needed = (self.rule.limits().tolerance() / residual).min(1.0);
+                self.tightening = (self.tightening * needed * TIGHTER).max(TIGHTEST);
+            }
+            Cause::Growth => self.growth *= GROWTH,
+            Cause::Stall => {
+                self.patience *= 2;
+                let fell = residual < self.standing * SMALLER;
+                self.standstills = if fell { 0 } else { self.standstills + 1 };
+                self.standing = self.standing.min(residual);
+                if self.standstills >= STANDSTILLS {
+                    return Some(Reason::Stagnated { floor: self.best });
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(tol: f64) -> Policy {
+        Policy::new(Limits::new(tol, 100_000).unwrap(), 4.0)
+    }
+
+    /// Runs one epoch over `residual(lap)` from `lap` on; its cause and last lap.
+    fn epoch(policy: &Policy, mut lap: u64, residual: impl Fn(u64) -> f64) -> (Cause, u64) {
+        let mut watch = policy.watch();
+        loop {
+            lap += 1;
+            let sq = (residual(lap) * policy.rhs_norm()).powi(2);
+            if let Some(cause) = watch.trouble(sq, lap as f64) {
+                return (cause, lap);
+            }
+            if watch.is_candidate(sq) {
+                return (Cause::Candidate, lap);
+            }
+        }
+    }
+
+    /// Runs to the end; the reason, and how often the exact residual (`factor` times the estimate) was computed.
+    fn run(tol: f64, factor: f64, residual: impl Fn(u64) -> f64) -> (Reason, u32) {
+        let mut policy = policy(tol);
+        let (mut lap, mut looks) = (0, 0);
+        loop {
+            let (cause, end) = epoch(&policy, lap, &residual);
+            lap = end;
+            looks += 1;
+            if let Some(reason) = policy.verified(cause, lap, residual(lap) * factor, 1e-17) {
+                return (reason, looks);
+            }
+        }
+    }
+
+    /// Falling estimates are verified once; ones that flatter tenfold, a second time with a threshold that fits.
+    #[test]
+    fn convergence_takes_few_verifications() {
+        let falling = |lap: u64| 0.8f64.powi(lap as i32);
+        assert_eq!(run(1e-10, 1.0, falling), (Reason::Converged, 1));
+        assert_eq!(run(1e-10, 10.0, falling), (Reason::Converged, 2));
+    }
+
+    /// Slow progress is looked at now and then, but never given up.
+    #[test]
+    fn slow_progress_is_not_a_standstill() {
+        let (reason, looks) = run(1e-2, 1.0, |lap| 0.9999f64.powi(lap as i32));
+        assert_eq!(reason, Reason::Converged);
+        assert!(looks <= 12, "{looks}");
+    }
+
+    /// Growth without bound and NaN end as divergence, a hump on the way down does not.
+    #[test]
+    fn growth_is_divergence_unless_it_ends() {
+        assert!(matches!(
+            run(1e-10, 1.0, |lap| 1.5f64.powi(lap as i32)).0,
+            Reason::Diverged { .. }
+        ));
+        assert!(matches!(
+            run(1e-10, 1.0, |lap| if lap > 5 { f64::NAN } else { 1.0 }).0,
+            Reason::Diverged { .. }
+        ));
+        let hump = |lap: u64| {
+            1e6 * (-((lap as f64 - 40.0) / 10.0).powi(2)).exp() + 0.5f64.powi(lap as i32)
+        };
+        assert_eq!(run(1e-10, 1.0, hump).0, Reason::Converged);
+    }
+
+    /// A residual that stands still, at the rounding level or far above it, ends the run with the level.
+    #[test]
+    fn standstill_ends() {
+        for floor in [1e-16, 1e-3] {
+            let (reason, looks) = run(1e-17, 1.0, |lap| floor + 0.5f64.powi(lap as i32));
+            assert!(
+                matches!(reason, Reason::Stagnated { floor: found } if found < 1.1 * floor),
+                "{reason:?}"
+            );
+            assert!(looks <= 6, "{looks}");
+        }
+    }
+
+    /// Laps run out even where nothing else happens.
+    #[test]
+    fn laps_run_out() {
+        let mut policy = Policy::new(Limits::new(1e-10, 20).unwrap(), 1.0);
+        let (cause, lap) = epoch(&policy, 0, |lap| 0.99f64.powi(lap as i32));
+        assert_eq!((cause, lap), (Cause::MaxLaps, 20));
+        assert_eq!(
+            policy.verified(cause, lap, 0.8, 1e-17),
+            Some(Reason::MaxLaps { limit: 20 })
+        );
+    }
+}

@@ -1,0 +1,629 @@
+//! A worker as a machine: messages and shares in, messages out, steps of work between. No clock, no link, no thread.
+//!
+//! Driven by `worker_main`. Life: rows arrive → they are prepared → the judge says begin → relax until pause → freeze,
+//! exchange blocks, tell the judge what is held → exact residual of the own rows → begin again, or hand over and leave.
+//!
+//! Invariants: a worker says `Frozen` only after it has every other worker's block of that epoch, so equal stamps mean
+//! equal x; between `Frozen` and the answer to `Verify` x does not change. What does not fit the phase is a failure of
+//! the run, not something to guess about; what is late (an older epoch) is dropped.
+
+use super::config::Mode;
+use super::field::{Field, Outlet, Stepped};
+use super::message::{Answer, Estimate, Frozen, Order, Piece, RowSource, Setup, WorkerStats};
+use super::watch::{Cause, Watch};
+use crate::local::{Relaxation, RelaxationError, Sweeper};
+use crate::system::{Generate, GenerateError, RowBlock, RowBlockBuilder, StreamError};
+use std::collections::VecDeque;
+use std::ops::Range;
+use tsumuji_board::Lap;
+use tsumuji_wire::Share;
+
+/// Values in one message between workers or to the judge: 256 KiB, so that no message is large against anyone's budget.
+const PIECE_VALUES: usize = 32 << 10;
+
+/// Memory per row that a block takes beyond its stream.
+const BYTES_PER_ROW: usize = 64;
+
+/// Why a worker ends other than by the judge's leave.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerFault {
+    /// What came does not parse or does not fit.
+    #[error("{from} sent {what}; run the same version on every host")]
+    Protocol {
+        /// Who.
+        from: &'static str,
+        /// What was wrong with it.
+        what: &'static str,
+    },
+    /// The rows are damaged.
+    #[error(transparent)]
+    Rows(#[from] StreamError),
+    /// The rows cannot be made.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The rows cannot be relaxed as asked.
+    #[error(transparent)]
+    Relaxation(#[from] RelaxationError),
+    /// The judge gave the run up.
+    #[error("the run was given up: {why}")]
+    Aborted {
+        /// As the judge says.
+        why: String,
+    },
+}
+
+/// To whom a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum To {
+    Judge,
+    Worker(usize),
+}
+
+/// By which of two sequences: within each, messages arrive in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// Small and urgent.
+    Control,
+    /// Rows, blocks, solutions.
+    Bulk,
+}
+
+/// A message that waits to be sent.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Out {
+    pub(super) to: To,
+    pub(super) way: Way,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What the driver is to do after a step.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Poll, then step again. The flag: a lap is done, others may be let in.
+    Again(bool),
+    /// Wait for messages or a moment, then step again.
+    Rest,
+    /// Wait for messages.
+    Wait,
+    /// Make a sweeper of these (may take seconds) and hand it to `built`.
+    Build(Rows, Relaxation),
+    /// Compute `exact_residual` (one pass over the rows) and hand it to `verified`.
+    Verify,
+    /// Give the counts to `finish`.
+    Count,
+    /// Send what waits, then go.
+    Leave,
+}
+
+/// A worker's rows, here or to be made.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Rows {
+    Here(Box<RowBlock>),
+    Made {
+        what: Generate,
+        rows: Range<usize>,
+        seed: u64,
+    },
+}
+
+impl Rows {
+    /// Entries, or rows times columns where they are not known yet.
+    pub(super) fn entries(&self) -> usize {
+        match self {
+            Rows::Here(block) => block.stored(),
+            Rows::Made { what, rows, .. } => rows.len().saturating_mul(what.n()),
+        }
+    }
+
+    pub(super) fn make(self) -> RowBlock {
+        match self {
+            Rows::Here(block) => *block,
+            Rows::Made { what, rows, seed } => what.rows(rows, seed),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Phase {
+    Loading,
+    /// All rows are here, or known how to make.
+    Loaded(Rows),
+    Building,
+    /// Waits for `Begin`.
+    Idle,
+    Running,
+    /// Has frozen (async) or finished a lap (sync), and waits for the others' blocks.
+    Exchanging,
+    /// Has said so.
+    Frozen,
+    Verifying,
+    Counting,
+    Finished,
+    Left,
+}
+
+/// How much of a worker's block has come, of which epoch and lap.
+#[derive(Debug, Clone, Copy, Default)]
+struct Received {
+    epoch: u32,
+    lap: u32,
+    values: usize,
+    estimate: Estimate,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    me: usize,
+    capacity_bytes: usize,
+    phase: Phase,
+    setup: Option<Box<Setup>>,
+    builder: Option<RowBlockBuilder>,
+    field: Option<Field>,
+    epoch: u32,
+    watch: Watch,
+    received: Vec<Received>,
+    /// Pieces of laps and epochs that are not yet due here (sync).
+    early: VecDeque<(usize, Piece)>,
+    out: VecDeque<Out>,
+}
+
+impl Worker {
+    /// `me` counts workers from 0. `capacity_bytes`: values that one share holds.
+    pub(super) fn new(me: usize, capacity_bytes: usize) -> Self {
+        Self {
+            me,
+            capacity_bytes,
+            phase: Phase::Loading,
+            setup: None,
+            builder: None,
+            field: None,
+            epoch: 0,
+            watch: Watch::new(0.0, 0, 0.0, 0),
+            received: Vec::new(),
+            early: VecDeque::new(),
+            out: VecDeque::new(),
+        }
+    }
+
+    /// The next message to send.
+    pub(super) fn out(&mut self) -> &mut VecDeque<Out> {
+        &mut self.out
+    }
+
+    /// Everything was handed over: silence of others is no failure any more.
+    pub(super) fn is_finished(&self) -> bool {
+        matches!(self.phase, Phase::Finished | Phase::Left)
+    }
+
+    /// Relaxed rows and frames without a slot are counted there.
+    pub(super) fn field(&self) -> Option<&Field> {
+        self.field.as_ref()
+    }
+
+    /// Time spent on receiving.
+    pub(super) fn exchanged(&mut self, spent_ns: u64) {
+        if let (Phase::Running, Some(field)) = (&self.phase, &mut self.field) {
+            field.exchanged(spent_ns);
+        }
+    }
+
+    /// A share of the board. Taken in any phase: stamps decide, and those of a frozen block are the newest there are.
+    pub(super) fn share(&mut self, share: &Share<'_>) {
+        if let (Some(field), Some(Mode::Async)) = (
+            &mut self.field,
+            self.setup.as_ref().map(|setup| setup.config.mode),
+        ) {
+            field.take(share);
+        }
+    }
+
+    /// Another worker fell silent; the judge decides what that means.
+    pub(super) fn peer_lost(&mut self, worker: usize) {
+        if !self.is_finished() {
+            self.tell(Way::Control, &Answer::PeerLost { worker });
+        }
+    }
+
+    /// The driver could not do its part.
+    pub(super) fn failed(&mut self, why: String) {
+        self.tell(Way::Control, &Answer::Failed { why });
+        self.phase = Phase::Left;
+    }
+
+    /// A message from the judge.
+    pub(super) fn order(&mut self, bytes: &[u8]) -> Result<(), WorkerFault> {
+        let bad = |what| {
+            Err(WorkerFault::Protocol {
+                from: "the judge",
+                what,
+            })
+        };
+        if let (Some((&Order::ROWS, rows)), Phase::Loading) = (bytes.split_first(), &self.phase) {
+            return self.rows(rows); // without the copy that `parse` makes
+        }
+        match (Order::parse(bytes), &self.phase) {
+            (None, _) => bad("a message that does not parse"),
+            (Some(Order::Abort { why }), _) => Err(WorkerFault::Aborted { why }),
+            (Some(Order::Setup(setup)), Phase::Loading) if self.setup.is_none() => {
+                self.set_up(setup)
+            }
+            (
+                Some(Order::Begin {
+                    epoch,
+                    rhs_sq,
+                    watch,
+                }),
+                Phase::Idle | Phase::Frozen,
+            ) => {
+                self.begin(epoch, rhs_sq, watch);
+                Ok(())
+            }
+            (Some(Order::Pause { epoch }), Phase::Running) if epoch == self.epoch => {
+                self.freeze();
+                Ok(())
+            }
+            (Some(Order::Verify { epoch }), Phase::Frozen) if epoch == self.epoch => {
+                self.phase = Phase::Verifying;
+                Ok(())
+            }
+            (Some(Order::Finish), Phase::Frozen) => {
+                self.phase = Phase::Counting;
+                Ok(())
+            }
+            (Some(Order::Leave), Phase::Finished) => {
+                self.phase = Phase::Left;
+                Ok(())
+            }
+            (Some(_), _) => bad("an order that does not fit"),
+        }
+    }
+
+    /// A message from another worker.
+    pub(super) fn piece(&mut self, from: usize, bytes: &[u8]) -> Result<(), WorkerFault> {
+        let fault = |what| WorkerFault::Protocol {
+            from: "another worker",
+            what,
+        };
+        let piece = Piece::parse(bytes).ok_or(fault("a block that does not parse"))?;
+        let Some(setup) = &self.setup else {
+            return Err(fault("a block before the run began"));
+        };
+        let (workers, mode) = (setup.workers(), setup.config.mode);
+        if from == self.me || from >= workers {
+            return Err(fault("a block although it has none"));
+        }
+        let rows = setup.rows_of(from);
+        let fits =
+            rows.start <= piece.start && piece.start.saturating_add(piece.values.len()) <= rows.end;
+        if !fits || Lap::new(piece.lap).is_none() {
+            return Err(fault("a block that is not its own"));
+        }
+        match mode {
+            Mode::Async => self.install(from, &piece),
+            Mode::Sync => {
+                // Nobody is ever more than one lap ahead of anybody: it would lack our block.
+                let waiting = self.early.iter().filter(|early| early.0 == from);
+                if waiting.map(|early| early.1.values.len()).sum::<usize>() + piece.values.len()
+                    > 2 * rows.len()
+                {
+                    return Err(fault("more blocks than laps"));
+                }
+                self.early.push_back((from, piece));
+            }
+        }
+        self.look_for_blocks();
+        Ok(())
+    }
+
+    /// Does the next bit of work.
+    pub(super) fn step<O: Outlet>(&mut self, outlet: &mut O) -> Result<Step, O::Error> {
+        match &self.phase {
+            Phase::Loading
+            | Phase::Building
+            | Phase::Idle
+            | Phase::Exchanging
+            | Phase::Frozen
+            | Phase::Finished => Ok(Step::Wait),
+            Phase::Loaded(_) => Ok(self.take_block()),
+            Phase::Verifying => Ok(Step::Verify),
+            Phase::Counting => Ok(Step::Count),
+            Phase::Left => Ok(Step::Leave),
+            Phase::Running => {
+                let (Some(field), Some(setup)) = (&mut self.field, &self.setup) else {
+                    unreachable!("running")
+                };
+                match setup.config.mode {
+                    Mode::Async => Ok(match field.step_async(outlet)? {
+                        Stepped::Rows(lap) => Step::Again(lap),
+                        Stepped::Rests => Step::Rest,
+                    }),
+                    Mode::Sync => {
+                        let lap = field.step_sync(outlet)?;
+                        if lap {
+                            self.send_block();
+                            self.phase = Phase::Exchanging;
+                            self.look_for_blocks();
+                        }
+                        Ok(Step::Again(lap))
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer to [`Step::Build`].
+    pub(super) fn built(&mut self, sweeper: Sweeper) {
+        let setup = self.setup.as_ref().expect("rows came after the setup");
+        let rhs_sq = crate::local::kernels::sum_of_squares(&sweeper.block().rhs);
+        let notes = sweeper.note().map(str::to_owned).into_iter().collect();
+        self.field = Some(Field::new(sweeper, setup, self.me, self.capacity_bytes));
+        self.received = vec![Received::default(); setup.workers()];
+        self.phase = Phase::Idle;
+        self.tell(Way::Control, &Answer::Ready { rhs_sq, notes });
+    }
+
+    /// What [`Step::Verify`] asks for: Σ (b − A x)² and Σ (|b| + |A| |x|)² over the own rows.
+    pub(super) fn exact_residual(&self) -> (f64, f64) {
+        let field = self.field.as_ref().expect("verified after relaxing");
+        let block = field.sweeper().block();
+        (block.residual_sq(field.x()), block.magnitude_sq(field.x()))
+    }
+
+    /// The answer to [`Step::Verify`].
+    pub(super) fn verified(&mut self, (residual_sq, magnitude_sq): (f64, f64)) {
+        self.phase = Phase::Frozen;
+        let epoch = self.epoch;
+        self.tell(
+            Way::Control,
+            &Answer::Residual {
+                epoch,
+                residual_sq,
+                magnitude_sq,
+            },
+        );
+    }
+
+    /// The answer to [`Step::Count`]; laps, shares and elements are filled in here.
+    pub(super) fn finish(&mut self, stats: WorkerStats) {
+        let field = self.field.as_ref().expect("finished after relaxing");
+        let start = field.sweeper().block().rows.start;
+        let parts = field.own_x().chunks(PIECE_VALUES).enumerate();
+        let mut answers: Vec<Answer> = parts
+            .map(|(part, values)| Answer::Solution {
+                start: start + part * PIECE_VALUES,
+                values: values.to_vec(),
+            })
+            .collect();
+        answers.push(Answer::Final(WorkerStats {
+            laps: self.laps(),
+            shares_taken: field.shares_taken,
+            elements: field.elements() as u64,
+            frames_lost: stats.frames_lost + field.refused,
+            ..stats
+        }));
+        for answer in &answers {
+            self.tell(Way::Bulk, answer);
+        }
+        self.phase = Phase::Finished;
+    }
+
+    fn tell(&mut self, way: Way, answer: &Answer) {
+        self.out.push_back(Out {
+            to: To::Judge,
+            way,
+            bytes: answer.encode(),
+        });
+    }
+
+    fn set_up(&mut self, setup: Box<Setup>) -> Result<(), WorkerFault> {
+        if self.me >= setup.workers() {
+            return Err(WorkerFault::Protocol {
+                from: "the judge",
+                what: "a setup without rows for this worker",
+            });
+        }
+        let rows = setup.rows_of(self.me);
+        match &setup.rows {
+            RowSource::Stream { bytes } => {
+                // The block takes its stream's bytes, more per row (offsets, factors of relaxation), and x.
+                let more = BYTES_PER_ROW * rows.len() + size_of::<f64>() * setup.n();
+                self.builder = Some(RowBlockBuilder::new((*bytes as usize).saturating_add(more)));
+            }
+            RowSource::Generate { what } => {
+                let what: Generate = what.parse()?;
+                if what.n() != setup.n() {
+                    return Err(WorkerFault::Protocol {
+                        from: "the judge",
+                        what: "a system of another size",
+                    });
+                }
+                self.phase = Phase::Loaded(Rows::Made {
+                    what,
+                    rows,
+                    seed: setup.config.seed,
+                });
+            }
+        }
+        self.setup = Some(setup);
+        Ok(())
+    }
+
+    fn rows(&mut self, bytes: &[u8]) -> Result<(), WorkerFault> {
+        let Some(builder) = &mut self.builder else {
+            return Err(WorkerFault::Protocol {
+                from: "the judge",
+                what: "rows before the setup",
+            });
+        };
+        builder.push(bytes)?;
+        if builder.is_complete() {
+            let block = self.builder.take().expect("just filled").finish()?;
+            let setup = self.setup.as_ref().expect("before the builder");
+            if block.rows != setup.rows_of(self.me) || block.columns != setup.n() {
+                return Err(WorkerFault::Protocol {
+                    from: "the judge",
+                    what: "rows that are not this worker's",
+                });
+            }
+            self.phase = Phase::Loaded(Rows::Here(Box::new(block)));
+        }
+        Ok(())
+    }
+
+    fn take_block(&mut self) -> Step {
+        let Phase::Loaded(rows) = std::mem::replace(&mut self.phase, Phase::Building) else {
+            unreachable!("loaded")
+        };
+        let config = &self.setup.as_ref().expect("before the rows").config;
+        match Relaxation::new(config.inner, config.omega) {
+            Ok(relaxation) => Step::Build(rows, relaxation),
+            Err(error) => {
+                self.failed(error.to_string());
+                Step::Leave
+            }
+        }
+    }
+
+    fn begin(&mut self, epoch: u32, rhs_sq: f64, watch: Watch) {
+        let field = self.field.as_mut().expect("idle after building");
+        field.begin(epoch, rhs_sq, watch.max_laps(), self.phase == Phase::Idle);
+        (self.epoch, self.watch, self.phase) = (epoch, watch, Phase::Running);
+    }
+
+    /// Stands still (async) and sends the own block to all others.
+    fn freeze(&mut self) {
+        self.phase = Phase::Exchanging;
+        self.send_block();
+        self.look_for_blocks();
+    }
+
+    fn send_block(&mut self) {
+        let (Some(field), Some(setup)) = (&mut self.field, &self.setup) else {
+            unreachable!("relaxing")
+        };
+        let lap = field.freeze().get();
+        let start = setup.rows_of(self.me).start;
+        for (part, values) in field.own_x().chunks(PIECE_VALUES).enumerate() {
+            let piece = Piece {
+                epoch: self.epoch,
+                lap,
+                estimate: field.estimate(),
+                start: start + part * PIECE_VALUES,
+                values: values.to_vec(),
+            };
+            let bytes = piece.encode();
+            for worker in (0..setup.workers()).filter(|worker| *worker != self.me) {
+                self.out.push_back(Out {
+                    to: To::Worker(worker),
+                    way: Way::Bulk,
+                    bytes: bytes.clone(),
+                });
+            }
+        }
+    }
+
+    /// Puts a piece of another worker's block into x, whatever this worker is doing, unless it is late.
+    fn install(&mut self, from: usize, piece: &Piece) {
+        let (Some(field), Some(lap)) = (&mut self.field, Lap::new(piece.lap)) else {
+            return;
+        };
+        if (piece.epoch.wrapping_sub(self.epoch) as i32) < 0 {
+            return;
+        }
+        let received = &mut self.received[from];
+        if (received.epoch, received.lap) != (piece.epoch, piece.lap) {
+            *received = Received {
+                epoch: piece.epoch,
+                lap: piece.lap,
+                ..Received::default()
+            };
+        }
+        received.values += piece.values.len();
+        received.estimate = piece.estimate;
+        field.install(from, piece.start, &piece.values, lap);
+    }
+
+    /// Goes on if the blocks of all others are here.
+    fn look_for_blocks(&mut self) {
+        let (Phase::Exchanging, Some(setup)) = (&self.phase, &self.setup) else {
+            return;
+        };
+        let (workers, mode) = (setup.workers(), setup.config.mode);
+        let lengths: Vec<usize> = (0..workers)
+            .map(|worker| setup.rows_of(worker).len())
+            .collect();
+        let lap = self
+            .field
+            .as_ref()
+            .expect("exchanging after relaxing")
+            .lap();
+        if mode == Mode::Sync {
+            let is_due = |piece: &Piece| piece.epoch == self.epoch && piece.lap == lap.get();
+            let (due, rest) = std::mem::take(&mut self.early)
+                .into_iter()
+                .partition(|(_, piece)| is_due(piece));
+            self.early = rest;
+            let due: VecDeque<(usize, Piece)> = due;
+            due.iter()
+                .for_each(|(from, piece)| self.install(*from, piece));
+        }
+        let complete = |worker: usize| {
+            let received = &self.received[worker];
+            received.epoch == self.epoch
+                && received.values == lengths[worker]
+                && (mode == Mode::Async || received.lap == lap.get())
+        };
+        if !(0..workers).all(|worker| worker == self.me || complete(worker)) {
+            return;
+        }
+        let cause = match mode {
+            Mode::Async => None,
+            Mode::Sync => match self.judge_lap(workers) {
+                Some(cause) => Some(cause),
+                None => {
+                    self.field
+                        .as_mut()
+                        .expect("exchanging after relaxing")
+                        .next_lap();
+                    self.phase = Phase::Running;
+                    return;
+                }
+            },
+        };
+        self.phase = Phase::Frozen;
+        let field = self.field.as_ref().expect("exchanging after relaxing");
+        let answer = Answer::Frozen(Frozen {
+            epoch: self.epoch,
+            held: field.held(workers),
+            laps: self.laps(),
+            cause,
+        });
+        self.tell(Way::Control, &answer);
+    }
+
+    /// Whether everyone's estimates of this lap end the epoch (sync). All workers add the same numbers in the same order.
+    fn judge_lap(&mut self, workers: usize) -> Option<Cause> {
+        let field = self.field.as_ref().expect("a lap is done");
+        let mut sum = Estimate::default();
+        for worker in 0..workers {
+            let estimate = if worker == self.me {
+                field.estimate()
+            } else {
+                self.received[worker].estimate
+            };
+            sum.measured_sq += estimate.measured_sq;
+            sum.expected_sq += estimate.expected_sq;
+        }
+        if self.watch.is_candidate(sum.expected_sq) {
+            return Some(Cause::Candidate);
+        }
+        self.watch.trouble(sum.measured_sq, field.walk().progress())
+    }
+
+    fn laps(&self) -> u64 {
+        self.field
+            .as_ref()
+            .map_or(0, |field| field.walk().progress().round() as u64)
+    }
+}
