@@ -76,7 +76,8 @@ struct Pair {
     sessions: Vec<Session>,
     /// The earliest that may still deliver.
     reached: usize,
-    last_id: Option<SendId>,
+    /// Of the life that submitted last.
+    last_id: Option<(u32, SendId)>,
 }
 
 /// Knows all messages of a run.
@@ -146,20 +147,17 @@ impl Oracle {
             .last()
             .is_none_or(|session| session.sender_life != sender_life)
         {
-            pair.last_id = None;
             pair.sessions.push(Session {
                 sender_life,
                 receiver_life,
                 ..Session::default()
             });
         }
-        let last_id = pair.last_id.replace(id);
-        if last_id.is_some_and(|last| last >= id) {
-            return Err(format!(
-                "{from} to {to}: send id {} after {}",
-                id.0,
-                last_id.unwrap_or(id).0
-            ));
+        if let Some((life, last)) = pair.last_id.replace((sender_life, id))
+            && life == sender_life
+            && last >= id
+        {
+            return Err(format!("{from} to {to}: send id {} after {}", id.0, last.0));
         }
         let session = pair.sessions.last_mut().ok_or("no session")?;
         match lane.class() {

@@ -211,3 +211,21 @@ fn quarter_gibibyte_message() {
         format!("{:.1} % of the wire", share * 100.0)
     });
 }
+
+/// One message of more than 1 GiB.
+#[test]
+#[ignore = "takes 3 GiB of memory; run it with --ignored"]
+fn message_over_a_gibibyte() {
+    const BYTES: usize = (1 << 30) + (1 << 28) + 1;
+    let mut net = Net::new(Seed::from_env_or(37))
+        .rate_mbit(100_000)
+        .switch_buffer(4 << 20);
+    let (a, b) = net.pair(Config {
+        frame_bytes: 9_000,
+        message_limit_bytes: 2 << 30,
+        ..config()
+    });
+    net.stream(a, b, Lane::ordered(0), BYTES, 1);
+    net.run_until_idle();
+    assert_eq!(net.deliveries(b)[0].bytes, BYTES);
+}

@@ -72,24 +72,23 @@ fn one_way_loss() {
     }
 }
 
-/// A single short message, and the last one of many, do not wait for a long timeout when their frame is lost.
+/// A short message that nothing follows does not wait for a long timeout when its frame is lost.
 #[test]
 fn tail_loss_is_probed() {
-    const BOUND: Duration = Duration::from_millis(40);
-    for seed in Seed::several(2_000, 20) {
-        let mut net = Net::new(seed).loss_percent(20);
-        let (a, b) = net.pair(config());
-        for _ in 0..10 {
-            let start = net.now();
-            net.stream(a, b, Lane::ordered(0), 100, 1);
-            net.run_until_idle();
-            // 20 µs of round trip; the bound leaves room for several losses in a row with backoff.
-            let took = net.now().since(start);
-            net.check(took <= BOUND, || {
-                format!("a 100-byte message took {} µs", took.as_nanos() / 1_000)
-            });
-        }
+    const MESSAGES: usize = 200;
+    let mut net = Net::new(Seed::from_env_or(2_000)).loss_percent(20);
+    let (a, b) = net.pair(config());
+    let mut slow = 0;
+    for _ in 0..MESSAGES {
+        let start = net.now();
+        net.stream(a, b, Lane::ordered(0), 100, 1);
+        net.run_until_idle();
+        slow += usize::from(net.now().since(start) > Duration::from_millis(5));
     }
+    // A try fails with 36 %; the fourth starts after about 3.5 ms. 5 % are expected to need more than that.
+    net.check(slow <= MESSAGES / 8, || {
+        format!("{slow} of {MESSAGES} messages took over 5 ms")
+    });
 }
 
 /// Damage that a link or a parser can see costs a frame, never a promise.
