@@ -12,6 +12,11 @@ use crate::numbers::FIRST_NUMBER;
 /// Senders that are granted scheduled credit at once. More keep the port busy when one of them stalls; fewer let short
 /// messages finish sooner and need less switch buffer.
 const SCHEDULED_SENDERS: usize = 4;
+/// Loss by a switch that holds less than our own ring does not shrink the pool below this and one frame for each peer:
+/// enough for 10 Gbit/s × 40 µs.
+const POOL_FRAMES_MIN: u64 = 32;
+/// More than one frame in so many lost means that the path holds less than we granted.
+const TOLERATED_LOSS: u64 = 50;
 /// What an idle peer may send unasked, at most: enough for a burst of small messages.
 const UNSCHEDULED_FRAMES_MAX: u64 = 64;
 
@@ -88,6 +93,10 @@ pub(crate) struct Credit {
     receive_frames: u64,
     peers: u64,
     outstanding: u64,
+    /// What is granted to all together now: `receive_frames`, or less where the path loses frames.
+    pool: u64,
+    seen_since: u64,
+    lost_since: u64,
     /// What an idle peer may always send.
     allowance: u64,
     /// Active senders: index and urgency of each.
@@ -102,6 +111,9 @@ impl Credit {
             receive_frames: (receive_frames as u64).max(1),
             peers: 0,
             outstanding: 0,
+            pool: (receive_frames as u64).max(1),
+            seen_since: 0,
+            lost_since: 0,
             allowance: 1,
             active: alloc::vec::Vec::new(),
             hungry: false,
@@ -110,12 +122,34 @@ impl Credit {
 
     pub(crate) fn add_peer(&mut self) {
         self.peers += 1;
-        self.allowance = (self.receive_frames / 2 / self.peers).clamp(1, UNSCHEDULED_FRAMES_MAX);
+        self.set_allowance();
     }
 
     /// What an idle peer may always send: half of the pool divided by the number of peers.
     pub(crate) fn allowance(&self) -> u64 {
         self.allowance
+    }
+
+    fn set_allowance(&mut self) {
+        self.allowance = (self.pool / 2 / self.peers.max(1)).clamp(1, UNSCHEDULED_FRAMES_MAX);
+    }
+
+    /// Frames that were granted never came.
+    pub(crate) fn on_loss(&mut self, frames: u64) {
+        self.lost_since += frames;
+    }
+
+    /// Once per pool of frames: less after losses, more after none.
+    fn adapt_pool(&mut self) {
+        let least = (POOL_FRAMES_MIN + self.peers).min(self.receive_frames);
+        self.pool = if self.lost_since * TOLERATED_LOSS > self.seen_since {
+            (self.pool * 3 / 4).max(least)
+        } else {
+            (self.pool + self.pool / 8 + 1).min(self.receive_frames)
+        };
+        self.seen_since = 0;
+        self.lost_since = 0;
+        self.set_allowance();
     }
 
     #[cfg(test)]
@@ -149,6 +183,10 @@ impl Credit {
         more: bool,
         busy: bool,
     ) -> bool {
+        self.seen_since += 1;
+        if self.seen_since >= self.pool {
+            self.adapt_pool();
+        }
         if next > grant.seen {
             let before = grant.outstanding();
             grant.seen = next;
@@ -196,13 +234,14 @@ impl Credit {
         } else {
             let unscheduled = allowance * self.peers.saturating_sub(1);
             let senders = self.active.len().clamp(1, SCHEDULED_SENDERS) as u64;
-            (self.receive_frames.saturating_sub(unscheduled) / senders).max(allowance)
+            (self.pool.saturating_sub(unscheduled) / senders).max(allowance)
         };
         grant.window = window;
         let affordable = memory.at_most(window);
         if affordable < window {
             self.hungry = true;
         }
+        // The pool bounds windows, the ring bounds what is outstanding: idle peers may hold more of an earlier, larger pool.
         let target = grant.seen + affordable;
         if target > grant.granted {
             let wanted = target - grant.granted;

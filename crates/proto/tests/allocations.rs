@@ -95,7 +95,7 @@ impl Pair {
 
     /// Each engine writes all it may; the other takes it.
     fn turn(&mut self, counter: &mut Counter) {
-        self.now = self.now + Duration::from_micros(100);
+        self.now += Duration::from_micros(100);
         for from in 0..2 {
             self.engines[from].handle_timeout(self.now);
             while let Some(to) = self.engines[from].next_destination(self.now) {

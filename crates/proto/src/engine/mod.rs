@@ -105,8 +105,7 @@ impl Engine {
         }
         if self.peers[index].is_none() && peer != self.shared.config.me {
             self.shared.credit.add_peer();
-            let initial_credit = self.shared.credit.allowance();
-            self.peers[index] = Some(Box::new(Peer::new(peer, now, initial_credit)));
+            self.peers[index] = Some(Box::new(Peer::new(peer, now)));
             self.enqueue(peer, now);
         }
     }

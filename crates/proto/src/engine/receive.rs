@@ -80,6 +80,11 @@ impl Engine {
         let (number, taken) = peer
             .receive
             .take(data, size, &mut shared.memory, &mut shared.pool);
+        if peer.receive.lost_frames > 0 {
+            shared
+                .credit
+                .on_loss(core::mem::take(&mut peer.receive.lost_frames));
+        }
         let (more, busy) = (data.flags & flags::MORE != 0, data.flags & flags::BUSY != 0);
         peer.receive.grant.urgency = (
             data.lane.priority().get(),
@@ -198,9 +203,9 @@ impl Engine {
         );
         peer.send
             .begin(frame_bytes - DATA_HEADER_BYTES, u64::from(welcome.credit));
-        shared
-            .credit
-            .begin(&mut peer.receive.grant, peer.initial_credit);
+        // We said hello, so it is known.
+        let initial_credit = peer.initial_credit.unwrap_or(1);
+        shared.credit.begin(&mut peer.receive.grant, initial_credit);
         peer.message_limit_bytes = welcome.message_limit as usize;
         peer.last_heard = now;
         peer.last_ping = now;

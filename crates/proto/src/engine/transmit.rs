@@ -188,6 +188,9 @@ impl Engine {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
+        // All members are added by now: the first statement counts them, later ones repeat it.
+        let allowance = self.shared.credit.allowance();
+        let credit = *peer.initial_credit.get_or_insert(allowance);
         let session = &mut peer.session;
         let hello = Hello {
             source: config.me,
@@ -196,7 +199,7 @@ impl Engine {
             pairing: session.pairing,
             nonce: 0,
             frame_bytes: config.frame_bytes as u32,
-            credit: peer.initial_credit as u32,
+            credit: credit as u32,
             message_limit: u32::try_from(config.message_limit_bytes).unwrap_or(u32::MAX),
         };
         let mut control = Control {

@@ -29,8 +29,8 @@ pub(crate) struct Peer {
     pub(crate) message_limit_bytes: usize,
     /// What the peer's program had room for when it last said so.
     pub(crate) window_bytes: usize,
-    /// Credit stated in our hello and welcome: the same for the whole life of the engine.
-    pub(crate) initial_credit: u64,
+    /// Credit stated in our hello and welcome: the same in all of them. `None` before the first.
+    pub(crate) initial_credit: Option<u64>,
     pub(crate) last_heard: Instant,
     pub(crate) last_ping: Instant,
     /// Ask for a sign of life.
@@ -38,7 +38,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(id: NodeId, now: Instant, initial_credit: u64) -> Self {
+    pub(crate) fn new(id: NodeId, now: Instant) -> Self {
         Self {
             id,
             session: Session::new(now),
@@ -48,7 +48,7 @@ impl Peer {
             wants_writable: false,
             message_limit_bytes: u32::MAX as usize,
             window_bytes: 0,
-            initial_credit,
+            initial_credit: None,
             last_heard: now,
             last_ping: now,
             ping_due: false,

@@ -38,6 +38,8 @@ pub(crate) struct Receive {
     /// Bytes that remain of the message that arrives just now.
     pub(crate) remaining_bytes: usize,
     remaining_lane: Lane,
+    /// Numbers that never came, not yet told to `credit`.
+    pub(crate) lost_frames: u64,
 }
 
 /// Why a data frame is not used.
@@ -72,6 +74,7 @@ impl Receive {
             waiting_since: None,
             remaining_bytes: 0,
             remaining_lane: Lane(0),
+            lost_frames: 0,
         }
     }
 
@@ -104,11 +107,8 @@ impl Receive {
         }
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
         if data.floor_delta < u16::MAX {
-            self.arrivals.raise_floor(
-                number
-                    .saturating_sub(u64::from(data.floor_delta))
-                    .min(number),
-            );
+            let floor = number.saturating_sub(u64::from(data.floor_delta));
+            self.lost_frames += self.arrivals.raise_floor(floor);
         }
         match self.arrivals.look(number) {
             Arrival::New => {}
