@@ -7,6 +7,8 @@
 //! Invariant: Σ outstanding over all peers, that is granted and not yet seen, never exceeds `receive_frames`, as
 //! long as there are no more peers than that.
 
+use alloc::vec::Vec;
+
 use crate::numbers::FIRST_NUMBER;
 
 /// Senders that are granted scheduled credit at once. More keep the port busy when one of them stalls; fewer let short
@@ -72,19 +74,31 @@ impl Grant {
 /// What memory holds for one peer, in frames; divided only if it matters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MemoryFrames {
-    pub(crate) bytes: usize,
+    /// Free for anyone.
+    pub(crate) free_bytes: usize,
+    /// Set aside for the message that arrives from this peer, and not yet filled.
+    pub(crate) reserved_bytes: usize,
     pub(crate) frame_bytes: usize,
 }
 
 impl MemoryFrames {
     #[inline]
-    fn at_most(self, frames: u64) -> u64 {
-        if self.bytes as u64 >= frames * self.frame_bytes as u64 {
-            frames
-        } else {
-            (self.bytes / self.frame_bytes.max(1)) as u64
-        }
+    fn suffices(self, frames: u64) -> bool {
+        (self.free_bytes + self.reserved_bytes) as u64 >= frames * self.frame_bytes as u64
     }
+
+    fn frames(self, bytes: usize) -> u64 {
+        bytes.div_ceil(self.frame_bytes.max(1)) as u64
+    }
+}
+
+/// A sender that has more for us.
+#[derive(Debug, Clone, Copy)]
+struct Active {
+    peer: u16,
+    urgency: (u8, u64),
+    /// Largest packet number seen: how much it has been served.
+    served: u64,
 }
 
 /// Totals over all peers.
@@ -99,8 +113,7 @@ pub(crate) struct Credit {
     lost_since: u64,
     /// What an idle peer may always send.
     allowance: u64,
-    /// Active senders: index and urgency of each.
-    active: alloc::vec::Vec<(u16, (u8, u64))>,
+    active: Vec<Active>,
     /// Somebody wanted more than the pool or the memory held.
     pub(crate) hungry: bool,
 }
@@ -115,7 +128,7 @@ impl Credit {
             seen_since: 0,
             lost_since: 0,
             allowance: 1,
-            active: alloc::vec::Vec::new(),
+            active: Vec::new(),
             hungry: false,
         }
     }
@@ -199,14 +212,22 @@ impl Credit {
         match (wants, grant.active) {
             (true, false) => {
                 grant.active = true;
-                self.active.push((peer, grant.urgency));
+                let Grant {
+                    urgency,
+                    seen: served,
+                    ..
+                } = *grant;
+                self.active.push(Active {
+                    peer,
+                    urgency,
+                    served,
+                });
                 false
             }
             (true, true) => {
-                if self.active.len() > SCHEDULED_SENDERS
-                    && let Some(entry) = self.active.iter_mut().find(|entry| entry.0 == peer)
-                {
-                    entry.1 = grant.urgency;
+                if let Some(entry) = self.active.iter_mut().find(|entry| entry.peer == peer) {
+                    entry.urgency = grant.urgency;
+                    entry.served = grant.seen;
                 }
                 false
             }
@@ -221,7 +242,7 @@ impl Credit {
     fn deactivate(&mut self, peer: u16, grant: &mut Grant) {
         if grant.active {
             grant.active = false;
-            self.active.retain(|entry| entry.0 != peer);
+            self.active.retain(|entry| entry.peer != peer);
         }
     }
 
@@ -237,10 +258,12 @@ impl Credit {
             (self.pool.saturating_sub(unscheduled) / senders).max(allowance)
         };
         grant.window = window;
-        let affordable = memory.at_most(window);
-        if affordable < window {
+        let affordable = if memory.suffices(window) {
+            window
+        } else {
             self.hungry = true;
-        }
+            self.scarce_frames(peer, grant, memory).min(window)
+        };
         // The pool bounds windows, the ring bounds what is outstanding: idle peers may hold more of an earlier, larger pool.
         let target = grant.seen + affordable;
         if target > grant.granted {
@@ -254,32 +277,54 @@ impl Credit {
         }
     }
 
+    /// Where memory does not suffice for all, what is free goes to whoever was served least: shared out, it would be enough
+    /// for nobody's message.
+    #[cold]
+    fn scarce_frames(&self, peer: u16, grant: &Grant, memory: MemoryFrames) -> u64 {
+        let free = if self.is_least_served(peer, grant) {
+            memory.free_bytes
+        } else {
+            0
+        };
+        memory.frames(free + memory.reserved_bytes)
+    }
+
+    fn is_least_served(&self, peer: u16, grant: &Grant) -> bool {
+        let served = (grant.seen, peer);
+        self.active
+            .iter()
+            .all(|other| (other.served, other.peer) >= served)
+    }
+
+    /// All but one turn go to the most urgent, the last to whoever was served least: so that none is shut out.
     fn has_turn(&self, peer: u16, grant: &Grant) -> bool {
         if self.active.len() <= SCHEDULED_SENDERS {
             return true;
         }
-        let key = (grant.urgency, peer);
-        self.active
-            .iter()
-            .filter(|entry| (entry.1, entry.0) < key)
-            .count()
-            < SCHEDULED_SENDERS
+        let urgency = (grant.urgency, peer);
+        let more_urgent = |other: &&Active| (other.urgency, other.peer) < urgency;
+        let served = (grant.seen, peer);
+        self.active.iter().filter(more_urgent).count() < SCHEDULED_SENDERS - 1
+            || self
+                .active
+                .iter()
+                .all(|other| (other.served, other.peer) >= served)
     }
 
     /// The `index`-th active sender, for a look at all of them.
     pub(crate) fn active_peer(&self, index: usize) -> Option<u16> {
-        self.active.get(index).map(|entry| entry.0)
+        self.active.get(index).map(|entry| entry.peer)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     const PLENTY: MemoryFrames = MemoryFrames {
-        bytes: 1 << 30,
+        free_bytes: 1 << 30,
+        reserved_bytes: 0,
         frame_bytes: 1500,
     };
 

@@ -409,7 +409,8 @@ const QUEUED_MESSAGES_MAX: usize = 1 << 20;
 #[inline]
 fn raise_credit(peer: &mut Peer, shared: &mut Shared) {
     let memory = MemoryFrames {
-        bytes: shared.memory.free_bytes() + peer.receive.remaining_bytes,
+        free_bytes: shared.memory.free_bytes(),
+        reserved_bytes: peer.receive.remaining_bytes,
         frame_bytes: peer.send.fragment_bytes,
     };
     shared
