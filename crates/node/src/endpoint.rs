@@ -38,6 +38,9 @@ const QUEUED_MESSAGES: usize = 1 << 19;
 /// Silence after which no peer is thought to wait for an acknowledgement: some retransmission time-outs of a local network.
 const LINGER: Duration = Duration::from_millis(20);
 
+/// A peer that never falls silent does not keep us longer than this.
+const LINGER_MOST: Duration = Duration::from_secs(1);
+
 /// Farewells on a link that may lose them: all of three are lost once in 125 times at 20 % loss, and then silence tells.
 const FAREWELLS: usize = 3;
 
@@ -495,8 +498,13 @@ impl<L: Link> Endpoint<L> {
         if !matches!(self.flush(timeout), Ok(true)) || self.drive.caps().lossless {
             return;
         }
-        let linger = LINGER.min(timeout);
-        while let Ok(true) = self.run_until(linger, |_, _| true) {}
+        let start = std::time::Instant::now();
+        while start.elapsed() < LINGER_MOST.min(timeout) {
+            let linger = LINGER.min(timeout);
+            if !matches!(self.run_until(linger, |_, _| true), Ok(true)) {
+                return; // silence
+            }
+        }
     }
 
     fn submit(

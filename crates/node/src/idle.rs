@@ -34,7 +34,10 @@ const WAIT_SHIFT: u32 = 3;
 /// an interrupt or a yield among ourselves stays below it.
 const STOLEN_NS: u64 = 500_000;
 
-/// After a stolen slice: no spinning and no yielding for this long, doubled each time up to the most.
+/// What a sleeper's wake-up costs, about. Polling is given up only where thefts cost more than this per wait.
+const WAKE_NS: u64 = 30_000;
+
+/// After a stolen slice that was dear: no spinning and no yielding for this long, doubled each time up to the most.
 const STRANGERS_LEAST_NS: u64 = 5_000_000;
 const STRANGERS_MOST_NS: u64 = 2_000_000_000;
 
@@ -99,6 +102,8 @@ pub(crate) struct Idle {
     wait: Option<(u64, u64)>,
     strangers_until_ns: u64,
     strangers_span_ns: u64,
+    /// Waits that ended since a slice was last stolen.
+    waits_since_theft: u64,
 }
 
 impl Idle {
@@ -111,6 +116,7 @@ impl Idle {
             wait: None,
             strangers_until_ns: 0,
             strangers_span_ns: STRANGERS_LEAST_NS,
+            waits_since_theft: 0,
         }
     }
 
@@ -122,8 +128,9 @@ impl Idle {
     /// A turn at `now_ns` found nothing: what next?
     pub(crate) fn empty(&mut self, now_ns: u64) -> Step {
         let (start, last) = self.wait.unwrap_or((now_ns, now_ns));
-        if now_ns.saturating_sub(last) > STOLEN_NS {
-            self.stolen(now_ns);
+        let gap_ns = now_ns.saturating_sub(last);
+        if gap_ns > STOLEN_NS {
+            self.stolen(now_ns, gap_ns);
         }
         self.wait = Some((start, now_ns));
         let habit = Habit {
@@ -148,12 +155,18 @@ impl Idle {
             .take()
             .map_or(0, |(start, _)| now_ns.saturating_sub(start))
             .min(WAIT_CAP_NS);
+        self.waits_since_theft += 1;
         // Signed arithmetic in i64: both are at most `WAIT_CAP_NS`.
         let difference = waited_ns as i64 - self.usual_wait_ns as i64;
         self.usual_wait_ns = (self.usual_wait_ns as i64 + (difference >> WAIT_SHIFT)).max(0) as u64;
     }
 
-    fn stolen(&mut self, now_ns: u64) {
+    fn stolen(&mut self, now_ns: u64, gap_ns: u64) {
+        // A slice of 4 ms after ten thousand quick waits is cheaper than sleeping through each of them.
+        let waits = std::mem::take(&mut self.waits_since_theft);
+        if gap_ns < WAKE_NS.saturating_mul(waits) {
+            return;
+        }
         // A theft soon after the last spell means that they are still there: look again less often.
         let soon = now_ns.saturating_sub(self.strangers_until_ns) < self.strangers_span_ns;
         let again = self.strangers_until_ns != 0 && soon;
@@ -304,6 +317,25 @@ mod tests {
             idle.empty(after + 3 * MS + 2 * STRANGERS_LEAST_NS + 1),
             Step::Spin
         );
+    }
+
+    /// A slice stolen now and then from a busy exchange changes nothing: polling is still cheaper than a wake-up each time.
+    #[test]
+    fn rare_thefts_are_borne() {
+        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        let mut now = 0;
+        for _ in 0..3 {
+            for _ in 0..1000 {
+                assert_eq!(idle.empty(now), Step::Spin);
+                now += 300;
+                idle.work(now);
+            }
+            idle.empty(now);
+            now += 4 * MS;
+            assert_ne!(idle.empty(now), Step::Spin, "this wait is long by now");
+            idle.work(now);
+        }
+        assert_eq!(idle.strangers_until_ns, 0);
     }
 
     /// Sleeping is no theft, and neither is time the program spent elsewhere.

@@ -27,7 +27,7 @@ fn spec(nodes: usize, link: &str, role: &str) -> LaunchSpec {
 fn options() -> Options {
     Options {
         keep_alive: Duration::from_millis(100),
-        dead_after: Duration::from_secs(3),
+        dead_after: Duration::from_secs(2),
         ..Options::default()
     }
 }
