@@ -5,7 +5,8 @@
 //!
 //! Held to: a message is delivered at most once, with its own bytes, to the life of the peer it was meant for; those of an
 //! ordered lane in the order submitted; nothing after a later *session*. A session lasts at its sender from one `PeerDead` to
-//! the next, and is bound to the life named by `PeerUp`. `PeerUp` and `PeerDead` alternate; `Sent` comes once for each message
+//! the next, and is bound to the life named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and
+//! never lead back to an earlier life; `Sent` comes once for each message
 //! submitted with `notify`, and for no other.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -85,7 +86,10 @@ struct Pair {
 pub(crate) struct Oracle {
     pairs: BTreeMap<(NodeId, NodeId), Pair>,
     lives: BTreeMap<NodeId, u32>,
-    former_lives: BTreeSet<(NodeId, u32)>,
+    /// All lives ever, in order of birth.
+    births: BTreeMap<(NodeId, u32), usize>,
+    /// (who, of whom) → the latest life it has had up.
+    latest: BTreeMap<(NodeId, NodeId), usize>,
     /// (who, of whom) → the life it is up with.
     up: BTreeMap<(NodeId, NodeId), u32>,
     waiting: usize,
@@ -96,14 +100,15 @@ impl Oracle {
     /// A node begins a life.
     pub(crate) fn born(&mut self, node: NodeId, life: u32) {
         self.lives.insert(node, life);
+        let order = self.births.len();
+        self.births.insert((node, life), order);
     }
 
     /// A node's process is gone: what it had submitted may or may not arrive.
     pub(crate) fn died(&mut self, node: NodeId) {
-        if let Some(life) = self.lives.remove(&node) {
-            self.former_lives.insert((node, life));
-        }
+        self.lives.remove(&node);
         self.up.retain(|(who, _), _| *who != node);
+        self.latest.retain(|(who, _), _| *who != node);
         for (_, pair) in self.pairs.iter_mut().filter(|((from, _), _)| *from == node) {
             self.waiting -= pair.give_up();
         }
@@ -243,10 +248,18 @@ impl Oracle {
     pub(crate) fn happened(&mut self, at: NodeId, event: &Event) -> Result<(), String> {
         match *event {
             Event::PeerUp { peer, incarnation } => {
-                let known = self.lives.get(&peer) == Some(&incarnation);
-                if !known && !self.former_lives.contains(&(peer, incarnation)) {
+                let Some(&order) = self.births.get(&(peer, incarnation)) else {
                     return Err(format!(
                         "{at}: {peer} is up as {incarnation}, a life it never had"
+                    ));
+                };
+                if self
+                    .latest
+                    .insert((at, peer), order)
+                    .is_some_and(|latest| latest > order)
+                {
+                    return Err(format!(
+                        "{at}: {peer} is up as {incarnation}, an earlier life than before"
                     ));
                 }
                 if let Some(before) = self.up.insert((at, peer), incarnation) {

@@ -132,6 +132,18 @@ fn chaos_ends_in_order() {
             }
         }
         net.run_until_idle();
+        net.run_for(config.keep_alive.times(3));
+        for (from, to) in nodes
+            .iter()
+            .flat_map(|from| nodes.iter().map(move |to| (*from, *to)))
+        {
+            let window = net
+                .flow(from, to)
+                .map_or(usize::MAX, |flow| flow.window_bytes);
+            net.check(window >= config.budget_bytes / 8 * 7, || {
+                format!("{to} grants {from} only {window} bytes")
+            });
+        }
         for (node, before) in nodes.iter().zip(before) {
             assert_eq!(net.deliveries(*node).len() - before, (NODES - 1) * 10);
             net.check(net.held(*node) == 0, || {

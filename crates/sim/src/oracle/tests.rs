@@ -195,3 +195,42 @@ fn events_are_judged() {
             .is_err()
     );
 }
+
+/// Who has met a later life of a peer must not fall back to an earlier one.
+#[test]
+fn lives_only_go_forward() {
+    let mut oracle = acquainted();
+    oracle.died(B);
+    oracle.born(B, 21);
+    oracle
+        .happened(
+            A,
+            &Event::PeerDead {
+                peer: B,
+                failed_messages: 0,
+            },
+        )
+        .unwrap();
+    up(&mut oracle, A, B, 21);
+    oracle
+        .happened(
+            A,
+            &Event::PeerDead {
+                peer: B,
+                failed_messages: 0,
+            },
+        )
+        .unwrap();
+    assert!(
+        oracle
+            .happened(
+                A,
+                &Event::PeerUp {
+                    peer: B,
+                    incarnation: 20
+                }
+            )
+            .unwrap_err()
+            .contains("earlier life")
+    );
+}
