@@ -31,6 +31,8 @@ pub(crate) struct Grant {
     pub(crate) told: u64,
     /// Largest packet number seen, plus one.
     seen: u64,
+    /// Its frames that were used; not those that memory refused.
+    pub(crate) served: u64,
     /// The peer's last frame said that more are waiting.
     pub(crate) backlog: bool,
     /// The peer's last frame said that it is busy with others.
@@ -48,6 +50,7 @@ impl Grant {
             granted: FIRST_NUMBER,
             told: FIRST_NUMBER,
             seen: FIRST_NUMBER,
+            served: 0,
             backlog: false,
             busy: false,
             active: false,
@@ -97,7 +100,7 @@ impl MemoryFrames {
 struct Active {
     peer: u16,
     urgency: (u8, u64),
-    /// Largest packet number seen: how much it has been served.
+    /// Its frames that were used.
     served: u64,
 }
 
@@ -213,9 +216,7 @@ impl Credit {
             (true, false) => {
                 grant.active = true;
                 let Grant {
-                    urgency,
-                    seen: served,
-                    ..
+                    urgency, served, ..
                 } = *grant;
                 self.active.push(Active {
                     peer,
@@ -227,7 +228,7 @@ impl Credit {
             (true, true) => {
                 if let Some(entry) = self.active.iter_mut().find(|entry| entry.peer == peer) {
                     entry.urgency = grant.urgency;
-                    entry.served = grant.seen;
+                    entry.served = grant.served;
                 }
                 false
             }
@@ -290,7 +291,7 @@ impl Credit {
     }
 
     fn is_least_served(&self, peer: u16, grant: &Grant) -> bool {
-        let served = (grant.seen, peer);
+        let served = (grant.served, peer);
         self.active
             .iter()
             .all(|other| (other.served, other.peer) >= served)
@@ -303,12 +304,8 @@ impl Credit {
         }
         let urgency = (grant.urgency, peer);
         let more_urgent = |other: &&Active| (other.urgency, other.peer) < urgency;
-        let served = (grant.seen, peer);
         self.active.iter().filter(more_urgent).count() < SCHEDULED_SENDERS - 1
-            || self
-                .active
-                .iter()
-                .all(|other| (other.served, other.peer) >= served)
+            || self.is_least_served(peer, grant)
     }
 
     /// The `index`-th active sender, for a look at all of them.

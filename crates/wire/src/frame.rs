@@ -16,6 +16,8 @@ pub mod flags {
     pub const MORE: u8 = 1 << 1;
     /// Data: the sender serves other peers too and cannot use all its credit.
     pub const BUSY: u8 = 1 << 2;
+    /// Ack: memory refused frames that are not in the bitmap.
+    pub const REFUSED: u8 = 1 << 3;
     /// Reserved: the stated length is followed by an 8-byte nonce and a 16-byte tag.
     pub const SEALED: u8 = 1 << 7;
 }

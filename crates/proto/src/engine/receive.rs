@@ -100,6 +100,7 @@ impl Engine {
             Taken::Refused(refusal) => Err(refusal.into()),
             taken => {
                 deliver(peer, shared, data, taken, sink);
+                peer.receive.grant.served += 1;
                 peer.receive.await_ack(now);
                 Ok(())
             }
@@ -142,6 +143,9 @@ impl Engine {
         }
         peer.send.on_credit(ack.credit);
         peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
+        if ack.flags & flags::REFUSED != 0 {
+            peer.send.on_refusal(now);
+        }
         if ack.flags & flags::ACK_NOW != 0 {
             peer.receive.ack_now = true;
         }

@@ -90,7 +90,7 @@ impl Engine {
             return 0;
         };
         // A gap can only be told in a frame of its own; so can a window, to a peer that sends without being sent to.
-        let gap = peer.receive.ack_now && peer.receive.arrivals.has_gap();
+        let gap = peer.receive.ack_now && (peer.receive.arrivals.has_gap() || peer.receive.refused);
         let bytes = if peer.session.has_control() {
             self.write_control(now, id, slot)
         } else if !gap && !peer.ping_due && peer.send.is_sendable(now) {
@@ -166,10 +166,17 @@ impl Engine {
         };
         let mut bitmap = [0; BITMAP_BYTES];
         let bitmap_bytes = peer.receive.arrivals.bitmap(&mut bitmap[..room]);
+        let mut bits = 0;
+        if core::mem::take(&mut peer.ping_due) {
+            bits |= flags::ACK_NOW;
+        }
+        if core::mem::take(&mut peer.receive.refused) {
+            bits |= flags::REFUSED;
+        }
         let ack = Ack {
             source: me,
             destination: id,
-            flags: if peer.ping_due { flags::ACK_NOW } else { 0 },
+            flags: bits,
             session: peer.session.outgoing,
             ack: peer.receive.arrivals.base() as u32,
             credit: peer.receive.grant.granted as u32,
@@ -177,7 +184,6 @@ impl Engine {
             ack_delay_us: (peer.receive.ack_delay(now).as_nanos() / 1000) as u32,
             bitmap: &bitmap[..bitmap_bytes],
         };
-        peer.ping_due = false;
         let bytes = ack.write(slot).unwrap_or(0);
         peer.receive.on_ack_sent();
         bytes

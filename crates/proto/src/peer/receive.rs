@@ -38,6 +38,8 @@ pub(crate) struct Receive {
     /// Bytes that remain of the message that arrives just now.
     pub(crate) remaining_bytes: usize,
     remaining_lane: Lane,
+    /// Memory refused a frame since the last acknowledgement.
+    pub(crate) refused: bool,
     /// Numbers that never came, not yet told to `credit`.
     pub(crate) lost_frames: u64,
 }
@@ -74,6 +76,7 @@ impl Receive {
             waiting_since: None,
             remaining_bytes: 0,
             remaining_lane: Lane(0),
+            refused: false,
             lost_frames: 0,
         }
     }
@@ -141,6 +144,7 @@ impl Receive {
             Accepted::NoMemory => {
                 // The sender must learn of its credit all the same: it may have no other frame to send.
                 self.ack_now = true;
+                self.refused = true;
                 return (number, Taken::Refused(Refusal::Memory));
             }
         };

@@ -566,6 +566,20 @@ impl Send {
         }
     }
 
+    /// The peer's memory refused frames: those that it must have seen by now wait for credit.
+    pub(crate) fn on_refusal(&mut self, now: Instant) {
+        for index in 0..self.sent.len() {
+            let sent = self.sent[index];
+            if sent.at + self.rtt.smoothed.divided(2) > now {
+                break;
+            }
+            if sent.state == State::InFlight {
+                self.lose(index);
+            }
+        }
+        self.advance_base();
+    }
+
     pub(crate) fn on_credit(&mut self, credit_low: u32) {
         let credit = expand(credit_low, self.next);
         if credit > self.credit {
