@@ -294,7 +294,7 @@ impl Credit {
         let served = (grant.served, peer);
         self.active
             .iter()
-            .all(|other| (other.served, other.peer) >= served)
+            .all(|other| other.peer == peer || (other.served, other.peer) >= served)
     }
 
     /// All but one turn go to the most urgent, the last to whoever was served least: so that none is shut out.
