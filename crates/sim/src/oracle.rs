@@ -137,6 +137,16 @@ impl Oracle {
         self.up.contains_key(&(who, of))
     }
 
+    /// A best-effort frame may be handed over only while the life that wrote it is up.
+    pub(crate) fn shared(&self, from: NodeId, to: NodeId, life: u32) -> Result<(), String> {
+        match self.up.get(&(to, from)) {
+            Some(&up) if up == life => Ok(()),
+            up => Err(format!(
+                "{to} was given a share of {from} as {life}, and has it up as {up:?}"
+            )),
+        }
+    }
+
     pub(crate) fn submitted(
         &mut self,
         (from, to): (NodeId, NodeId),

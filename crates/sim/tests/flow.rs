@@ -95,7 +95,9 @@ fn stopped_program_closes_the_window() {
         net.run_for(Duration::from_millis(300));
         let (held, before) = (net.held(b), net.traffic().sent_frames);
         net.check(held <= budget + bytes, || format!("{bytes}: holds {held}"));
-        net.check(held + bytes >= budget / 2, || {
+        // The engine charges each message for its bookkeeping too: small ones fill the budget before their bytes do.
+        let charged = held / bytes * (bytes + 64);
+        net.check(charged + bytes >= budget / 2, || {
             format!("{bytes}: holds only {held} of {budget}")
         });
         net.run_for(Duration::from_secs(1));

@@ -1,6 +1,6 @@
 //! Best-effort frames: they may be lost, and must be right.
 
-use tsumuji_proto::{Destination, Duration};
+use tsumuji_proto::{Destination, Duration, Event, NodeId};
 use tsumuji_sim::{Net, Seed, config};
 
 /// On a calm net a broadcast reaches every peer once, with its stamp and content.
@@ -54,6 +54,39 @@ fn shares_survive_or_vanish() {
             let got = net.shares(*node).len();
             net.check((700..=1_700).contains(&got), || {
                 format!("{node} got {got} of 1500")
+            });
+        }
+    }
+}
+
+/// Shares of a life that is over come late, and are not handed over any more: the judge looks at the life of each.
+#[test]
+fn shares_of_former_lives_are_refused() {
+    for seed in Seed::several(4_200, 5) {
+        let mut net = Net::new(seed)
+            .duplicate_percent(30)
+            .reorder_percent(50, 100..20_000);
+        let nodes = net.mesh(3, &config());
+        net.run_until_up();
+        for life in 0..10 {
+            for lap in 1..=20 {
+                net.publish(nodes[0], Destination::Broadcast, (7, 1), lap, 0, 800)
+                    .unwrap();
+                net.run_for(Duration::from_micros(200));
+            }
+            net.crash(nodes[0]);
+            net.restart(nodes[0]);
+            let life_now = net.config_of(nodes[0]).incarnation;
+            net.run_until(|net| {
+                let met = |node: NodeId| {
+                    net.events(node).iter().any(|(_, event)| {
+                        matches!(event, Event::PeerUp { incarnation, .. } if *incarnation == life_now)
+                    })
+                };
+                met(nodes[1]) && met(nodes[2])
+            });
+            net.check(net.shares(nodes[1]).len() > life * 10, || {
+                format!("only {} shares", net.shares(nodes[1]).len())
             });
         }
     }

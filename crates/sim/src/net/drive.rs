@@ -148,6 +148,10 @@ impl<E: Machine> Net<E> {
         let mut shares = std::mem::take(&mut self.inbox.shares);
         for share in shares.drain(..) {
             let stamp = share.stamp;
+            let verdict = self.oracle.shared(stamp.source, node, stamp.incarnation);
+            if !self.forgiving.contains(&(stamp.source, node)) {
+                self.judge(verdict);
+            }
             let seed = share_seed(
                 stamp.source,
                 stamp.incarnation,

@@ -234,3 +234,21 @@ fn lives_only_go_forward() {
             .contains("earlier life")
     );
 }
+
+/// A share of a life that is not up now is a violation.
+#[test]
+fn shares_are_of_the_present_life() {
+    let mut oracle = acquainted();
+    oracle.shared(A, B, 10).unwrap();
+    assert!(oracle.shared(A, B, 9).is_err());
+    oracle
+        .happened(
+            B,
+            &Event::PeerDead {
+                peer: A,
+                failed_messages: 0,
+            },
+        )
+        .unwrap();
+    assert!(oracle.shared(A, B, 10).is_err());
+}
