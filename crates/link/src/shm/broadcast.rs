@@ -33,7 +33,7 @@ pub(crate) trait BroadcastRead {
     fn tail(&self) -> u64;
     /// The start of the last whole record, acquire.
     fn newest(&self) -> u64;
-    /// Acquire fence, then the end of what the writer may have touched, relaxed.
+    /// Acquire fence, then the end of what the writer may have touched, acquire: who sees it sees `newest` of the record before.
     fn fenced_reserve(&self) -> u64;
 }
 
@@ -41,7 +41,7 @@ pub(crate) trait BroadcastRead {
 pub(crate) trait BroadcastWrite {
     /// Stores a data word, relaxed.
     fn set_word(&self, index: usize, word: u64);
-    /// Stores `reserve` relaxed, then a release fence.
+    /// Stores `reserve`, release, then a release fence.
     fn reserve(&self, end: u64);
     /// Stores `tail`, then `newest`, both release.
     fn finish(&self, start: u64, end: u64);
@@ -71,7 +71,8 @@ impl Writer {
         (self.tail, self.sequence)
     }
 
-    /// Writes one frame over whatever is oldest. At most a quarter of the ring.
+    /// Writes one frame over whatever is oldest. Frames take at most half the ring each: so the record before the one that
+    /// tears a reader's lies at or beyond that reader's position, and a jump never leads back.
     pub(crate) fn send<M: BroadcastWrite>(&mut self, memory: &M, frame: &[u8]) {
         let mask = self.words - 1;
         let start = self.tail;

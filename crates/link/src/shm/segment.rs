@@ -14,7 +14,7 @@
 //! 1. A life's region is never used again. What a process reads of a peer is therefore written by that one life or by nobody; a
 //!    restarted peer cannot tear it. The price is memory: a dead life's pages stay until the job ends, and `lives` bounds them.
 //! 2. Who lives as node `i` holds the lock on byte `i` of the file, by an open file description of its own: it goes with the
-//!    process. A second claimant gets an error, not a share. (A child forked without exec keeps the lock alive: don't.)
+//!    process, and not before the last of its mappings. A second claimant gets an error, not a share. (A child forked without exec keeps the lock alive: don't.)
 //! 3. An attach killed at any step leaves nothing visible: the directory entry comes last but for the counter `changes`, and a
 //!    life without entry is only a used-up number.
 //! 4. Sizes are read once, checked against the file's sealed size, and never read again.
@@ -530,5 +530,42 @@ impl Job {
     /// The map that holds the bells.
     pub(crate) fn head(&self) -> &Arc<Map> {
         &self.head
+    }
+}
+
+#[cfg(test)]
+impl Job {
+    /// A second writable view of a life, as no process has it.
+    pub(crate) fn own_region_for_test(&self, life: u64) -> Arc<Map> {
+        self.map_life(life, true).expect("map")
+    }
+}
+
+#[cfg(test)]
+impl Layout {
+    /// Words that `reader` looks at in a peer's region: counters, starts, heads, and the front of the rings.
+    pub(crate) fn interesting_words_for_test(&self, reader: usize) -> Vec<usize> {
+        let start = self.start_at(reader);
+        let consumed = self.consumed_at(reader);
+        let (ring, _) = self.ring_at(reader);
+        let mut words = vec![
+            life::NODE,
+            life::LIFE,
+            life::BELL_NAME,
+            start.life,
+            start.ring,
+            start.broadcast,
+            start.broadcast_sequence,
+            consumed.life,
+            consumed.head,
+        ];
+        words.extend(self.broadcast_counters_at());
+        words.extend((0..self.ring_bytes).step_by(64).map(|at| ring + at));
+        words.extend(
+            (0..self.broadcast_bytes / 4)
+                .step_by(8)
+                .map(|at| self.broadcast_at + at),
+        );
+        words
     }
 }

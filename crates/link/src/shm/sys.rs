@@ -356,7 +356,7 @@ impl BroadcastRead for WordsRo {
     #[inline]
     fn fenced_reserve(&self) -> u64 {
         fence(Ordering::Acquire);
-        self.reserve.load(Ordering::Relaxed)
+        self.reserve.load(Ordering::Acquire)
     }
 }
 
@@ -401,7 +401,7 @@ impl BroadcastWrite for WordsRw {
     }
 
     fn reserve(&self, end: u64) {
-        self.reserve.store(end, Ordering::Relaxed);
+        self.reserve.store(end, Ordering::Release);
         fence(Ordering::Release);
     }
 

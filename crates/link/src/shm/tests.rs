@@ -1,1 +1,343 @@
+//! Lives, claims and garbage. Delivery itself is the conformance suite's, crashes of real processes `tests/crash_shm.rs`'s.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::sys::{Map, WriteWord};
+use super::*;
+
+fn small(nodes: usize) -> OwnedFd {
+    let config = ShmConfig {
+        frame_bytes: 600,
+        ring_bytes: 8192,
+        broadcast_bytes: 8192,
+        lives: 64,
+    };
+    ShmJob::create(nodes, config).expect("create")
+}
+
+fn send(shm: &mut Shm, to: LinkAddr, text: &[u8]) -> bool {
+    let taken = shm
+        .send_with(to, |slot| {
+            slot[..text.len()].copy_from_slice(text);
+            text.len()
+        })
+        .expect("send_with");
+    shm.flush().expect("flush");
+    taken
+}
+
+fn receive(shm: &mut Shm) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    while shm
+        .recv_burst(64, |_, frame| frames.push(frame.to_vec()))
+        .expect("recv_burst")
+        > 0
+    {}
+    frames
+}
+
+/// An index has one owner at a time, and is free again when the owner is gone.
+#[test]
+fn index_is_claimed_once() {
+    let job = small(2);
+    let a = Shm::attach(&job, 0).expect("attach");
+    let error = Shm::attach(&job, 0).expect_err("taken");
+    assert!(
+        matches!(error, ShmAttachError::Taken { node: 0 }),
+        "{error}"
+    );
+    drop(a);
+    Shm::attach(&job, 0).expect("free again");
+    let error = Shm::attach(&job, 2).expect_err("no such node");
+    assert!(matches!(
+        error,
+        ShmAttachError::NoSuchNode { node: 2, nodes: 2 }
+    ));
+}
+
+/// Attaching more often than the job has lives is refused, and the living go on.
+#[test]
+fn lives_run_out() {
+    let job = small(2);
+    let mut a = Shm::attach(&job, 0).expect("attach");
+    let error = (0..200)
+        .find_map(|_| Shm::attach(&job, 1).err())
+        .expect("lives run out");
+    assert!(matches!(error, ShmAttachError::NoLivesLeft { lives: 64 }));
+    assert_eq!(receive(&mut a), Vec::<Vec<u8>>::new());
+}
+
+/// What is not a job's memory is refused with a reason.
+#[test]
+fn foreign_descriptors_are_refused() {
+    let file = std::fs::File::open("/dev/null").expect("open");
+    let error = Shm::attach(&file, 0).expect_err("not a memfd");
+    assert!(error.to_string().contains("sealed"), "{error}");
+    let empty = sys::sealed_memfd(1 << 20).expect("memfd");
+    let error = Shm::attach(&empty, 0).expect_err("no head");
+    assert!(error.to_string().contains("magic"), "{error}");
+}
+
+/// Sizes that rings cannot have are refused by name.
+#[test]
+fn impossible_sizes_are_refused() {
+    let sound = ShmConfig::for_nodes(2);
+    for (nodes, config, text) in [
+        (0, sound, "0 nodes"),
+        (NODES_MAX + 1, sound, "1025 nodes"),
+        (
+            2,
+            ShmConfig {
+                ring_bytes: 3 << 18,
+                ..sound
+            },
+            "ring_bytes",
+        ),
+        (
+            2,
+            ShmConfig {
+                ring_bytes: 1 << 15,
+                ..sound
+            },
+            "ring_bytes",
+        ),
+        (
+            2,
+            ShmConfig {
+                frame_bytes: 0,
+                ..sound
+            },
+            "frame_bytes",
+        ),
+        (2, ShmConfig { lives: 1, ..sound }, "lives"),
+        (
+            2,
+            ShmConfig {
+                broadcast_bytes: 64,
+                ..sound
+            },
+            "broadcast_bytes",
+        ),
+    ] {
+        let error = ShmJob::create(nodes, config).expect_err("impossible");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    for nodes in [1, 2, 3, 8, 64, NODES_MAX] {
+        ShmJob::create(nodes, ShmConfig::for_nodes(nodes)).expect("defaults work");
+    }
+}
+
+/// A restarted consumer gets nothing that was meant for its earlier life, and everything after.
+#[test]
+fn restarted_consumer_starts_fresh() {
+    let job = small(2);
+    let mut a = Shm::attach(&job, 0).expect("attach");
+    let to = LinkAddr::Local(1);
+    assert!(!send(&mut a, to, b"nobody there"));
+    for life in 0..10u8 {
+        let mut b = Shm::attach(&job, 1).expect("attach");
+        assert!(send(&mut a, to, &[life, 1]));
+        assert!(send(&mut a, LinkAddr::Broadcast, &[life, 2]));
+        let mut frames = receive(&mut b);
+        frames.sort();
+        assert_eq!(frames, [[life, 1], [life, 2]]);
+        assert!(send(&mut b, LinkAddr::Local(0), &[life, 3]));
+        assert_eq!(receive(&mut a), [[life, 3]]);
+        // Left unread in the ring, and the ring left full.
+        while send(&mut a, to, b"for a dead life") {}
+        assert!(send(&mut a, LinkAddr::Broadcast, b"for a dead life"));
+    }
+}
+
+/// A restarted producer's frames come from its new ring; what its earlier life sent and exited before is still read.
+#[test]
+fn restarted_producer_is_followed() {
+    let job = small(2);
+    let mut b = Shm::attach(&job, 1).expect("attach");
+    for life in 0..10u8 {
+        let mut a = Shm::attach(&job, 0).expect("attach");
+        for number in 0..life {
+            assert!(send(&mut a, LinkAddr::Local(1), &[life, number]));
+        }
+        drop(a);
+        let expected: Vec<_> = (0..life).map(|number| vec![life, number]).collect();
+        assert_eq!(receive(&mut b), expected);
+    }
+}
+
+/// A peer that sends all the time does not keep another's frames from being received.
+#[test]
+fn busy_peer_starves_nobody() {
+    let job = small(3);
+    let mut links: Vec<_> = (0..3)
+        .map(|node| Shm::attach(&job, node).expect("attach"))
+        .collect();
+    let (first, rest) = links.split_at_mut(1);
+    let (second, third) = rest.split_at_mut(1);
+    for round in 0..20u32 {
+        send(&mut second[0], LinkAddr::Local(0), b"rare");
+        let mut bursts = 0;
+        let mut heard = false;
+        while !heard {
+            while send(&mut third[0], LinkAddr::Local(0), b"often") {}
+            first[0]
+                .recv_burst(8, |from, _| heard |= from == LinkAddr::Local(1))
+                .expect("recv_burst");
+            bursts += 1;
+            assert!(bursts < 20, "starved in round {round}");
+        }
+    }
+}
+
+/// A reader that was outrun by broadcasts gets the newest and knows how many it missed.
+#[test]
+fn outrun_reader_counts_what_it_missed() {
+    let job = small(2);
+    let mut a = Shm::attach(&job, 0).expect("attach");
+    let mut b = Shm::attach(&job, 1).expect("attach");
+    send(&mut a, LinkAddr::Broadcast, &0u32.to_le_bytes());
+    assert_eq!(receive(&mut b).len(), 1);
+    for number in 1..=1000u32 {
+        send(&mut a, LinkAddr::Broadcast, &number.to_le_bytes());
+    }
+    assert_eq!(receive(&mut b), [1000u32.to_le_bytes()]);
+    let counters = b.counters();
+    assert_eq!(counters.overrun_frames, 999);
+    assert_eq!(counters.received_frames + counters.overrun_frames, 1001);
+}
+
+/// Memory is taken where frames were written, not where they might be.
+#[test]
+fn untouched_rings_cost_nothing() {
+    let job = ShmJob::create(32, ShmConfig::for_nodes(32)).expect("create");
+    let mut links: Vec<_> = (0..32)
+        .map(|node| Shm::attach(&job, node).expect("attach"))
+        .collect();
+    send(&mut links[0], LinkAddr::Local(1), b"one");
+    assert_eq!(receive(&mut links[1]).len(), 1);
+    let taken = rustix::fs::fstat(&job).expect("fstat").st_blocks as u64 * 512;
+    // Each looks at a line of each other's: a page for every ring looked at, once it was opened.
+    assert!(taken < 16 << 20, "{taken} bytes");
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(99);
+        let x = self.0;
+        (x ^ (x >> 31)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 3
+    }
+
+    /// Zero, small, a bit changed, near the limits, or anything.
+    fn garbage(&mut self, old: u64) -> u64 {
+        match self.roll() % 7 {
+            0 => 0,
+            1 => self.roll() % 100,
+            2 => old ^ 1 << (self.roll() % 64),
+            3 => u64::MAX - self.roll() % 100,
+            4 => old.wrapping_add(self.roll() % 300),
+            5 => (1 << 62) + self.roll() % 1000,
+            _ => self.roll(),
+        }
+    }
+}
+
+/// Whatever a peer scribbles over its own region, nobody else panics, hangs, or reads beyond; other peers are served, and the
+/// scribbler is welcome again in its next life.
+#[test]
+fn garbage_in_a_region_harms_nobody_else() {
+    let mut broken = 0;
+    for seed in 0..300 {
+        let job = small(3);
+        let mut dice = Dice(seed);
+        let mut a = Shm::attach(&job, 0).expect("attach");
+        let mut good = Shm::attach(&job, 1).expect("attach");
+        let mut bad = Shm::attach(&job, 2).expect("attach");
+        let region = bad.job.own_region_for_test(bad.life);
+        for _ in 0..dice.roll() % 40 {
+            send(&mut bad, LinkAddr::Local(0), &[1; 100]);
+            send(&mut bad, LinkAddr::Broadcast, &[2; 90]);
+            if dice.roll().is_multiple_of(3) {
+                receive(&mut a);
+            }
+        }
+        for _ in 0..30 {
+            scribble(
+                &region,
+                &mut dice,
+                a.job.layout.interesting_words_for_test(0),
+            );
+            // Bounded by what the rings hold; each call returns.
+            for _ in 0..20 {
+                let _ = a.recv_burst(16, |_, frame| assert!(frame.len() <= 600));
+                send(&mut a, LinkAddr::Local(2), &[3; 300]);
+            }
+            a.wait(Duration::ZERO).expect("wait");
+        }
+        broken += a.counters().dropped_frames;
+        assert!(send(&mut good, LinkAddr::Local(0), b"still here"));
+        assert!(receive(&mut a).contains(&b"still here".to_vec()), "{seed}");
+        // A mapping holds the lock, too.
+        drop((bad, region));
+        let mut reborn = Shm::attach(&job, 2).expect("attach");
+        assert!(send(&mut reborn, LinkAddr::Local(0), b"reborn"));
+        assert!(receive(&mut a).contains(&b"reborn".to_vec()), "{seed}");
+        assert!(send(&mut a, LinkAddr::Local(2), b"welcome"));
+        assert!(
+            receive(&mut reborn).contains(&b"welcome".to_vec()),
+            "{seed}"
+        );
+    }
+    assert!(broken > 50, "the garbage was noticed {broken} times");
+}
+
+fn scribble(region: &Arc<Map>, dice: &mut Dice, words: Vec<usize>) {
+    for _ in 0..1 + dice.roll() % 4 {
+        let at = words[dice.roll() as usize % words.len()];
+        let word = WriteWord::new(region, at);
+        word.store(
+            dice.garbage(word.load(Ordering::Relaxed)),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// Garbage in the part that all may write costs wake-ups and, for whom the directory denies, frames: never a panic.
+#[test]
+fn garbage_in_the_head_is_survived() {
+    for seed in 0..200 {
+        let job = small(3);
+        let mut dice = Dice(seed);
+        let mut a = Shm::attach(&job, 0).expect("attach");
+        let mut b = Shm::attach(&job, 1).expect("attach");
+        let head = Arc::clone(a.job.head());
+        let words: Vec<usize> = (64..512)
+            .step_by(8)
+            .chain((0..3).map(|node| a.job.layout.bell_at(node)))
+            .collect();
+        for _ in 0..20 {
+            scribble(&head, &mut dice, words.clone());
+            for _ in 0..5 {
+                send(&mut a, LinkAddr::Local(1), b"x");
+                send(&mut b, LinkAddr::Local(0), b"y");
+                let _ = a.recv_burst(16, |_, _| {});
+                let _ = b.recv_burst(16, |_, _| {});
+                a.wait(Duration::ZERO).expect("wait");
+                if a.arm_fd().expect("arm_fd") {
+                    b.flush().expect("flush");
+                }
+            }
+            let _ = Shm::attach(&job, 2);
+        }
+    }
+}
+
+/// The doctor's question is answered, with yes on any machine that runs these tests.
+#[test]
+fn probe_answers() {
+    let probe = probe();
+    assert!(probe.works, "{probe:?}");
+}

@@ -1,1 +1,229 @@
+//! What is UDP's own: sizes, buffers, drops, runs of frames. Delivery is the conformance suite's.
 
+use super::*;
+
+fn any() -> SocketAddr {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+fn bind(config: UdpConfig) -> Udp {
+    Udp::bind(any(), config).expect("bind")
+}
+
+fn ethernet() -> UdpConfig {
+    UdpConfig {
+        frame_bytes: Some(1472),
+        ..UdpConfig::default()
+    }
+}
+
+fn receive(udp: &mut Udp) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut quiet = 0;
+    while quiet < 3 {
+        let more = udp
+            .recv_burst(64, |_, frame| frames.push(frame.to_vec()))
+            .expect("recv_burst");
+        if more == 0 {
+            quiet += 1;
+            udp.wait(Duration::from_millis(10)).expect("wait");
+        } else {
+            quiet = 0;
+        }
+    }
+    frames
+}
+
+/// Frames are cut for the interface: MTU less headers, but no larger than a datagram may be.
+#[test]
+fn frame_size_follows_the_mtu() {
+    let v4 = any();
+    let v6: SocketAddr = "[::1]:0".parse().expect("an address");
+    assert_eq!(frame_bytes_for(1500, v4), 1472);
+    assert_eq!(frame_bytes_for(1500, v6), 1452);
+    assert_eq!(frame_bytes_for(9000, v4), 8972);
+    assert_eq!(frame_bytes_for(65_536, v4), FRAME_BYTES_MAX);
+    assert_eq!(frame_bytes_for(0, v4), FRAME_BYTES_MIN);
+    assert_eq!(
+        bind(UdpConfig::default()).caps().frame_bytes,
+        FRAME_BYTES_MAX
+    );
+}
+
+/// `receive_frames` frames of any size fit the receive buffer without a drop: the figure that credit is given out by.
+#[test]
+fn stated_frames_fit_the_buffer() {
+    for frame_bytes in [
+        512, 1452, 1472, 8972, 15_000, 16_384, 33_000, 65_000, 65_507,
+    ] {
+        let config = UdpConfig {
+            frame_bytes: Some(frame_bytes),
+            buffer_bytes: 1 << 20,
+            offload: false,
+            ..UdpConfig::default()
+        };
+        let (mut a, mut b) = (bind(config), bind(config));
+        let count = b.caps().receive_frames;
+        assert!(count >= 10, "{count} frames of {frame_bytes}");
+        for _ in 0..count {
+            assert!(
+                a.send_with(b.local_addr(), |slot| slot.len())
+                    .expect("send")
+            );
+            a.flush().expect("flush");
+        }
+        assert_eq!(receive(&mut b).len(), count, "{frame_bytes}");
+        assert_eq!(b.counters().dropped_frames, 0);
+    }
+}
+
+/// What the kernel drops for want of room is counted.
+#[test]
+fn kernel_drops_are_counted() {
+    let config = UdpConfig {
+        buffer_bytes: 64 << 10,
+        ..ethernet()
+    };
+    let (mut a, mut b) = (bind(config), bind(config));
+    for _ in 0..1000 {
+        a.send_with(b.local_addr(), |slot| slot.len())
+            .expect("send");
+        a.flush().expect("flush");
+    }
+    let arrived = receive(&mut b).len() as u64;
+    assert!(arrived < 1000);
+    assert_eq!(arrived + b.counters().dropped_frames, 1000);
+}
+
+/// Runs of equal frames, a shorter one at a run's end, and changes of address come apart as they were put in.
+#[test]
+fn runs_are_cut_where_they_were_joined() {
+    let mut a = bind(ethernet());
+    let (mut b, mut c) = (bind(ethernet()), bind(ethernet()));
+    let sizes: [usize; 16] = [
+        100, 100, 100, 60, 60, 1472, 1472, 1, 1, 1, 2, 1000, 999, 999, 999, 999,
+    ];
+    for (number, &bytes) in sizes.iter().enumerate() {
+        let to = if number < 12 { &b } else { &c };
+        a.send_with(to.local_addr(), |slot| {
+            slot[..bytes].fill(number as u8);
+            bytes
+        })
+        .expect("send");
+    }
+    a.flush().expect("flush");
+    let mut frames = receive(&mut b);
+    frames.extend(receive(&mut c));
+    let expected: Vec<_> = sizes
+        .iter()
+        .enumerate()
+        .map(|(number, &bytes)| vec![number as u8; bytes])
+        .collect();
+    assert_eq!(frames, expected);
+    assert_eq!(a.counters().sent_frames, 16);
+}
+
+/// A burst of joined frames is handed over in portions no larger than asked for.
+#[test]
+fn joined_frames_respect_max() {
+    let (mut a, mut b) = (bind(ethernet()), bind(ethernet()));
+    for number in 0..60u8 {
+        a.send_with(b.local_addr(), |slot| {
+            slot[..10].fill(number);
+            10
+        })
+        .expect("send");
+    }
+    a.flush().expect("flush");
+    let mut numbers = Vec::new();
+    for _ in 0..200 {
+        let got = b
+            .recv_burst(7, |_, frame| numbers.push(frame[0]))
+            .expect("recv_burst");
+        assert!(got <= 7);
+        if numbers.len() < 60 {
+            b.wait(Duration::from_millis(20)).expect("wait");
+        }
+    }
+    assert_eq!(numbers, (0..60).collect::<Vec<_>>());
+}
+
+/// A datagram from elsewhere, empty or of the largest size, is no trouble.
+#[test]
+fn foreign_datagrams_are_harmless() {
+    let mut b = bind(ethernet());
+    let foreign = std::net::UdpSocket::bind(any()).expect("bind");
+    let LinkAddr::Inet(to) = b.local_addr() else {
+        panic!("UDP has Inet addresses");
+    };
+    for bytes in [0, 65_507, 3] {
+        foreign.send_to(&vec![9; bytes], to).expect("send");
+    }
+    let lengths: Vec<_> = receive(&mut b).iter().map(Vec::len).collect();
+    assert_eq!(lengths, [65_507, 3]);
+    assert_eq!(b.counters().dropped_frames, 1);
+}
+
+/// A peer that is gone answers by ICMP, which fails nothing.
+#[test]
+fn refusals_fail_nothing() {
+    let (mut a, mut b) = (bind(ethernet()), bind(ethernet()));
+    let gone = bind(ethernet()).local_addr();
+    for _ in 0..20 {
+        a.send_with(gone, |_| 5).expect("send");
+        a.flush().expect("flush");
+        a.recv_burst(8, |_, _| {}).expect("recv_burst");
+    }
+    a.send_with(b.local_addr(), |_| 5).expect("send");
+    a.flush().expect("flush");
+    assert_eq!(receive(&mut b).len(), 1);
+}
+
+/// A socket for both families names its IPv4 peers as such and reaches them.
+#[test]
+fn dual_stack_speaks_ipv4() {
+    let config = ethernet();
+    let Ok(mut both) = Udp::bind("[::]:0".parse().expect("an address"), config) else {
+        eprintln!("no IPv6 here");
+        return;
+    };
+    let mut v4 = bind(config);
+    let LinkAddr::Inet(local) = both.local_addr() else {
+        panic!("UDP has Inet addresses");
+    };
+    let both_addr = LinkAddr::Inet(SocketAddr::from(([127, 0, 0, 1], local.port())));
+    v4.send_with(both_addr, |_| 5).expect("send");
+    v4.flush().expect("flush");
+    both.wait(Duration::from_secs(5)).expect("wait");
+    let mut from = None;
+    both.recv_burst(1, |sender, _| from = Some(sender))
+        .expect("recv_burst");
+    assert_eq!(from, Some(v4.local_addr()));
+    both.send_with(v4.local_addr(), |_| 6).expect("send");
+    both.flush().expect("flush");
+    assert_eq!(receive(&mut v4).len(), 1);
+}
+
+/// Errors say what to do.
+#[test]
+fn bind_errors_help() {
+    let first = bind(ethernet());
+    let LinkAddr::Inet(taken) = first.local_addr() else {
+        panic!("UDP has Inet addresses");
+    };
+    let text = |addr, config| Udp::bind(addr, config).expect_err("impossible").to_string();
+    assert!(text(taken, ethernet()).contains("taken"));
+    assert!(text("192.0.2.1:0".parse().expect("address"), ethernet()).contains("ip addr"));
+    let huge = UdpConfig {
+        frame_bytes: Some(70_000),
+        ..ethernet()
+    };
+    assert!(text(any(), huge).contains("70000"));
+}
+
+/// The doctor's question is answered, with yes on any machine that runs these tests.
+#[test]
+fn probe_answers() {
+    let probe = probe();
+    assert!(probe.works, "{probe:?}");
+}

@@ -1,0 +1,281 @@
+//! Real processes on one shared-memory job, killed at random moments.
+//!
+//! Three nodes chatter: the test itself, a child that lives throughout, and a victim that is killed and started again. All check
+//! every frame they get. The victim dies while it sends, receives, sleeps, attaches, or rings a bell, as chance has it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::{Link, LinkAddr};
+
+const KILLS: u32 = 50;
+/// No survivor goes without frames of the other for this long.
+const PATIENCE: Duration = Duration::from_secs(30);
+const NODES: u16 = 3;
+const VICTIM: u16 = 1;
+const SURVIVOR: u16 = 2;
+const FD_ENV: &str = "TSUMUJI_CRASH_TEST_FD";
+const NODE_ENV: &str = "TSUMUJI_CRASH_TEST_NODE";
+
+/// Kinds of frames.
+const TO_ONE: u8 = 1;
+const TO_ALL: u8 = 2;
+const STOP: u8 = 3;
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_F42D_4C95_7F2D)
+            .wrapping_add(0x1405_7B7E_F767_814F);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Checksum, life, number, kind, then bytes that depend on the number.
+fn compose(slot: &mut [u8], kind: u8, life: u32, number: u32, bytes: usize) {
+    slot[8..12].copy_from_slice(&life.to_le_bytes());
+    slot[12..16].copy_from_slice(&number.to_le_bytes());
+    slot[16] = kind;
+    for (index, byte) in slot[17..bytes].iter_mut().enumerate() {
+        *byte = (index as u32).wrapping_mul(number | 1) as u8;
+    }
+    let sum = checksum(&slot[8..bytes]);
+    slot[..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+struct Chatter {
+    shm: Shm,
+    me: u16,
+    life: u32,
+    dice: Dice,
+    sent: [u32; NODES as usize],
+    broadcast: u32,
+    /// Per sender and kind: its life, and the last number.
+    last: HashMap<(u16, u8), (u32, u32)>,
+    received: [u64; NODES as usize],
+    stopped: bool,
+}
+
+impl Chatter {
+    fn new(shm: Shm, me: u16, seed: u64) -> Self {
+        Self {
+            shm,
+            me,
+            life: std::process::id(),
+            dice: Dice(seed),
+            sent: [0; NODES as usize],
+            broadcast: 0,
+            last: HashMap::new(),
+            received: [0; NODES as usize],
+            stopped: false,
+        }
+    }
+
+    /// Sends some, receives some, sleeps now and then.
+    fn turn(&mut self) {
+        for _ in 0..self.dice.below(6) {
+            let bytes = match self.dice.below(4) {
+                0 => 17 + self.dice.below(3000) as usize,
+                _ => 17 + self.dice.below(60) as usize,
+            };
+            let life = self.life;
+            if self.dice.below(8) == 0 {
+                let number = self.broadcast;
+                self.shm
+                    .send_with(LinkAddr::Broadcast, |slot| {
+                        compose(slot, TO_ALL, life, number, bytes);
+                        bytes
+                    })
+                    .expect("broadcast");
+                self.broadcast += 1;
+                continue;
+            }
+            let to = self.dice.below(NODES.into()) as u16;
+            if to == self.me {
+                continue;
+            }
+            let number = self.sent[usize::from(to)];
+            let taken = self
+                .shm
+                .send_with(LinkAddr::Local(to), |slot| {
+                    compose(slot, TO_ONE, life, number, bytes);
+                    bytes
+                })
+                .expect("send_with");
+            self.sent[usize::from(to)] += u32::from(taken);
+        }
+        if self.dice.below(3) > 0 {
+            self.shm.flush().expect("flush");
+        }
+        self.receive();
+        match self.dice.below(20) {
+            0 => self.shm.wait(Duration::from_micros(300)).expect("wait"),
+            1 => {
+                self.shm.arm_fd().expect("arm_fd");
+            }
+            _ => {}
+        }
+    }
+
+    fn receive(&mut self) {
+        let Self {
+            shm,
+            me,
+            last,
+            received,
+            stopped,
+            ..
+        } = self;
+        shm.recv_burst(32, |from, frame| {
+            let LinkAddr::Local(from) = from else {
+                panic!("a frame from {from}");
+            };
+            let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().expect("4"));
+            let sum = u64::from_le_bytes(frame[..8].try_into().expect("8 bytes"));
+            assert_eq!(sum, checksum(&frame[8..]), "a damaged frame from {from}");
+            let (life, number, kind) = (word(8), word(12), frame[16]);
+            received[usize::from(from)] += 1;
+            match kind {
+                STOP => *stopped = true,
+                TO_ONE | TO_ALL => {
+                    match last.insert((from, kind), (life, number)) {
+                        Some((old_life, old)) if old_life == life => {
+                            let next = old + 1;
+                            // Broadcasts may be overwritten, never repeated; the rest is lossless between the living.
+                            assert!(number == next || kind == TO_ALL && number > next);
+                        }
+                        // We were there before the sender was, so all it sent us is here.
+                        _ if *me == 0 && kind == TO_ONE => assert_eq!(number, 0),
+                        _ => {}
+                    }
+                }
+                other => panic!("a frame of kind {other}"),
+            }
+        })
+        .expect("recv_burst");
+    }
+}
+
+/// Not a test of its own: what the child processes run.
+#[test]
+fn child() {
+    let (Ok(fd), Ok(node)) = (std::env::var(FD_ENV), std::env::var(NODE_ENV)) else {
+        return;
+    };
+    let job = File::options()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{fd}"))
+        .expect("the job's memory");
+    let node: u16 = node.parse().expect("a node");
+    let shm = Shm::attach(&job, node).expect("attach");
+    let seed = u64::from(std::process::id()) * 77;
+    let mut chatter = Chatter::new(shm, node, seed);
+    let begun = Instant::now();
+    while !chatter.stopped {
+        chatter.turn();
+        // An orphan does not run for ever.
+        assert!(begun.elapsed() < PATIENCE * 4, "nobody stopped this child");
+    }
+}
+
+fn start(fd: &impl AsFd, node: u16) -> Child {
+    // Inherited as it is; a copy without close-on-exec.
+    let inherited = rustix::io::dup(fd).expect("dup");
+    Command::new(std::env::current_exe().expect("own path"))
+        .args(["--exact", "child", "--nocapture"])
+        .env(FD_ENV, inherited.as_raw_fd().to_string())
+        .env(NODE_ENV, node.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("spawn")
+}
+
+/// Survivors neither hang nor get a damaged, repeated or missing frame while a peer is killed fifty times; each of its new lives
+/// works; nothing is left behind.
+#[test]
+fn killed_peers_harm_nobody() {
+    if std::env::var(NODE_ENV).is_ok() {
+        return;
+    }
+    let before = shm_entries();
+    let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
+    let mut chatter = Chatter::new(Shm::attach(&job, 0).expect("attach"), 0, 12345);
+    let mut survivor = start(&job, SURVIVOR);
+    let mut lives_heard = 0;
+    for kill in 0..KILLS {
+        let mut victim = start(&job, VICTIM);
+        let (old_victim, old_survivor) = (chatter.received[1], chatter.received[2]);
+        // Most victims die in the middle of talk, some before they say anything.
+        let silent = kill % 10 == 9;
+        let begun = Instant::now();
+        while !silent && chatter.received[1] < old_victim + 5
+            || chatter.received[2] < old_survivor + 5
+        {
+            chatter.turn();
+            assert!(begun.elapsed() < PATIENCE, "no frames in round {kill}");
+        }
+        lives_heard += u32::from(chatter.received[1] > old_victim);
+        let moment = Duration::from_micros(chatter.dice.below(4000));
+        let begun = Instant::now();
+        while begun.elapsed() < moment {
+            chatter.turn();
+        }
+        victim.kill().expect("kill");
+        victim.wait().expect("reap");
+        // Talk goes on beside the dead.
+        let old_survivor = chatter.received[2];
+        let begun = Instant::now();
+        while chatter.received[2] < old_survivor + 20 {
+            chatter.turn();
+            assert!(begun.elapsed() < PATIENCE, "hung after kill {kill}");
+        }
+    }
+    assert!(lives_heard >= KILLS * 8 / 10);
+    assert_eq!(chatter.shm.counters().dropped_frames, 0, "no ring broke");
+    let begun = Instant::now();
+    while survivor.try_wait().expect("wait").is_none() {
+        let life = chatter.life;
+        chatter
+            .shm
+            .send_with(LinkAddr::Local(SURVIVOR), |slot| {
+                compose(slot, STOP, life, 0, 20);
+                20
+            })
+            .expect("send_with");
+        chatter.turn();
+        assert!(begun.elapsed() < PATIENCE, "the survivor hangs");
+    }
+    assert!(
+        survivor.wait().expect("wait").success(),
+        "the survivor failed"
+    );
+    drop((chatter, job));
+    assert_eq!(shm_entries(), before, "left in /dev/shm");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    assert!(!maps.contains("memfd:tsumuji"), "left mapped");
+}
+
+fn shm_entries() -> Vec<std::ffi::OsString> {
+    let mut names: Vec<_> = std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.file_name()))
+        .filter(|name| name.to_string_lossy().contains("tsumuji"))
+        .collect();
+    names.sort();
+    names
+}
