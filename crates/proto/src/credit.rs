@@ -90,8 +90,10 @@ impl MemoryFrames {
         (self.free_bytes + self.reserved_bytes) as u64 >= frames * self.frame_bytes as u64
     }
 
-    fn frames(self, bytes: usize) -> u64 {
-        bytes.div_ceil(self.frame_bytes.max(1)) as u64
+    /// Whole frames of free memory, and whatever finishes the message under way.
+    fn frames(self, free_bytes: usize) -> u64 {
+        let size = self.frame_bytes.max(1);
+        (free_bytes / size + self.reserved_bytes.div_ceil(size)) as u64
     }
 }
 
@@ -287,7 +289,7 @@ impl Credit {
         } else {
             0
         };
-        memory.frames(free + memory.reserved_bytes)
+        memory.frames(free)
     }
 
     fn is_least_served(&self, peer: u16, grant: &Grant) -> bool {
