@@ -37,7 +37,7 @@ const PROGRESS: Duration = Duration::from_millis(50);
 /// Between two questions whether a worker's process still lives.
 const CHECK: Duration = Duration::from_millis(20);
 /// After a worker fell silent: how long its launcher is asked for the cause before the run ends without one.
-const CAUSE: Duration = Duration::from_secs(2);
+const CAUSE: Duration = Duration::from_secs(1);
 /// For the last orders to be acknowledged.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -418,18 +418,20 @@ impl Bench<'_> {
                 why,
             },
             JudgeFault::Missed { worker } => {
+                let worker = name(worker);
                 let began = Instant::now();
                 while began.elapsed() < CAUSE {
                     if let Some(what) = failure() {
                         return SolveError::WorkerEnded(what);
                     }
+                    // Goes on polling, so that the others do not think this node dead, too.
+                    if endpoint.poll(self).is_err() {
+                        break;
+                    }
                     std::thread::sleep(CHECK);
                 }
                 let cause = "nothing is heard from it any more".into();
-                SolveError::WorkerLost {
-                    worker: name(worker),
-                    cause,
-                }
+                SolveError::WorkerLost { worker, cause }
             }
         }
     }

@@ -1,0 +1,375 @@
+//! Judge and workers over real links, each with its own endpoint in its own thread of this process.
+
+use std::net::SocketAddr;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tsumuji_board::Elements;
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_node::any_link::Base;
+use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
+use tsumuji_solve::distributed::{
+    Input, Mode, SolveConfig, SolveError, Solved, WorkerError, run, worker_main,
+};
+use tsumuji_solve::local::Inner;
+use tsumuji_solve::report::Reason;
+use tsumuji_solve::system::{Dense, Generate, Matrix, System};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Over {
+    Shm,
+    Udp,
+}
+
+const BOTH: [Over; 2] = [Over::Shm, Over::Udp];
+
+fn cluster(over: Over, nodes: u16, loss: f64, options: &Options) -> Vec<Endpoint<AnyLink>> {
+    let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
+        Over::Shm => {
+            let job = ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).unwrap();
+            let base = |id| Base::Shm(Shm::attach(&job, id).unwrap());
+            let member = |id| (base(id), Membership::local(NodeId(id), nodes));
+            (0..nodes).map(member).unzip()
+        }
+        Over::Udp => {
+            let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+            let links: Vec<Udp> = (0..nodes)
+                .map(|_| Udp::bind(any, UdpConfig::default()).unwrap())
+                .collect();
+            let addr = |link: &Udp| match link.local_addr() {
+                LinkAddr::Inet(addr) => addr,
+                other => panic!("{other:?}"),
+            };
+            let addrs: Vec<SocketAddr> = links.iter().map(addr).collect();
+            let member = |(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs));
+            (0..nodes).zip(links).map(member).unzip()
+        }
+    };
+    let open = |(id, (base, membership)): (u64, (Base, Membership))| {
+        let impair = ImpairConfig {
+            loss,
+            seed: 31 + id,
+            ..ImpairConfig::default()
+        };
+        let link = AnyLink::open(base, (loss > 0.0).then_some(impair), None).unwrap();
+        Endpoint::new(link, membership, options.clone()).unwrap()
+    };
+    (0..)
+        .zip(bases.into_iter().zip(memberships))
+        .map(open)
+        .collect()
+}
+
+fn serve(mut endpoint: Endpoint<AnyLink>) -> JoinHandle<Result<(), WorkerError>> {
+    thread::spawn(move || worker_main(&mut endpoint))
+}
+
+/// Runs judge and workers to the end; every worker must leave in good order.
+fn solve(over: Over, workers: u16, loss: f64, input: Input<'_>, config: &SolveConfig) -> Solved {
+    let mut nodes = cluster(over, workers + 1, loss, &Options::default()).into_iter();
+    let mut judge = nodes.next().unwrap();
+    let team: Vec<_> = nodes.map(serve).collect();
+    let mut calls = 0;
+    let solved = run(&mut judge, input, config, &mut |_| calls += 1, &mut || None);
+    for worker in team {
+        worker.join().unwrap().unwrap();
+    }
+    solved.unwrap()
+}
+
+/// ‖b − A x‖ / ‖b‖ by the plainest of loops.
+fn true_residual(system: &System, x: &[f64]) -> f64 {
+    let mut squares = 0.0;
+    for row in 0..system.n() {
+        let mut sum = system.rhs[row];
+        system
+            .matrix
+            .for_each_in_row(row, |column, value| sum -= value * x[column]);
+        squares += sum * sum;
+    }
+    squares.sqrt() / system.rhs_norm()
+}
+
+fn check(solved: &Solved, system: &System, workers: usize, what: &str) {
+    let outcome = &solved.outcome;
+    assert!(
+        outcome.converged && outcome.reason == Reason::Converged,
+        "{what}: {outcome:?}"
+    );
+    let exact = true_residual(system, &outcome.x);
+    assert!(exact <= 1.001e-10, "{what}: {exact}");
+    assert!(
+        (outcome.residual - exact).abs() <= 0.01 * exact + 1e-14,
+        "{what}: {exact}, not {}",
+        outcome.residual
+    );
+    assert_eq!(
+        (outcome.laps.len(), solved.workers.len()),
+        (workers, workers),
+        "{what}"
+    );
+    assert!(outcome.laps.iter().all(|laps| *laps > 0), "{what}");
+    assert!(
+        solved.frames_sent() > 0 && solved.bytes_sent() > solved.frames_sent(),
+        "{what}"
+    );
+    assert!(
+        solved
+            .workers
+            .iter()
+            .all(|worker| worker.peak_rss_bytes > 0),
+        "{what}"
+    );
+}
+
+fn config() -> SolveConfig {
+    SolveConfig {
+        max_laps: 200_000,
+        ..SolveConfig::default()
+    }
+}
+
+/// Dense and sparse systems reach a true 1e-10 over both links, in both modes, with and without 20 % of frames lost.
+#[test]
+fn systems_are_solved_over_both_links_under_loss() {
+    for what in ["dense:300", "poisson2d:24", "poisson3d:9"] {
+        let generate: Generate = what.parse().unwrap();
+        let system = generate.system(1).unwrap();
+        for over in BOTH {
+            for loss in [0.0, 0.2] {
+                for mode in [Mode::Async, Mode::Sync] {
+                    let config = SolveConfig { mode, ..config() };
+                    let solved = solve(over, 3, loss, Input::System(&system), &config);
+                    let name = format!("{what} {over:?} {loss} {mode:?}");
+                    check(&solved, &system, 3, &name);
+                    assert_eq!(
+                        solved.frames_lost() > 0,
+                        loss > 0.0 || solved.frames_lost() > 0
+                    );
+                    if loss > 0.0 {
+                        assert!(solved.frames_lost() > 0, "{name}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rows made by the workers themselves are those that would have been sent, and the judge never has them.
+#[test]
+fn workers_make_their_own_rows() {
+    for what in ["dense:200", "poisson3d:8"] {
+        let generate: Generate = what.parse().unwrap();
+        let config = SolveConfig {
+            seed: 5,
+            mode: Mode::Sync,
+            ..config()
+        };
+        let made = solve(Over::Shm, 2, 0.0, Input::Generate(&generate), &config);
+        let system = generate.system(5).unwrap();
+        check(&made, &system, 2, what);
+    }
+}
+
+/// One worker alone, and every row its own worker.
+#[test]
+fn extreme_numbers_of_workers() {
+    let system = "dense:6".parse::<Generate>().unwrap().system(1).unwrap();
+    for workers in [1, 6] {
+        let solved = solve(Over::Shm, workers, 0.0, Input::System(&system), &config());
+        check(&solved, &system, workers.into(), "dense:6");
+    }
+    let mut judge = cluster(Over::Shm, 8, 0.0, &Options::default()).remove(0);
+    let error = run(
+        &mut judge,
+        Input::System(&system),
+        &config(),
+        &mut |_| (),
+        &mut || None,
+    );
+    let error = error.unwrap_err();
+    assert!(matches!(error, SolveError::Partition(_)), "{error}");
+}
+
+/// Frames of one element, of many, sweeps and LU all give the same solution.
+#[test]
+fn settings_do_not_change_the_answer() {
+    let system = "poisson2d:16"
+        .parse::<Generate>()
+        .unwrap()
+        .system(1)
+        .unwrap();
+    for inner in [Inner::Sweep, Inner::Lu] {
+        for elements in [Elements::Fixed(1), Elements::Fixed(100_000)] {
+            let config = SolveConfig {
+                inner,
+                elements,
+                ..config()
+            };
+            let solved = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+            check(&solved, &system, 2, &format!("{inner:?} {elements:?}"));
+        }
+    }
+}
+
+/// Laps run out: the residual is that of the x handed over, and no worker did more.
+#[test]
+fn laps_run_out_with_a_true_residual() {
+    let system = "poisson2d:20"
+        .parse::<Generate>()
+        .unwrap()
+        .system(1)
+        .unwrap();
+    for mode in [Mode::Async, Mode::Sync] {
+        let config = SolveConfig {
+            mode,
+            inner: Inner::Sweep,
+            max_laps: 7,
+            ..config()
+        };
+        let Solved { outcome, .. } = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
+        assert_eq!(outcome.reason, Reason::MaxLaps { limit: 7 });
+        assert!(!outcome.converged && outcome.laps == [7, 7], "{outcome:?}");
+        let exact = true_residual(&system, &outcome.x);
+        assert!(exact > 1e-4 && (outcome.residual - exact).abs() < 1e-9 * exact);
+    }
+}
+
+/// A system for which relaxation diverges ends soon, says so, and in finite numbers.
+#[test]
+fn divergence_is_explained() {
+    let n = 40;
+    let values = (0..n * n)
+        .map(|i| if i % (n + 1) == 0 { 1.0 } else { 0.3 })
+        .collect();
+    let matrix = Matrix::Dense(Dense::new(n, values).unwrap());
+    let system = System::new(matrix, None, "all alike".into()).unwrap();
+    // Over-relaxed, or it would crawl instead.
+    let config = SolveConfig {
+        omega: 1.9,
+        ..config()
+    };
+    let Solved { outcome, .. } = solve(Over::Shm, 3, 0.0, Input::System(&system), &config);
+    assert!(
+        matches!(outcome.reason, Reason::Diverged { .. }),
+        "{outcome:?}"
+    );
+    assert!(outcome.residual.is_finite() && outcome.residual > 1.0);
+    assert!(outcome.reason.to_string().contains("diverged"));
+}
+
+/// A worker that cannot relax as asked ends the run by name, with its reason.
+#[test]
+fn impossible_lu_is_reported_by_name() {
+    let values = vec![1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0];
+    let matrix = Matrix::Dense(Dense::new(3, values).unwrap());
+    let system = System::new(matrix, None, "singular block".into()).unwrap();
+    let mut nodes = cluster(Over::Shm, 2, 0.0, &Options::default()).into_iter();
+    let mut judge = nodes.next().unwrap();
+    let worker = serve(nodes.next().unwrap());
+    let config = SolveConfig {
+        inner: Inner::Lu,
+        ..config()
+    };
+    let error = run(
+        &mut judge,
+        Input::System(&system),
+        &config,
+        &mut |_| (),
+        &mut || None,
+    );
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("node 1 gave up: --inner lu is not possible"),
+        "{error}"
+    );
+    assert!(worker.join().unwrap().is_err());
+}
+
+/// An endpoint that says hello, takes its first messages, and then is gone: with a word (dropped) or without.
+fn deserter(mut endpoint: Endpoint<AnyLink>, silent: bool) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let _ = endpoint
+            .recv(Duration::from_secs(20))
+            .unwrap()
+            .expect("the setup");
+        if silent {
+            std::mem::forget(endpoint);
+        }
+    })
+}
+
+/// A worker that dies ends the whole run by name, and lets the other workers go.
+#[test]
+fn a_lost_worker_ends_the_run_by_name() {
+    let system = "dense:400".parse::<Generate>().unwrap().system(1).unwrap();
+    let options = Options {
+        keep_alive: Duration::from_millis(100),
+        dead_after: Duration::from_millis(600),
+        ..Options::default()
+    };
+    for (over, silent) in [(Over::Shm, false), (Over::Udp, false), (Over::Udp, true)] {
+        let mut nodes = cluster(over, 4, 0.0, &options).into_iter();
+        let mut judge = nodes.next().unwrap();
+        let loyal = [serve(nodes.next().unwrap()), serve(nodes.next().unwrap())];
+        let lost = deserter(nodes.next().unwrap(), silent);
+        let error = run(
+            &mut judge,
+            Input::System(&system),
+            &config(),
+            &mut |_| (),
+            &mut || None,
+        );
+        let error = error.unwrap_err();
+        assert!(
+            matches!(&error, SolveError::WorkerLost { worker, .. } if worker == "node 3"),
+            "{over:?} {silent}: {error}"
+        );
+        lost.join().unwrap();
+        for worker in loyal {
+            let why = worker.join().unwrap().unwrap_err().to_string();
+            assert!(why.contains("node 3 was lost"), "{why}");
+        }
+    }
+}
+
+/// What a launcher knows of a dead process is the error, whatever else is noticed.
+#[test]
+fn the_launchers_word_is_the_error() {
+    let system = "dense:50".parse::<Generate>().unwrap().system(1).unwrap();
+    let mut nodes = cluster(Over::Shm, 2, 0.0, &Options::default()).into_iter();
+    let mut judge = nodes.next().unwrap();
+    let lost = deserter(nodes.next().unwrap(), false);
+    let mut said = false;
+    let failure = &mut || {
+        let first = !std::mem::replace(&mut said, true);
+        (!first).then(|| "worker 1 was killed by signal 9".to_owned())
+    };
+    let error = run(
+        &mut judge,
+        Input::System(&system),
+        &config(),
+        &mut |_| (),
+        failure,
+    );
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "worker 1 was killed by signal 9"
+    );
+    lost.join().unwrap();
+}
+
+/// Workers whose judge goes away end by themselves.
+#[test]
+fn workers_end_when_their_judge_is_lost() {
+    let mut nodes = cluster(Over::Shm, 3, 0.0, &Options::default()).into_iter();
+    let mut judge = nodes.next().unwrap();
+    let team: Vec<_> = nodes.map(serve).collect();
+    assert!(judge.wait_up(Duration::from_secs(20)).unwrap().is_empty());
+    drop(judge);
+    for worker in team {
+        let error = worker.join().unwrap().unwrap_err();
+        assert!(matches!(error, WorkerError::JudgeLost), "{error}");
+    }
+}
