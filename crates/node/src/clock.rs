@@ -52,8 +52,14 @@ mod tests {
         let least = after.elapsed().as_nanos() as u64;
         let ours = clock.now().as_nanos();
         let most = before.elapsed().as_nanos() as u64;
-        assert!(ours >= least - least / 20, "{ours} ns, at least {least} ns passed");
-        assert!(ours <= most + most / 20, "{ours} ns, at most {most} ns passed");
+        assert!(
+            ours >= least - least / 20,
+            "{ours} ns, at least {least} ns passed"
+        );
+        assert!(
+            ours <= most + most / 20,
+            "{ours} ns, at most {most} ns passed"
+        );
     }
 
     /// Conversions saturate instead of wrapping.

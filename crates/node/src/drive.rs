@@ -16,6 +16,7 @@ use tsumuji_proto::{
 };
 
 use crate::clock::{Clock, from_std, to_std};
+use crate::error::SendError;
 use crate::idle::{Idle, Step};
 use crate::table::Table;
 
@@ -198,20 +199,22 @@ impl<L: Link> Drive<L> {
     }
 
     /// Queues a message and sends at once what the peer's window allows.
+    #[inline]
     pub(crate) fn submit(
         &mut self,
         to: NodeId,
         lane: tsumuji_proto::Lane,
         payload: Payload<'_>,
         notify: bool,
-    ) -> Result<SendId, SubmitFailure> {
+    ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
-        let id = self
-            .engine
-            .submit(self.now, to, lane, payload, notify)
-            .map_err(SubmitFailure::Engine)?;
-        self.transmit().map_err(SubmitFailure::Link)?;
-        Ok(id)
+        match self.engine.submit(self.now, to, lane, payload, notify) {
+            Ok(id) => match self.transmit() {
+                Ok(_) => Ok(id),
+                Err(error) => Err(SendError::Link(error)),
+            },
+            Err(refusal) => Err(refused(refusal)),
+        }
     }
 
     /// The program is done with a message that an intake had kept. Peers learn of it in the next turn.
@@ -364,11 +367,15 @@ fn fan_out<L: Link>(link: &mut L, table: &Table, frame: &[u8]) -> Result<usize, 
     Ok(missed)
 }
 
-/// Why `Drive::submit` failed.
-#[derive(Debug)]
-pub(crate) enum SubmitFailure {
-    Engine(SubmitError),
-    Link(LinkError),
+#[cold]
+fn refused(refusal: SubmitError) -> SendError {
+    match refusal {
+        SubmitError::TooLarge { size, limit, peer } => SendError::TooLarge { size, limit, peer },
+        SubmitError::QueueFull { peer } => SendError::WouldBlock { peer },
+        SubmitError::PeerDead { peer } => SendError::PeerDead { peer },
+        SubmitError::UnknownPeer { peer } => SendError::UnknownPeer { peer },
+        other => SendError::Refused(other),
+    }
 }
 
 /// The engine's sink: passes on, and counts what was consumed at once.

@@ -11,12 +11,11 @@ use std::time::Duration;
 use tsumuji_link::{Link, LinkCounters};
 use tsumuji_proto::{
     Body, Config, Delivery, Destination, Engine, Event, Flow, Lane, NodeId, Payload, SendId, Share,
-    SubmitError,
 };
 
 use crate::bootstrap::rendezvous::random_u64;
 use crate::clock::{Clock, from_std};
-use crate::drive::{Drive, Intake, SubmitFailure};
+use crate::drive::{Drive, Intake};
 use crate::error::{EndpointError, OpenError, RecvError, SendError};
 use crate::handler::Handler;
 use crate::idle::Idle;
@@ -209,13 +208,15 @@ impl<L: Link> Endpoint<L> {
         message: Vec<u8>,
     ) -> Result<(), SendError> {
         self.wait_writable(to, message.len(), FOREVER)?; // before the message is given away
-        self.submit(to, lane, Payload::Owned(message), false)
+        self.drive
+            .submit(to, lane, Payload::Owned(message), false)
             .map(drop)
     }
 
     /// Sends a copy of `message`, or says [`SendError::WouldBlock`].
     pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
-        self.submit(to, lane, Payload::Copied(message), false)
+        self.drive
+            .submit(to, lane, Payload::Copied(message), false)
             .map(drop)
     }
 
@@ -507,18 +508,6 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn submit(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        payload: Payload<'_>,
-        notify: bool,
-    ) -> Result<SendId, SendError> {
-        self.drive
-            .submit(to, lane, payload, notify)
-            .map_err(SendError::from)
-    }
-
     #[inline]
     fn send_copied(
         &mut self,
@@ -528,7 +517,10 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         loop {
-            match self.submit(to, lane, Payload::Copied(message), notify) {
+            match self
+                .drive
+                .submit(to, lane, Payload::Copied(message), notify)
+            {
                 Err(SendError::WouldBlock { .. }) if self.queue_length(to) == 0 => {
                     return Err(SendError::NoMemory {
                         bytes: message.len(),
@@ -634,20 +626,5 @@ impl Intake for Kept<'_> {
     fn event(&mut self, event: &Event) {
         self.peers.note(event);
         self.inbox.event(event);
-    }
-}
-
-impl From<SubmitFailure> for SendError {
-    fn from(failure: SubmitFailure) -> Self {
-        match failure {
-            SubmitFailure::Link(error) => Self::Link(error),
-            SubmitFailure::Engine(SubmitError::TooLarge { size, limit, peer }) => {
-                Self::TooLarge { size, limit, peer }
-            }
-            SubmitFailure::Engine(SubmitError::QueueFull { peer }) => Self::WouldBlock { peer },
-            SubmitFailure::Engine(SubmitError::PeerDead { peer }) => Self::PeerDead { peer },
-            SubmitFailure::Engine(SubmitError::UnknownPeer { peer }) => Self::UnknownPeer { peer },
-            SubmitFailure::Engine(other) => Self::Refused(other),
-        }
     }
 }
