@@ -261,7 +261,8 @@ impl Credit {
             (self.pool.saturating_sub(unscheduled) / senders).max(allowance)
         };
         grant.window = window;
-        let affordable = if memory.suffices(window) {
+        let everyone = window * (self.active.len() as u64).max(1);
+        let affordable = if memory.suffices(everyone) {
             window
         } else {
             self.hungry = true;

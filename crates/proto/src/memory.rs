@@ -1,7 +1,7 @@
 //! The program's budget: what arrived messages may take until the program is done with them.
 //!
 //! Invariant: `reserved` (messages arriving or waiting for their turn) plus `held` (delivered, not yet released) stays
-//! within the budget; beside it there is at most one message that does not fit, `exceeding`.
+//! within the budget and one message; beside that there is at most one message more, `exceeding`.
 
 /// Charged per message beside its bytes, so that empty messages are not free.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
@@ -38,15 +38,16 @@ impl Memory {
             .saturating_sub(self.held_bytes)
     }
 
-    /// Is there room for a message of `bytes`? `head`: an ordered lane waits for just this one, so that refusing it for
-    /// ever would stop the lane: it may exceed the budget once the program holds nothing and nobody else exceeds it.
+    /// Is there room for a message of `bytes`? As long as anything is free, it may be more than is free: else a message
+    /// larger than the budget would never come, and credit for the last free frames would be refused again and again.
+    /// `head`: an ordered lane waits for just this one; it is admitted once the program holds nothing and nobody exceeds.
     #[inline]
     pub(crate) fn admits(&self, bytes: usize, head: bool) -> bool {
-        bytes <= self.limit_bytes && (charge(bytes) <= self.free_bytes() || self.may_exceed(head))
+        bytes <= self.limit_bytes && (self.free_bytes() > 0 || self.may_exceed(head))
     }
 
     fn may_exceed(&self, head: bool) -> bool {
-        self.exceeding_bytes == 0 && self.held_bytes == 0 && (head || self.reserved_bytes == 0)
+        head && self.exceeding_bytes == 0 && self.held_bytes == 0
     }
 
     /// Sets memory aside for a message that arrives in parts or waits for its turn.
@@ -54,7 +55,7 @@ impl Memory {
         if !self.admits(bytes, head) {
             return false;
         }
-        if charge(bytes) <= self.free_bytes() {
+        if self.free_bytes() > 0 {
             self.reserved_bytes += charge(bytes);
         } else {
             self.exceeding_bytes = charge(bytes);
@@ -93,18 +94,22 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// The budget is kept, and one message larger than it is admitted alone.
+    /// One message may go beyond the budget; then nothing, but what an ordered lane waits for.
     #[test]
-    fn one_large_message_is_admitted_alone() {
+    fn budget_and_one_message() {
         let mut memory = Memory::new(1000, 5000);
-        assert!(memory.reserve(4000, false));
-        assert!(!memory.reserve(4000, true), "one exceeds already");
-        memory.deliver_reserved(4000);
-        assert!(!memory.reserve(10, true), "held by the program");
-        memory.release(4000);
+        assert!(memory.reserve(800, false));
+        assert!(memory.reserve(4000, false), "something is free");
+        assert!(!memory.reserve(10, false));
+        assert!(memory.reserve(10, true), "a lane waits for it");
+        assert!(!memory.reserve(10, true), "one exceeds already");
+        memory.deliver_reserved(10);
+        assert!(!memory.reserve(20, true), "held by the program");
+        memory.release(10);
+        assert!(memory.reserve(20, true));
+        memory.abandon(20);
+        memory.abandon(4000);
         assert!(memory.reserve(10, false));
-        assert!(!memory.reserve(4000, false));
-        assert!(memory.reserve(4000, true), "a lane waits for it");
         assert!(!memory.reserve(5001, true), "over the limit");
     }
 }
