@@ -1,2 +1,143 @@
-//! The tsumuji program.
-fn main() {}
+//! The `tsumuji` program: reads the command line and hands over to one file per command.
+//!
+//! Exit codes: 0 success; 1 it did not converge, or a check failed; 2 usage or bad input (`launch`: see there). With `--json`
+//! one object goes to standard output, also when a command fails; everything else goes to standard error.
+
+mod bench;
+mod doctor;
+mod interrupt;
+mod launch;
+mod output;
+mod solve;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// User-level message passing for iterative computing on commodity PCs and plain Ethernet.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tsumuji",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Solve(Box<solve::Args>),
+    Launch(launch::Args),
+    Bench(bench::Args),
+    Doctor(doctor::Args),
+    #[command(hide = true)]
+    Worker(worker::Args),
+    #[command(hide = true)]
+    BenchServe(bench::ServeArgs),
+}
+
+/// How a command ended, when it did not fail for bad input.
+type Outcome = anyhow::Result<ExitCode>;
+
+/// It did what was asked.
+const DONE: ExitCode = ExitCode::SUCCESS;
+/// It ran, but did not reach what was asked.
+const NOT_REACHED: u8 = 1;
+/// Usage, bad input, or something outside that does not work.
+const BAD_INPUT: u8 = 2;
+
+fn main() -> ExitCode {
+    let wants_json = std::env::args_os().any(|argument| argument == "--json");
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error)
+            if error.use_stderr()
+                && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            return fail(&one_line(&error.to_string()), wants_json);
+        }
+        Err(error) => error.exit(), // help and version
+    };
+    let outcome = match cli.command {
+        Command::Solve(args) => solve::run(*args),
+        Command::Launch(args) => launch::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Worker(args) => worker::run(args),
+        Command::BenchServe(args) => bench::serve(args),
+    };
+    outcome.unwrap_or_else(|error| fail(&format!("{error:#}"), wants_json))
+}
+
+/// Says what is wrong, in one line.
+fn fail(message: &str, wants_json: bool) -> ExitCode {
+    eprintln!("tsumuji: {message}");
+    if wants_json {
+        output::print_json(&serde_json::json!({ "error": message }));
+    }
+    ExitCode::from(BAD_INPUT)
+}
+
+/// The command line parser's complaint without its decorations: what is wrong and what is accepted.
+fn one_line(complaint: &str) -> String {
+    let lines = complaint.lines().map(str::trim);
+    let lines = lines.take_while(|line| {
+        !line.starts_with("Usage:") && !line.starts_with("For more information")
+    });
+    let text = lines
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// The parser's own checks of names, conflicts and defaults.
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Every command that users see has an example in its help.
+    #[test]
+    fn help_has_examples() {
+        fn check(command: &clap::Command) {
+            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+                if sub.has_subcommands() {
+                    check(sub);
+                } else {
+                    let help = sub
+                        .get_after_help()
+                        .map(ToString::to_string)
+                        .unwrap_or_default();
+                    assert!(
+                        help.contains("Example") && help.contains("tsumuji "),
+                        "{} has no example",
+                        sub.get_name()
+                    );
+                }
+            }
+        }
+        check(&Cli::command());
+    }
+
+    /// Decorations go, the accepted values stay.
+    #[test]
+    fn complaints_become_one_line() {
+        let complaint = "error: invalid value 'x' for '--mode <MODE>'\n  [possible values: async, sync]\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            one_line(complaint),
+            "invalid value 'x' for '--mode <MODE>'; [possible values: async, sync]"
+        );
+    }
+}

@@ -1,0 +1,28 @@
+//! Ctrl-C and TERM: the first asks the command to end in good order, the second ends the program at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// Becomes true when the user wants to stop.
+#[derive(Debug, Clone)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Listens from now on.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // Registered first, so that it sees the flag as the signal before left it.
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))?;
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        }
+        Ok(Self(flag))
+    }
+
+    /// Whether the user wants to stop.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

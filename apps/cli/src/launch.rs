@@ -1,0 +1,136 @@
+//! `tsumuji launch`: runs a user's own program several times, each with an endpoint reachable by the environment.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::json;
+use std::os::unix::process::ExitStatusExt;
+use tsumuji_node::{LaunchSpec, Launcher, LinkSpec, Progress, WorkerExit, WorkerFailure};
+
+use crate::interrupt::Interrupt;
+use crate::{BAD_INPUT, DONE, Outcome, output};
+
+/// Processes that are left when one has failed, or the user wants to stop, get this long to end by themselves.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often the user's wish to stop is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Run a program N times, each with an endpoint (`endpoint_from_env`) to all the others.
+///
+/// Ends when all have ended, or as soon as one fails: the others are then ended, too, and the exit code is that of the first to
+/// fail (128 + signal if it was killed, 2 if it could not be started).
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  tsumuji launch -n 4 --link shm -- target/release/examples/ring"
+)]
+pub(crate) struct Args {
+    /// How many processes
+    #[arg(short = 'n', long = "nodes", value_name = "N")]
+    nodes: usize,
+    /// How they reach each other: shm, udp or udp:ADDRESS:PORT
+    #[arg(long, value_name = "LINK", default_value = "shm")]
+    link: LinkSpec,
+    /// Fraction of received frames to drop on purpose, 0 to 1
+    #[arg(long, value_name = "P", value_parser = crate::solve::fraction)]
+    loss: Option<f64>,
+    /// Seed of random choices
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Print one JSON object in the end (the programs' own output then goes to standard error)
+    #[arg(long)]
+    json: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM ARGS")]
+    command: Vec<OsString>,
+}
+
+/// Exit code of a shell: its own, or 128 + signal.
+fn code_of(exit: &WorkerExit) -> i32 {
+    exit.status
+        .code()
+        .unwrap_or_else(|| 128 + exit.status.signal().unwrap_or(0))
+}
+
+fn code_of_failure(failure: &WorkerFailure) -> u8 {
+    match failure {
+        WorkerFailure::Ended { exit, .. } => u8::try_from(code_of(exit)).unwrap_or(1).max(1),
+        WorkerFailure::CouldNotStart { .. } => BAD_INPUT,
+        _ => crate::NOT_REACHED,
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Outcome {
+    let interrupt = Interrupt::listen()?;
+    let stdout = if args.json {
+        Some(divert_stdout()?)
+    } else {
+        None
+    };
+    let mut spec = LaunchSpec::new(args.nodes, args.command);
+    spec.link = args.link;
+    spec.name_prefix = "node".to_owned();
+    spec.env.extend(args.loss.map(|loss| {
+        (
+            tsumuji_node::bootstrap::ENV_LOSS.into(),
+            loss.to_string().into(),
+        )
+    }));
+    spec.env.extend(args.seed.map(|seed| {
+        (
+            tsumuji_node::bootstrap::ENV_SEED.into(),
+            seed.to_string().into(),
+        )
+    }));
+
+    let (failure, exits) = match Launcher::start(spec) {
+        Ok(mut launcher) => {
+            let failure = loop {
+                match launcher.wait(LOOK) {
+                    Progress::Failed(failure) => break Some(failure),
+                    Progress::Finished => break None,
+                    Progress::Running if interrupt.is_set() => break None,
+                    Progress::Running => {}
+                }
+            };
+            launcher.shutdown(GRACE);
+            (failure, launcher.exits())
+        }
+        Err(tsumuji_node::LaunchError::Worker(failure)) => (Some(failure), Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(failure) = &failure {
+        eprintln!("tsumuji: {failure}");
+    } else if interrupt.is_set() {
+        eprintln!("tsumuji: interrupted; all processes were ended");
+    }
+    if let Some(stdout) = stdout {
+        rustix::stdio::dup2_stdout(&stdout).context("standard output")?;
+        let exits: Vec<_> = exits
+            .iter()
+            .map(|exit| json!({ "node": exit.node.0, "name": exit.name, "pid": exit.pid, "code": exit.status.code(), "signal": exit.status.signal() }))
+            .collect();
+        output::print_json(&json!({
+            "nodes": args.nodes,
+            "link": args.link.to_string(),
+            "ok": failure.is_none() && !interrupt.is_set(),
+            "failure": failure.as_ref().map(ToString::to_string),
+            "exits": exits,
+        }));
+    }
+    Ok(match failure {
+        Some(failure) => ExitCode::from(code_of_failure(&failure)),
+        None if interrupt.is_set() => ExitCode::from(crate::NOT_REACHED),
+        None => DONE,
+    })
+}
+
+/// Lets what the programs print go to standard error; returns the real standard output.
+fn divert_stdout() -> anyhow::Result<rustix::fd::OwnedFd> {
+    let stdout =
+        rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3).context("standard output")?;
+    rustix::stdio::dup2_stdout(std::io::stderr()).context("standard output")?;
+    Ok(stdout)
+}

@@ -1,0 +1,172 @@
+//! Where results go: one JSON object, or a file that is either whole or not there.
+
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// Prints the one object of `--json`. A reader that has gone away is no failure of ours.
+pub(crate) fn print_json(value: &serde_json::Value) {
+    let mut out = std::io::stdout().lock();
+    let _ = serde_json::to_writer_pretty(&mut out, value);
+    let _ = out.write_all(b"\n");
+    let _ = out.flush();
+}
+
+/// Refuses a place where no file can be made, without touching what is there now. Devices and pipes are taken as they are.
+pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    let is_stream = std::fs::metadata(path)
+        .is_ok_and(|found| found.file_type().is_char_device() || found.file_type().is_fifo());
+    if is_stream {
+        Ok(())
+    } else {
+        PendingFile::create(path).map(drop)
+    }
+}
+
+/// A file that appears under its name only when it is complete; until then it is a temporary file beside it.
+#[derive(Debug)]
+pub(crate) struct PendingFile {
+    path: PathBuf,
+    temporary: tempfile::NamedTempFile,
+}
+
+impl PendingFile {
+    /// Makes sure that `path` can be written later, without touching what is there now.
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
+        if path.is_dir() {
+            bail!(
+                "{}: is a directory; --output takes the name of a file",
+                path.display()
+            );
+        }
+        let folder = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let temporary = tempfile::Builder::new()
+            .prefix(".tsumuji-")
+            .tempfile_in(folder)
+            .map_err(|error| match error.kind() {
+                ErrorKind::NotFound => anyhow::anyhow!(
+                    "{}: the folder {} does not exist",
+                    path.display(),
+                    folder.display()
+                ),
+                _ => anyhow::anyhow!("{}: cannot write there: {}", path.display(), plain(&error)),
+            })?;
+        Ok(Self {
+            path: path.to_owned(),
+            temporary,
+        })
+    }
+
+    /// Writes the content and gives it its name.
+    pub(crate) fn finish(
+        mut self,
+        write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let failed = |error: std::io::Error| {
+            anyhow::anyhow!(
+                "{}: cannot write: {}; nothing was left behind",
+                self.path.display(),
+                plain(&error)
+            )
+        };
+        let mut buffered = std::io::BufWriter::new(self.temporary.as_file_mut());
+        write(&mut buffered).map_err(failed)?;
+        buffered.flush().map_err(failed)?;
+        drop(buffered);
+        self.temporary.as_file().sync_all().map_err(failed)?;
+        // Temporary files are private; a result gets what any new file would get.
+        let mode = rustix::process::umask(rustix::fs::Mode::empty());
+        rustix::process::umask(mode);
+        let wanted = rustix::fs::Mode::from_raw_mode(0o666) - mode;
+        let _ = rustix::fs::fchmod(self.temporary.as_file(), wanted);
+        self.temporary
+            .persist(&self.path)
+            .map_err(|error| error.error)
+            .with_context(|| format!("{}: cannot rename", self.path.display()))?;
+        Ok(())
+    }
+}
+
+/// An error of the operating system without its number.
+pub(crate) fn plain(error: &std::io::Error) -> String {
+    let text = innermost(error);
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_owned(),
+        None => text,
+    }
+}
+
+/// `tempfile` wraps errors with the temporary name, which says nothing to a user.
+fn innermost(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => std::io::Error::from_raw_os_error(code).to_string(),
+        None => match error.get_ref().and_then(|inner| inner.source()) {
+            Some(source) => source.to_string(),
+            None => error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+
+    /// A finished file replaces the old one whole and leaves nothing beside it.
+    #[test]
+    fn finished_file_replaces() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        std::fs::write(&path, "old").unwrap();
+        let pending = PendingFile::create(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+        pending.finish(|out| out.write_all(b"new")).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(names(folder.path()), ["x.npy"]);
+    }
+
+    /// A failed or forgotten file leaves the folder as it was.
+    #[test]
+    fn failed_file_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        let error = PendingFile::create(&path)
+            .unwrap()
+            .finish(|_| Err(std::io::Error::from_raw_os_error(28)))
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("No space left on device; nothing"),
+            "{error}"
+        );
+        drop(PendingFile::create(&path).unwrap());
+        assert!(names(folder.path()).is_empty());
+    }
+
+    /// What cannot become a file is refused up front, by the name the user gave.
+    #[test]
+    fn impossible_places_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = PendingFile::create(&folder.path().join("no/x.npy"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("no/x.npy") && error.contains("does not exist"),
+            "{error}"
+        );
+        let error = PendingFile::create(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("is a directory"), "{error}");
+    }
+}

@@ -1,0 +1,314 @@
+//! `tsumuji solve`: reads or makes a system, relaxes it the way that was asked for, reports, and writes the solution.
+//!
+//! The process itself is the judge (node 0); workers are this same program, started as `tsumuji worker`. Everything that can be
+//! refused is refused before a worker is started; the output file is opened up front and named only when it is whole.
+
+mod distributed;
+pub(crate) use distributed::join;
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{bail, ensure};
+use tsumuji_board::Elements;
+use tsumuji_node::LinkSpec;
+use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
+use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
+use tsumuji_solve::report;
+use tsumuji_solve::system::formats::{read_system, write_vector};
+use tsumuji_solve::system::{Generate, System};
+
+use crate::{DONE, NOT_REACHED, Outcome, output};
+use show::{Bar, Run, Traffic};
+
+/// Solve A x = b by relaxation with several processes.
+///
+/// The residual that is reported is computed from A, b and x, never taken from the iteration. Without --rhs, b = A·1. Exit code
+/// 1 if the tolerance was not reached, for whatever reason (which is named), a lost worker included.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tsumuji solve A.mtx --rhs b.mtx --output x.npy --workers 4
+  tsumuji solve --generate poisson2d:200 --link udp --loss 0.2
+  tsumuji solve A.npy --mode sync --omega 1.2 --json
+
+Several hosts: the same command on each, with --hosts cluster.toml and --id 0 (the judge), 1, 2 …; the cluster file:
+  [[node]]
+  id = 0
+  host = \"pc1\"
+  addr = \"udp:10.0.0.1:7000\"")]
+pub(crate) struct Args {
+    /// The matrix: Matrix Market (.mtx, .mtx.gz), NumPy (.npy) or Harwell-Boeing (.rua, .rsa)
+    #[arg(value_name = "MATRIX")]
+    matrix: Option<PathBuf>,
+    /// Make a system instead: dense:N, poisson2d:K, poisson3d:K or circuit:N
+    #[arg(long, value_name = "SPEC", conflicts_with_all = ["matrix", "rhs"])]
+    generate: Option<Generate>,
+    /// The right-hand side (.mtx or .npy); default: A times ones
+    #[arg(long, value_name = "FILE")]
+    rhs: Option<PathBuf>,
+    /// Write the solution to this file (.npy or .mtx)
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Processes (or threads) that relax; default: one a core, at most one a row
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// How they reach each other: shm, udp or udp:ADDRESS:PORT
+    #[arg(long, value_name = "LINK", default_value = "shm")]
+    link: LinkSpec,
+    /// async: nobody waits; sync: everyone waits for everyone each lap; threads and single: without messages, to compare
+    #[arg(long, value_name = "MODE", default_value = "async")]
+    mode: ModeName,
+    /// Elements in one frame
+    #[arg(long, value_name = "E|auto", default_value = "auto")]
+    elements: Elements,
+    /// What a lap does within a worker's rows: sweep, lu (solve the block at once) or auto
+    #[arg(long, value_name = "INNER", default_value = "auto")]
+    inner: Inner,
+    /// Relaxation factor, between 0 and 2
+    #[arg(long, value_name = "W", default_value_t = 1.0)]
+    omega: f64,
+    /// Relative residual |b - A x| / |b| to reach
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 1e-10,
+        allow_hyphen_values = true
+    )]
+    tol: f64,
+    /// Give up after this many laps of the slowest worker
+    #[arg(long, value_name = "L", default_value_t = 100_000)]
+    max_laps: u64,
+    /// Drop this fraction of received frames on purpose, 0 to 1
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = fraction)]
+    loss: f64,
+    /// Of everything random: generated systems, the choice of dropped frames
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Cluster file (several hosts)
+    #[arg(long, value_name = "FILE", requires = "id")]
+    hosts: Option<PathBuf>,
+    /// Which node of the cluster file this process is
+    #[arg(long, value_name = "I", requires = "hosts")]
+    id: Option<u16>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ModeName {
+    Async,
+    Sync,
+    Threads,
+    Single,
+}
+
+impl ModeName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Async => "async",
+            Self::Sync => "sync",
+            Self::Threads => "threads",
+            Self::Single => "single",
+        }
+    }
+
+    fn uses_messages(self) -> bool {
+        matches!(self, Self::Async | Self::Sync)
+    }
+}
+
+/// A number from 0 to below 1.
+pub(crate) fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
+        _ => Err("accepted are fractions from 0 to below 1, for example 0.2".to_owned()),
+    }
+}
+
+/// What is to be solved: here, or made by each worker for itself.
+enum Source {
+    System(System),
+    Recipe(Generate),
+}
+
+impl Source {
+    fn rows(&self) -> usize {
+        match self {
+            Self::System(system) => system.n(),
+            Self::Recipe(what) => what.n(),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::System(system) => system.name.clone(),
+            Self::Recipe(what) => what.to_string(),
+        }
+    }
+
+    fn input(&self) -> Input<'_> {
+        match self {
+            Self::System(system) => Input::System(system),
+            Self::Recipe(what) => Input::Generate(what),
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Outcome {
+    if let (Some(hosts), Some(id)) = (&args.hosts, args.id)
+        && id > 0
+    {
+        return crate::worker::serve_host(hosts, id, args.loss, args.seed);
+    }
+    check(&args)?;
+    let limits = Limits::new(args.tol, args.max_laps)?;
+    let relaxation = Relaxation::new(args.inner, args.omega)?;
+
+    let began = Instant::now();
+    let (source, notes) = load(&args)?;
+    let load_seconds = began.elapsed().as_secs_f64();
+    let workers = workers(&args, source.rows())?;
+    let mut run = Run {
+        system: source.name(),
+        rows: source.rows(),
+        mode: args.mode.name().to_owned(),
+        link: args.mode.uses_messages().then(|| args.link.to_string()),
+        workers,
+        ..Run::default()
+    };
+    eprintln!(
+        "{}: {} rows, {} by {workers}, tolerance {:e}",
+        run.system, run.rows, run.mode, args.tol
+    );
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+
+    let mut bar = Bar::new(args.tol);
+    let mut progress = |progress: report::Progress| bar.update(&progress);
+    let (mut outcome, traffic) = match (args.mode, source) {
+        (ModeName::Single, Source::System(system)) => (
+            single::solve(system, relaxation, limits, progress)?,
+            Traffic::of_this_process(),
+        ),
+        (ModeName::Threads, Source::System(system)) => (
+            threads::solve(system, workers, relaxation, limits, progress)?,
+            Traffic::of_this_process(),
+        ),
+        (_, source) => {
+            let config = SolveConfig {
+                mode: if args.mode == ModeName::Sync {
+                    Mode::Sync
+                } else {
+                    Mode::Async
+                },
+                elements: args.elements,
+                inner: args.inner,
+                omega: args.omega,
+                tol: args.tol,
+                max_laps: args.max_laps,
+                seed: args.seed,
+            };
+            distributed::solve(
+                &args,
+                workers,
+                source.input(),
+                &config,
+                &mut progress,
+                &mut run,
+            )?
+        }
+    };
+    bar.finish();
+    outcome.seconds.load = load_seconds;
+
+    if !outcome.reason.is_converged() {
+        eprintln!("tsumuji: {}", outcome.reason);
+    }
+    if let (Some(path), false) = (&args.output, outcome.x.is_empty()) {
+        write_vector(path, &outcome.x)?;
+    }
+    if args.json {
+        output::print_json(&show::json_of(&run, &outcome, &traffic)?);
+    } else {
+        print!("{}", show::table(&run, &outcome, &traffic));
+    }
+    Ok(if outcome.converged {
+        DONE
+    } else {
+        ExitCode::from(NOT_REACHED)
+    })
+}
+
+/// What can be refused without looking at the system.
+fn check(args: &Args) -> anyhow::Result<()> {
+    if args.matrix.is_none() && args.generate.is_none() {
+        bail!(
+            "nothing to solve: give a matrix file, or --generate dense:N, poisson2d:K, poisson3d:K or circuit:N"
+        );
+    }
+    if let Some(path) = &args.output {
+        let ending = path
+            .extension()
+            .and_then(|ending| ending.to_str())
+            .unwrap_or("");
+        ensure!(
+            ["npy", "mtx"]
+                .iter()
+                .any(|known| ending.eq_ignore_ascii_case(known)),
+            "{}: solutions are written as .npy or .mtx; give a name that ends so",
+            path.display()
+        );
+        output::check_writable(path)?;
+    }
+    if args.hosts.is_some() {
+        ensure!(
+            args.mode.uses_messages(),
+            "--mode {} runs on one host; with --hosts use async or sync",
+            args.mode.name()
+        );
+        ensure!(
+            args.workers.is_none(),
+            "--workers and --hosts exclude each other: the cluster file says who takes part"
+        );
+    }
+    Ok(())
+}
+
+fn load(args: &Args) -> anyhow::Result<(Source, Vec<String>)> {
+    match (&args.matrix, &args.generate) {
+        (Some(path), _) => {
+            let (system, notes) = read_system(path, args.rhs.as_deref())?;
+            Ok((Source::System(system), notes))
+        }
+        (None, Some(what)) if args.mode.uses_messages() => {
+            what.check_memory()?;
+            Ok((Source::Recipe(*what), Vec::new()))
+        }
+        (None, Some(what)) => Ok((Source::System(what.system(args.seed)?), Vec::new())),
+        (None, None) => unreachable!("refused by `check`"),
+    }
+}
+
+/// How many take part: what was asked for, or one a core.
+fn workers(args: &Args, rows: usize) -> anyhow::Result<usize> {
+    if let Some(hosts) = &args.hosts {
+        return distributed::workers_of(hosts);
+    }
+    let workers = match (args.mode, args.workers) {
+        (ModeName::Single, None | Some(1)) => 1,
+        (ModeName::Single, Some(workers)) => bail!("--mode single has one worker, not {workers}"),
+        (_, Some(0)) => bail!("0 workers solve nothing; use at least 1"),
+        (_, Some(workers)) => workers,
+        (_, None) => std::thread::available_parallelism()
+            .map_or(1, std::num::NonZero::get)
+            .min(rows),
+    };
+    ensure!(
+        workers <= rows,
+        "{workers} workers for {rows} rows: use at most {rows} workers, each must own a row"
+    );
+    Ok(workers)
+}

@@ -1,0 +1,288 @@
+//! What a run looks like: a bar while it iterates, a table for people, one object for scripts.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+use tsumuji_solve::report::{Outcome, Progress};
+
+/// Steps of the bar.
+const STEPS: u64 = 1000;
+/// Redraws a second.
+const REDRAWS: u8 = 10;
+
+/// A progress bar on standard error, where that is a terminal. It advances with the exponent of the residual.
+#[derive(Debug)]
+pub(super) struct Bar {
+    bar: ProgressBar,
+    tolerance: f64,
+    first: Option<f64>,
+}
+
+impl Bar {
+    pub(super) fn new(tolerance: f64) -> Self {
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr_with_hz(REDRAWS)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(STEPS), target);
+        let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:40} {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style);
+        Self {
+            bar,
+            tolerance,
+            first: None,
+        }
+    }
+
+    /// Shows where the run is.
+    pub(super) fn update(&mut self, progress: &Progress) {
+        let residual = progress.residual_estimate;
+        if residual.is_finite() && residual > 0.0 {
+            let first = *self.first.get_or_insert(residual);
+            self.bar
+                .set_position(position(first, residual, self.tolerance));
+        }
+        self.bar.set_message(format!(
+            "residual ~{residual:.1e} of {:.0e}, laps {}",
+            self.tolerance,
+            range(progress.laps_min, progress.laps_max)
+        ));
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// How far the exponent has come from `first` to `tolerance`, in steps.
+fn position(first: f64, residual: f64, tolerance: f64) -> u64 {
+    let whole = (first / tolerance).ln();
+    let part = (first / residual).ln();
+    if whole <= 0.0 {
+        STEPS
+    } else {
+        (part / whole * STEPS as f64).clamp(0.0, STEPS as f64) as u64
+    }
+}
+
+fn range(min: u64, max: u64) -> String {
+    if min == max {
+        min.to_string()
+    } else {
+        format!("{min}-{max}")
+    }
+}
+
+/// What the workers moved and used.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Traffic {
+    /// Frames handed to the link, all processes together.
+    pub(super) frames_sent: u64,
+    /// Frames that were lost, dropped on purpose or overwritten.
+    pub(super) frames_lost: u64,
+    /// Bytes handed to the link.
+    pub(super) bytes_sent: u64,
+    /// Most memory each worker ever had.
+    pub(super) peak_rss_bytes: Vec<u64>,
+}
+
+impl Traffic {
+    /// Of a run without messages: one process did it all.
+    pub(super) fn of_this_process() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let kib = status.lines().find_map(|line| {
+            line.strip_prefix("VmHWM:")?
+                .trim()
+                .strip_suffix("kB")?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        });
+        Self {
+            peak_rss_bytes: vec![kib.unwrap_or(0) * 1024],
+            ..Self::default()
+        }
+    }
+}
+
+/// What was asked for, as the report names it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Run {
+    pub(super) system: String,
+    pub(super) rows: usize,
+    pub(super) mode: String,
+    /// None for modes that use no link.
+    pub(super) link: Option<String>,
+    pub(super) workers: usize,
+    /// What was to be expected of the convergence, in one sentence.
+    pub(super) outlook: Option<String>,
+}
+
+/// The one object of `--json`.
+pub(super) fn json_of(run: &Run, outcome: &Outcome, traffic: &Traffic) -> anyhow::Result<Value> {
+    let mut value = serde_json::to_value(outcome)?;
+    let more = json!({
+        "explanation": outcome.reason.to_string(),
+        "workers": run.workers,
+        "link": run.link,
+        "mode": run.mode,
+        "system": run.system,
+        "rows": run.rows,
+        "outlook": run.outlook,
+        "frames_sent": traffic.frames_sent,
+        "frames_lost": traffic.frames_lost,
+        "bytes_sent": traffic.bytes_sent,
+        "peak_rss_bytes": traffic.peak_rss_bytes,
+    });
+    if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
+        value.extend(more);
+    }
+    Ok(value)
+}
+
+/// The table for people.
+pub(super) fn table(run: &Run, outcome: &Outcome, traffic: &Traffic) -> String {
+    let seconds = |seconds: f64| format!("{:.3?}", Duration::from_secs_f64(seconds.max(0.0)));
+    let workers = format!(
+        "{} worker{}",
+        run.workers,
+        if run.workers == 1 { "" } else { "s" }
+    );
+    let where_to = run
+        .link
+        .as_ref()
+        .map_or_else(String::new, |link| format!(" over {link}"));
+    let (fewest, most) = (
+        outcome.laps.iter().min().copied().unwrap_or(0),
+        outcome.laps.iter().max().copied().unwrap_or(0),
+    );
+    let mut rows = vec![
+        ("result", outcome.reason.to_string()),
+        (
+            "residual",
+            format!("{:.3e}  (|b - A x| / |b|, from the data)", outcome.residual),
+        ),
+        (
+            "laps",
+            format!(
+                "{} by {workers}{where_to}, {}; verified {} times",
+                range(fewest, most),
+                run.mode,
+                outcome.verifications
+            ),
+        ),
+        (
+            "time",
+            format!(
+                "load {}, distribute {}, iterate {}, verify {}",
+                seconds(outcome.seconds.load),
+                seconds(outcome.seconds.distribute),
+                seconds(outcome.seconds.iterate),
+                seconds(outcome.seconds.verify)
+            ),
+        ),
+    ];
+    if run.link.is_some() {
+        let megabytes = traffic.bytes_sent as f64 / 1e6;
+        rows.push((
+            "traffic",
+            format!(
+                "{} frames, {megabytes:.1} MB, {} frames lost",
+                traffic.frames_sent, traffic.frames_lost
+            ),
+        ));
+    }
+    if let Some(most) = traffic.peak_rss_bytes.iter().max() {
+        rows.push((
+            "memory",
+            format!("at most {:.1} MB a worker", *most as f64 / 1e6),
+        ));
+    }
+    rows.extend(outcome.notes.iter().map(|note| ("note", note.clone())));
+    rows.iter()
+        .map(|(name, text)| format!("{name:<10}{text}\n"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tsumuji_solve::report::{Reason, Seconds};
+
+    /// The bar advances with the exponent, and stays within its ends.
+    #[test]
+    fn bar_follows_the_exponent() {
+        assert_eq!(position(1.0, 1.0, 1e-10), 0);
+        assert_eq!(position(1.0, 1e-5, 1e-10), 500);
+        assert_eq!(position(1.0, 1e-12, 1e-10), STEPS);
+        assert_eq!(position(1.0, 10.0, 1e-10), 0);
+        assert_eq!(position(1e-11, 1e-11, 1e-10), STEPS);
+    }
+
+    /// The promised fields are there beside those of the outcome, and the table names what people look for.
+    #[test]
+    fn reports_are_complete() {
+        let run = Run {
+            system: "A.mtx".into(),
+            rows: 3,
+            mode: "async".into(),
+            link: Some("shm".into()),
+            workers: 2,
+            outlook: Some("assured".into()),
+        };
+        let outcome = Outcome {
+            converged: true,
+            reason: Reason::Converged,
+            residual: 3e-11,
+            laps: vec![18, 20],
+            verifications: 1,
+            seconds: Seconds {
+                load: 0.1,
+                distribute: 0.2,
+                iterate: 0.3,
+                verify: 0.01,
+            },
+            notes: vec!["something to know".into()],
+            x: vec![1.0; 3],
+        };
+        let traffic = Traffic {
+            frames_sent: 10,
+            frames_lost: 1,
+            bytes_sent: 4000,
+            peak_rss_bytes: vec![5_000_000, 6_000_000],
+        };
+        let value = json_of(&run, &outcome, &traffic).unwrap();
+        for field in [
+            "converged",
+            "reason",
+            "residual",
+            "laps",
+            "verifications",
+            "seconds",
+            "workers",
+            "link",
+            "frames_sent",
+            "frames_lost",
+            "bytes_sent",
+            "peak_rss_bytes",
+        ] {
+            assert!(!value[field].is_null(), "{field} is missing");
+        }
+        let text = table(&run, &outcome, &traffic);
+        for word in [
+            "3.000e-11",
+            "18-20 by 2 workers over shm",
+            "iterate 300.000ms",
+            "1 frames lost",
+            "6.0 MB",
+            "something to know",
+        ] {
+            assert!(text.contains(word), "{word} is missing in\n{text}");
+        }
+    }
+}

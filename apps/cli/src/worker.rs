@@ -1,0 +1,59 @@
+//! `tsumuji worker`: what `tsumuji solve` starts, once for each worker. Not for people.
+//!
+//! Everything it needs comes by messages. What goes wrong is told to the launcher, which names it to the user.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tsumuji_node::{Endpoint, Link, Options, endpoint_from_env, report_error};
+use tsumuji_solve::distributed::{WorkerError, WorkerFault, worker_main};
+
+use crate::{DONE, NOT_REACHED, Outcome, solve};
+
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Serve one `tsumuji solve` of this host.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+/// Runs a launched worker.
+pub(crate) fn run(_: Args) -> Outcome {
+    let endpoint = match endpoint_from_env(Options::default()) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            report_error(&error);
+            return Err(error.into());
+        }
+    };
+    match serve(endpoint) {
+        Ok(()) => Ok(DONE),
+        Err(error) => {
+            // The judge says what there is to say; a second voice would only repeat it.
+            report_error(&error);
+            Ok(ExitCode::from(NOT_REACHED))
+        }
+    }
+}
+
+/// Runs a worker that was started by hand, as node `id` of the cluster file.
+pub(crate) fn serve_host(hosts: &Path, id: u16, loss: f64, seed: u64) -> Outcome {
+    match serve(solve::join(hosts, id, loss, seed)?) {
+        Ok(()) => Ok(DONE),
+        Err(error) => {
+            eprintln!("tsumuji: {error}");
+            let code = if matches!(error, WorkerError::Fault(WorkerFault::Aborted { .. })) {
+                NOT_REACHED
+            } else {
+                crate::BAD_INPUT
+            };
+            Ok(ExitCode::from(code))
+        }
+    }
+}
+
+fn serve<L: Link>(mut endpoint: Endpoint<L>) -> Result<(), WorkerError> {
+    let result = worker_main(&mut endpoint);
+    endpoint.close(FAREWELL);
+    result
+}

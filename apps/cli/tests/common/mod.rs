@@ -1,0 +1,237 @@
+//! What the end-to-end tests share: running the real program, small matrix files, and a look at what is left behind.
+
+#![allow(dead_code)] // each test file uses its own part
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program under test, not yet started.
+pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tsumuji"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Waits for the end of a started program; kills it and fails the test when it hangs.
+pub fn finish(mut child: Child) -> Output {
+    let mut stdout = child.stdout.take();
+    let mut stderr = child.stderr.take();
+    let out = std::thread::spawn(move || read_all(stdout.as_mut()));
+    let err = std::thread::spawn(move || read_all(stderr.as_mut()));
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!(
+                "the program hangs; it said: {}",
+                String::from_utf8_lossy(&err.join().unwrap())
+            );
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    Output {
+        status,
+        stdout: out.join().unwrap(),
+        stderr: err.join().unwrap(),
+    }
+}
+
+fn read_all(source: Option<&mut impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(source) = source {
+        source.read_to_end(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// Starts the program with both outputs captured.
+pub fn start<S: AsRef<OsStr>>(args: &[S]) -> Child {
+    command(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Runs the program to its end.
+pub fn tsumuji<S: AsRef<OsStr>>(args: &[S]) -> Output {
+    finish(start(args))
+}
+
+/// Runs the program with `--json`: exit code, and the one object on its standard output.
+pub fn json(args: &[&str]) -> (i32, Value) {
+    let output = tsumuji(&[args, &["--json"]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let value = serde_json::from_str(&text).unwrap_or_else(|error| {
+        panic!(
+            "{args:?}: standard output is not one JSON object ({error}): {text:?}; it said {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    });
+    (output.status.code().unwrap_or(-1), value)
+}
+
+/// Writes a file into a folder and returns its path as text.
+pub fn file(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, content).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A NumPy file of 64-bit floats.
+pub fn npy(shape: &str, values: &[f64]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}");
+    while !(10 + header.len() + 1).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    values
+        .iter()
+        .for_each(|value| bytes.extend(value.to_le_bytes()));
+    bytes
+}
+
+/// The values of a NumPy file of 64-bit floats.
+pub fn read_npy(path: &Path) -> Vec<f64> {
+    let bytes = std::fs::read(path).unwrap();
+    assert_eq!(&bytes[..6], b"\x93NUMPY");
+    let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    bytes[10 + header..]
+        .chunks_exact(8)
+        .map(|chunk| f64::from_le_bytes(chunk.try_into().unwrap()))
+        .collect()
+}
+
+/// The values of a Matrix Market vector (array format).
+pub fn read_mtx_vector(path: &Path) -> Vec<f64> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut lines = text.lines().filter(|line| !line.starts_with('%'));
+    let sizes = lines.next().unwrap();
+    let values: Vec<f64> = lines.map(|line| line.trim().parse().unwrap()).collect();
+    assert_eq!(
+        sizes.split_whitespace().next().unwrap(),
+        values.len().to_string()
+    );
+    values
+}
+
+/// A tridiagonal Matrix Market matrix: 4 on the diagonal, −1 beside it.
+pub fn tridiagonal(n: usize) -> String {
+    let mut lines = Vec::new();
+    for row in 1..=n {
+        lines.push(format!("{row} {row} 4.0"));
+        if row > 1 {
+            lines.push(format!("{row} {} -1.0", row - 1));
+        }
+        if row < n {
+            lines.push(format!("{row} {} -1.0", row + 1));
+        }
+    }
+    format!(
+        "%%MatrixMarket matrix coordinate real general\n{n} {n} {}\n{}\n",
+        lines.len(),
+        lines.join("\n")
+    )
+}
+
+/// Largest absolute difference of two vectors of one length.
+pub fn distance(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f64::max)
+}
+
+/// Process ids whose parent is `pid`.
+pub fn children_of(pid: u32) -> Vec<u32> {
+    let parent_of = |entry: &Path| -> Option<u32> {
+        let stat = std::fs::read_to_string(entry.join("stat")).ok()?;
+        // The name in parentheses may hold anything: fields are counted from behind it.
+        let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        (state != "Z").then_some(parent)
+    };
+    let entries = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| Some(entry.ok()?.path()));
+    entries
+        .filter_map(|path| Some((path.file_name()?.to_str()?.parse::<u32>().ok()?, path)))
+        .filter(|(_, path)| parent_of(path) == Some(pid))
+        .map(|(child, _)| child)
+        .collect()
+}
+
+/// Waits until `pid` has `count` children.
+pub fn wait_for_children(pid: u32, count: usize) -> Vec<u32> {
+    let start = Instant::now();
+    loop {
+        let children = children_of(pid);
+        if children.len() >= count {
+            return children;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "only {} of {count} processes were started",
+            children.len()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Fails the test if any of the processes still runs, or if something of ours lies in /dev/shm.
+pub fn assert_nothing_left(pids: &[u32]) {
+    for &pid in pids {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert!(
+            !String::from_utf8_lossy(&command).contains("tsumuji"),
+            "process {pid} still runs"
+        );
+    }
+    for entry in std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert!(!name.contains("tsumuji"), "/dev/shm/{name} was left behind");
+    }
+}
+
+/// Debian's Python, if it has SciPy. Where `TSUMUJI_REQUIRE=scipy` is set (as `make test` does) it must.
+pub fn scipy() -> Option<PathBuf> {
+    let python = std::env::var_os("TSUMUJI_PYTHON")
+        .map_or_else(|| PathBuf::from("/usr/bin/python3"), PathBuf::from);
+    let works = Command::new(&python)
+        .args(["-c", "import scipy.sparse.linalg"])
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    assert!(
+        works || std::env::var("TSUMUJI_REQUIRE").is_err(),
+        "{} has no SciPy: apt-get install python3-scipy",
+        python.display()
+    );
+    works.then_some(python)
+}
+
+/// Says in the test's output that something could not be checked here.
+pub fn skipped(name: &str, reason: &str) {
+    println!("SKIPPED {name}: {reason}");
+}

@@ -1,0 +1,162 @@
+//! Runs that fail in the middle: killed workers, Ctrl-C, a full disk. A named failure, soon, and nothing left behind.
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{assert_nothing_left, finish, skipped, start, wait_for_children};
+
+/// Crawls for far longer than any test waits: only an interruption ends it.
+fn endless(link: &str) -> Vec<String> {
+    let args = [
+        "solve",
+        "--generate",
+        "poisson2d:200",
+        "--inner",
+        "sweep",
+        "--tol",
+        "1e-13",
+        "--max-laps",
+        "100000000",
+        "--workers",
+        "3",
+        "--json",
+        "--link",
+        link,
+    ];
+    args.map(str::to_owned).to_vec()
+}
+
+fn signal(name: &str, pid: u32) {
+    assert!(
+        Command::new("kill")
+            .args([name, &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+/// A worker killed in the middle ends the run soon, by name, with exit code 1, and takes nothing and nobody with it.
+#[test]
+fn killed_worker_is_named() {
+    for link in ["shm", "udp"] {
+        let child = start(&endless(link));
+        let judge = child.id();
+        let workers = wait_for_children(judge, 3);
+        std::thread::sleep(Duration::from_millis(700)); // well into the iteration; any moment is a fair one
+        signal("-KILL", workers[1]);
+        let output = finish(child);
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{complaint}");
+        assert!(
+            complaint.contains("worker")
+                && complaint.contains(&workers[1].to_string())
+                && complaint.contains("SIGKILL"),
+            "{complaint}"
+        );
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(run["reason"], "worker_lost", "{run}");
+        assert_nothing_left(&workers);
+    }
+}
+
+/// A worker that stops answering without dying is noticed as well.
+#[test]
+fn killed_early_or_late() {
+    for delay_ms in [0, 30] {
+        let child = start(&endless("shm"));
+        let workers = wait_for_children(child.id(), 1);
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        signal("-KILL", workers[0]);
+        let output = finish(child);
+        let code = output.status.code();
+        assert!(
+            code == Some(1) || code == Some(2),
+            "{code:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_nothing_left(&workers);
+    }
+}
+
+/// Ctrl-C ends the run in good order: the reason is reported and no process is left.
+#[test]
+fn interrupt_ends_in_good_order() {
+    for (name, link) in [("-INT", "shm"), ("-TERM", "udp")] {
+        let child = start(&endless(link));
+        let workers = wait_for_children(child.id(), 3);
+        std::thread::sleep(Duration::from_millis(500));
+        signal(name, child.id());
+        let output = finish(child);
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(run["reason"], "interrupted", "{run}");
+        assert_nothing_left(&workers);
+    }
+}
+
+/// When the judge itself is killed its workers go, too.
+#[test]
+fn killed_judge_takes_its_workers_along() {
+    let child = start(&endless("shm"));
+    let workers = wait_for_children(child.id(), 3);
+    std::thread::sleep(Duration::from_millis(300));
+    signal("-KILL", child.id());
+    finish(child);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_nothing_left(&workers);
+}
+
+/// A disk that fills up while the solution is written: one line, exit code 2, and no half a file.
+#[test]
+fn full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = |args: &[&str]| {
+        Command::new("mount")
+            .args(args)
+            .arg(folder.path())
+            .stderr(std::process::Stdio::null())
+            .status()
+    };
+    if !mount(&["-t", "tmpfs", "-o", "size=64k", "none"]).is_ok_and(|status| status.success()) {
+        return skipped("full_disk", "may not mount a small file system (not root)");
+    }
+    let output = folder.path().join("x.npy");
+    // 80 x 80 unknowns are 51,200 bytes, which fit beside nothing.
+    std::fs::write(folder.path().join("filler"), vec![0; 24 << 10]).unwrap();
+    let run = common::tsumuji(&[
+        "solve",
+        "--generate",
+        "poisson2d:80",
+        "--tol",
+        "1e-2",
+        "--workers",
+        "2",
+        "--output",
+        output.to_str().unwrap(),
+    ]);
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    let unmounted = Command::new("umount")
+        .arg(folder.path())
+        .status()
+        .unwrap()
+        .success();
+    let complaint = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(unmounted);
+    assert_eq!(run.status.code(), Some(2), "{complaint}");
+    assert!(
+        complaint.contains("x.npy") && complaint.contains("full"),
+        "{complaint}"
+    );
+    assert_eq!(left, ["filler"], "something was left behind");
+}
