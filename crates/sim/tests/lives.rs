@@ -171,7 +171,7 @@ fn quick_restarts_with_late_frames() {
 /// Copies of frames that come up to 50 ms late, after the lives that sent them: none brings a former life back.
 #[test]
 fn stale_copies_revive_nobody() {
-    for seed in Seed::several(5_350, 10) {
+    for seed in Seed::several(5_350, 20) {
         let mut net = Net::new(seed)
             .duplicate_percent(50)
             .reorder_percent(30, 1_000..50_000);

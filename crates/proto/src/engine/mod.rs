@@ -105,7 +105,8 @@ impl Engine {
         }
         if self.peers[index].is_none() && peer != self.shared.config.me {
             self.shared.credit.add_peer();
-            self.peers[index] = Some(Box::new(Peer::new(peer, now)));
+            let incarnation = self.shared.config.incarnation;
+            self.peers[index] = Some(Box::new(Peer::new(peer, now, incarnation)));
             self.enqueue(peer, now);
         }
     }

@@ -38,10 +38,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(id: NodeId, now: Instant) -> Self {
+    pub(crate) fn new(id: NodeId, now: Instant, incarnation: u32) -> Self {
         Self {
             id,
-            session: Session::new(now),
+            session: Session::new(now, incarnation),
             send: Send::new(),
             receive: Receive::new(),
             queued: false,

@@ -52,7 +52,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(now: Instant) -> Self {
+    /// `incarnation`: of this process. Its nonces begin elsewhere in each life, so that a late welcome to a hello of an
+    /// earlier life of ours is no answer either.
+    pub(crate) fn new(now: Instant, incarnation: u32) -> Self {
+        let nonce = mix(u64::from(incarnation)) as u32;
         Self {
             phase: Phase::Connecting,
             remote: None,
@@ -66,8 +69,8 @@ impl Session {
             hello_at: None,
             connecting_since: now,
             retry: RETRY_FIRST,
-            nonce: 0,
-            nonce_floor: 0,
+            nonce,
+            nonce_floor: nonce,
             last_reset: None,
         }
     }
