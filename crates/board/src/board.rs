@@ -93,6 +93,9 @@ struct Owner {
     former: [u32; FORMER_LIVES],
 }
 
+/// Picks the counter of a reason.
+type Counter = fn(&mut Drops) -> &mut u64;
+
 /// What readers on other threads see.
 #[derive(Debug)]
 struct Cells {
@@ -248,10 +251,7 @@ impl Board {
     }
 
     /// Everything about a share but its stamps: its lap and elements, or the counter of the reason for refusing it.
-    fn examine(
-        &mut self,
-        share: &Share<'_>,
-    ) -> Result<(Lap, Range<usize>), fn(&mut Drops) -> &mut u64> {
+    fn examine(&mut self, share: &Share<'_>) -> Result<(Lap, Range<usize>), Counter> {
         let (elements, rest) = share.payload.as_chunks::<8>();
         let Some(lap) = Lap::new(share.lap) else {
             return Err(|drops| &mut drops.malformed);

@@ -16,6 +16,11 @@ const SHRINK_PERCENT: u64 = EXCHANGE_PERCENT / 4;
 const WINDOW_NS: u64 = 2_000_000;
 /// Where the automatic setting begins.
 const START: usize = 8;
+/// A time this many times the usual one is an interruption (the core was given to someone else) and is taken for that much
+/// only: how often a machine is interrupted says nothing about what frames cost.
+const USUAL_TIMES: u64 = 4;
+/// Weight of a new time in the usual one, as a divisor.
+const USUAL_WEIGHT: u64 = 16;
 
 /// Elements in one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +67,8 @@ pub struct ElementsTuner {
     compute_ns: u64,
     exchange_ns: u64,
     refused: u64,
+    usual_compute_ns: u64,
+    usual_exchange_ns: u64,
 }
 
 impl Default for ElementsTuner {
@@ -85,6 +92,8 @@ impl ElementsTuner {
             compute_ns: 0,
             exchange_ns: 0,
             refused: 0,
+            usual_compute_ns: 0,
+            usual_exchange_ns: 0,
         }
     }
 
@@ -98,13 +107,13 @@ impl ElementsTuner {
         self.capacity
     }
 
-    /// Time just spent on computing and on exchanging, and frames for which the link had no slot.
+    /// Time just spent on computing some rows and on exchanging for them, and frames for which the link had no slot.
     pub fn record(&mut self, compute_ns: u64, exchange_ns: u64, refused: u64) {
         if self.setting != Elements::Auto {
             return;
         }
-        self.compute_ns += compute_ns;
-        self.exchange_ns += exchange_ns;
+        self.compute_ns += usual(&mut self.usual_compute_ns, compute_ns);
+        self.exchange_ns += usual(&mut self.usual_exchange_ns, exchange_ns);
         self.refused += refused;
         if self.compute_ns + self.exchange_ns < WINDOW_NS {
             return;
@@ -116,6 +125,17 @@ impl ElementsTuner {
         }
         (self.compute_ns, self.exchange_ns, self.refused) = (0, 0, 0);
     }
+}
+
+/// `sample`, or less if it is far from `usual`, which follows.
+fn usual(usual: &mut u64, sample: u64) -> u64 {
+    if *usual == 0 {
+        *usual = sample;
+    }
+    let taken = sample.min(usual.saturating_mul(USUAL_TIMES));
+    // Rounded up, so that it can rise from small numbers.
+    *usual = (*usual * (USUAL_WEIGHT - 1) + taken).div_ceil(USUAL_WEIGHT);
+    taken
 }
 
 #[cfg(test)]
@@ -138,6 +158,17 @@ mod tests {
         assert_eq!(settle(10, 500, 180, 0), 180);
         let between = settle(500, 500, 180, 0);
         assert!((16..=64).contains(&between), "{between}");
+    }
+
+    /// Now and then the core is gone for a while: frames stay as small as they would be without that.
+    #[test]
+    fn interruptions_do_not_make_frames_larger() {
+        let mut tuner = ElementsTuner::new(Elements::Auto, 4000);
+        for step in 0..200_000u64 {
+            let gone = if step % 50 == 0 { 3_000_000 } else { 0 };
+            tuner.record(20_000 * tuner.current() as u64, 300 + gone, 0);
+        }
+        assert!(tuner.current() <= 2, "{}", tuner.current());
     }
 
     /// A link without free slots gets fewer, larger frames.

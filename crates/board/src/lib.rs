@@ -4,9 +4,10 @@
 //! reader uses whatever has arrived. A convergent iteration is only delayed by an update that is lost or late, so
 //! updates travel best effort. What the board promises: an older value never replaces a newer one, whatever the network
 //! does (`board`); a lost update is healed by the next one or by [`Board::repair`] (`publish`); how far behind a copy is
-//! can be asked.
+//! can be asked, and waited for ([`wait_fresh`]).
 //!
-//! Called by `solve`. Owns no endpoint: frames leave through a [`Carrier`], arrive through [`Board::apply`].
+//! Called by `solve`. Owns no endpoint: frames leave through a [`Carrier`] (an endpoint is one), arrive through
+//! [`Board::apply`].
 //!
 //! ```
 //! use tsumuji_board::{Board, Lap};
@@ -24,10 +25,12 @@
 
 mod board;
 mod elements;
+mod fresh;
 mod lap;
 mod publish;
 
 pub use board::{Board, BoardError, Drops, FORMER_LIVES, Reader};
 pub use elements::{EXCHANGE_PERCENT, Elements, ElementsError, ElementsTuner};
+pub use fresh::{Feeding, wait_fresh};
 pub use lap::Lap;
 pub use publish::{Carrier, Published};

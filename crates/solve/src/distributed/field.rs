@@ -34,6 +34,11 @@ const QUIET_LAPS_LU: u32 = 1;
 /// An estimate this many times ‖b‖ makes a worker stop by itself, so that numbers stay finite until the judge asks.
 const OVERFLOW_GUARD: f64 = 1e12;
 
+/// The automatic setting sends at least this many frames a lap, unless they were smaller than the small frame: beyond that
+/// laps are lost to staleness, and nothing worth having is saved.
+const FRAMES_PER_LAP: usize = 16;
+const SMALL_FRAME: usize = 64;
+
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stepped {
@@ -51,6 +56,8 @@ pub(super) struct Field {
     walk: Walk,
     /// Stamp of what is published now.
     lap: Lap,
+    me: usize,
+    workers: usize,
     alone: bool,
     /// Rows of one step at least, whatever the frames hold.
     least_rows: usize,
@@ -62,6 +69,8 @@ pub(super) struct Field {
     reports: u32,
     reported_ns: u64,
     repaired_ns: u64,
+    /// Spent on receiving since the last step.
+    received_ns: u64,
     pub(super) shares_taken: u64,
     /// Frames for which the link had no slot.
     pub(super) refused: u64,
@@ -74,6 +83,13 @@ impl Field {
             std::iter::once(0..0).chain((0..setup.workers()).map(|worker| setup.rows_of(worker)));
         let mut board =
             Board::new(BOARD_PORT, node(me), owned.collect()).expect("bounds rise and start at 0");
+        let capacity_bytes = match setup.config.elements {
+            Elements::Fixed(_) => capacity_bytes,
+            Elements::Auto => {
+                let elements = (board.own().len() / FRAMES_PER_LAP).max(SMALL_FRAME);
+                capacity_bytes.min(elements * size_of::<f64>())
+            }
+        };
         board.set_elements(setup.config.elements, capacity_bytes);
         // Dense rows are read side by side. The automatic setting does not go below that either: frames of fewer
         // elements would all leave at the same moment.
@@ -89,6 +105,8 @@ impl Field {
             sweeper,
             board,
             lap: Lap::FIRST,
+            me,
+            workers: setup.workers(),
             alone: setup.workers() == 1,
             least_rows,
             rhs_sq: 0.0,
@@ -98,6 +116,7 @@ impl Field {
             reports: 0,
             reported_ns: 0,
             repaired_ns: 0,
+            received_ns: 0,
             shares_taken: 0,
             refused: 0,
         }
@@ -199,16 +218,19 @@ impl Field {
         }
         self.mind(outlet, computed, reached.estimate)?;
         let done = outlet.now_ns();
+        let received_ns = std::mem::take(&mut self.received_ns);
         self.refused += published.refused;
-        self.board
-            .tuner()
-            .record(computed - began, done - computed, published.refused);
+        self.board.tuner().record(
+            computed - began,
+            done - computed + received_ns,
+            published.refused,
+        );
         Ok(Stepped::Rows(reached.lap))
     }
 
     /// Time spent on receiving, for the automatic setting of elements.
     pub(super) fn exchanged(&mut self, spent_ns: u64) {
-        self.board.tuner().record(0, spent_ns, 0);
+        self.received_ns += spent_ns;
     }
 
     /// One step of a lap that nobody else sees: whether the lap is done.
@@ -238,23 +260,35 @@ impl Field {
         }
     }
 
-    /// Nothing more to do in this epoch: all laps done, or numbers out of hand.
+    /// Nothing more to do in this epoch: all laps done by everyone, or numbers out of hand.
     fn is_done(&self) -> bool {
-        let limit =
-            OVERFLOW_GUARD * OVERFLOW_GUARD * if self.rhs_sq > 0.0 { self.rhs_sq } else { 1.0 };
+        let rhs_sq = if self.rhs_sq > 0.0 { self.rhs_sq } else { 1.0 };
+        let limit = OVERFLOW_GUARD * OVERFLOW_GUARD * rhs_sq;
+        let measured_sq = self.walk.estimate().measured_sq;
+        let wild = self.walk.laps() > 0 && (measured_sq.is_nan() || measured_sq > limit);
+        wild || (self.laps_are_done() && !self.others_are_behind())
+    }
+
+    fn laps_are_done(&self) -> bool {
         self.walk.laps() >= self.max_laps
-            || (self.walk.laps() > 0 && !(self.walk.estimate().measured_sq <= limit))
+    }
+
+    /// Whether another worker, as far as heard here, has laps to do. Stamps count at least as fast as laps.
+    fn others_are_behind(&self) -> bool {
+        let limit = u32::try_from(self.max_laps).unwrap_or(u32::MAX);
+        let lap = |worker| self.board.lap(node(worker)).map_or(0, Lap::get);
+        (0..self.workers).any(|worker| worker != self.me && lap(worker) < limit)
     }
 
     /// Rests once before a lap that could change little; then does it all the same, lest everyone wait for everyone.
     fn should_rest(&mut self) -> bool {
-        let limit = if self.sweeper.inner() == Inner::Lu {
-            QUIET_LAPS_LU
-        } else {
-            QUIET_LAPS_SWEEP
+        let limit = match self.sweeper.inner() {
+            Inner::Lu => QUIET_LAPS_LU,
+            _ => QUIET_LAPS_SWEEP,
         };
-        let quiet = !self.alone && self.walk.is_at_start() && self.quiet_laps >= limit;
-        self.rested = quiet && !self.rested;
+        // A worker that is done with its laps goes on for the others' sake only.
+        let little = self.quiet_laps >= limit || self.laps_are_done();
+        self.rested = !self.alone && self.walk.is_at_start() && little && !self.rested;
         self.rested
     }
 

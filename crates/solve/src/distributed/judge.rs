@@ -56,6 +56,18 @@ enum Phase {
     Done,
 }
 
+/// What came out of a run.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) reason: Reason,
+    /// Exact, relative.
+    pub(super) residual: f64,
+    pub(super) verifications: u64,
+    pub(super) x: Vec<f64>,
+    pub(super) stats: Vec<WorkerStats>,
+    pub(super) notes: Vec<String>,
+}
+
 /// What the judge knows of one worker.
 #[derive(Debug, Clone, Default)]
 struct Seat {
@@ -156,23 +168,20 @@ impl Judge {
         ))
     }
 
-    /// Once `stage` is done: why, the exact residual, how often one was computed, x, and what workers counted.
-    pub(super) fn into_result(
-        self,
-    ) -> Option<(Reason, f64, u64, Vec<f64>, Vec<WorkerStats>, Vec<String>)> {
-        let stats = self
-            .seats
-            .into_iter()
-            .map(|seat| seat.stats)
-            .collect::<Option<_>>()?;
-        Some((
-            self.reason?,
-            self.residual,
-            self.verifications,
-            self.x,
-            stats,
-            self.notes,
-        ))
+    /// What came out, once `stage` is done.
+    pub(super) fn into_ended(self) -> Option<Ended> {
+        Some(Ended {
+            reason: self.reason?,
+            residual: self.residual,
+            verifications: self.verifications,
+            x: self.x,
+            stats: self
+                .seats
+                .into_iter()
+                .map(|seat| seat.stats)
+                .collect::<Option<_>>()?,
+            notes: self.notes,
+        })
     }
 
     /// A lap report. Any may be missing, old or repeated.

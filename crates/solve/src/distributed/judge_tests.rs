@@ -171,6 +171,30 @@ fn calm_weather_needs_few_verifications() {
     }
 }
 
+/// With a core for each worker, rows that take their time and small frames, asynchronous laps are those of sequential
+/// Gauss–Seidel: within 5 %, or one lap for the estimates to be old enough.
+#[test]
+fn small_frames_keep_laps_sequential() {
+    let system = dense(320, 0.57);
+    let relaxation = crate::local::Relaxation::new(Inner::Sweep, 1.0).unwrap();
+    let limits = Limits::new(1e-10, 1000).unwrap();
+    let alone = crate::local::single::solve(system.clone(), relaxation, limits, |_| ()).unwrap();
+    for seed in 1..=4 {
+        let weather = Weather {
+            step_ns: Some(100_000),
+            delay_ns: 20_000,
+            ..Weather::calm(seed)
+        };
+        let verdict = solve(&system, 4, &config(Mode::Async), weather);
+        let allowed = alone.laps[0] + alone.laps[0].div_ceil(20);
+        assert!(
+            verdict.stats.iter().all(|stats| stats.laps <= allowed),
+            "{:?}",
+            verdict.stats
+        );
+    }
+}
+
 /// Synchronous runs are the same whatever the weather, down to the last bit.
 #[test]
 fn sync_is_deterministic() {
@@ -183,7 +207,7 @@ fn sync_is_deterministic() {
     }
 }
 
-/// Laps run out in both modes, no worker does more than allowed, and the residual is that of the x handed over.
+/// Laps run out in both modes, for all workers at about the same time, and the residual is that of the x handed over.
 #[test]
 fn laps_run_out() {
     for mode in [Mode::Async, Mode::Sync] {
@@ -193,8 +217,13 @@ fn laps_run_out() {
         };
         let verdict = solve(&poisson(10), 3, &config, Weather::rough(3));
         assert_eq!(verdict.reason, Reason::MaxLaps { limit: 5 });
+        // A fast worker goes on slowly while others have laps to do: its rows must not stand still for them.
+        let limit = if mode == Mode::Sync { 5 } else { 60 };
         assert!(
-            verdict.stats.iter().all(|stats| stats.laps == 5),
+            verdict
+                .stats
+                .iter()
+                .all(|stats| (5..=limit).contains(&stats.laps)),
             "{:?}",
             verdict.stats
         );
@@ -244,8 +273,8 @@ fn zero_rhs_is_solved() {
     let system = System::new(matrix, Some(vec![0.0; 8]), "zero".into()).unwrap();
     let verdict = run(&system, 2, &config(Mode::Async), Weather::calm(1)).unwrap();
     assert_eq!(
-        (verdict.reason, verdict.x),
-        (Reason::Converged, vec![0.0; 8])
+        (&verdict.reason, &verdict.x),
+        (&Reason::Converged, &vec![0.0; 8])
     );
 }
 

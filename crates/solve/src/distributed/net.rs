@@ -3,12 +3,11 @@
 //! A failing test prints its seed.
 
 use super::field::Outlet;
-use super::judge::{Judge, JudgeFault, Stage};
-use super::message::{LapReport, Order, REPORT_PORT, RowSource, Setup, WorkerStats};
+use super::judge::{Ended, Judge, JudgeFault, Stage};
+use super::message::{LapReport, Order, RowSource, Setup, WorkerStats};
 use super::worker::{Step, To, Way, Worker};
 use super::{Mode, SolveConfig};
 use crate::local::{Limits, Sweeper};
-use crate::report::Reason;
 use crate::system::{RowBlock, System, partition};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,6 +28,8 @@ pub(super) struct Weather {
     pub(super) delay_ns: u64,
     /// Reliable messages are this much slower at most.
     pub(super) reliable_delay_ns: u64,
+    /// What a step of work takes, for all workers alike; `None`: each has its own, up to tenfold different.
+    pub(super) step_ns: Option<u64>,
     /// From this moment on all shares of the board are lost.
     pub(super) silent_after_ns: u64,
 }
@@ -41,6 +42,7 @@ impl Weather {
             repeat_percent: 0,
             delay_ns: 2_000,
             reliable_delay_ns: 5_000,
+            step_ns: None,
             silent_after_ns: u64::MAX,
         }
     }
@@ -58,12 +60,16 @@ impl Weather {
 
 #[derive(Debug)]
 pub(super) struct Verdict {
-    pub(super) reason: Reason,
-    pub(super) residual: f64,
-    pub(super) verifications: u64,
-    pub(super) x: Vec<f64>,
-    pub(super) stats: Vec<WorkerStats>,
+    pub(super) ended: Ended,
     pub(super) shares_lost: u64,
+}
+
+impl std::ops::Deref for Verdict {
+    type Target = Ended;
+
+    fn deref(&self) -> &Ended {
+        &self.ended
+    }
 }
 
 struct Random(u64);
@@ -202,7 +208,6 @@ impl Outlet for Port<'_> {
         let payload = report.payload();
         let report =
             LapReport::parse(report.epoch, report.number, &payload).expect("a report of our own");
-        let _ = REPORT_PORT;
         for due in self.wires.lossy() {
             self.wires.put(
                 due,
@@ -236,7 +241,7 @@ pub(super) fn setups(system: &System, workers: usize, config: &SolveConfig) -> V
     ranges.iter().map(setup).collect()
 }
 
-/// Runs to the end. `lie`: tampers with a worker's exact residual or a frozen stamp, for tests of what must not pass.
+/// Runs to the end.
 pub(super) fn run(
     system: &System,
     workers: usize,
@@ -292,7 +297,11 @@ pub(super) fn run(
     }
     // Unequal: the next turn of each worker comes after its own pace.
     let pace: Vec<u64> = (0..workers)
-        .map(|_| 300 + wires.random.below(3_000))
+        .map(|_| {
+            weather
+                .step_ns
+                .unwrap_or_else(|| 300 + wires.random.below(3_000))
+        })
         .collect();
     let mut turn = vec![0u64; workers];
     for _ in 0..STEP_LIMIT {
@@ -334,7 +343,7 @@ pub(super) fn run(
                 .iter()
                 .position(|turn| *turn == next_turn)
                 .expect("the least of them");
-            turn[me] += pace[me] + wires.random.below(pace[me]);
+            turn[me] += pace[me] + wires.random.below(1 + pace[me] / 4);
             let clock = wires.now;
             let mut port = Port {
                 wires: &mut wires,
@@ -380,13 +389,9 @@ pub(super) fn run(
         }
         send_orders(&mut judge, &mut wires);
         if judge.stage() == Stage::Done {
-            let (reason, residual, verifications, x, stats, _) = judge.into_result().expect("done");
+            let ended = judge.into_ended().expect("done");
             return Ok(Verdict {
-                reason,
-                residual,
-                verifications,
-                x,
-                stats,
+                ended,
                 shares_lost: wires.shares_lost,
             });
         }

@@ -187,20 +187,19 @@ pub fn run<L: Link>(
         return Err(error);
     }
     endpoint.flush(FAREWELL)?;
-    let (reason, residual, verifications, x, workers, notes) =
-        bench.judge.into_result().expect("the run is done");
+    let ended = bench.judge.into_ended().expect("the run is done");
     Ok(Solved {
         outcome: Outcome {
-            converged: reason.is_converged(),
-            reason,
-            residual,
-            laps: workers.iter().map(|worker| worker.laps).collect(),
-            verifications,
+            converged: ended.reason.is_converged(),
+            reason: ended.reason,
+            residual: ended.residual,
+            laps: ended.stats.iter().map(|worker| worker.laps).collect(),
+            verifications: ended.verifications,
             seconds: clock.seconds,
-            notes,
-            x,
+            notes: ended.notes,
+            x: ended.x,
         },
-        workers,
+        workers: ended.stats,
         judge: stats::count(&endpoint.counters(), false),
     })
 }

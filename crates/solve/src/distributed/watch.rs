@@ -98,8 +98,7 @@ impl Watch {
     /// Looks at Σ r² over all workers after `laps` laps of the slowest one. [`Cause::Candidate`] is not among the
     /// answers: one look is not enough for it where estimates are of different age.
     pub(super) fn trouble(&mut self, measured_sq: f64, laps: f64) -> Option<Cause> {
-        // Not >, so that NaN counts as growth.
-        if !(measured_sq <= self.growth_sq) {
+        if measured_sq.is_nan() || measured_sq > self.growth_sq {
             return Some(Cause::Growth);
         }
         if laps >= self.max_laps as f64 {

@@ -1,0 +1,91 @@
+//! Joining a board to an endpoint: shares from polling into the copy, frames of the copy out, and waiting for freshness.
+//!
+//! Whoever polls with a handler of its own hands shares to [`Board::apply`] itself and needs none of this.
+
+use crate::{Board, Carrier, Lap};
+use std::time::{Duration, Instant};
+use tsumuji_node::{Body, Endpoint, EndpointError, Handler, Lane, Link, NodeId, SendId, Share};
+
+/// An endpoint carries a board's frames to all its members.
+impl<L: Link> Carrier for Endpoint<L> {
+    type Error = EndpointError;
+
+    fn share(
+        &mut self,
+        port: u16,
+        epoch: u32,
+        lap: u32,
+        start: u32,
+        payload: &[u8],
+    ) -> Result<usize, EndpointError> {
+        self.broadcast_share(port, epoch, lap, start, payload)
+    }
+}
+
+/// A handler that feeds a board and passes everything else on.
+#[derive(Debug)]
+pub struct Feeding<'a, H> {
+    /// Takes the shares of its port.
+    pub board: &'a mut Board,
+    /// Takes the rest.
+    pub rest: &'a mut H,
+}
+
+impl<H: Handler> Handler for Feeding<'_, H> {
+    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>) {
+        self.rest.message(from, lane, body);
+    }
+
+    fn share(&mut self, share: Share<'_>) {
+        if share.port == self.board.port() {
+            self.board.apply(&share);
+        } else {
+            self.rest.share(share);
+        }
+    }
+
+    fn peer_up(&mut self, peer: NodeId) {
+        self.rest.peer_up(peer);
+    }
+
+    /// A dead owner's next life begins anew.
+    fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
+        self.board.forget(peer);
+        self.rest.peer_dead(peer, failed_messages);
+    }
+
+    fn sent(&mut self, peer: NodeId, id: SendId) {
+        self.rest.sent(peer, id);
+    }
+}
+
+/// Polls until every element of `source` is of `lap` or newer; `false`: not within `timeout`. What is not for the board goes
+/// to `rest`. A source that owns nothing is never fresh.
+pub fn wait_fresh<L: Link, H: Handler>(
+    board: &mut Board,
+    endpoint: &mut Endpoint<L>,
+    rest: &mut H,
+    source: NodeId,
+    lap: Lap,
+    timeout: Duration,
+) -> Result<bool, EndpointError> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        // The newest lap heard of is looked at first: it costs nothing.
+        let may_be = board
+            .lap(source)
+            .is_some_and(|heard| !lap.is_newer_than(heard));
+        if may_be
+            && board
+                .oldest(source)
+                .is_some_and(|oldest| !lap.is_newer_than(oldest))
+        {
+            return Ok(true);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        endpoint.poll_wait(&mut Feeding { board, rest }, left)?;
+    }
+}
