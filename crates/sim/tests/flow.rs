@@ -190,6 +190,44 @@ fn message_larger_than_the_budget() {
     assert_eq!(net.deliveries(nodes[0]).len(), 6);
 }
 
+/// Bulk that has filled the receiver's budget and is not yet whole cannot lock out what is more urgent, nor be locked out by it:
+/// whatever has been admitted gets its remaining fragments, whatever was refused gets its turn.
+#[test]
+fn full_budget_is_no_deadlock() {
+    for class in [DeliveryClass::Ordered, DeliveryClass::Unordered] {
+        for (senders, bytes, urgent_bytes) in [
+            (1, 4 << 20, 100),
+            (1, 40_000, 40_000),
+            (3, 40_000, 40_000),
+            (3, 300_000, 100),
+        ] {
+            let mut net = Net::new(Seed::from_env_or(38))
+                .rate_mbit(1_000)
+                .loss_percent(2);
+            let nodes = net.star(
+                1 + senders,
+                &Config {
+                    budget_bytes: 70_000,
+                    ..config()
+                },
+            );
+            net.run_until_up();
+            for (priority, bytes) in [
+                (Priority::BULK, bytes),
+                (Priority::NORMAL, bytes),
+                (Priority::URGENT, urgent_bytes),
+            ] {
+                for sender in &nodes[1..] {
+                    net.stream(*sender, nodes[0], Lane::new(class, priority, 0), bytes, 5);
+                }
+                net.run_for(Duration::from_micros(300));
+            }
+            net.run_until_idle();
+            assert_eq!(net.deliveries(nodes[0]).len(), senders * 15);
+        }
+    }
+}
+
 /// 256 MiB in one message, at the rate of the wire.
 #[test]
 fn quarter_gibibyte_message() {

@@ -227,10 +227,7 @@ impl<E: Machine> Net<E> {
         host.held_peak = host.held_peak.max(host.held_bytes);
         host.largest = host.largest.max(bytes);
         // the budget, the message that filled it, and one that an ordered lane waited for.
-        let (held, bound) = (
-            host.held_bytes,
-            host.config.budget_bytes + 2 * host.largest,
-        );
+        let (held, bound) = (host.held_bytes, host.config.budget_bytes + 2 * host.largest);
         self.check(held <= bound, || {
             format!("{node} holds {held} delivered bytes; R-30 allows {bound}")
         });
