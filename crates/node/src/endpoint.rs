@@ -9,17 +9,16 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use tsumuji_link::{Link, LinkCounters};
-use tsumuji_proto::{
-    Body, Config, Delivery, Destination, Engine, Event, Flow, Lane, NodeId, Payload, SendId, Share,
-};
+use tsumuji_proto::{Body, Config, Destination, Engine, Flow, Lane, NodeId, Payload, SendId};
 
 use crate::bootstrap::rendezvous::random_u64;
 use crate::clock::{Clock, from_std};
-use crate::drive::{Drive, Intake};
+use crate::drive::Drive;
 use crate::error::{EndpointError, OpenError, RecvError, SendError};
 use crate::handler::Handler;
 use crate::idle::Idle;
-use crate::inbox::{Inbox, Message, notify};
+use crate::inbox::{Inbox, Message};
+use crate::intake::{Kept, ToHandler};
 use crate::membership::{Member, Membership};
 use crate::options::Options;
 use crate::peers::Peers;
@@ -579,52 +578,5 @@ impl<L: Link> Drop for Endpoint<L> {
             self.drive.engine.close(now);
             while let Ok(1..) = self.drive.transmit() {} // a failed link has nobody to tell
         }
-    }
-}
-
-/// Intake of `poll`: straight to the handler.
-struct ToHandler<'a, H> {
-    handler: &'a mut H,
-    peers: &'a mut Peers,
-}
-
-impl<H: Handler> Intake for ToHandler<'_, H> {
-    #[inline]
-    fn message(&mut self, delivery: Delivery<'_>) -> bool {
-        self.handler
-            .message(delivery.from, delivery.lane, delivery.body);
-        true
-    }
-
-    #[inline]
-    fn share(&mut self, share: Share<'_>) {
-        self.handler.share(share);
-    }
-
-    fn event(&mut self, event: &Event) {
-        self.peers.note(event);
-        notify(self.handler, event);
-    }
-}
-
-/// Intake of calls without a handler: into the inbox.
-struct Kept<'a> {
-    inbox: &'a mut Inbox,
-    peers: &'a mut Peers,
-}
-
-impl Intake for Kept<'_> {
-    #[inline]
-    fn message(&mut self, delivery: Delivery<'_>) -> bool {
-        self.inbox.message(delivery)
-    }
-
-    fn share(&mut self, share: Share<'_>) {
-        self.inbox.share(share);
-    }
-
-    fn event(&mut self, event: &Event) {
-        self.peers.note(event);
-        self.inbox.event(event);
     }
 }

@@ -36,6 +36,7 @@ mod error;
 mod handler;
 mod idle;
 mod inbox;
+mod intake;
 mod membership;
 mod options;
 mod peers;

@@ -1,0 +1,57 @@
+//! Where a turn's arrivals go: straight to the program's handler, or into the inbox. Peers' state is noted either way.
+//!
+//! Made by `endpoint` for each call into `drive`.
+
+use tsumuji_proto::{Delivery, Event, Share};
+
+use crate::drive::Intake;
+use crate::handler::Handler;
+use crate::inbox::{Inbox, notify};
+use crate::peers::Peers;
+
+/// Intake of `poll`: straight to the handler.
+pub(crate) struct ToHandler<'a, H> {
+    pub(crate) handler: &'a mut H,
+    pub(crate) peers: &'a mut Peers,
+}
+
+impl<H: Handler> Intake for ToHandler<'_, H> {
+    #[inline]
+    fn message(&mut self, delivery: Delivery<'_>) -> bool {
+        self.handler
+            .message(delivery.from, delivery.lane, delivery.body);
+        true
+    }
+
+    #[inline]
+    fn share(&mut self, share: Share<'_>) {
+        self.handler.share(share);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.peers.note(event);
+        notify(self.handler, event);
+    }
+}
+
+/// Intake of calls without a handler: into the inbox.
+pub(crate) struct Kept<'a> {
+    pub(crate) inbox: &'a mut Inbox,
+    pub(crate) peers: &'a mut Peers,
+}
+
+impl Intake for Kept<'_> {
+    #[inline]
+    fn message(&mut self, delivery: Delivery<'_>) -> bool {
+        self.inbox.message(delivery)
+    }
+
+    fn share(&mut self, share: Share<'_>) {
+        self.inbox.share(share);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.peers.note(event);
+        self.inbox.event(event);
+    }
+}
