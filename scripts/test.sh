@@ -7,6 +7,10 @@ export PATH="$PATH:$HOME/.cargo/bin"
 # Debian's own Python has NumPy and SciPy; another one earlier in PATH may not. Tests that need it may not skip here.
 export TSUMUJI_PYTHON=/usr/bin/python3 TSUMUJI_REQUIRE=scipy
 
+# Instructions: 1720 counted with Rust 1.95; a tenth is left to compilers.
+INSTRUCTIONS_LIMIT=${INSTRUCTIONS_LIMIT:-1900}
+target=${CARGO_TARGET_DIR:-target}
+
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 step() { printf '\n== %s\n' "$*"; }
@@ -18,6 +22,12 @@ bash scripts/lint.sh || failed_steps+=(lint)
 step "tests"
 # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other.
 cargo test --workspace --no-fail-fast -- --test-threads="${TEST_THREADS:-2}" 2>&1 | tee "$log" || failed_steps+=(tests)
+
+step "instructions"
+# What the engine spends on a small reliable message, both sides together; whoever makes it cheaper lowers the limit.
+cargo build --release --quiet -p tsumuji-proto --example small_messages &&
+    /usr/bin/python3 scripts/instructions.py "$target/release/examples/small_messages" --limit "$INSTRUCTIONS_LIMIT" ||
+    failed_steps+=(instructions)
 
 step "fuzz"
 bash scripts/fuzz.sh "${FUZZ_SECONDS:-5}" || failed_steps+=(fuzz)

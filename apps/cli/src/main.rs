@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),
     };
-    outcome.unwrap_or_else(|error| fail(&format!("{error:#}"), wants_json))
+    outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json))
 }
 
 /// Says what is wrong, in one line.
@@ -82,6 +82,18 @@ fn fail(message: &str, wants_json: bool) -> ExitCode {
         output::print_json(&serde_json::json!({ "error": message }));
     }
     ExitCode::from(BAD_INPUT)
+}
+
+/// An error with those of its causes that it does not tell itself, in one line.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{cause}");
+        }
+    }
+    text.replace('\n', " ")
 }
 
 /// The command line parser's complaint without its decorations: what is wrong and what is accepted.
@@ -129,6 +141,18 @@ mod tests {
             }
         }
         check(&Cli::command());
+    }
+
+    /// A cause that the error quotes is not told twice.
+    #[test]
+    fn causes_are_told_once() {
+        let io = || std::io::Error::other("no such file");
+        let quoting = anyhow::Error::new(io()).context("A.mtx: no such file");
+        assert_eq!(sentence(&quoting), "A.mtx: no such file");
+        assert_eq!(
+            sentence(&anyhow::Error::new(io()).context("A.mtx")),
+            "A.mtx: no such file"
+        );
     }
 
     /// Decorations go, the accepted values stay.

@@ -236,14 +236,21 @@ fn ended(reason: Reason) -> (Outcome, Traffic) {
 /// A worker that its launcher saw fail.
 fn lost(failure: &WorkerFailure) -> (Outcome, Traffic) {
     let text = failure.to_string();
-    // The launcher's sentence begins with the name.
-    let name = format!("worker {}", failure.node().0);
-    let cause = text
-        .strip_prefix(&name)
-        .map_or(text.as_str(), str::trim_start)
-        .to_owned();
-    ended(Reason::WorkerLost {
-        worker: name,
-        cause,
-    })
+    // The launcher's sentence begins with the name, and mostly the process.
+    let (worker, cause) = match failure {
+        WorkerFailure::Ended { exit, .. } => {
+            split(&text, &format!("{} (pid {})", exit.name, exit.pid))
+        }
+        _ => split(&text, &format!("worker {}", failure.node().0)),
+    };
+    ended(Reason::WorkerLost { worker, cause })
+}
+
+/// What comes after the name.
+fn split(text: &str, name: &str) -> (String, String) {
+    let cause = text.strip_prefix(name).unwrap_or(text).trim_start();
+    (
+        name.to_owned(),
+        cause.strip_prefix("died: ").unwrap_or(cause).to_owned(),
+    )
 }
