@@ -37,18 +37,13 @@ MAY_USE = {
 PURE_MAY_USE = {"wire": {"zerocopy"}, "proto": {"thiserror", "zerocopy"}}
 
 MAY_BE_UNSAFE = [
-    "crates/link/src/**/sys.rs",
+    # `*` stands for folders, too.
     "crates/link/src/*/sys.rs",
-    "crates/link/src/**/*ring*.rs",
-    "crates/link/src/ring/*.rs",
+    "crates/link/src/*ring*.rs",
     "crates/node/src/sys.rs",
-    "crates/node/src/**/sys.rs",
-    "crates/board/src/sys.rs",
-    "crates/solve/src/sys.rs",
-    "crates/bench/src/sys.rs",
     "crates/bench/src/limits/ring.rs",
+    "crates/link/tests/*ring*.rs",
     "crates/*/tests/*alloc*.rs",
-    "crates/*/src/**/counting_alloc*.rs",
     "bindings/*",
 ]
 LONGEST_FILE_LINES = 1000
@@ -112,7 +107,7 @@ def source_breaches(path):
     if not matches(path, MAY_BE_UNSAFE):
         for number, line in enumerate(code.splitlines(), 1):
             if re.search(r"\bunsafe\b", line) or re.search(r"\b(allow|expect)\s*\(\s*unsafe_code", line):
-                yield f"{path}:{number}: unsafe is allowed only in: {', '.join(MAY_BE_UNSAFE)}"
+                yield f"{path}:{number}: no unsafe here; MAY_BE_UNSAFE in scripts/lint_rooms.py lists where it is allowed"
     if path.as_posix() in ("crates/wire/src/lib.rs", "crates/proto/src/lib.rs") and "#![no_std]" not in code:
         yield f"{path}: must be #![no_std]"
     if path.parts[:2] in (("crates", "wire"), ("crates", "proto")) and "src" in path.parts and "tests" not in path.stem:

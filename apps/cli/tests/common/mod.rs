@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The program under test, not yet started.
-pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
+pub(crate) fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tsumuji"));
     command.args(args).stdin(Stdio::null());
     command
 }
 
 /// Waits for the end of a started program; kills it and fails the test when it hangs.
-pub fn finish(mut child: Child) -> Output {
+pub(crate) fn finish(mut child: Child) -> Output {
     let mut stdout = child.stdout.take();
     let mut stderr = child.stderr.take();
     let out = std::thread::spawn(move || read_all(stdout.as_mut()));
@@ -57,7 +57,7 @@ fn read_all(source: Option<&mut impl Read>) -> Vec<u8> {
 }
 
 /// Starts the program with both outputs captured.
-pub fn start<S: AsRef<OsStr>>(args: &[S]) -> Child {
+pub(crate) fn start<S: AsRef<OsStr>>(args: &[S]) -> Child {
     command(args)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -66,12 +66,12 @@ pub fn start<S: AsRef<OsStr>>(args: &[S]) -> Child {
 }
 
 /// Runs the program to its end.
-pub fn tsumuji<S: AsRef<OsStr>>(args: &[S]) -> Output {
+pub(crate) fn tsumuji<S: AsRef<OsStr>>(args: &[S]) -> Output {
     finish(start(args))
 }
 
 /// Runs the program with `--json`: exit code, and the one object on its standard output.
-pub fn json(args: &[&str]) -> (i32, Value) {
+pub(crate) fn json(args: &[&str]) -> (i32, Value) {
     let output = tsumuji(&[args, &["--json"]].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     let value = serde_json::from_str(&text).unwrap_or_else(|error| {
@@ -84,14 +84,14 @@ pub fn json(args: &[&str]) -> (i32, Value) {
 }
 
 /// Writes a file into a folder and returns its path as text.
-pub fn file(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
+pub(crate) fn file(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
     let path = folder.join(name);
     std::fs::write(&path, content).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
 /// A NumPy file of 64-bit floats.
-pub fn npy(shape: &str, values: &[f64]) -> Vec<u8> {
+pub(crate) fn npy(shape: &str, values: &[f64]) -> Vec<u8> {
     let mut header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}");
     while !(10 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
@@ -107,7 +107,7 @@ pub fn npy(shape: &str, values: &[f64]) -> Vec<u8> {
 }
 
 /// The values of a NumPy file of 64-bit floats.
-pub fn read_npy(path: &Path) -> Vec<f64> {
+pub(crate) fn read_npy(path: &Path) -> Vec<f64> {
     let bytes = std::fs::read(path).unwrap();
     assert_eq!(&bytes[..6], b"\x93NUMPY");
     let header = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
@@ -118,7 +118,7 @@ pub fn read_npy(path: &Path) -> Vec<f64> {
 }
 
 /// The values of a Matrix Market vector (array format).
-pub fn read_mtx_vector(path: &Path) -> Vec<f64> {
+pub(crate) fn read_mtx_vector(path: &Path) -> Vec<f64> {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines().filter(|line| !line.starts_with('%'));
     let sizes = lines.next().unwrap();
@@ -131,7 +131,7 @@ pub fn read_mtx_vector(path: &Path) -> Vec<f64> {
 }
 
 /// A tridiagonal Matrix Market matrix: 4 on the diagonal, −1 beside it.
-pub fn tridiagonal(n: usize) -> String {
+pub(crate) fn tridiagonal(n: usize) -> String {
     let mut lines = Vec::new();
     for row in 1..=n {
         lines.push(format!("{row} {row} 4.0"));
@@ -150,7 +150,7 @@ pub fn tridiagonal(n: usize) -> String {
 }
 
 /// Largest absolute difference of two vectors of one length.
-pub fn distance(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter()
         .zip(b)
@@ -159,7 +159,7 @@ pub fn distance(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Process ids whose parent is `pid`.
-pub fn children_of(pid: u32) -> Vec<u32> {
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let parent_of = |entry: &Path| -> Option<u32> {
         let stat = std::fs::read_to_string(entry.join("stat")).ok()?;
         // The name in parentheses may hold anything: fields are counted from behind it.
@@ -179,7 +179,7 @@ pub fn children_of(pid: u32) -> Vec<u32> {
 }
 
 /// Waits until `pid` has `count` children.
-pub fn wait_for_children(pid: u32, count: usize) -> Vec<u32> {
+pub(crate) fn wait_for_children(pid: u32, count: usize) -> Vec<u32> {
     let start = Instant::now();
     loop {
         let children = children_of(pid);
@@ -196,7 +196,7 @@ pub fn wait_for_children(pid: u32, count: usize) -> Vec<u32> {
 }
 
 /// Fails the test if any of the processes still runs, or if something of ours lies in /dev/shm.
-pub fn assert_nothing_left(pids: &[u32]) {
+pub(crate) fn assert_nothing_left(pids: &[u32]) {
     for &pid in pids {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         assert!(
@@ -215,7 +215,7 @@ pub fn assert_nothing_left(pids: &[u32]) {
 }
 
 /// Debian's Python, if it has SciPy. Where `TSUMUJI_REQUIRE=scipy` is set (as `make test` does) it must.
-pub fn scipy() -> Option<PathBuf> {
+pub(crate) fn scipy() -> Option<PathBuf> {
     let python = std::env::var_os("TSUMUJI_PYTHON")
         .map_or_else(|| PathBuf::from("/usr/bin/python3"), PathBuf::from);
     let works = Command::new(&python)
@@ -232,6 +232,6 @@ pub fn scipy() -> Option<PathBuf> {
 }
 
 /// Says in the test's output that something could not be checked here.
-pub fn skipped(name: &str, reason: &str) {
+pub(crate) fn skipped(name: &str, reason: &str) {
     println!("SKIPPED {name}: {reason}");
 }
