@@ -46,8 +46,12 @@ printf '  %-34s %-4s  %9s  %11s  %-8s\n' "system" "link" "laps" "iteration" "res
 for file in "$DATA"/*.mtx "$DATA"/*.mtx.gz; do
     [ -e "$file" ] || continue
     name=$(basename "$file")
-    case $name in *rhs* | *_b.mtx*) continue ;; esac
-    solve "${name%%.mtx*} ($(dirname "$file"))" "$file"
+    case $name in *_rhs.mtx*) continue ;; esac
+    rhs=()
+    for candidate in "${file%%.mtx*}"_rhs.mtx "${file%%.mtx*}"_rhs.mtx.gz; do
+        [ -e "$candidate" ] && rhs=(--rhs "$candidate")
+    done
+    solve "${name%%.mtx*} ($DATA)" "$file" ${rhs[@]+"${rhs[@]}"}
 done
 solve "dense, 3000 rows (generated)" --generate dense:3000
 echo
@@ -55,11 +59,10 @@ if [ $failed -ne 0 ]; then
     echo "Something did not converge; see above."
     exit 1
 fi
-cat <<END
-Next:
-  $1 solve $DATA/add32.mtx.gz --output x.npy        keep the solution, watch it converge
-  $1 solve --generate poisson2d:200 --loss 0.2      lose every fifth frame, still arrive
-  $1 bench pingpong --link shm --vs                 how far from the bare machine
-  $1 doctor                                         what works here, what would be faster
-  make bench                                        every figure beside its limit or peer
-END
+hint() { printf '  %-66s # %s\n' "$1" "$2"; }
+echo "Next:"
+hint "$1 solve $DATA/add32.mtx.gz --output x.npy" "keep the solution, watch it converge"
+hint "$1 solve --generate poisson2d:200 --loss 0.2" "lose every fifth frame, still arrive"
+hint "$1 bench pingpong --link shm --vs" "how far from the bare machine"
+hint "$1 doctor" "what works here, what would be faster"
+hint "make bench" "every figure beside its limit or peer"
