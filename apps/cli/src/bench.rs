@@ -371,9 +371,9 @@ fn run_figures(args: &FiguresArgs) -> Outcome {
     let to_stderr = args.json;
     let report = figures::run(&setting, &mut |line| {
         if to_stderr {
-            eprintln!("{line}")
+            eoutput::print_text(&format!("{line}\n"))
         } else {
-            println!("{line}")
+            output::print_text(&format!("{line}\n"))
         }
     });
     let value = serde_json::to_value(&report)?;

@@ -92,7 +92,7 @@ pub(crate) fn run(args: Args) -> Outcome {
             &json!({ "ok": ok, "machine": machine, "links": links, "hints": hints }),
         );
     } else {
-        print!("{}", describe(&machine.to_string(), &links, &hints));
+        output::print_text(&describe(&machine.to_string(), &links, &hints));
     }
     Ok(if ok {
         DONE

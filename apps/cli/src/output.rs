@@ -13,6 +13,13 @@ pub(crate) fn print_json(value: &serde_json::Value) {
     let _ = out.flush();
 }
 
+/// Prints what people read. A reader that has gone away is no failure of ours.
+pub(crate) fn print_text(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
 /// Refuses a place where no file can be made, without touching what is there now. Devices and pipes are taken as they are.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::FileTypeExt;

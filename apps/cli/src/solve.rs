@@ -233,7 +233,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if args.json {
         output::print_json(&show::json_of(&run, &outcome, &traffic)?);
     } else if !outcome.laps.is_empty() {
-        print!("{}", show::table(&run, &outcome, &traffic));
+        output::print_text(&show::table(&run, &outcome, &traffic));
     }
     Ok(if outcome.converged {
         DONE
