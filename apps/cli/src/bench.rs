@@ -371,7 +371,7 @@ fn run_figures(args: &FiguresArgs) -> Outcome {
     let to_stderr = args.json;
     let report = figures::run(&setting, &mut |line| {
         if to_stderr {
-            eoutput::print_text(&format!("{line}\n"))
+            eprintln!("{line}")
         } else {
             output::print_text(&format!("{line}\n"))
         }
