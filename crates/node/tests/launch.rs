@@ -52,6 +52,9 @@ fn act(role: &str) -> Result<(), Box<dyn std::error::Error>> {
     if role == "fail-before" && std::env::var("TSUMUJI_NODE")? == "1" {
         std::process::exit(7);
     }
+    if role == "parent" {
+        return parent();
+    }
     let mut endpoint = endpoint_from_env(options())?;
     let nodes = endpoint.members().len() as u16;
     let (me, next) = (endpoint.me(), NodeId((endpoint.me().0 + 1) % nodes));
@@ -88,6 +91,21 @@ fn act(role: &str) -> Result<(), Box<dyn std::error::Error>> {
         },
         other => Err(format!("no role {other}").into()),
     }
+}
+
+/// A launcher that tells its workers' processes and then only waits to be killed.
+fn parent() -> Result<(), Box<dyn std::error::Error>> {
+    let mut launcher = Launcher::start(spec(2, "shm", "echo"))?;
+    let pids: Vec<String> = launcher
+        .pids()
+        .iter()
+        .map(|(_, pid)| pid.to_string())
+        .collect();
+    let path = std::env::var("TSUMUJI_TEST_PIDS")?;
+    std::fs::write(format!("{path}.new"), pids.join(" "))?;
+    std::fs::rename(format!("{path}.new"), path)?;
+    launcher.wait(LONG);
+    Ok(())
 }
 
 fn nothing_in_dev_shm() {
@@ -213,6 +231,46 @@ fn worker_that_dies_before_joining_fails_the_launch() {
     );
     launcher.shutdown(Duration::from_millis(100));
     assert!(launcher.pids().iter().all(|(_, pid)| is_gone(*pid)));
+}
+
+/// Workers die with their launcher, even when it is killed and can do nothing about it.
+#[test]
+fn workers_die_with_a_killed_launcher() {
+    let path = std::env::temp_dir().join(format!("tsumuji-pids-{}", std::process::id()));
+    let mut spec = spec(1, "shm", "parent");
+    spec.env
+        .push(("TSUMUJI_TEST_PIDS".into(), path.clone().into_os_string()));
+    let mut outer = Launcher::start(spec).expect("start");
+    let start = Instant::now();
+    let pids = loop {
+        if let Ok(text) = std::fs::read_to_string(&path) {
+            break text;
+        }
+        assert!(
+            start.elapsed() < LONG && outer.check().is_none(),
+            "it does not start: {:?}",
+            outer.check()
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    std::fs::remove_file(&path).expect("remove");
+    let pids: Vec<u32> = pids
+        .split_whitespace()
+        .map(|pid| pid.parse().expect("pid"))
+        .collect();
+    assert!(pids.len() == 2 && !pids.iter().any(|pid| is_gone(*pid)));
+    let victim = rustix::process::Pid::from_raw(outer.pids()[0].1.cast_signed()).expect("pid");
+    rustix::process::kill_process(victim, rustix::process::Signal::KILL).expect("kill");
+    // They belong to nobody now; whoever reaps orphans here may take its time, but they do not run.
+    let ended = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')')
+            .is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+    };
+    while !pids.iter().all(ended) {
+        assert!(start.elapsed() < LONG, "workers outlive their launcher");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// A process that nobody launched is told how to be launched.

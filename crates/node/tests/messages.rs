@@ -63,6 +63,7 @@ fn blocking_forms_carry_all_sizes_in_order() {
             );
         }
         assert!(a.flush(LONG).expect("flush"));
+        a.close(LONG); // before joining: the peer's last acknowledgements need our turns
         peer.join().expect("peer");
     }
 }
