@@ -31,10 +31,14 @@ pub(crate) struct Grant {
     pub(crate) told: u64,
     /// Largest packet number seen, plus one.
     seen: u64,
-    /// Its frames that were used; not those that memory refused.
+    /// Its frames that were used; not those that memory refused. Whoever becomes active begins with the least of the others.
     pub(crate) served: u64,
+    /// Charge of its messages that arrive, wait for their turn, or are held by the program. Outlives the session.
+    pub(crate) used_bytes: usize,
     /// The peer's last frame said that more are waiting.
     pub(crate) backlog: bool,
+    /// Memory refused its latest frame.
+    pub(crate) refused: bool,
     /// The peer's last frame said that it is busy with others.
     busy: bool,
     active: bool,
@@ -51,12 +55,22 @@ impl Grant {
             told: FIRST_NUMBER,
             seen: FIRST_NUMBER,
             served: 0,
+            used_bytes: 0,
             backlog: false,
+            refused: false,
             busy: false,
             active: false,
             urgency: (0, 0),
             window: 1,
         }
+    }
+
+    /// A session begins or ends. What the program holds stays.
+    fn reset(&mut self) {
+        *self = Self {
+            used_bytes: self.used_bytes,
+            ..Self::new()
+        };
     }
 
     fn outstanding(&self) -> u64 {
@@ -90,10 +104,61 @@ impl MemoryFrames {
         (self.free_bytes + self.reserved_bytes) as u64 >= frames * self.frame_bytes as u64
     }
 
-    /// Whole frames of free memory, and whatever finishes the message under way.
+    /// Whole frames of `free_bytes`, and whatever finishes the message under way.
     fn frames(self, free_bytes: usize) -> u64 {
         let size = self.frame_bytes.max(1);
         (free_bytes / size + self.reserved_bytes.div_ceil(size)) as u64
+    }
+
+    /// Granted and not yet seen, nor covered by what is set aside.
+    fn promised_bytes(self, grant: &Grant) -> usize {
+        let outstanding = (grant.outstanding() as usize).saturating_mul(self.frame_bytes);
+        outstanding.saturating_sub(self.reserved_bytes)
+    }
+}
+
+/// Who is next to begin a message where memory is scarce: among those with more to send, the one that takes up least.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    least: Option<Candidate>,
+    candidates: usize,
+    /// To all candidates together.
+    promised_bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    /// Used and promised.
+    taken_bytes: usize,
+    served: u64,
+    peer: u16,
+    promised_bytes: usize,
+}
+
+impl Turn {
+    /// `first`: the peer's other messages wait for the one that it would begin.
+    pub(crate) fn consider(&mut self, peer: u16, grant: &Grant, memory: MemoryFrames, first: bool) {
+        let promised_bytes = memory.promised_bytes(grant);
+        self.promised_bytes += promised_bytes;
+        if !grant.backlog {
+            return;
+        }
+        self.candidates += 1;
+        let candidate = Candidate {
+            taken_bytes: if first {
+                0
+            } else {
+                grant.used_bytes + promised_bytes
+            },
+            served: grant.served,
+            peer,
+            promised_bytes,
+        };
+        self.least = Some(self.least.map_or(candidate, |least| least.min(candidate)));
+    }
+
+    pub(crate) fn peer(&self) -> Option<u16> {
+        self.least.map(|least| least.peer)
     }
 }
 
@@ -104,6 +169,19 @@ struct Active {
     urgency: (u8, u64),
     /// Its frames that were used.
     served: u64,
+    /// As in `Grant`, when last looked at.
+    used_bytes: usize,
+}
+
+impl Active {
+    fn new(peer: u16, grant: &Grant) -> Self {
+        Self {
+            peer,
+            urgency: grant.urgency,
+            served: grant.served,
+            used_bytes: grant.used_bytes,
+        }
+    }
 }
 
 /// Totals over all peers.
@@ -119,6 +197,8 @@ pub(crate) struct Credit {
     /// What an idle peer may always send.
     allowance: u64,
     active: Vec<Active>,
+    /// Peers whose latest frame memory refused: while there are any, it does not suffice.
+    refused_peers: usize,
     /// Somebody wanted more than the pool or the memory held.
     pub(crate) hungry: bool,
 }
@@ -134,6 +214,7 @@ impl Credit {
             lost_since: 0,
             allowance: 1,
             active: Vec::new(),
+            refused_peers: 0,
             hungry: false,
         }
     }
@@ -177,7 +258,7 @@ impl Credit {
 
     /// A session begins; hello and welcome told the peer of `initial`.
     pub(crate) fn begin(&mut self, grant: &mut Grant, initial: u64) {
-        *grant = Grant::new();
+        grant.reset();
         grant.granted += initial;
         grant.told += initial;
         grant.window = initial;
@@ -188,7 +269,8 @@ impl Credit {
     pub(crate) fn end(&mut self, peer: u16, grant: &mut Grant) {
         self.outstanding -= grant.outstanding();
         self.deactivate(peer, grant);
-        *grant = Grant::new();
+        self.set_refused(grant, false);
+        grant.reset();
     }
 
     /// A data frame came: `next` is its number plus one. Tells whether other senders should be looked at again.
@@ -216,21 +298,12 @@ impl Credit {
         let wants = grant.backlog || grant.urgency.1 > 0;
         match (wants, grant.active) {
             (true, false) => {
-                grant.active = true;
-                let Grant {
-                    urgency, served, ..
-                } = *grant;
-                self.active.push(Active {
-                    peer,
-                    urgency,
-                    served,
-                });
+                self.activate(peer, grant);
                 false
             }
             (true, true) => {
                 if let Some(entry) = self.active.iter_mut().find(|entry| entry.peer == peer) {
-                    entry.urgency = grant.urgency;
-                    entry.served = grant.served;
+                    *entry = Active::new(peer, grant);
                 }
                 false
             }
@@ -240,6 +313,23 @@ impl Credit {
             }
             (false, false) => false,
         }
+    }
+
+    /// Memory refused the peer's latest frame, or took it.
+    #[inline]
+    pub(crate) fn set_refused(&mut self, grant: &mut Grant, refused: bool) {
+        if grant.refused != refused {
+            grant.refused = refused;
+            self.refused_peers = self.refused_peers - usize::from(!refused) + usize::from(refused);
+        }
+    }
+
+    fn activate(&mut self, peer: u16, grant: &mut Grant) {
+        // What it was not served while it wanted nothing is not owed to it.
+        let least = self.active.iter().map(|entry| entry.served).min();
+        grant.served = grant.served.max(least.unwrap_or(0));
+        grant.active = true;
+        self.active.push(Active::new(peer, grant));
     }
 
     fn deactivate(&mut self, peer: u16, grant: &mut Grant) {
@@ -262,14 +352,18 @@ impl Credit {
         };
         grant.window = window;
         let everyone = window * (self.active.len() as u64).max(1);
-        let affordable = if memory.suffices(everyone) {
+        let affordable = if self.refused_peers == 0 && memory.suffices(everyone) {
             window
         } else {
             self.hungry = true;
-            self.scarce_frames(peer, grant, memory).min(window)
+            self.scarce_frames(grant, memory).min(window)
         };
-        // The pool bounds windows, the ring bounds what is outstanding: idle peers may hold more of an earlier, larger pool.
-        let target = grant.seen + affordable;
+        self.give(grant, grant.seen + affordable);
+    }
+
+    /// The pool bounds windows, the ring bounds what is outstanding: idle peers may hold more of an earlier, larger pool.
+    #[inline]
+    fn give(&mut self, grant: &mut Grant, target: u64) {
         if target > grant.granted {
             let wanted = target - grant.granted;
             let given = wanted.min(self.receive_frames.saturating_sub(self.outstanding));
@@ -281,16 +375,40 @@ impl Credit {
         }
     }
 
-    /// Where memory does not suffice for all, what is free goes to whoever was served least: shared out, it would be enough
-    /// for nobody's message.
+    /// Where memory does not suffice for all, who has more to send gets what finishes its message, and new ones by turns
+    /// (`give_turn`); who has not keeps an equal part, so that its next small message needs no probe.
     #[cold]
-    fn scarce_frames(&self, peer: u16, grant: &Grant, memory: MemoryFrames) -> u64 {
-        let free = if self.is_least_served(peer, grant) {
-            memory.free_bytes
+    fn scarce_frames(&self, grant: &Grant, memory: MemoryFrames) -> u64 {
+        if grant.active {
+            memory.frames(0)
         } else {
-            0
+            let part = memory.free_bytes / self.peers.max(1) as usize;
+            memory.frames(part.max(memory.frame_bytes.min(memory.free_bytes)))
+        }
+    }
+
+    /// `grant` belongs to the peer whose turn it is. Alone, it gets all that is free and not promised to others; else half
+    /// of what it takes up less than that, and at least a frame: the first one tells how long the message is.
+    pub(crate) fn give_turn(&mut self, turn: &Turn, grant: &mut Grant, memory: MemoryFrames) {
+        let Some(least) = turn.least else {
+            return;
         };
-        memory.frames(free)
+        let others = turn.promised_bytes - least.promised_bytes;
+        let free = memory.free_bytes.saturating_sub(others);
+        let part = if turn.candidates == 1 {
+            free
+        } else {
+            (free.saturating_sub(least.taken_bytes) / 2).max(memory.frame_bytes.min(free))
+        };
+        self.give(grant, grant.seen + memory.frames(part).min(grant.window));
+    }
+
+    /// No active peer's messages take up less.
+    #[cold]
+    pub(crate) fn is_least_holder(&self, used_bytes: usize) -> bool {
+        self.active
+            .iter()
+            .all(|entry| entry.used_bytes >= used_bytes)
     }
 
     fn is_least_served(&self, peer: u16, grant: &Grant) -> bool {
@@ -309,6 +427,11 @@ impl Credit {
         let more_urgent = |other: &&Active| (other.urgency, other.peer) < urgency;
         self.active.iter().filter(more_urgent).count() < SCHEDULED_SENDERS - 1
             || self.is_least_served(peer, grant)
+    }
+
+    /// What the `index`-th active sender takes up now.
+    pub(crate) fn note(&mut self, index: usize, grant: &Grant) {
+        self.active[index].used_bytes = grant.used_bytes;
     }
 
     /// The `index`-th active sender, for a look at all of them.
@@ -342,12 +465,50 @@ mod tests {
         assert_eq!(credit.outstanding(), 256);
     }
 
+    /// Where memory is scarce, a turn goes to whoever takes up least, and to the head of a lane before all.
+    #[test]
+    fn turns_go_to_the_least() {
+        let mut credit = Credit::new(256);
+        let scarce = MemoryFrames {
+            free_bytes: 9000,
+            ..PLENTY
+        };
+        let mut grants = [Grant::new(), Grant::new(), Grant::new()];
+        (0..3).for_each(|_| credit.add_peer());
+        for (peer, used_bytes) in [(0, 20_000), (1, 3_000), (2, 4_000)] {
+            let grant = &mut grants[peer];
+            credit.begin(grant, 1);
+            grant.used_bytes = used_bytes;
+            credit.on_frame(peer as u16, grant, FIRST_NUMBER + 1, true, false);
+            credit.raise(peer as u16, grant, scarce);
+            assert_eq!(grant.outstanding(), 0);
+        }
+        let turn = |grants: &[Grant; 3], head: usize| {
+            let mut turn = Turn::default();
+            for (peer, grant) in grants.iter().enumerate() {
+                turn.consider(peer as u16, grant, scarce, peer == head);
+            }
+            turn
+        };
+        assert_eq!(turn(&grants, 0).peer(), Some(0));
+        let next = turn(&grants, 9);
+        assert_eq!(next.peer(), Some(1));
+        credit.give_turn(&next, &mut grants[1], scarce);
+        assert_eq!(grants[1].outstanding(), 2, "half of 6000 bytes");
+        let next = turn(&grants, 9);
+        assert_eq!(next.peer(), Some(2), "promises count");
+        credit.give_turn(&next, &mut grants[2], scarce);
+        assert_eq!(grants[2].outstanding(), 1);
+        assert!(credit.is_least_holder(3_000) && !credit.is_least_holder(3_001));
+    }
+
     proptest! {
         /// Whatever peers do, Σ outstanding stays within the receive ring.
         #[test]
         fn credit_never_exceeds_the_ring(
             peers in 1u16..20,
             steps in proptest::collection::vec((any::<u16>(), 0u64..9, any::<bool>(), any::<bool>(), 0u64..5000), 1..400),
+            free_bytes in proptest::collection::vec(0usize..200_000, 1..9),
         ) {
             let mut credit = Credit::new(64);
             (0..peers).for_each(|_| credit.add_peer());
@@ -356,13 +517,20 @@ mod tests {
             for grant in &mut grants {
                 credit.begin(grant, initial);
             }
-            for (peer, skip, more, busy, remaining) in steps {
+            for (step, (peer, skip, more, busy, remaining)) in steps.into_iter().enumerate() {
                 let peer = peer % peers;
                 let grant = &mut grants[usize::from(peer)];
                 grant.urgency = (0, remaining / 2);
                 let next = grant.seen + skip;
                 credit.on_frame(peer, grant, next, more, busy);
-                credit.raise(peer, grant, PLENTY);
+                let memory = MemoryFrames {
+                    free_bytes: free_bytes[step % free_bytes.len()],
+                    ..PLENTY
+                };
+                credit.raise(peer, grant, memory);
+                let mut turn = Turn::default();
+                turn.consider(peer, grant, memory, busy);
+                credit.give_turn(&turn, grant, memory);
                 let sum: u64 = grants.iter().map(Grant::outstanding).sum();
                 prop_assert_eq!(sum, credit.outstanding());
                 prop_assert!(sum <= 64, "{} outstanding", sum);

@@ -16,7 +16,9 @@ pub(crate) struct Memory {
     exceeding_bytes: usize,
 }
 
-fn charge(message_bytes: usize) -> usize {
+/// What a message of so many bytes counts for.
+#[inline]
+pub(crate) fn charge(message_bytes: usize) -> usize {
     message_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
 }
 
@@ -38,12 +40,19 @@ impl Memory {
             .saturating_sub(self.held_bytes)
     }
 
+    /// What all messages that arrive, wait or are held are charged.
+    #[inline]
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.reserved_bytes + self.held_bytes + self.exceeding_bytes
+    }
+
     /// Is there room for a message of `bytes`? As long as anything is free, it may be more than is free: else a message
     /// larger than the budget would never come, and credit for the last free frames would be refused again and again.
+    /// `fair`: its sender's share is not used up.
     /// `head`: an ordered lane waits for just this one; it is admitted once the program holds nothing and nobody exceeds.
     #[inline]
-    pub(crate) fn admits(&self, bytes: usize, head: bool) -> bool {
-        bytes <= self.limit_bytes && (self.free_bytes() > 0 || self.may_exceed(head))
+    pub(crate) fn admits(&self, bytes: usize, fair: bool, head: bool) -> bool {
+        bytes <= self.limit_bytes && (fair && self.free_bytes() > 0 || self.may_exceed(head))
     }
 
     fn may_exceed(&self, head: bool) -> bool {
@@ -51,11 +60,11 @@ impl Memory {
     }
 
     /// Sets memory aside for a message that arrives in parts or waits for its turn.
-    pub(crate) fn reserve(&mut self, bytes: usize, head: bool) -> bool {
-        if !self.admits(bytes, head) {
+    pub(crate) fn reserve(&mut self, bytes: usize, fair: bool, head: bool) -> bool {
+        if !self.admits(bytes, fair, head) {
             return false;
         }
-        if self.free_bytes() > 0 {
+        if fair && self.free_bytes() > 0 {
             self.reserved_bytes += charge(bytes);
         } else {
             self.exceeding_bytes = charge(bytes);
@@ -98,18 +107,20 @@ mod tests {
     #[test]
     fn budget_and_one_message() {
         let mut memory = Memory::new(1000, 5000);
-        assert!(memory.reserve(800, false));
-        assert!(memory.reserve(4000, false), "something is free");
-        assert!(!memory.reserve(10, false));
-        assert!(memory.reserve(10, true), "a lane waits for it");
-        assert!(!memory.reserve(10, true), "one exceeds already");
+        assert!(memory.reserve(800, true, false));
+        assert!(memory.reserve(4000, true, false), "something is free");
+        assert!(!memory.reserve(10, true, false));
+        assert!(memory.reserve(10, true, true), "a lane waits for it");
+        assert!(!memory.reserve(10, true, true), "one exceeds already");
         memory.deliver_reserved(10);
-        assert!(!memory.reserve(20, true), "held by the program");
+        assert!(!memory.reserve(20, true, true), "held by the program");
         memory.release(10);
-        assert!(memory.reserve(20, true));
+        assert!(memory.reserve(20, true, true));
         memory.abandon(20);
         memory.abandon(4000);
-        assert!(memory.reserve(10, false));
-        assert!(!memory.reserve(5001, true), "over the limit");
+        assert!(memory.reserve(10, true, false));
+        assert!(!memory.reserve(5001, true, true), "over the limit");
+        assert!(!memory.reserve(10, false, false), "more than its share");
+        assert_eq!(memory.used_bytes(), 864 + 74);
     }
 }

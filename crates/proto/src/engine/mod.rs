@@ -16,9 +16,9 @@ use alloc::vec::Vec;
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::credit::{Credit, MemoryFrames};
+use crate::credit::{Credit, MemoryFrames, Turn};
 use crate::event::{Destination, Event, Flow};
-use crate::memory::Memory;
+use crate::memory::{Memory, charge};
 use crate::message::{Payload, SendId, SubmitError};
 use crate::peer::Peer;
 use crate::peer::session::Phase;
@@ -301,8 +301,12 @@ impl Engine {
 
     /// The program is done with one message of `bytes` from `peer`.
     #[inline]
-    pub fn release(&mut self, _peer: NodeId, bytes: usize) {
+    pub fn release(&mut self, peer: NodeId, bytes: usize) {
         self.shared.memory.release(bytes);
+        if let Some(peer) = self.peer_mut(peer) {
+            let grant = &mut peer.receive.grant;
+            grant.used_bytes = grant.used_bytes.saturating_sub(charge(bytes));
+        }
         if self.shared.credit.hungry {
             self.feed_hungry();
         }
@@ -381,24 +385,52 @@ impl Engine {
         }
     }
 
-    /// Credit or memory came free: active senders that wanted more get their turn again.
+    /// Credit or memory came free: active senders that wanted more get their turn again, and what memory is free
+    /// goes to the one that takes up least.
+    #[cold]
     fn feed_hungry(&mut self) {
         self.shared.credit.hungry = false;
+        let mut turn = Turn::default();
         let mut index = 0;
         while let Some(id) = self.shared.credit.active_peer(index) {
-            index += 1;
-            let Some(peer) = self
+            if let Some(peer) = self
                 .peers
                 .get_mut(usize::from(id))
                 .and_then(Option::as_deref_mut)
-            else {
-                continue;
-            };
-            raise_credit(peer, &mut self.shared);
-            if peer.receive.ack_now && !peer.queued {
-                peer.queued = true;
-                self.ready.push_back(id);
+            {
+                raise_credit(peer, &mut self.shared);
+                let grant = &peer.receive.grant;
+                self.shared.credit.note(index, grant);
+                let memory = memory_frames(peer, &self.shared);
+                turn.consider(id, grant, memory, peer.receive.waits_for_head());
+                self.enqueue_ack(id);
             }
+            index += 1;
+        }
+        if self.shared.credit.hungry
+            && let Some(id) = turn.peer()
+            && let Some(peer) = self
+                .peers
+                .get_mut(usize::from(id))
+                .and_then(Option::as_deref_mut)
+        {
+            let memory = memory_frames(peer, &self.shared);
+            let grant = &mut peer.receive.grant;
+            self.shared.credit.give_turn(&turn, grant, memory);
+            if grant.worth_telling() {
+                peer.receive.ack_now = true;
+            }
+            self.enqueue_ack(id);
+        }
+    }
+
+    fn enqueue_ack(&mut self, id: u16) {
+        if let Some(peer) = self.peers[usize::from(id)].as_deref_mut()
+            && peer.receive.ack_now
+            && !peer.queued
+        {
+            peer.queued = true;
+            self.ready.push_back(id);
         }
     }
 }
@@ -409,16 +441,21 @@ const QUEUED_MESSAGES_MAX: usize = 1 << 20;
 /// Grants the peer what it may have now, and sees to it that it is told in time.
 #[inline]
 fn raise_credit(peer: &mut Peer, shared: &mut Shared) {
-    let memory = MemoryFrames {
-        free_bytes: shared.memory.free_bytes(),
-        reserved_bytes: peer.receive.remaining_bytes,
-        frame_bytes: peer.send.fragment_bytes,
-    };
+    let memory = memory_frames(peer, shared);
     shared
         .credit
         .raise(peer.id.0, &mut peer.receive.grant, memory);
     if peer.receive.grant.worth_telling() {
         peer.receive.ack_now = true;
+    }
+}
+
+#[inline]
+fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
+    MemoryFrames {
+        free_bytes: shared.memory.free_bytes(),
+        reserved_bytes: peer.receive.remaining_bytes,
+        frame_bytes: peer.send.fragment_bytes,
     }
 }
 

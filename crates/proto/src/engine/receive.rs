@@ -77,15 +77,21 @@ impl Engine {
         }
         peer.send.on_credit(data.credit);
         let size = peer.send.fragment_bytes;
-        let (number, taken) = peer
-            .receive
-            .take(data, size, &mut shared.memory, &mut shared.pool);
+        let used_bytes = peer.receive.grant.used_bytes;
+        let free_bytes = shared.memory.free_bytes();
+        let fair = used_bytes <= free_bytes || shared.credit.is_least_holder(used_bytes);
+        let Shared { memory, pool, .. } = shared;
+        let (number, taken) = peer.receive.take(data, size, fair, memory, pool);
         if peer.receive.lost_frames > 0 {
             shared
                 .credit
                 .on_loss(core::mem::take(&mut peer.receive.lost_frames));
         }
-        let (more, busy) = (data.flags & flags::MORE != 0, data.flags & flags::BUSY != 0);
+        let refused = matches!(taken, Taken::Refused(Refusal::Memory));
+        shared.credit.set_refused(&mut peer.receive.grant, refused);
+        // What memory refused waits at the sender, whatever it said.
+        let more = data.flags & flags::MORE != 0 || refused;
+        let busy = data.flags & flags::BUSY != 0;
         peer.receive.grant.urgency = (
             data.lane.priority().get(),
             peer.receive.remaining_bytes as u64,
@@ -145,6 +151,8 @@ impl Engine {
         peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
         if ack.flags & flags::REFUSED != 0 {
             peer.send.on_refusal(now);
+        } else {
+            peer.send.on_window(peer.window_bytes);
         }
         if ack.flags & flags::ACK_NOW != 0 {
             peer.receive.ack_now = true;

@@ -46,8 +46,8 @@ pub(crate) enum Accepted {
     Frame,
     /// It completed this message, whose turn is now.
     Whole(Vec<u8>),
-    /// Kept; bytes of its message that have not arrived.
-    Kept(usize),
+    /// Kept until its message is whole, or has its turn.
+    Kept,
     /// Had come before.
     Duplicate,
     /// Too far ahead.
@@ -61,6 +61,8 @@ pub(crate) struct LaneReceive {
     ordered: bool,
     pub(crate) next: u64,
     slots: VecDeque<Slot>,
+    /// Of messages that have begun to arrive: what has not, in whole fragments.
+    pub(crate) remaining_bytes: usize,
 }
 
 impl LaneReceive {
@@ -69,19 +71,22 @@ impl LaneReceive {
             ordered,
             next: FIRST_NUMBER,
             slots: VecDeque::new(),
+            remaining_bytes: 0,
         }
     }
 
+    /// `fair`: the sender's share of memory is not used up.
     #[inline]
     pub(crate) fn accept(
         &mut self,
         fragment: &Fragment<'_>,
+        fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Accepted {
         let id = fragment.message;
         if id == self.next && self.slots.is_empty() && fragment.is_whole() {
-            if !memory.admits(fragment.length, self.ordered) {
+            if !memory.admits(fragment.length, fair, self.ordered) {
                 return Accepted::NoMemory;
             }
             memory.hold(fragment.length);
@@ -94,12 +99,13 @@ impl LaneReceive {
         if id - self.next >= LANE_WINDOW {
             return Accepted::Beyond;
         }
-        self.accept_in_slot(fragment, memory, pool)
+        self.accept_in_slot(fragment, fair, memory, pool)
     }
 
     fn accept_in_slot(
         &mut self,
         fragment: &Fragment<'_>,
+        fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Accepted {
@@ -108,9 +114,11 @@ impl LaneReceive {
         while self.slots.len() <= index {
             self.slots.push_back(Slot::Empty);
         }
+        // What others wait for is always fair: they take up memory until it comes.
+        let fair = fair || head && self.slots.len() > 1;
         let slot = &mut self.slots[index];
         if let Slot::Empty = slot {
-            if !memory.reserve(fragment.length, head) {
+            if !memory.reserve(fragment.length, fair, head) {
                 self.trim();
                 return Accepted::NoMemory;
             }
@@ -119,6 +127,7 @@ impl LaneReceive {
                 self.trim();
                 return Accepted::NoMemory;
             };
+            self.remaining_bytes += reassembly.remaining_bytes();
             *slot = Slot::Partial(reassembly);
         }
         let Slot::Partial(reassembly) = slot else {
@@ -128,11 +137,14 @@ impl LaneReceive {
             return Accepted::Beyond;
         }
         // An empty message has no fragment to insert: it is whole from the start.
-        if fragment.length > 0 && !reassembly.insert(fragment.offset, fragment.payload) {
-            return Accepted::Duplicate;
+        if fragment.length > 0 {
+            if !reassembly.insert(fragment.offset, fragment.payload) {
+                return Accepted::Duplicate;
+            }
+            self.remaining_bytes -= fragment.size;
         }
         if !reassembly.is_whole() {
-            return Accepted::Kept(reassembly.remaining_bytes());
+            return Accepted::Kept;
         }
         let Slot::Partial(reassembly) = core::mem::replace(slot, Slot::Done) else {
             return Accepted::Duplicate;
@@ -140,7 +152,7 @@ impl LaneReceive {
         let body = reassembly.finish(pool);
         if self.ordered && !head {
             self.slots[index] = Slot::Ready(body);
-            return Accepted::Kept(0);
+            return Accepted::Kept;
         }
         self.pop_done();
         memory.deliver_reserved(body.len());
@@ -163,6 +175,11 @@ impl LaneReceive {
             return Some(body);
         }
         None
+    }
+
+    /// Messages wait here for one that has not begun.
+    pub(crate) fn waits_for_head(&self) -> bool {
+        self.ordered && matches!(self.slots.front(), Some(Slot::Empty))
     }
 
     fn pop_done(&mut self) {

@@ -35,9 +35,8 @@ pub(crate) struct Receive {
     pub(crate) ack_now: bool,
     /// When the oldest frame that awaits its acknowledgement came.
     waiting_since: Option<Instant>,
-    /// Bytes that remain of the message that arrives just now.
+    /// Of messages that have begun to arrive, in all lanes: what has not, in whole fragments.
     pub(crate) remaining_bytes: usize,
-    remaining_lane: Lane,
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
     /// Numbers that never came, not yet told to `credit`.
@@ -75,7 +74,6 @@ impl Receive {
             ack_now: false,
             waiting_since: None,
             remaining_bytes: 0,
-            remaining_lane: Lane(0),
             refused: false,
             lost_frames: 0,
         }
@@ -92,12 +90,13 @@ impl Receive {
         &mut self.lanes[usize::from(*index)]
     }
 
-    /// Takes one fragment. `size`: agreed payload of every fragment but the last.
+    /// Takes one fragment. `size`: agreed payload of every fragment but the last; `fair`: a new message may begin.
     #[inline]
     pub(crate) fn take(
         &mut self,
         data: &Data<'_>,
         size: usize,
+        fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> (u64, Taken) {
@@ -129,17 +128,16 @@ impl Receive {
             size,
             payload: data.payload,
         };
-        let taken = match lane.accept(&fragment, memory, pool) {
+        let used_before_bytes = memory.used_bytes();
+        let remaining_before_bytes = lane.remaining_bytes;
+        let accepted = lane.accept(&fragment, fair, memory, pool);
+        let remaining_bytes = lane.remaining_bytes;
+        self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
+        self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
+        let taken = match accepted {
             Accepted::Frame => Taken::Frame,
-            Accepted::Whole(body) => {
-                self.set_remaining(data.lane, 0);
-                Taken::Whole(body)
-            }
-            Accepted::Kept(remaining) => {
-                self.set_remaining(data.lane, remaining);
-                Taken::Nothing
-            }
-            Accepted::Duplicate => Taken::Nothing,
+            Accepted::Whole(body) => Taken::Whole(body),
+            Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
             Accepted::Beyond => return (number, Taken::Refused(Refusal::Window)),
             Accepted::NoMemory => {
                 // The sender must learn of its credit all the same: it may have no other frame to send.
@@ -152,13 +150,6 @@ impl Receive {
         self.arrivals.mark(number);
         self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
         (number, taken)
-    }
-
-    fn set_remaining(&mut self, lane: Lane, bytes: usize) {
-        if bytes > 0 || self.remaining_lane == lane {
-            self.remaining_bytes = bytes;
-            self.remaining_lane = lane;
-        }
     }
 
     #[inline]
@@ -197,6 +188,11 @@ impl Receive {
             .map_or(Duration::ZERO, |since| now.since(since))
     }
 
+    /// Some lane's messages wait for one that has not begun: until it comes, their memory is of no use to anyone.
+    pub(crate) fn waits_for_head(&self) -> bool {
+        self.lanes.iter().any(LaneReceive::waits_for_head)
+    }
+
     /// An acknowledgement left, in a frame of whatever kind.
     #[inline]
     pub(crate) fn on_ack_sent(&mut self) {
@@ -208,9 +204,14 @@ impl Receive {
 
     /// The session is over: gives all memory back.
     pub(crate) fn clear(&mut self, memory: &mut Memory, pool: &mut Pool) {
+        let used_before_bytes = memory.used_bytes();
         for lane in &mut self.lanes {
             lane.clear(memory, pool);
         }
+        let cleared_bytes = used_before_bytes - memory.used_bytes();
+        // What the program holds stays charged to the peer, whatever its life.
+        let held_bytes = self.grant.used_bytes.saturating_sub(cleared_bytes);
         *self = Self::new();
+        self.grant.used_bytes = held_bytes;
     }
 }

@@ -159,6 +159,8 @@ pub(crate) struct Send {
     /// Silence after which a probe goes; follows from `rtt` and `backoff`.
     probe_after: Duration,
     probe: bool,
+    /// The peer's memory refused frames, and has not said since that it has room: what it has begun to take goes first.
+    refused: bool,
     /// Some frame was overtaken, but not by enough to be called lost.
     loss_at: Option<Instant>,
 }
@@ -194,6 +196,7 @@ impl Send {
             backoff: 0,
             probe_after: Rtt::new().probe_after(ACK_DELAY, 0),
             probe: false,
+            refused: false,
             loss_at: None,
         }
     }
@@ -276,6 +279,11 @@ impl Send {
     /// The most urgent priority with a fragment that may leave: repairs first, then new data.
     #[inline]
     fn next_priority(&mut self) -> Option<(usize, bool)> {
+        if self.refused
+            && let Some(next) = self.next_begun()
+        {
+            return Some(next);
+        }
         let mut candidates = self.pending_mask | self.lost_mask;
         while candidates != 0 {
             let priority = candidates.trailing_zeros() as usize;
@@ -291,6 +299,31 @@ impl Send {
             candidates &= candidates - 1;
         }
         None
+    }
+
+    /// As `next_priority`, but only of messages that the peer has begun to take: their memory is set aside there, and comes
+    /// free only when they are whole. Others would use up the credit meant for these and be refused again.
+    #[cold]
+    fn next_begun(&mut self) -> Option<(usize, bool)> {
+        for priority in 0..Priority::COUNT {
+            let begun = |part: &Part| self.is_wanted(part) && self.is_begun(part.slot);
+            if let Some(index) = self.lost[priority].iter().position(begun) {
+                if let Some(part) = self.lost[priority].remove(index) {
+                    self.lost[priority].push_front(part);
+                }
+                return Some((priority, true));
+            }
+            if let Some(&slot) = self.pending[priority].front()
+                && self.is_begun(slot)
+            {
+                return Some((priority, false));
+            }
+        }
+        None
+    }
+
+    fn is_begun(&self, slot: u32) -> bool {
+        self.messages[slot as usize].acknowledged > 0
     }
 
     /// Forgets repairs that are no longer wanted; is there one that is?
@@ -568,6 +601,7 @@ impl Send {
 
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
     pub(crate) fn on_refusal(&mut self, now: Instant) {
+        self.refused = true;
         for index in 0..self.sent.len() {
             let sent = self.sent[index];
             if sent.at + self.rtt.smoothed.divided(2) > now {
@@ -578,6 +612,11 @@ impl Send {
             }
         }
         self.advance_base();
+    }
+
+    /// The peer's memory holds so much more.
+    pub(crate) fn on_window(&mut self, bytes: usize) {
+        self.refused &= bytes < self.fragment_bytes;
     }
 
     pub(crate) fn on_credit(&mut self, credit_low: u32) {
