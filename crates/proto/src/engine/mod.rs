@@ -367,24 +367,6 @@ impl Engine {
         }
     }
 
-    /// After a frame of the peer was taken: as `enqueue`, but only those deadlines that a frame can bring nearer.
-    #[inline]
-    fn enqueue_after_frame(&mut self, id: NodeId, now: Instant) {
-        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
-            return;
-        };
-        if !peer.queued && peer.wants_transmit(now) {
-            peer.queued = true;
-            self.ready.push_back(id.0);
-        }
-        if let Some(at) = peer.receive.ack_deadline() {
-            self.shared.arm(at);
-        }
-        if let Some(at) = peer.send.deadline() {
-            self.shared.arm(at);
-        }
-    }
-
     /// Credit or memory came free: active senders that wanted more get their turn again, and what memory is free
     /// goes to the one that takes up least.
     #[cold]
@@ -437,6 +419,26 @@ impl Engine {
 
 /// Messages queued to one peer at most, however small.
 const QUEUED_MESSAGES_MAX: usize = 1 << 20;
+
+/// After a frame of the peer was taken: as `Engine::enqueue`, but only those deadlines that a frame can bring nearer.
+#[inline]
+fn enqueue_after_frame(
+    peer: &mut Peer,
+    shared: &mut Shared,
+    ready: &mut VecDeque<u16>,
+    now: Instant,
+) {
+    if !peer.queued && peer.wants_transmit(now) {
+        peer.queued = true;
+        ready.push_back(peer.id.0);
+    }
+    if let Some(at) = peer.receive.ack_deadline() {
+        shared.arm(at);
+    }
+    if let Some(at) = peer.send.deadline() {
+        shared.arm(at);
+    }
+}
 
 /// Grants the peer what it may have now, and sees to it that it is told in time.
 #[inline]

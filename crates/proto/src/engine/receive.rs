@@ -1,6 +1,6 @@
 //! A frame's way in: parsed, matched to a peer and a session, handed to its half.
 
-use super::{Engine, Shared, raise_credit};
+use super::{Engine, Shared, enqueue_after_frame, raise_credit};
 use crate::counters::Drop;
 use crate::event::Event;
 use crate::message::{Body, Delivery, Sink};
@@ -113,10 +113,10 @@ impl Engine {
         };
         raise_credit(peer, shared);
         notify_writable(peer, shared);
+        enqueue_after_frame(peer, shared, &mut self.ready, now);
         if shared.credit.hungry {
             self.feed_hungry();
         }
-        self.enqueue_after_frame(from, now);
         result
     }
 
@@ -158,7 +158,7 @@ impl Engine {
             peer.receive.ack_now = true;
         }
         notify_writable(peer, shared);
-        self.enqueue_after_frame(from, now);
+        enqueue_after_frame(peer, shared, &mut self.ready, now);
         Ok(())
     }
 

@@ -23,7 +23,7 @@ impl Engine {
                 }
                 peer.queued = false;
                 // It may have become blocked just now: its time-out must be known.
-                if let Some(at) = super::timers::deadline(peer, &self.shared.config) {
+                if let Some(at) = peer.send.deadline() {
                     self.shared.arm(at);
                 }
             }

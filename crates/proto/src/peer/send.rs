@@ -15,7 +15,7 @@ use super::lane::LANE_WINDOW;
 use super::rtt::Rtt;
 use crate::counters::Counters;
 use crate::message::SendId;
-use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
+use crate::numbers::{Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::{Pool, has_bit, set_bit};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Lane, Priority};
@@ -30,13 +30,15 @@ pub(crate) const ACK_DELAY: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 struct Outgoing {
     lane: Lane,
+    /// Its place in `Send::lanes`.
+    lane_index: u16,
     /// Within the lane; known once the first fragment leaves.
     number: u64,
     id: SendId,
     body: Vec<u8>,
-    fragments: usize,
-    next_fragment: usize,
-    acknowledged: usize,
+    fragments: u32,
+    next_fragment: u32,
+    acknowledged: u32,
     /// Which fragments are acknowledged; empty for messages of one fragment.
     bitmap: Vec<u64>,
     notify: bool,
@@ -48,6 +50,13 @@ enum State {
     InFlight,
     Lost,
     Resolved,
+}
+
+/// Where the fragment that leaves next stands: at the front of one of two queues.
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    Repair { priority: usize },
+    New { priority: usize },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,37 +77,29 @@ struct Sent {
 #[derive(Debug)]
 struct LaneSend {
     next: u64,
-    low: u64,
-    acknowledged: VecDeque<bool>,
+    acknowledged: Box<Arrivals>,
 }
+const _: () = assert!(LANE_WINDOW <= NUMBER_WINDOW);
 
 impl LaneSend {
     fn new() -> Self {
         Self {
             next: FIRST_NUMBER,
-            low: FIRST_NUMBER,
-            acknowledged: VecDeque::new(),
+            acknowledged: Box::new(Arrivals::new()),
         }
     }
 
     fn has_room(&self) -> bool {
-        self.next - self.low < LANE_WINDOW
+        self.next - self.acknowledged.base() < LANE_WINDOW
     }
 
     fn assign(&mut self) -> u64 {
-        self.acknowledged.push_back(false);
         self.next += 1;
         self.next - 1
     }
 
     fn acknowledge(&mut self, number: u64) {
-        if let Some(flag) = self.acknowledged.get_mut((number - self.low) as usize) {
-            *flag = true;
-        }
-        while let Some(true) = self.acknowledged.front() {
-            self.acknowledged.pop_front();
-            self.low += 1;
-        }
+        self.acknowledged.mark(number);
     }
 }
 
@@ -145,6 +146,8 @@ pub(crate) struct Send {
     lost_mask: u8,
     /// Entries of `pending` and `lost` together.
     backlog: usize,
+    /// What `choose` answered; forgotten whenever it might answer otherwise.
+    choice: Option<Choice>,
     lanes: Vec<LaneSend>,
     lane_index: Box<[u16; 256]>,
     sent: VecDeque<Sent>,
@@ -167,6 +170,16 @@ pub(crate) struct Send {
 
 const NO_LANE: u16 = u16::MAX;
 
+/// How many a message has; even an empty one has one. Messages have less than 2³² bytes.
+#[inline]
+fn fragments(message_bytes: usize, fragment_bytes: usize) -> u32 {
+    if message_bytes <= fragment_bytes {
+        1
+    } else {
+        message_bytes.div_ceil(fragment_bytes) as u32
+    }
+}
+
 impl Send {
     pub(crate) fn new() -> Self {
         Self {
@@ -183,6 +196,7 @@ impl Send {
             pending_mask: 0,
             lost_mask: 0,
             backlog: 0,
+            choice: None,
             lanes: Vec::new(),
             lane_index: Box::new([NO_LANE; 256]),
             sent: VecDeque::new(),
@@ -206,7 +220,7 @@ impl Send {
         self.fragment_bytes = fragment_bytes.max(1);
         self.credit = FIRST_NUMBER + credit_frames;
         for outgoing in &mut self.messages {
-            outgoing.fragments = outgoing.body.len().div_ceil(self.fragment_bytes).max(1);
+            outgoing.fragments = fragments(outgoing.body.len(), self.fragment_bytes);
         }
     }
 
@@ -216,13 +230,10 @@ impl Send {
         self.next_id += 1;
         self.queued_messages += 1;
         self.queued_bytes += body.len();
-        let fragments = if body.len() <= self.fragment_bytes {
-            1
-        } else {
-            body.len().div_ceil(self.fragment_bytes)
-        };
+        let fragments = fragments(body.len(), self.fragment_bytes);
         let outgoing = Outgoing {
             lane,
+            lane_index: self.lane_index(lane),
             number: 0,
             id,
             body,
@@ -244,6 +255,7 @@ impl Send {
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
         self.backlog += 1;
+        self.choice = None;
         id
     }
 
@@ -266,19 +278,24 @@ impl Send {
     /// Something is queued that may leave now.
     #[inline]
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
-        if self.backlog == 0 {
-            return false;
-        }
+        self.backlog > 0 && self.may_leave(now)
+    }
+
+    #[inline]
+    fn may_leave(&mut self, now: Instant) -> bool {
         if self.sent.len() as u64 >= NUMBER_WINDOW || (self.next >= self.credit && !self.probe) {
             self.blocked_since.get_or_insert(now);
             return false;
         }
-        self.next_priority().is_some()
+        if self.choice.is_none() {
+            self.choice = self.choose();
+        }
+        self.choice.is_some()
     }
 
     /// The most urgent priority with a fragment that may leave: repairs first, then new data.
     #[inline]
-    fn next_priority(&mut self) -> Option<(usize, bool)> {
+    fn choose(&mut self) -> Option<Choice> {
         if self.refused
             && let Some(next) = self.next_begun()
         {
@@ -288,12 +305,13 @@ impl Send {
         while candidates != 0 {
             let priority = candidates.trailing_zeros() as usize;
             if self.lost_mask & (1 << priority) != 0 && self.has_repair(priority) {
-                return Some((priority, true));
+                return Some(Choice::Repair { priority });
             }
             if let Some(&slot) = self.pending[priority].front() {
                 let outgoing = &self.messages[slot as usize];
-                if outgoing.next_fragment > 0 || self.lane_has_room(outgoing.lane) {
-                    return Some((priority, false));
+                let lane = &self.lanes[usize::from(outgoing.lane_index)];
+                if outgoing.next_fragment > 0 || lane.has_room() {
+                    return Some(Choice::New { priority });
                 }
             }
             candidates &= candidates - 1;
@@ -301,22 +319,22 @@ impl Send {
         None
     }
 
-    /// As `next_priority`, but only of messages that the peer has begun to take: their memory is set aside there, and comes
+    /// As `choose`, but only of messages that the peer has begun to take: their memory is set aside there, and comes
     /// free only when they are whole. Others would use up the credit meant for these and be refused again.
     #[cold]
-    fn next_begun(&mut self) -> Option<(usize, bool)> {
+    fn next_begun(&mut self) -> Option<Choice> {
         for priority in 0..Priority::COUNT {
             let begun = |part: &Part| self.is_wanted(part) && self.is_begun(part.slot);
             if let Some(index) = self.lost[priority].iter().position(begun) {
                 if let Some(part) = self.lost[priority].remove(index) {
                     self.lost[priority].push_front(part);
                 }
-                return Some((priority, true));
+                return Some(Choice::Repair { priority });
             }
             if let Some(&slot) = self.pending[priority].front()
                 && self.is_begun(slot)
             {
-                return Some((priority, false));
+                return Some(Choice::New { priority });
             }
         }
         None
@@ -347,6 +365,7 @@ impl Send {
         }
         self.lost_mask |= 1 << priority;
         self.backlog += 1;
+        self.choice = None;
     }
 
     fn pop_repair(&mut self, priority: usize) -> Option<Part> {
@@ -358,20 +377,22 @@ impl Send {
         Some(part)
     }
 
-    fn lane_has_room(&self, lane: Lane) -> bool {
-        match self.lane_index[usize::from(lane.0)] {
-            NO_LANE => true,
-            index => self.lanes[usize::from(index)].has_room(),
+    #[inline]
+    fn lane_index(&mut self, lane: Lane) -> u16 {
+        let index = self.lane_index[usize::from(lane.0)];
+        if index == NO_LANE {
+            self.add_lane(lane)
+        } else {
+            index
         }
     }
 
-    fn lane(&mut self, lane: Lane) -> &mut LaneSend {
-        let index = &mut self.lane_index[usize::from(lane.0)];
-        if *index == NO_LANE {
-            *index = self.lanes.len() as u16;
-            self.lanes.push(LaneSend::new());
-        }
-        &mut self.lanes[usize::from(*index)]
+    #[cold]
+    fn add_lane(&mut self, lane: Lane) -> u16 {
+        let index = self.lanes.len() as u16;
+        self.lanes.push(LaneSend::new());
+        self.lane_index[usize::from(lane.0)] = index;
+        index
     }
 
     /// The message of this part still lives and misses it.
@@ -390,13 +411,13 @@ impl Send {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<NextFragment<'_>> {
-        let (priority, repair) = self.next_priority()?;
-        let part = if repair {
-            self.retransmitted += 1;
-            counters.retransmitted_frames += 1;
-            self.pop_repair(priority)?
-        } else {
-            self.next_new_fragment(priority, pool)?
+        let part = match self.choice.take()? {
+            Choice::New { priority } => self.next_new_fragment(priority, pool)?,
+            Choice::Repair { priority } => {
+                self.retransmitted += 1;
+                counters.retransmitted_frames += 1;
+                self.pop_repair(priority)?
+            }
         };
         let number = self.next;
         self.next += 1;
@@ -432,10 +453,13 @@ impl Send {
     fn next_new_fragment(&mut self, priority: usize, pool: &mut Pool) -> Option<Part> {
         let slot = *self.pending[priority].front()?;
         let outgoing = &mut self.messages[slot as usize];
-        let (fragment, lane) = (outgoing.next_fragment, outgoing.lane);
+        let fragment = outgoing.next_fragment;
         outgoing.next_fragment += 1;
+        if fragment == 0 {
+            outgoing.number = self.lanes[usize::from(outgoing.lane_index)].assign();
+        }
         if fragment == 0 && outgoing.fragments > 1 {
-            outgoing.bitmap = pool.take_bitmap(outgoing.fragments);
+            outgoing.bitmap = pool.take_bitmap(outgoing.fragments as usize);
         }
         if outgoing.next_fragment == outgoing.fragments {
             self.pending[priority].pop_front();
@@ -445,15 +469,7 @@ impl Send {
             }
         }
         let id = outgoing.id;
-        if fragment == 0 {
-            let number = self.lane(lane).assign();
-            self.messages[slot as usize].number = number;
-        }
-        Some(Part {
-            slot,
-            fragment: fragment as u32,
-            id,
-        })
+        Some(Part { slot, fragment, id })
     }
 
     /// Takes an acknowledgement. `done` is told each message that is now acknowledged whole and asked for it.
@@ -532,6 +548,7 @@ impl Send {
             }
             State::Resolved => return,
         }
+        self.choice = None;
         let slot = sent.part.slot as usize;
         let outgoing = &mut self.messages[slot];
         if !outgoing.live || outgoing.id != sent.part.id {
@@ -546,7 +563,7 @@ impl Send {
         }
         outgoing.live = false;
         let body = core::mem::take(&mut outgoing.body);
-        let (lane, number) = (outgoing.lane, outgoing.number);
+        let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;
         self.queued_bytes -= body.len();
         if outgoing.notify {
@@ -556,7 +573,7 @@ impl Send {
             pool.put_bitmap(core::mem::take(&mut outgoing.bitmap));
         }
         pool.put(body);
-        self.lane(lane).acknowledge(number);
+        self.lanes[lane].acknowledge(number);
         self.free.push(sent.part.slot);
     }
 
@@ -602,6 +619,7 @@ impl Send {
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
     pub(crate) fn on_refusal(&mut self, now: Instant) {
         self.refused = true;
+        self.choice = None;
         for index in 0..self.sent.len() {
             let sent = self.sent[index];
             if sent.at + self.rtt.smoothed.divided(2) > now {
@@ -616,7 +634,10 @@ impl Send {
 
     /// The peer's memory holds so much more.
     pub(crate) fn on_window(&mut self, bytes: usize) {
-        self.refused &= bytes < self.fragment_bytes;
+        if self.refused && bytes >= self.fragment_bytes {
+            self.refused = false;
+            self.choice = None;
+        }
     }
 
     pub(crate) fn on_credit(&mut self, credit_low: u32) {
