@@ -3,7 +3,7 @@
 //! Called by `peer` for submit, for each frame to write and for each acknowledgement that came. Owns no clock: the
 //! deadlines it states are looked at by `engine::handle_timeout`.
 //!
-//! Invariants: `sent[i]` tells of packet number `base + i`, and `sent[0]` is unanswered; a message lies in `messages`
+//! Invariants: `sent[i]` tells of packet number `base + i`, and `sent[0]` is unanswered, or lost of late; a message lies in `messages`
 //! until its last fragment is acknowledged; a fragment is in at most one of flight, `lost`, acknowledged, or not yet sent,
 //! but for copies whose loss turned out to be spurious.
 
@@ -152,6 +152,10 @@ pub(crate) struct Send {
     lane_index: Box<[u16; 256]>,
     sent: VecDeque<Sent>,
     base: u64,
+    /// Lowest number in flight: below it nothing is awaited. In `base..=next`, and never falls.
+    floor: u64,
+    /// As last stated to the peer.
+    floor_told: u64,
     next: u64,
     in_flight: usize,
     next_id: u64,
@@ -201,6 +205,8 @@ impl Send {
             lane_index: Box::new([NO_LANE; 256]),
             sent: VecDeque::new(),
             base: FIRST_NUMBER,
+            floor: FIRST_NUMBER,
+            floor_told: FIRST_NUMBER,
             next: FIRST_NUMBER,
             in_flight: 0,
             next_id: 0,
@@ -283,6 +289,9 @@ impl Send {
 
     #[inline]
     fn may_leave(&mut self, now: Instant) -> bool {
+        if self.sent.len() as u64 >= NUMBER_WINDOW {
+            self.advance_base(now);
+        }
         if self.sent.len() as u64 >= NUMBER_WINDOW || (self.next >= self.credit && !self.probe) {
             self.blocked_since.get_or_insert(now);
             return false;
@@ -423,6 +432,7 @@ impl Send {
         self.next += 1;
         if self.sent.is_empty() {
             self.base = number;
+            self.floor = number;
         }
         self.sent.push_back(Sent {
             part,
@@ -432,13 +442,14 @@ impl Send {
         self.in_flight += 1;
         self.last_sent = now;
         self.blocked_since = None;
+        self.floor_told = self.floor;
         let probe = core::mem::take(&mut self.probe);
         let outgoing = &self.messages[part.slot as usize];
         let offset = part.fragment as usize * self.fragment_bytes;
         let end = outgoing.body.len().min(offset + self.fragment_bytes);
         Some(NextFragment {
             number,
-            floor: self.base,
+            floor: self.floor,
             lane: outgoing.lane,
             message: outgoing.number,
             offset,
@@ -493,12 +504,15 @@ impl Send {
             let Some(sent) = self.sent.pop_front() else {
                 break;
             };
-            if sent.state != State::Resolved {
+            // Below the floor we told, "acknowledged" only means that the peer no longer awaits what we called lost.
+            let arrived = sent.state == State::InFlight || self.base >= self.floor_told;
+            if sent.state != State::Resolved && arrived {
                 self.acknowledge(sent, pool, counters, &mut done);
                 newest = Some((self.base, sent.at));
             }
             self.base += 1;
         }
+        self.floor = self.floor.max(self.base);
         for (index, byte) in bitmap.iter().enumerate() {
             let mut byte = *byte;
             while byte != 0 {
@@ -528,7 +542,7 @@ impl Send {
                 self.detect_losses(now, number, at);
             }
         }
-        self.advance_base();
+        self.advance_base(now);
         true
     }
 
@@ -605,15 +619,30 @@ impl Send {
         self.push_repair(part, false);
     }
 
-    /// Lost numbers are answered too: their repairs have numbers of their own.
-    fn advance_base(&mut self) {
+    /// Lost numbers are answered too: their repairs have numbers of their own. But each is remembered for two round trips,
+    /// as far as there is room, so that an acknowledgement that comes after all tells how far frames overtake each other.
+    fn advance_base(&mut self, now: Instant) {
+        while let Some(sent) = self.sent.get((self.floor - self.base) as usize)
+            && sent.state != State::InFlight
+        {
+            self.floor += 1;
+        }
+        let remembered = self.rtt.smoothed.times(2);
         while let Some(sent) = self.sent.front() {
-            if sent.state == State::InFlight {
+            let awaited = match sent.state {
+                State::InFlight => true,
+                State::Lost => {
+                    sent.at + remembered > now && (self.sent.len() as u64) < NUMBER_WINDOW
+                }
+                State::Resolved => false,
+            };
+            if awaited {
                 break;
             }
             self.sent.pop_front();
             self.base += 1;
         }
+        self.floor = self.floor.max(self.base);
     }
 
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
@@ -629,7 +658,7 @@ impl Send {
                 self.lose(index);
             }
         }
-        self.advance_base();
+        self.advance_base(now);
     }
 
     /// The peer's memory holds so much more.
@@ -681,7 +710,7 @@ impl Send {
                     self.lose(index);
                 }
             }
-            self.advance_base();
+            self.advance_base(now);
         }
         if self.deadline().is_some_and(|at| at <= now) {
             self.send_probe(now, counters);
@@ -707,7 +736,7 @@ impl Send {
             self.sent[index].state = State::Lost;
             self.in_flight -= 1;
             self.push_repair(part, true);
-            self.advance_base();
+            self.advance_base(now);
         }
     }
 
