@@ -130,8 +130,8 @@ impl StopRule {
     /// Whether an estimate `after` a lap, which was `before` a lap earlier, makes a verification worth its pass over A.
     /// An estimate is met during the lap, before the rest of the lap improves on it: so the next one is foreseen.
     pub fn worth_verifying(&self, before: f64, after: f64) -> bool {
-        let ratio = (after / before).clamp(0.0, 1.0);
-        after * if ratio.is_nan() { 1.0 } else { ratio } <= self.limits.tolerance
+        let ratio = if before.is_finite() { (after / before).min(1.0) } else { 1.0 };
+        after * ratio <= self.limits.tolerance
     }
 
     /// Laps between verifications while estimates stand still without being [`StopRule::worth_verifying`].

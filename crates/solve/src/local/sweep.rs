@@ -211,18 +211,19 @@ impl Sweeper {
     }
 
     /// Rows per step of a lap such that, if the foreign elements are read anew at every step, reading them costs at
-    /// most about a tenth of the step's own work.
+    /// most a few per cent of the step's own work.
     pub fn rows_per_step(&self) -> usize {
         let rows = self.block.rhs.len();
-        let (foreign, per_row) = match &self.block.values {
-            // Vector kernels take an entry of A in the time a copy takes one of x.
-            RowValues::Dense(_) => (self.block.columns - rows, self.block.columns),
+        let (foreign, share, per_row) = match &self.block.values {
+            // Vector kernels take several entries of A in the time a copy takes one of x.
+            RowValues::Dense(_) => (self.block.columns - rows, 40, self.block.columns),
             RowValues::Sparse(csr) => (
                 self.block.foreign_columns().len(),
+                10,
                 csr.stored().div_ceil(rows) + 2,
             ),
         };
-        let least = (10 * foreign).div_ceil(per_row.max(1));
+        let least = (share * foreign).div_ceil(per_row.max(1));
         least
             .next_multiple_of(ROW_GROUP)
             .clamp(ROW_GROUP.min(rows), rows.max(1))

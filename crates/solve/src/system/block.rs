@@ -68,6 +68,39 @@ impl RowBlock {
         }
     }
 
+    /// Cuts a whole system into the blocks of `ranges`, which must cover its rows in order. Dense rows are split off
+    /// from the end, so that never more than the largest block exists twice.
+    pub fn split(system: System, ranges: &[Range<usize>]) -> Vec<Self> {
+        let mut next = 0;
+        for range in ranges {
+            assert!(range.start == next && !range.is_empty(), "ranges must cover the rows in order");
+            next = range.end;
+        }
+        let columns = system.n();
+        assert_eq!(next, columns, "ranges must cover the rows");
+        let Matrix::Dense(dense) = system.matrix else {
+            return ranges.iter().map(|rows| Self::cut(&system, rows.clone())).collect();
+        };
+        let mut values = dense.into_values();
+        let mut blocks: Vec<Self> = Vec::with_capacity(ranges.len());
+        for rows in ranges.iter().rev() {
+            let own = if rows.start == 0 {
+                std::mem::take(&mut values)
+            } else {
+                values.split_off(rows.start * columns)
+            };
+            values.shrink_to_fit();
+            blocks.push(Self {
+                columns,
+                values: RowValues::Dense(own),
+                rhs: system.rhs[rows.clone()].to_vec(),
+                rows: rows.clone(),
+            });
+        }
+        blocks.reverse();
+        blocks
+    }
+
     /// Stored entries.
     pub fn stored(&self) -> usize {
         match &self.values {
@@ -208,7 +241,9 @@ mod tests {
                 block.magnitude_sq(&x),
                 (2.0f64 + 17.0).powi(2) + (3.0f64 + 24.0).powi(2)
             );
-            assert_eq!(RowBlock::whole(system).rows, 0..3);
+            let parts = RowBlock::split(system.clone(), &[0..1, 1..3]);
+            assert_eq!(parts, [RowBlock::cut(&system, 0..1), block]);
+            assert_eq!(RowBlock::whole(system.clone()), RowBlock::cut(&system, 0..3));
         }
     }
 

@@ -1,0 +1,69 @@
+//! Sequential Gauss–Seidel: one worker, every row, always the newest values. What the other modes are compared with.
+
+use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
+use crate::report::{Outcome, Progress, Seconds};
+use crate::system::{RowBlock, System};
+use std::time::Instant;
+
+/// Laps over the whole of A until the verified residual meets the tolerance, or the rule says stop. Starts with x = 0;
+/// `progress` is called after each lap.
+pub fn solve(
+    system: System,
+    relaxation: Relaxation,
+    limits: Limits,
+    mut progress: impl FnMut(Progress),
+) -> Result<Outcome, RelaxationError> {
+    let begin = Instant::now();
+    let norm = system.rhs_norm();
+    let mut rule = StopRule::new(limits);
+    let mut x = vec![0.0; system.n()];
+    let mut sweeper = Sweeper::new(RowBlock::whole(system), relaxation)?;
+    let mut seconds = Seconds {
+        distribute: begin.elapsed().as_secs_f64(),
+        ..Seconds::default()
+    };
+
+    let begin = Instant::now();
+    let (mut laps, mut verifications) = (0, 0);
+    let mut before = f64::INFINITY;
+    let (reason, residual) = loop {
+        let rows = sweeper.block().rows.clone();
+        let squares: f64 = sweeper.lap(rows.len()).map(|rows| sweeper.relax(rows, &mut x)).sum();
+        let estimate = super::relative(squares.sqrt(), norm);
+        laps += 1;
+        progress(Progress {
+            laps_min: laps,
+            laps_max: laps,
+            residual_estimate: estimate,
+            elapsed: begin.elapsed(),
+        });
+        let diverged = rule.estimate(estimate).is_some();
+        let due = laps % StopRule::STALL_LAPS == 0 || laps >= limits.max_laps();
+        if diverged || due || rule.worth_verifying(before, estimate) {
+            let verifying = Instant::now();
+            let block = sweeper.block();
+            let residual = super::relative(block.residual_sq(&x).sqrt(), norm);
+            let rounding = super::relative(f64::EPSILON * block.magnitude_sq(&x).sqrt(), norm);
+            verifications += 1;
+            seconds.verify += verifying.elapsed().as_secs_f64();
+            if let Some(reason) = rule.verified(laps, residual, rounding) {
+                break (reason, residual);
+            }
+        }
+        before = estimate;
+    };
+    seconds.iterate = begin.elapsed().as_secs_f64() - seconds.verify;
+    Ok(Outcome {
+        converged: reason.is_converged(),
+        reason,
+        residual,
+        laps: vec![laps],
+        verifications,
+        seconds,
+        notes: sweeper.note().map(String::from).into_iter().collect(),
+        x,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! Asynchronous relaxation by threads that share x: nobody waits for anybody, but for verification.
+//!
+//! Each thread owns a range of rows. It sweeps a step on a private copy of x, so that vector kernels apply, publishes
+//! what it renewed, reads anew what the others own, and goes on. The calling thread judges: when the local estimates
+//! sum up to less than the tolerance it pauses all, has the exact residual computed from the frozen x, and ends or
+//! resumes.
+//!
+//! Invariant: elements of the shared x are written by their owner only; while all threads are between the barriers of
+//! a pause nobody writes. Elements are single 64-bit words, read and written whole (relaxed): a reader sees some value
+//! the owner had, which is all that asynchronous relaxation asks for.
+
+use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
+use crate::report::{Outcome, Progress, Reason, Seconds};
+use crate::system::{PartitionError, RowBlock, System, partition};
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// How long the judge sleeps when no worker calls: the pace of progress reports.
+const JUDGE_NAP: Duration = Duration::from_millis(20);
+
+/// Why threads cannot begin.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ThreadsError {
+    /// Rows cannot be shared out.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// A block cannot be set up.
+    #[error(transparent)]
+    Relaxation(#[from] RelaxationError),
+}
+
+/// Relaxes `system` with `workers` threads. Starts with x = 0; `progress` is called about fifty times a second.
+pub fn solve(
+    system: System,
+    workers: usize,
+    relaxation: Relaxation,
+    limits: Limits,
+    mut progress: impl FnMut(Progress),
+) -> Result<Outcome, ThreadsError> {
+    let begin = Instant::now();
+    let ranges = partition(&system.matrix, workers)?;
+    let (n, norm) = (system.n(), system.rhs_norm());
+    let sweepers = set_up(RowBlock::split(system, &ranges), relaxation)?;
+    let notes = sweepers.iter().filter_map(Sweeper::note).map(String::from).collect();
+    let shared = Shared {
+        x: (0..n).map(|_| AtomicU64::new(0f64.to_bits())).collect(),
+        cells: (0..workers).map(|_| Cell::default()).collect(),
+        command: AtomicUsize::new(RUN),
+        gate: Barrier::new(workers + 1),
+        rule: StopRule::new(limits),
+        norm,
+        judge: std::thread::current(),
+    };
+    let mut seconds = Seconds {
+        distribute: begin.elapsed().as_secs_f64(),
+        ..Seconds::default()
+    };
+
+    let begin = Instant::now();
+    let mut verifications = 0;
+    let (reason, residual) = std::thread::scope(|scope| {
+        for (worker, sweeper) in sweepers.into_iter().enumerate() {
+            let shared = &shared;
+            scope.spawn(move || work(shared, worker, sweeper));
+        }
+        let mut rule = shared.rule.clone();
+        let mut verified_at = 0;
+        loop {
+            std::thread::park_timeout(JUDGE_NAP);
+            let state = shared.state();
+            progress(Progress {
+                laps_min: state.laps_min,
+                laps_max: state.laps_max,
+                residual_estimate: state.estimate,
+                elapsed: begin.elapsed(),
+            });
+            // A lap by everybody between two verifications: an estimate that keeps being wrong must not stop the work.
+            let overdue = state.laps_min >= verified_at + StopRule::STALL_LAPS;
+            if state.laps_min <= verified_at || !(overdue || shared.calls_for_a_look(&state)) {
+                continue;
+            }
+            let verifying = Instant::now();
+            let (residual, rounding) = shared.pause();
+            let laps = shared.state().laps_min;
+            let reason = rule.verified(laps, residual, rounding);
+            verified_at = laps;
+            verifications += 1;
+            shared.resume(if reason.is_some() { END } else { RUN });
+            seconds.verify += verifying.elapsed().as_secs_f64();
+            if let Some(reason) = reason {
+                break (reason, residual);
+            }
+        }
+    });
+    seconds.iterate = begin.elapsed().as_secs_f64() - seconds.verify;
+    Ok(Outcome {
+        converged: reason == Reason::Converged,
+        reason,
+        residual,
+        laps: shared.cells.iter().map(|cell| cell.laps.load(Ordering::Relaxed)).collect(),
+        verifications,
+        seconds,
+        notes,
+        x: shared.x.iter().map(load).collect(),
+    })
+}
+
+/// Commands of the judge.
+const RUN: usize = 0;
+const PAUSE: usize = 1;
+const END: usize = 2;
+
+/// What one worker tells, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Cell {
+    laps: AtomicU64,
+    /// Bits of the sum of squared residuals met on the last lap, and on the lap before.
+    met: AtomicU64,
+    met_before: AtomicU64,
+    /// Bits of the exact squared residual and magnitude of the own rows, as of the last pause.
+    residual_sq: AtomicU64,
+    magnitude_sq: AtomicU64,
+}
+
+struct Shared {
+    x: Vec<AtomicU64>,
+    cells: Vec<Cell>,
+    command: AtomicUsize,
+    /// All workers and the judge.
+    gate: Barrier,
+    /// As at the start: for conditions that do not depend on history.
+    rule: StopRule,
+    norm: f64,
+    judge: Thread,
+}
+
+/// All cells at a glance; not a snapshot of one instant.
+struct State {
+    laps_min: u64,
+    laps_max: u64,
+    /// Relative residuals; infinite until every worker has done a lap.
+    estimate: f64,
+    estimate_before: f64,
+}
+
+impl Shared {
+    fn state(&self) -> State {
+        let laps = || self.cells.iter().map(|cell| cell.laps.load(Ordering::Relaxed));
+        let sum = |word: fn(&Cell) -> &AtomicU64| self.cells.iter().map(|cell| load(word(cell))).sum::<f64>();
+        let laps_min = laps().min().unwrap_or(0);
+        let relative = |squares: f64, laps: u64| {
+            if laps_min < laps { f64::INFINITY } else { super::relative(squares.sqrt(), self.norm) }
+        };
+        State {
+            laps_min,
+            laps_max: laps().max().unwrap_or(0),
+            estimate: relative(sum(|cell| &cell.met), 1),
+            estimate_before: relative(sum(|cell| &cell.met_before), 2),
+        }
+    }
+
+    /// Whether the estimates call for a look at the exact residual.
+    fn calls_for_a_look(&self, state: &State) -> bool {
+        state.laps_min >= 1
+            && (state.laps_min >= self.rule.limits().max_laps()
+                || self.rule.estimate(state.estimate).is_some()
+                || self.rule.worth_verifying(state.estimate_before, state.estimate))
+    }
+
+    /// Judge: freezes x; relative residual and rounding level. [`Shared::resume`] must follow.
+    fn pause(&self) -> (f64, f64) {
+        self.command.store(PAUSE, Ordering::Relaxed);
+        self.gate.wait();
+        self.gate.wait();
+        let sum = |word: fn(&Cell) -> &AtomicU64| self.cells.iter().map(|cell| load(word(cell))).sum::<f64>();
+        let residual = super::relative(sum(|cell| &cell.residual_sq).sqrt(), self.norm);
+        let magnitude = super::relative(sum(|cell| &cell.magnitude_sq).sqrt(), self.norm);
+        (residual, f64::EPSILON * magnitude)
+    }
+
+    /// Judge: ends a pause with RUN or END.
+    fn resume(&self, command: usize) {
+        self.command.store(command, Ordering::Relaxed);
+        self.gate.wait();
+    }
+
+    /// Worker: sits out a pause; whether to go on. The barriers order all accesses before and after them.
+    fn sit_out(&self, worker: usize, block: &RowBlock, x: &mut [f64]) -> bool {
+        self.gate.wait();
+        for (private, shared) in x.iter_mut().zip(&self.x) {
+            *private = load(shared);
+        }
+        store(&self.cells[worker].residual_sq, block.residual_sq(x));
+        store(&self.cells[worker].magnitude_sq, block.magnitude_sq(x));
+        self.gate.wait();
+        self.gate.wait();
+        self.command.load(Ordering::Relaxed) != END
+    }
+}
+
+/// One worker's loop.
+fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
+    let cell = &shared.cells[worker];
+    let foreign = ranges_of(&sweeper.block().foreign_columns());
+    let rows_per_step = sweeper.rows_per_step();
+    let mut x = vec![0.0; shared.x.len()];
+    loop {
+        let mut met = 0.0;
+        let mut news = false;
+        for rows in sweeper.lap(rows_per_step) {
+            if shared.command.load(Ordering::Relaxed) != RUN && !shared.sit_out(worker, sweeper.block(), &mut x) {
+                return;
+            }
+            for range in &foreign {
+                let elements = x[range.clone()].iter_mut();
+                for (private, shared) in elements.zip(&shared.x[range.clone()]) {
+                    let value = load(shared);
+                    news |= value != *private;
+                    *private = value;
+                }
+            }
+            met += sweeper.relax(rows.clone(), &mut x);
+            for (private, shared) in x[rows.clone()].iter().zip(&shared.x[rows]) {
+                store(shared, *private);
+            }
+        }
+        cell.met_before.store(cell.met.load(Ordering::Relaxed), Ordering::Relaxed);
+        store(&cell.met, met);
+        cell.laps.fetch_add(1, Ordering::Relaxed);
+        if shared.calls_for_a_look(&shared.state()) {
+            shared.judge.unpark();
+        }
+        if !news {
+            // A lap without news from others repeats the last one: they may be waiting for this core.
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Sweepers, made side by side: factorising takes a while.
+fn set_up(blocks: Vec<RowBlock>, relaxation: Relaxation) -> Result<Vec<Sweeper>, RelaxationError> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            blocks.into_iter().map(|block| scope.spawn(move || Sweeper::new(block, relaxation))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Runs of consecutive columns.
+fn ranges_of(columns: &[u32]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for &column in columns {
+        let column = column as usize;
+        match ranges.last_mut() {
+            Some(range) if range.end == column => range.end += 1,
+            _ => ranges.push(column..column + 1),
+        }
+    }
+    ranges
+}
+
+fn load(word: &AtomicU64) -> f64 {
+    f64::from_bits(word.load(Ordering::Relaxed))
+}
+
+fn store(word: &AtomicU64, value: f64) {
+    word.store(value.to_bits(), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests;
