@@ -3,7 +3,7 @@
 //! Called by `peer` for submit, for each frame to write and for each acknowledgement that came. Owns no clock: the
 //! deadlines it states are looked at by `engine::handle_timeout`.
 //!
-//! Invariants: `sent[i]` tells of packet number `base + i`, and `sent[0]` is unanswered, or lost of late; a message lies in `messages`
+//! Invariants: `sent[i]` tells of packet number `base + i`, and `sent[0]` is unanswered; a message lies in `messages`
 //! until its last fragment is acknowledged; a fragment is in at most one of flight, `lost`, acknowledged, or not yet sent,
 //! but for copies whose loss turned out to be spurious.
 
@@ -24,6 +24,9 @@ use tsumuji_wire::{Lane, Priority};
 const REORDERING_FRAMES: u64 = 3;
 /// No further than this.
 const REORDERING_FRAMES_MAX: u64 = 64;
+/// A lost number is still awaited while fewer were sent since: as the acknowledgement's bitmap tells of that many even in
+/// frames of 64 bytes, those that follow do not go unanswered.
+const LOST_KEPT_FRAMES: u64 = 256;
 /// Delay the peer may add before it acknowledges; part of every time-out.
 pub(crate) const ACK_DELAY: Duration = Duration::from_micros(50);
 
@@ -152,10 +155,6 @@ pub(crate) struct Send {
     lane_index: Box<[u16; 256]>,
     sent: VecDeque<Sent>,
     base: u64,
-    /// Lowest number in flight: below it nothing is awaited. In `base..=next`, and never falls.
-    floor: u64,
-    /// As last stated to the peer.
-    floor_told: u64,
     next: u64,
     in_flight: usize,
     next_id: u64,
@@ -205,8 +204,6 @@ impl Send {
             lane_index: Box::new([NO_LANE; 256]),
             sent: VecDeque::new(),
             base: FIRST_NUMBER,
-            floor: FIRST_NUMBER,
-            floor_told: FIRST_NUMBER,
             next: FIRST_NUMBER,
             in_flight: 0,
             next_id: 0,
@@ -289,9 +286,6 @@ impl Send {
 
     #[inline]
     fn may_leave(&mut self, now: Instant) -> bool {
-        if self.sent.len() as u64 >= NUMBER_WINDOW {
-            self.advance_base(now);
-        }
         if self.sent.len() as u64 >= NUMBER_WINDOW || (self.next >= self.credit && !self.probe) {
             self.blocked_since.get_or_insert(now);
             return false;
@@ -432,7 +426,6 @@ impl Send {
         self.next += 1;
         if self.sent.is_empty() {
             self.base = number;
-            self.floor = number;
         }
         self.sent.push_back(Sent {
             part,
@@ -442,14 +435,13 @@ impl Send {
         self.in_flight += 1;
         self.last_sent = now;
         self.blocked_since = None;
-        self.floor_told = self.floor;
         let probe = core::mem::take(&mut self.probe);
         let outgoing = &self.messages[part.slot as usize];
         let offset = part.fragment as usize * self.fragment_bytes;
         let end = outgoing.body.len().min(offset + self.fragment_bytes);
         Some(NextFragment {
             number,
-            floor: self.floor,
+            floor: self.base,
             lane: outgoing.lane,
             message: outgoing.number,
             offset,
@@ -504,15 +496,12 @@ impl Send {
             let Some(sent) = self.sent.pop_front() else {
                 break;
             };
-            // Below the floor we told, "acknowledged" only means that the peer no longer awaits what we called lost.
-            let arrived = sent.state == State::InFlight || self.base >= self.floor_told;
-            if sent.state != State::Resolved && arrived {
+            if sent.state != State::Resolved {
                 self.acknowledge(sent, pool, counters, &mut done);
                 newest = Some((self.base, sent.at));
             }
             self.base += 1;
         }
-        self.floor = self.floor.max(self.base);
         for (index, byte) in bitmap.iter().enumerate() {
             let mut byte = *byte;
             while byte != 0 {
@@ -619,21 +608,14 @@ impl Send {
         self.push_repair(part, false);
     }
 
-    /// Lost numbers are answered too: their repairs have numbers of their own. But each is remembered for two round trips,
-    /// as far as there is room, so that an acknowledgement that comes after all tells how far frames overtake each other.
+    /// Lost numbers are answered too: their repairs have numbers of their own. They are kept a little longer, to learn of those
+    /// that were merely late.
     fn advance_base(&mut self, now: Instant) {
-        while let Some(sent) = self.sent.get((self.floor - self.base) as usize)
-            && sent.state != State::InFlight
-        {
-            self.floor += 1;
-        }
-        let remembered = self.rtt.smoothed.times(2);
+        let patience = self.rtt.reordering_window().times(2);
         while let Some(sent) = self.sent.front() {
             let awaited = match sent.state {
                 State::InFlight => true,
-                State::Lost => {
-                    sent.at + remembered > now && (self.sent.len() as u64) < NUMBER_WINDOW
-                }
+                State::Lost => sent.at + patience > now && self.next - self.base < LOST_KEPT_FRAMES,
                 State::Resolved => false,
             };
             if awaited {
@@ -642,7 +624,6 @@ impl Send {
             self.sent.pop_front();
             self.base += 1;
         }
-        self.floor = self.floor.max(self.base);
     }
 
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
@@ -693,6 +674,7 @@ impl Send {
     }
 
     pub(crate) fn on_timeout(&mut self, now: Instant, counters: &mut Counters) {
+        self.advance_base(now);
         if self.loss_at.is_some_and(|at| at <= now) {
             self.loss_at = None;
             let window = self.rtt.reordering_window();
