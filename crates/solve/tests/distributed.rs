@@ -133,7 +133,7 @@ fn config() -> SolveConfig {
 /// Dense and sparse systems reach a true 1e-10 over both links, in both modes, with and without 20 % of frames lost.
 #[test]
 fn systems_are_solved_over_both_links_under_loss() {
-    for what in ["dense:300", "poisson2d:24", "poisson3d:9"] {
+    for what in ["dense:300", "poisson2d:24", "circuit:600"] {
         let generate: Generate = what.parse().unwrap();
         let system = generate.system(1).unwrap();
         for over in BOTH {
@@ -159,7 +159,7 @@ fn systems_are_solved_over_both_links_under_loss() {
 /// Rows made by the workers themselves are those that would have been sent, and the judge never has them.
 #[test]
 fn workers_make_their_own_rows() {
-    for what in ["dense:200", "poisson3d:8"] {
+    for what in ["dense:200", "circuit:500"] {
         let generate: Generate = what.parse().unwrap();
         let config = SolveConfig {
             seed: 5,

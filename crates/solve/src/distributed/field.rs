@@ -5,9 +5,11 @@
 //!
 //! Invariant: outside `install` and `take`, x changes in the own rows only.
 
+use super::accelerate::History;
 use super::message::{BOARD_PORT, Estimate, LapReport, Setup};
+use super::round::Round;
 use super::walk::Walk;
-use crate::local::kernels::ROW_GROUP;
+use crate::local::kernels::{self, ROW_GROUP};
 use crate::local::{Inner, Sweeper};
 use crate::system::RowValues;
 use std::ops::Range;
@@ -48,12 +50,24 @@ pub(super) enum Stepped {
     Rests,
 }
 
+/// The exact residual of a worker's rows.
+#[derive(Debug)]
+pub(super) struct Exact {
+    /// b − A x.
+    residual: Vec<f64>,
+    pub(super) residual_sq: f64,
+    /// Σ (|b| + |A| |x|)², or 0.
+    pub(super) magnitude_sq: f64,
+}
+
 #[derive(Debug)]
 pub(super) struct Field {
     sweeper: Sweeper,
     x: Vec<f64>,
     board: Board,
     walk: Walk,
+    round: Round,
+    history: History,
     /// Stamp of what is published now.
     lap: Lap,
     me: usize,
@@ -85,12 +99,18 @@ impl Field {
             Board::new(BOARD_PORT, node(me), owned.collect()).expect("bounds rise and start at 0");
         let capacity_bytes = match setup.config.elements {
             Elements::Fixed(_) => capacity_bytes,
+            // The whole block is new at once.
+            Elements::Auto if sweeper.inner() == Inner::Lu => capacity_bytes,
             Elements::Auto => {
                 let elements = (board.own().len() / FRAMES_PER_LAP).max(SMALL_FRAME);
                 capacity_bytes.min(elements * size_of::<f64>())
             }
         };
-        board.set_elements(setup.config.elements, capacity_bytes);
+        let elements = match (setup.config.elements, sweeper.inner()) {
+            (Elements::Auto, Inner::Lu) => Elements::Fixed(usize::MAX),
+            (elements, _) => elements,
+        };
+        board.set_elements(elements, capacity_bytes);
         // Dense rows are read side by side. The automatic setting does not go below that either: frames of fewer
         // elements would all leave at the same moment.
         let dense = matches!(sweeper.block().values, RowValues::Dense(_));
@@ -101,6 +121,8 @@ impl Field {
         };
         Self {
             walk: Walk::new(setup.rows_of(me)),
+            round: Round::new(setup.workers() - 1),
+            history: History::new(setup.n(), &sweeper.block().rhs),
             x: vec![0.0; setup.n()],
             sweeper,
             board,
@@ -124,10 +146,6 @@ impl Field {
 
     pub(super) fn sweeper(&self) -> &Sweeper {
         &self.sweeper
-    }
-
-    pub(super) fn x(&self) -> &[f64] {
-        &self.x
     }
 
     /// x of the own rows.
@@ -181,6 +199,53 @@ impl Field {
         self.lap
     }
 
+    /// The exact residual of the own rows: one pass over them, two with `magnitude`.
+    pub(super) fn exact_residual(&self, magnitude: bool) -> Exact {
+        let block = self.sweeper.block();
+        let row = |(own, b): (usize, &f64)| match &block.values {
+            RowValues::Dense(values) => {
+                let values = &values[own * block.columns..(own + 1) * block.columns];
+                kernels::carried_residual(*b, values, &self.x)
+            }
+            RowValues::Sparse(csr) => {
+                let (columns, values) = csr.row(own);
+                kernels::carried_sparse_residual(*b, columns, values, &self.x)
+            }
+        };
+        let residual: Vec<f64> = block.rhs.iter().enumerate().map(row).collect();
+        Exact {
+            residual_sq: kernels::sum_of_squares(&residual),
+            magnitude_sq: if magnitude {
+                block.magnitude_sq(&self.x)
+            } else {
+                0.0
+            },
+            residual,
+        }
+    }
+
+    /// Keeps what the epoch that ended did to x and the residual; the products that the judge needs.
+    pub(super) fn remember(&mut self, exact: Exact) -> Vec<f64> {
+        self.history.pause(&self.x, exact.residual)
+    }
+
+    /// Moves x, on all workers alike, to the combination of former epochs. False: the factors are of no use.
+    pub(super) fn combine(&mut self, factors: &[f64]) -> bool {
+        if !self.history.resume(&mut self.x, factors) {
+            return false;
+        }
+        if !factors.is_empty() {
+            // On the board, too: a share may bring back what lies between the elements it changes.
+            for worker in 0..self.workers {
+                let (owner, range) = (node(worker), self.board.owned_by(node(worker)));
+                if let Some(lap) = self.board.lap(owner) {
+                    self.board.install(owner, range.start, &self.x[range], lap);
+                }
+            }
+        }
+        true
+    }
+
     /// Stamp of each worker's block as held here; 0 where it is not all of one lap.
     pub(super) fn held(&self, workers: usize) -> Vec<u32> {
         let held = |worker| match (
@@ -215,6 +280,9 @@ impl Field {
         if reached.lap {
             self.lap = self.lap.next();
             self.quiet_laps += 1;
+            let others = (0..self.workers).filter(|worker| *worker != self.me);
+            let heard = others.map(|worker| self.board.lap(node(worker)).map_or(0, Lap::get));
+            self.round.lap(self.walk.estimate().measured_sq, heard);
         }
         self.mind(outlet, computed, reached.estimate)?;
         let done = outlet.now_ns();
@@ -239,7 +307,7 @@ impl Field {
         let squares = self.sweeper.relax(rows.clone(), &mut self.x);
         let reached = self.walk.advance(&rows, squares);
         if reached.lap {
-            self.report(outlet)?;
+            self.report(outlet, self.walk.estimate())?;
         }
         Ok(reached.lap)
     }
@@ -249,6 +317,7 @@ impl Field {
         self.lap = self.lap.next();
     }
 
+    /// Of the lap just done, for a synchronous run.
     pub(super) fn estimate(&self) -> Estimate {
         self.walk.estimate()
     }
@@ -302,7 +371,7 @@ impl Field {
         if estimate && self.walk.laps() > 0 && now.wrapping_sub(self.reported_ns) >= REPORT_EVERY_NS
         {
             self.reported_ns = now;
-            self.report(outlet)?;
+            self.report(outlet, self.round.estimate(self.walk.estimate()))?;
         }
         if !self.alone && now.wrapping_sub(self.repaired_ns) >= REPAIR_EVERY_NS {
             self.repaired_ns = now;
@@ -311,13 +380,13 @@ impl Field {
         Ok(())
     }
 
-    fn report<O: Outlet>(&mut self, outlet: &mut O) -> Result<(), O::Error> {
+    fn report<O: Outlet>(&mut self, outlet: &mut O, estimate: Estimate) -> Result<(), O::Error> {
         self.reports = self.reports.wrapping_add(1);
         outlet.report(&LapReport {
             epoch: self.board.epoch(),
             number: self.reports,
             laps: self.walk.progress(),
-            estimate: self.walk.estimate(),
+            estimate,
         })
     }
 }

@@ -7,6 +7,7 @@
 //! Invariants: a run converges only by an exact residual of one x that all workers hold; an answer that is not asked
 //! for ends the run; phases follow one another and each waits for all workers.
 
+use super::accelerate::combine;
 use super::config::Mode;
 use super::message::{Answer, Frozen, LapReport, Order, Setup, WorkerStats};
 use super::watch::{Cause, Policy, Watch};
@@ -77,8 +78,8 @@ struct Seat {
     /// Reports since the sum became and stayed low enough.
     low: u32,
     frozen: Option<Frozen>,
-    /// Σ (b − A x)², Σ (|b| + |A| |x|)².
-    exact: Option<(f64, f64)>,
+    /// Σ (b − A x)², Σ (|b| + |A| |x|)², and products for `combine`.
+    exact: Option<(f64, f64, Vec<f64>)>,
     /// Elements of its block that are here.
     solved: usize,
     stats: Option<WorkerStats>,
@@ -257,12 +258,15 @@ impl Judge {
                     epoch,
                     residual_sq,
                     magnitude_sq,
+                    dots,
                 }),
                 Phase::Verifying(cause),
             ) if epoch == self.epoch => {
-                self.seats[worker].exact = Some((residual_sq, magnitude_sq));
-                self.decide_if_exact(cause);
-                Ok(())
+                self.seats[worker].exact = Some((residual_sq, magnitude_sq, dots));
+                self.decide_if_exact(cause).ok_or(JudgeFault::Protocol {
+                    worker,
+                    what: "products of other epochs",
+                })
             }
             (Some(Answer::Solution { start, values }), Phase::Collecting) => {
                 self.solution(worker, start, &values)
@@ -298,11 +302,11 @@ impl Judge {
         };
         self.rhs_sq = rhs_sq;
         self.policy = Policy::new(self.limits, rhs_sq);
-        self.begin();
+        self.begin(Vec::new());
     }
 
-    /// The next epoch.
-    fn begin(&mut self) {
+    /// The next epoch, from a combination of former ones.
+    fn begin(&mut self, factors: Vec<f64>) {
         self.epoch = self.epoch.wrapping_add(1);
         self.watch = self.policy.watch();
         self.phase = Phase::Iterating;
@@ -313,6 +317,7 @@ impl Judge {
             epoch: self.epoch,
             rhs_sq: self.rhs_sq,
             watch: self.watch,
+            factors,
         });
     }
 
@@ -359,26 +364,40 @@ impl Judge {
             };
             self.phase = Phase::Verifying(cause);
             self.verifications += 1;
-            self.all(&Order::Verify { epoch: self.epoch });
+            let magnitude = self.policy.wants_rounding(cause);
+            self.all(&Order::Verify {
+                epoch: self.epoch,
+                magnitude,
+            });
         } else {
             self.disagreements += 1;
             if self.disagreements >= DISAGREEMENTS {
                 return Err(JudgeFault::Disagreement);
             }
-            self.begin();
+            self.begin(Vec::new());
         }
         Ok(())
     }
 
-    fn decide_if_exact(&mut self, cause: Cause) {
+    /// Ends the run or goes on, once every exact residual is here. `None`: products that do not fit each other.
+    fn decide_if_exact(&mut self, cause: Cause) -> Option<()> {
         let (mut residual_sq, mut magnitude_sq) = (0.0, 0.0);
+        let mut dots: Option<Vec<f64>> = None;
         for seat in &self.seats {
-            let Some((residual, magnitude)) = seat.exact else {
-                return;
+            let Some((residual, magnitude, own)) = &seat.exact else {
+                return Some(());
             };
             residual_sq += residual;
             magnitude_sq += magnitude;
+            match &mut dots {
+                None => dots = Some(own.clone()),
+                Some(dots) if dots.len() == own.len() => {
+                    dots.iter_mut().zip(own).for_each(|(sum, own)| *sum += own)
+                }
+                Some(_) => return None,
+            }
         }
+        let (factors, least_sq) = combine(&dots?, residual_sq)?;
         let norm = self.policy.rhs_norm();
         self.residual = residual_sq.sqrt() / norm;
         let rounding = f64::EPSILON * magnitude_sq.sqrt() / norm;
@@ -388,14 +407,17 @@ impl Judge {
             .filter_map(|seat| Some(seat.frozen.as_ref()?.laps))
             .min()
             .unwrap_or(0);
-        self.reason = self.policy.verified(cause, laps, self.residual, rounding);
+        self.reason =
+            self.policy
+                .verified(cause, laps, self.residual, least_sq.sqrt() / norm, rounding);
         if self.reason.is_some() {
             self.phase = Phase::Collecting;
             self.x = vec![0.0; self.setup.n()];
             self.all(&Order::Finish);
         } else {
-            self.begin();
+            self.begin(factors);
         }
+        Some(())
     }
 
     fn solution(&mut self, worker: usize, start: usize, values: &[f64]) -> Result<(), JudgeFault> {

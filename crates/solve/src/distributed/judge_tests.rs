@@ -128,6 +128,41 @@ fn rough_weather_with_lu() {
     }
 }
 
+/// A chain of resistors that is hardly grounded: blocks alone would take some 100,000 laps. Epochs combined take a few
+/// hundred, whatever the weather.
+#[test]
+fn combined_epochs_solve_what_laps_hardly_do() {
+    let n = 60u32;
+    let mut triplets = Vec::new();
+    for row in 0..n {
+        let neighbours = [row.wrapping_sub(1), row + 1];
+        let mut diagonal = if row == 0 { 1e-4 } else { 0.0 };
+        for column in neighbours.into_iter().filter(|column| *column < n) {
+            triplets.push((row, column, -1.0));
+            diagonal += 1.0;
+        }
+        triplets.push((row, row, diagonal));
+    }
+    let csr = Csr::from_triplets(n as usize, n as usize, &triplets).unwrap();
+    let system = System::new(Matrix::Sparse(csr), None, "chain".into()).unwrap();
+    for seed in 1..=4 {
+        for mode in [Mode::Async, Mode::Sync] {
+            let config = SolveConfig {
+                inner: Inner::Lu,
+                ..config(mode)
+            };
+            for weather in [Weather::calm(seed), Weather::rough(seed)] {
+                let verdict = solve(&system, 4, &config, weather);
+                assert!(
+                    verdict.reason.is_converged(),
+                    "{:?} {mode:?} {weather:?}",
+                    verdict.reason
+                );
+            }
+        }
+    }
+}
+
 /// A network that swallows every share after a while: estimates look converged on each worker alone, and must not pass.
 /// Only the exchanges at pauses bring the blocks together.
 #[test]
@@ -393,6 +428,7 @@ fn unasked_answers_are_faults() {
         epoch: 1,
         residual_sq: 0.0,
         magnitude_sq: 0.0,
+        dots: vec![],
     }
     .encode();
     let solution = Answer::Solution {

@@ -30,6 +30,8 @@ pub(super) enum Order {
         rhs_sq: f64,
         /// What ends the epoch.
         watch: Watch,
+        /// Combination of former epochs to begin from; see `accelerate`.
+        factors: Vec<f64>,
     },
     /// Freeze, send the own block to all others, answer `Frozen`.
     Pause {
@@ -40,6 +42,8 @@ pub(super) enum Order {
     Verify {
         /// Which epoch has ended.
         epoch: u32,
+        /// Whether `magnitude_sq` is wanted: another pass over A.
+        magnitude: bool,
     },
     /// Answer `Solution` and `Final`.
     Finish,
@@ -119,8 +123,10 @@ pub(super) enum Answer {
         epoch: u32,
         /// Σ (b − A x)².
         residual_sq: f64,
-        /// Σ (|b| + |A| |x|)².
+        /// Σ (|b| + |A| |x|)², or 0 if it was not wanted.
         magnitude_sq: f64,
+        /// Products for `accelerate::combine`, over the own rows.
+        dots: Vec<f64>,
     },
     /// Part of the own block of x.
     Solution {
@@ -247,15 +253,17 @@ impl Order {
                 epoch,
                 rhs_sq,
                 watch,
+                factors,
             } => {
                 to.u8(2).u32(*epoch).f64(*rhs_sq);
                 watch.encode(&mut to);
+                to.f64s(factors);
             }
             Order::Pause { epoch } => {
                 to.u8(3).u32(*epoch);
             }
-            Order::Verify { epoch } => {
-                to.u8(4).u32(*epoch);
+            Order::Verify { epoch, magnitude } => {
+                to.u8(4).u32(*epoch).u8(u8::from(*magnitude));
             }
             Order::Finish => {
                 to.u8(5);
@@ -279,9 +287,13 @@ impl Order {
                 epoch: from.u32()?,
                 rhs_sq: from.f64()?,
                 watch: Watch::parse(&mut from)?,
+                factors: from.rest_f64s()?,
             },
             3 => Order::Pause { epoch: from.u32()? },
-            4 => Order::Verify { epoch: from.u32()? },
+            4 => Order::Verify {
+                epoch: from.u32()?,
+                magnitude: from.u8()? != 0,
+            },
             5 => Order::Finish,
             6 => Order::Leave,
             7 => Order::Abort { why: from.text()? },
@@ -398,8 +410,13 @@ impl Answer {
                 epoch,
                 residual_sq,
                 magnitude_sq,
+                dots,
             } => {
-                to.u8(4).u32(*epoch).f64(*residual_sq).f64(*magnitude_sq);
+                to.u8(4)
+                    .u32(*epoch)
+                    .f64(*residual_sq)
+                    .f64(*magnitude_sq)
+                    .f64s(dots);
             }
             Answer::Solution { start, values } => {
                 to.u8(5).u64(*start as u64).f64s(values);
@@ -435,6 +452,7 @@ impl Answer {
                 epoch: from.u32()?,
                 residual_sq: from.f64()?,
                 magnitude_sq: from.f64()?,
+                dots: from.rest_f64s()?,
             },
             5 => Answer::Solution {
                 start: from.usize()?,

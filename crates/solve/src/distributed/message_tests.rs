@@ -24,9 +24,13 @@ fn orders() -> Vec<Order> {
             epoch: 4,
             rhs_sq: 2.5,
             watch,
+            factors: vec![0.5, -1.0],
         },
         Order::Pause { epoch: 4 },
-        Order::Verify { epoch: 4 },
+        Order::Verify {
+            epoch: 4,
+            magnitude: true,
+        },
         Order::Finish,
         Order::Leave,
         Order::Abort {
@@ -53,6 +57,7 @@ fn answers() -> Vec<Answer> {
             epoch: 2,
             residual_sq: 1e-9,
             magnitude_sq: 4.0,
+            dots: vec![1.0, 2.0],
         },
         Answer::Solution {
             start: 8,

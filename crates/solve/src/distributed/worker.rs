@@ -8,7 +8,7 @@
 //! the run, not something to guess about; what is late (an older epoch) is dropped.
 
 use super::config::Mode;
-use super::field::{Field, Outlet, Stepped};
+use super::field::{Exact, Field, Outlet, Stepped};
 use super::message::{Answer, Estimate, Frozen, Order, Piece, RowSource, Setup, WorkerStats};
 use super::watch::{Cause, Watch};
 use crate::local::{Relaxation, RelaxationError, Sweeper};
@@ -138,7 +138,8 @@ enum Phase {
     Exchanging,
     /// Has said so.
     Frozen,
-    Verifying,
+    /// The flag: Σ (|b| + |A| |x|)² is wanted, too.
+    Verifying(bool),
     Counting,
     Finished,
     Left,
@@ -164,7 +165,7 @@ pub(super) struct Worker {
     epoch: u32,
     watch: Watch,
     received: Vec<Received>,
-    /// Pieces of laps and epochs that are not yet due here (sync).
+    /// Pieces of laps (sync) and epochs that are not yet due here.
     early: VecDeque<(usize, Piece)>,
     out: VecDeque<Out>,
 }
@@ -254,18 +255,21 @@ impl Worker {
                     epoch,
                     rhs_sq,
                     watch,
+                    factors,
                 }),
                 Phase::Idle | Phase::Frozen,
             ) => {
-                self.begin(epoch, rhs_sq, watch);
+                if !self.begin(epoch, rhs_sq, watch, &factors) {
+                    return bad("factors for epochs that never were");
+                }
                 Ok(())
             }
             (Some(Order::Pause { epoch }), Phase::Running) if epoch == self.epoch => {
                 self.freeze();
                 Ok(())
             }
-            (Some(Order::Verify { epoch }), Phase::Frozen) if epoch == self.epoch => {
-                self.phase = Phase::Verifying;
+            (Some(Order::Verify { epoch, magnitude }), Phase::Frozen) if epoch == self.epoch => {
+                self.phase = Phase::Verifying(magnitude);
                 Ok(())
             }
             (Some(Order::Finish), Phase::Frozen) => {
@@ -300,18 +304,17 @@ impl Worker {
         if !fits || Lap::new(piece.lap).is_none() {
             return Err(fault("a block that is not its own"));
         }
-        match mode {
-            Mode::Async => self.install(from, &piece),
-            Mode::Sync => {
-                // Nobody is ever more than one lap ahead of anybody: it would lack our block.
-                let waiting = self.early.iter().filter(|early| early.0 == from);
-                if waiting.map(|early| early.1.values.len()).sum::<usize>() + piece.values.len()
-                    > 2 * rows.len()
-                {
-                    return Err(fault("more blocks than laps"));
-                }
-                self.early.push_back((from, piece));
+        if mode == Mode::Async && piece.epoch == self.epoch {
+            self.install(from, &piece);
+        } else if (piece.epoch.wrapping_sub(self.epoch) as i32) >= 0 {
+            // Of a later epoch, or (sync) perhaps a later lap. Nobody is ever more than one ahead of anybody: it would lack
+            // our block.
+            let waiting = self.early.iter().filter(|early| early.0 == from);
+            let waiting: usize = waiting.map(|early| early.1.values.len()).sum();
+            if waiting + piece.values.len() > 2 * rows.len() {
+                return Err(fault("more blocks than laps"));
             }
+            self.early.push_back((from, piece));
         }
         self.look_for_blocks();
         Ok(())
@@ -327,7 +330,7 @@ impl Worker {
             | Phase::Frozen
             | Phase::Finished => Ok(Step::Wait),
             Phase::Loaded(_) => Ok(self.take_block()),
-            Phase::Verifying => Ok(Step::Verify),
+            Phase::Verifying(_) => Ok(Step::Verify),
             Phase::Counting => Ok(Step::Count),
             Phase::Left => Ok(Step::Leave),
             Phase::Running => {
@@ -364,23 +367,28 @@ impl Worker {
         self.tell(Way::Control, &Answer::Ready { rhs_sq, notes });
     }
 
-    /// What [`Step::Verify`] asks for: Σ (b − A x)² and Σ (|b| + |A| |x|)² over the own rows.
-    pub(super) fn exact_residual(&self) -> (f64, f64) {
+    /// What [`Step::Verify`] asks for.
+    pub(super) fn exact_residual(&self) -> Exact {
         let field = self.field.as_ref().expect("verified after relaxing");
-        let block = field.sweeper().block();
-        (block.residual_sq(field.x()), block.magnitude_sq(field.x()))
+        field.exact_residual(self.phase == Phase::Verifying(true))
     }
 
     /// The answer to [`Step::Verify`].
-    pub(super) fn verified(&mut self, (residual_sq, magnitude_sq): (f64, f64)) {
+    pub(super) fn verified(&mut self, exact: Exact) {
         self.phase = Phase::Frozen;
-        let epoch = self.epoch;
+        let (epoch, field) = (
+            self.epoch,
+            self.field.as_mut().expect("verified after relaxing"),
+        );
+        let (residual_sq, magnitude_sq) = (exact.residual_sq, exact.magnitude_sq);
+        let dots = field.remember(exact);
         self.tell(
             Way::Control,
             &Answer::Residual {
                 epoch,
                 residual_sq,
                 magnitude_sq,
+                dots,
             },
         );
     }
@@ -486,10 +494,15 @@ impl Worker {
         }
     }
 
-    fn begin(&mut self, epoch: u32, rhs_sq: f64, watch: Watch) {
+    /// False: `factors` are of no use.
+    fn begin(&mut self, epoch: u32, rhs_sq: f64, watch: Watch, factors: &[f64]) -> bool {
         let field = self.field.as_mut().expect("idle after building");
+        if !field.combine(factors) {
+            return false;
+        }
         field.begin(epoch, rhs_sq, watch.max_laps(), self.phase == Phase::Idle);
         (self.epoch, self.watch, self.phase) = (epoch, watch, Phase::Running);
+        true
     }
 
     /// Stands still (async) and sends the own block to all others.
@@ -524,14 +537,11 @@ impl Worker {
         }
     }
 
-    /// Puts a piece of another worker's block into x, whatever this worker is doing, unless it is late.
+    /// Puts a piece of another worker's block, of this epoch, into x.
     fn install(&mut self, from: usize, piece: &Piece) {
         let (Some(field), Some(lap)) = (&mut self.field, Lap::new(piece.lap)) else {
             return;
         };
-        if (piece.epoch.wrapping_sub(self.epoch) as i32) < 0 {
-            return;
-        }
         let received = &mut self.received[from];
         if (received.epoch, received.lap) != (piece.epoch, piece.lap) {
             *received = Received {
@@ -559,8 +569,10 @@ impl Worker {
             .as_ref()
             .expect("exchanging after relaxing")
             .lap();
-        if mode == Mode::Sync {
-            let is_due = |piece: &Piece| piece.epoch == self.epoch && piece.lap == lap.get();
+        if !self.early.is_empty() {
+            let is_due = |piece: &Piece| {
+                piece.epoch == self.epoch && (mode == Mode::Async || piece.lap == lap.get())
+            };
             let (due, rest) = std::mem::take(&mut self.early)
                 .into_iter()
                 .partition(|(_, piece)| is_due(piece));
