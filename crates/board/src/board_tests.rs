@@ -204,7 +204,7 @@ fn ownership_must_be_complete() {
 /// A reader on another thread sees whole values while they are being written.
 #[test]
 fn readers_see_no_torn_values() {
-    let mut board = Board::new(1, NodeId(0), vec![0..1]).unwrap();
+    let mut board = Board::new(1, NodeId(0), vec![0..1, 1..1]).unwrap();
     let reader = board.reader();
     let (a, b) = (1.0, -f64::MAX);
     board.write(0, &[a], Lap::FIRST);
