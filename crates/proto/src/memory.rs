@@ -33,6 +33,11 @@ impl Memory {
         }
     }
 
+    /// Of one message. Hello told it to peers.
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
     /// What is left.
     pub(crate) fn free_bytes(&self) -> usize {
         self.budget_bytes

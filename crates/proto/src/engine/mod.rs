@@ -462,4 +462,6 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use alloc::vec;
 
 const WIRE_DELAY: Duration = Duration::from_micros(5);
 
-struct Inbox {
-    messages: Vec<(NodeId, Lane, Vec<u8>)>,
+pub(super) struct Inbox {
+    pub(super) messages: Vec<(NodeId, Lane, Vec<u8>)>,
     shares: Vec<(u32, Vec<u8>)>,
 }
 
@@ -26,9 +26,9 @@ impl Sink for Inbox {
     }
 }
 
-struct Node {
-    engine: Engine,
-    inbox: Inbox,
+pub(super) struct Node {
+    pub(super) engine: Engine,
+    pub(super) inbox: Inbox,
     events: Vec<Event>,
     /// Releases each message at once.
     consumes: bool,
@@ -36,9 +36,9 @@ struct Node {
 }
 
 /// Nodes and the frames between them.
-struct Wire {
-    now: Instant,
-    nodes: Vec<Node>,
+pub(super) struct Wire {
+    pub(super) now: Instant,
+    pub(super) nodes: Vec<Node>,
     flying: Vec<(Instant, u64, usize, Vec<u8>)>,
     order: u64,
     random: u64,
@@ -48,7 +48,7 @@ struct Wire {
     frames: u64,
 }
 
-fn config(me: u16, incarnation: u32) -> Config {
+pub(super) fn config(me: u16, incarnation: u32) -> Config {
     Config {
         me: NodeId(me),
         incarnation,
@@ -64,7 +64,7 @@ fn config(me: u16, incarnation: u32) -> Config {
 }
 
 impl Wire {
-    fn new(count: u16) -> Self {
+    pub(super) fn new(count: u16) -> Self {
         let mut wire = Self {
             now: Instant::from_nanos(0),
             nodes: Vec::new(),
@@ -155,7 +155,7 @@ impl Wire {
     }
 
     /// Runs until `until`, or until nothing flies and `done` says so.
-    fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
+    pub(super) fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
         let end = self.now + until;
         loop {
             self.pump();
@@ -197,14 +197,14 @@ impl Wire {
         }
     }
 
-    fn send(&mut self, from: usize, to: u16, lane: Lane, body: Vec<u8>) {
+    pub(super) fn send(&mut self, from: usize, to: u16, lane: Lane, body: Vec<u8>) {
         self.nodes[from]
             .engine
             .submit(self.now, NodeId(to), lane, Payload::Owned(body), false)
             .unwrap();
     }
 
-    fn queued(&self, from: usize, to: u16) -> usize {
+    pub(super) fn queued(&self, from: usize, to: u16) -> usize {
         self.nodes[from]
             .engine
             .flow(NodeId(to))
@@ -213,13 +213,13 @@ impl Wire {
     }
 }
 
-fn body(seed: usize, bytes: usize) -> Vec<u8> {
+pub(super) fn body(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes)
         .map(|i| (i * 31 + i / 251 + seed) as u8)
         .collect()
 }
 
-const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
 /// Messages submitted before hello arrive in order once the peer answers, and all is acknowledged.
 #[test]

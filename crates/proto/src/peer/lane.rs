@@ -133,7 +133,7 @@ impl LaneReceive {
         let Slot::Partial(reassembly) = slot else {
             return Accepted::Duplicate;
         };
-        if reassembly.length_bytes() != fragment.length {
+        if reassembly.length_bytes() != fragment.length || reassembly.is_beyond(fragment.offset) {
             return Accepted::Beyond;
         }
         // An empty message has no fragment to insert: it is whole from the start.

@@ -4,7 +4,8 @@
 
 use alloc::vec::Vec;
 
-use crate::pool::{Pool, set_bit};
+use crate::numbers::NUMBER_WINDOW;
+use crate::pool::{Pool, has_bit, set_bit};
 
 #[derive(Debug)]
 pub(crate) struct Reassembly {
@@ -13,7 +14,13 @@ pub(crate) struct Reassembly {
     fragment_bytes: usize,
     arrived: Vec<u64>,
     missing: usize,
+    /// All fragments before this one have arrived; perhaps more.
+    first_missing: usize,
 }
+
+/// A fragment further ahead of the first that is missing is refused, so that memory is filled by what arrives, not by what
+/// one frame claims. An honest sender gets there only if one fragment is lost again and again.
+const AHEAD_FRAGMENTS: usize = NUMBER_WINDOW as usize;
 
 impl Reassembly {
     /// `None`: no memory. What is reserved is not touched until fragments fill it.
@@ -26,6 +33,7 @@ impl Reassembly {
             fragment_bytes,
             arrived: pool.take_bitmap(missing),
             missing,
+            first_missing: 0,
         })
     }
 
@@ -40,6 +48,18 @@ impl Reassembly {
 
     pub(crate) fn is_whole(&self) -> bool {
         self.missing == 0
+    }
+
+    /// Is the fragment at `offset` too far ahead to be taken now?
+    pub(crate) fn is_beyond(&mut self, offset: usize) -> bool {
+        let fragment = offset / self.fragment_bytes;
+        if fragment < self.first_missing + AHEAD_FRAGMENTS {
+            return false;
+        }
+        while has_bit(&self.arrived, self.first_missing) {
+            self.first_missing += 1;
+        }
+        fragment >= self.first_missing + AHEAD_FRAGMENTS
     }
 
     /// Takes the fragment at `offset`, which obeys R-14; `false` if it was there already.

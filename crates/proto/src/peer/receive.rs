@@ -104,6 +104,7 @@ impl Receive {
         let number = expand(data.number, self.arrivals.next());
         if length > size && (offset % size != 0 || data.payload.len() != size.min(length - offset))
             || length <= size && data.payload.len() != length
+            || length > memory.limit_bytes()
         {
             return (self.arrivals.base(), Taken::Refused(Refusal::Malformed));
         }

@@ -678,17 +678,15 @@ impl Send {
         if self.loss_at.is_some_and(|at| at <= now) {
             self.loss_at = None;
             let window = self.rtt.reordering_window();
-            for index in 0..self.sent.len() {
+            // Only what something later has overtaken: the rest is the probe's to find out.
+            let answered = |sent: &Sent| sent.state == State::Resolved;
+            let overtaken = self.sent.iter().rposition(answered).unwrap_or(0);
+            for index in 0..overtaken {
                 let sent = self.sent[index];
                 if sent.at + window > now {
                     break;
                 }
-                // Only what something later has overtaken: the rest is the probe's to find out.
-                let overtaken = self
-                    .sent
-                    .range(index + 1..)
-                    .any(|later| later.state == State::Resolved);
-                if sent.state == State::InFlight && overtaken {
+                if sent.state == State::InFlight {
                     self.lose(index);
                 }
             }
