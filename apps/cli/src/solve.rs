@@ -16,6 +16,7 @@ use tsumuji_board::Elements;
 use tsumuji_node::LinkSpec;
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
+use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report;
 use tsumuji_solve::system::formats::{read_system, write_vector};
 use tsumuji_solve::system::{Generate, System};
@@ -149,6 +150,13 @@ impl Source {
         }
     }
 
+    fn outlook(&self, args: &Args) -> Outlook {
+        match self {
+            Self::System(system) => Outlook::of_matrix(&system.matrix, args.omega, args.tol),
+            Self::Recipe(what) => Outlook::of_generated(what, args.omega, args.tol),
+        }
+    }
+
     fn input(&self) -> Input<'_> {
         match self {
             Self::System(system) => Input::System(system),
@@ -185,6 +193,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         run.system, run.rows, run.mode, args.tol
     );
     notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let outlook = source.outlook(&args);
+    eprintln!("outlook: {outlook}");
+    run.outlook = Some(outlook);
 
     let mut bar = Bar::new(args.tol);
     let mut progress = |progress: report::Progress| bar.update(&progress);

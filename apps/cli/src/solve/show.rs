@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
+use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report::{Outcome, Progress};
 
 /// Steps of the bar.
@@ -120,7 +121,7 @@ pub(super) struct Run {
     pub(super) link: Option<String>,
     pub(super) workers: usize,
     /// What was to be expected of the convergence, in one sentence.
-    pub(super) outlook: Option<String>,
+    pub(super) outlook: Option<Outlook>,
 }
 
 /// The one object of `--json`.
@@ -233,7 +234,7 @@ mod tests {
             mode: "async".into(),
             link: Some("shm".into()),
             workers: 2,
-            outlook: Some("assured".into()),
+            outlook: None,
         };
         let outcome = Outcome {
             converged: true,

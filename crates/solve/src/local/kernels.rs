@@ -10,9 +10,6 @@ use pulp::{Arch, Simd, WithSimd};
 /// their accumulators stay in registers.
 pub const ROW_GROUP: usize = 4;
 
-/// Elements summed before the partial sum is carried: short enough that their rounding errors stay near one bit.
-const CARRY_BLOCK: usize = 256;
-
 /// Σ aᵢ xᵢ. Panics unless both are of one length.
 pub fn dot(a: &[f64], x: &[f64]) -> f64 {
     Arch::new().dispatch(Dots { rows: [a], x })[0]
@@ -43,22 +40,19 @@ pub fn sparse_dot(columns: &[u32], values: &[f64], x: &[f64]) -> f64 {
     sum
 }
 
-/// `b − Σ aᵢ xᵢ` with the rounding errors of the partial sums carried along.
+/// `b − Σ aᵢ xᵢ` as if computed with twice the digits and rounded once: the rounding errors of products and sums are
+/// carried along (Dot2 of Ogita, Rump and Oishi, 2005). A sweep may come to rest where plain residuals are exactly 0;
+/// these still tell how far it is off.
 pub fn carried_residual(b: f64, a: &[f64], x: &[f64]) -> f64 {
-    let mut sum = CarriedSum::default();
-    sum.add(b);
-    for (a, x) in a.chunks(CARRY_BLOCK).zip(x.chunks(CARRY_BLOCK)) {
-        sum.add(-dot(a, x));
-    }
-    sum.total()
+    Arch::new().dispatch(CarriedDot { b, a, x })
 }
 
 /// [`carried_residual`] of a sparse row.
 pub fn carried_sparse_residual(b: f64, columns: &[u32], values: &[f64], x: &[f64]) -> f64 {
     let mut sum = CarriedSum::default();
     sum.add(b);
-    for (&column, value) in columns.iter().zip(values) {
-        sum.add(-(value * x[column as usize]));
+    for (&column, &value) in columns.iter().zip(values) {
+        sum.subtract_product(value, x[column as usize]);
     }
     sum.total()
 }
@@ -81,6 +75,14 @@ impl CarriedSum {
             (term - sum) + self.sum
         };
         self.sum = sum;
+    }
+
+    /// Subtracts `a * x` with the rounding error of the product.
+    #[inline]
+    pub fn subtract_product(&mut self, a: f64, x: f64) {
+        let product = a * x;
+        self.add(-product);
+        self.carry -= a.mul_add(x, -product);
     }
 
     /// The sum so far. Infinite or NaN if a term or the sum was.
@@ -140,6 +142,63 @@ impl<const ROWS: usize> WithSimd for Dots<'_, ROWS> {
             }
             total
         })
+    }
+}
+
+/// One dot product with carried errors, several at a time.
+struct CarriedDot<'a> {
+    b: f64,
+    a: &'a [f64],
+    x: &'a [f64],
+}
+
+impl WithSimd for CarriedDot<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f64 {
+        const UNROLL: usize = 4;
+        /// More lanes than any vector has.
+        const LANES: usize = 64;
+        assert_eq!(self.a.len(), self.x.len(), "a row and x differ in length");
+        let (a_vectors, a_rest) = S::as_simd_f64s(self.a);
+        let (x_vectors, x_rest) = S::as_simd_f64s(self.x);
+        let (a_steps, a_left) = pulp::as_arrays::<UNROLL, _>(a_vectors);
+        let (x_steps, x_left) = pulp::as_arrays::<UNROLL, _>(x_vectors);
+        let zero = simd.splat_f64s(0.0);
+        let mut sums = [zero; UNROLL];
+        let mut carries = [zero; UNROLL];
+        let carry = |a, x, sum: &mut S::f64s, carry: &mut S::f64s| {
+            let product = simd.mul_f64s(a, x);
+            let lost_in_product = simd.mul_add_f64s(a, x, simd.neg_f64s(product));
+            // Knuth's sum: which of the two is larger does not matter.
+            let total = simd.add_f64s(*sum, product);
+            let added = simd.sub_f64s(total, *sum);
+            let kept = simd.sub_f64s(total, added);
+            let lost_in_sum = simd.add_f64s(simd.sub_f64s(*sum, kept), simd.sub_f64s(product, added));
+            *sum = total;
+            *carry = simd.add_f64s(*carry, simd.add_f64s(lost_in_product, lost_in_sum));
+        };
+        for (a, x) in a_steps.iter().zip(x_steps) {
+            for lane in 0..UNROLL {
+                carry(a[lane], x[lane], &mut sums[lane], &mut carries[lane]);
+            }
+        }
+        for (&a, &x) in a_left.iter().zip(x_left) {
+            carry(a, x, &mut sums[0], &mut carries[0]);
+        }
+        let mut residual = CarriedSum::default();
+        residual.add(self.b);
+        let mut lanes = [0.0; LANES];
+        for &vector in sums.iter().chain(&carries) {
+            let lanes = &mut lanes[..S::F64_LANES];
+            simd.partial_store_f64s(lanes, vector);
+            lanes.iter().for_each(|&part| residual.add(-part));
+        }
+        for (&a, &x) in a_rest.iter().zip(x_rest) {
+            residual.subtract_product(a, x);
+        }
+        residual.total()
     }
 }
 
@@ -216,18 +275,33 @@ mod tests {
         }
     }
 
-    /// Carried residuals keep what plain summation loses.
+    /// Carried residuals keep what plain summation loses, whatever the length, dense and sparse alike.
     #[test]
     fn carried_residuals_keep_small_terms() {
-        let mut a = vec![1e-3; 10_000];
-        a[0] = 1e16;
-        a[9_999] = -1e16;
-        let x = vec![1.0; 10_000];
-        let exact = -(9_998.0 * 1e-3);
-        let columns: Vec<u32> = (0..10_000).collect();
-        let sparse = carried_sparse_residual(0.0, &columns, &a, &x);
-        assert!((sparse - exact).abs() < 1e-9, "{sparse}");
-        let plain = -naive_dot(&a, &x);
-        assert!((plain - exact).abs() > 1e-3, "the example is too easy");
+        for n in (2..80).chain([1000, 10_001]) {
+            // Two huge products that cancel but for the rounding of one of them, and small terms between.
+            let mut a = numbers(n, 5);
+            let mut x = numbers(n, 6);
+            (a[0], x[0]) = (1e8 + 1.0, 1e8 + 1.0);
+            (a[n - 1], x[n - 1]) = (-1.0, 1e16);
+            let small = naive_dot(&a[1..n - 1], &x[1..n - 1]);
+            // (1e8 + 1)² = 1e16 + 2e8 + 1.
+            let exact = -(2e8 + 1.0 + small);
+            let dense = carried_residual(0.0, &a, &x);
+            assert!((dense - exact).abs() < 1e-6, "n = {n}: {dense} {exact}");
+            let columns: Vec<u32> = (0..n as u32).collect();
+            let sparse = carried_sparse_residual(0.0, &columns, &a, &x);
+            assert!((sparse - exact).abs() < 1e-6, "n = {n}: {sparse} {exact}");
+            assert!((-naive_dot(&a, &x) - exact).abs() > 0.5, "the example is too easy");
+        }
+    }
+
+    /// Where the plain residual is exactly zero, the carried one is what the products lost.
+    #[test]
+    fn carried_residuals_see_below_rounding() {
+        let (a, x) = ([1.0 / 3.0; 8], [3.0000000000000004; 8]);
+        let b = dot(&a, &x);
+        assert_ne!(carried_residual(b, &a, &x), 0.0);
+        assert!(carried_residual(b, &a, &x).abs() < 1e-14);
     }
 }

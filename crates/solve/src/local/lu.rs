@@ -149,6 +149,7 @@ impl SparseLu {
     }
 
     /// Entries of L and U, the diagonal counted once.
+    #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
         self.lower.values.len() + self.upper.values.len() + self.row_of.len()
     }
@@ -216,8 +217,8 @@ impl Elimination {
             let value = self.work[row as usize];
             let pivot = self.pivot_of[row as usize];
             if pivot == NONE {
-                // Not >, so that a NaN is chosen and refused below.
-                if !(value.abs() <= largest.1) {
+                // A NaN is chosen too, and refused below.
+                if value.abs() > largest.1 || value.is_nan() {
                     largest = (row, value.abs());
                 }
                 continue;

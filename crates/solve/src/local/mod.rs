@@ -15,5 +15,9 @@ pub use sweep::{Inner, Relaxation, RelaxationError, Sweeper};
 
 /// A norm divided by ‖b‖; for b = 0, whose solution is 0, the norm itself.
 pub fn relative(norm: f64, rhs_norm: f64) -> f64 {
-    if rhs_norm > 0.0 { norm / rhs_norm } else { norm }
+    if rhs_norm > 0.0 {
+        norm / rhs_norm
+    } else {
+        norm
+    }
 }

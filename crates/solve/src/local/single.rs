@@ -28,7 +28,10 @@ pub fn solve(
     let mut before = f64::INFINITY;
     let (reason, residual) = loop {
         let rows = sweeper.block().rows.clone();
-        let squares: f64 = sweeper.lap(rows.len()).map(|rows| sweeper.relax(rows, &mut x)).sum();
+        let squares: f64 = sweeper
+            .lap(rows.len())
+            .map(|rows| sweeper.relax(rows, &mut x))
+            .sum();
         let estimate = super::relative(squares.sqrt(), norm);
         laps += 1;
         progress(Progress {

@@ -95,8 +95,7 @@ impl StopRule {
 
     /// Takes an estimate of the relative residual: divergence, or nothing.
     pub fn estimate(&self, residual: f64) -> Option<Reason> {
-        // Not >, so that NaN counts as growth.
-        if !(residual <= GROWTH_LIMIT * self.start) {
+        if residual > GROWTH_LIMIT * self.start || residual.is_nan() {
             return Some(Reason::Diverged { residual });
         }
         None
@@ -130,7 +129,11 @@ impl StopRule {
     /// Whether an estimate `after` a lap, which was `before` a lap earlier, makes a verification worth its pass over A.
     /// An estimate is met during the lap, before the rest of the lap improves on it: so the next one is foreseen.
     pub fn worth_verifying(&self, before: f64, after: f64) -> bool {
-        let ratio = if before.is_finite() { (after / before).min(1.0) } else { 1.0 };
+        let ratio = if before.is_finite() {
+            (after / before).min(1.0)
+        } else {
+            1.0
+        };
         after * ratio <= self.limits.tolerance
     }
 

@@ -45,7 +45,11 @@ pub fn solve(
     let ranges = partition(&system.matrix, workers)?;
     let (n, norm) = (system.n(), system.rhs_norm());
     let sweepers = set_up(RowBlock::split(system, &ranges), relaxation)?;
-    let notes = sweepers.iter().filter_map(Sweeper::note).map(String::from).collect();
+    let notes = sweepers
+        .iter()
+        .filter_map(Sweeper::note)
+        .map(String::from)
+        .collect();
     let shared = Shared {
         x: (0..n).map(|_| AtomicU64::new(0f64.to_bits())).collect(),
         cells: (0..workers).map(|_| Cell::default()).collect(),
@@ -101,7 +105,11 @@ pub fn solve(
         converged: reason == Reason::Converged,
         reason,
         residual,
-        laps: shared.cells.iter().map(|cell| cell.laps.load(Ordering::Relaxed)).collect(),
+        laps: shared
+            .cells
+            .iter()
+            .map(|cell| cell.laps.load(Ordering::Relaxed))
+            .collect(),
         verifications,
         seconds,
         notes,
@@ -150,11 +158,21 @@ struct State {
 
 impl Shared {
     fn state(&self) -> State {
-        let laps = || self.cells.iter().map(|cell| cell.laps.load(Ordering::Relaxed));
-        let sum = |word: fn(&Cell) -> &AtomicU64| self.cells.iter().map(|cell| load(word(cell))).sum::<f64>();
+        let laps = || {
+            self.cells
+                .iter()
+                .map(|cell| cell.laps.load(Ordering::Relaxed))
+        };
+        let sum = |word: fn(&Cell) -> &AtomicU64| {
+            self.cells.iter().map(|cell| load(word(cell))).sum::<f64>()
+        };
         let laps_min = laps().min().unwrap_or(0);
         let relative = |squares: f64, laps: u64| {
-            if laps_min < laps { f64::INFINITY } else { super::relative(squares.sqrt(), self.norm) }
+            if laps_min < laps {
+                f64::INFINITY
+            } else {
+                super::relative(squares.sqrt(), self.norm)
+            }
         };
         State {
             laps_min,
@@ -169,7 +187,9 @@ impl Shared {
         state.laps_min >= 1
             && (state.laps_min >= self.rule.limits().max_laps()
                 || self.rule.estimate(state.estimate).is_some()
-                || self.rule.worth_verifying(state.estimate_before, state.estimate))
+                || self
+                    .rule
+                    .worth_verifying(state.estimate_before, state.estimate))
     }
 
     /// Judge: freezes x; relative residual and rounding level. [`Shared::resume`] must follow.
@@ -177,7 +197,9 @@ impl Shared {
         self.command.store(PAUSE, Ordering::Relaxed);
         self.gate.wait();
         self.gate.wait();
-        let sum = |word: fn(&Cell) -> &AtomicU64| self.cells.iter().map(|cell| load(word(cell))).sum::<f64>();
+        let sum = |word: fn(&Cell) -> &AtomicU64| {
+            self.cells.iter().map(|cell| load(word(cell))).sum::<f64>()
+        };
         let residual = super::relative(sum(|cell| &cell.residual_sq).sqrt(), self.norm);
         let magnitude = super::relative(sum(|cell| &cell.magnitude_sq).sqrt(), self.norm);
         (residual, f64::EPSILON * magnitude)
@@ -213,7 +235,9 @@ fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
         let mut met = 0.0;
         let mut news = false;
         for rows in sweeper.lap(rows_per_step) {
-            if shared.command.load(Ordering::Relaxed) != RUN && !shared.sit_out(worker, sweeper.block(), &mut x) {
+            if shared.command.load(Ordering::Relaxed) != RUN
+                && !shared.sit_out(worker, sweeper.block(), &mut x)
+            {
                 return;
             }
             for range in &foreign {
@@ -229,7 +253,8 @@ fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
                 store(shared, *private);
             }
         }
-        cell.met_before.store(cell.met.load(Ordering::Relaxed), Ordering::Relaxed);
+        cell.met_before
+            .store(cell.met.load(Ordering::Relaxed), Ordering::Relaxed);
         store(&cell.met, met);
         cell.laps.fetch_add(1, Ordering::Relaxed);
         if shared.calls_for_a_look(&shared.state()) {
@@ -245,11 +270,17 @@ fn work(shared: &Shared, worker: usize, mut sweeper: Sweeper) {
 /// Sweepers, made side by side: factorising takes a while.
 fn set_up(blocks: Vec<RowBlock>, relaxation: Relaxation) -> Result<Vec<Sweeper>, RelaxationError> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            blocks.into_iter().map(|block| scope.spawn(move || Sweeper::new(block, relaxation))).collect();
+        let threads: Vec<_> = blocks
+            .into_iter()
+            .map(|block| scope.spawn(move || Sweeper::new(block, relaxation)))
+            .collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
             .collect()
     })
 }

@@ -73,13 +73,19 @@ impl RowBlock {
     pub fn split(system: System, ranges: &[Range<usize>]) -> Vec<Self> {
         let mut next = 0;
         for range in ranges {
-            assert!(range.start == next && !range.is_empty(), "ranges must cover the rows in order");
+            assert!(
+                range.start == next && !range.is_empty(),
+                "ranges must cover the rows in order"
+            );
             next = range.end;
         }
         let columns = system.n();
         assert_eq!(next, columns, "ranges must cover the rows");
         let Matrix::Dense(dense) = system.matrix else {
-            return ranges.iter().map(|rows| Self::cut(&system, rows.clone())).collect();
+            return ranges
+                .iter()
+                .map(|rows| Self::cut(&system, rows.clone()))
+                .collect();
         };
         let mut values = dense.into_values();
         let mut blocks: Vec<Self> = Vec::with_capacity(ranges.len());
@@ -130,8 +136,8 @@ impl RowBlock {
         }
     }
 
-    /// Σ (b − A x)² over the own rows, for verification: rows are summed in short pieces whose rounding errors are
-    /// carried along, so that the result holds down to the last few bits of A x itself. `x` is the whole vector.
+    /// Σ (b − A x)² over the own rows, for verification: the rounding errors of all products and sums are carried along,
+    /// so that the result holds even where the residual is far below the last bit of A x. `x` is the whole vector.
     pub fn residual_sq(&self, x: &[f64]) -> f64 {
         assert_eq!(x.len(), self.columns, "the residual needs the whole vector");
         let mut squares = CarriedSum::default();
@@ -243,7 +249,10 @@ mod tests {
             );
             let parts = RowBlock::split(system.clone(), &[0..1, 1..3]);
             assert_eq!(parts, [RowBlock::cut(&system, 0..1), block]);
-            assert_eq!(RowBlock::whole(system.clone()), RowBlock::cut(&system, 0..3));
+            assert_eq!(
+                RowBlock::whole(system.clone()),
+                RowBlock::cut(&system, 0..3)
+            );
         }
     }
 

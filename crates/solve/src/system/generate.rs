@@ -11,11 +11,11 @@ use std::ops::Range;
 
 /// Diagonal of `dense` over the sum of its off-diagonal magnitudes: strict dominance that takes Gauss–Seidel some 18
 /// laps to 1e-10.
-const DENSE_DOMINANCE: f64 = 1.766;
+pub(crate) const DENSE_DOMINANCE: f64 = 1.766;
 /// Levels of `circuit` groups: of 8, 32, 128 … nodes.
 const CIRCUIT_LEVELS: u32 = 12;
 /// One node in this many of a `circuit` has a resistor to ground.
-const CIRCUIT_GROUND_ONE_IN: u64 = 50;
+const CIRCUIT_GROUND_ONE_IN: u64 = 4;
 
 /// What to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Generate {
         k: usize,
     },
     /// Conductances of a random resistive network of n nodes: a chain, and in nested groups of 8, 32, 128 … nodes ever
-    /// fewer far connections; values over six decades; one node in 50 grounded. Symmetric and weakly dominant, with an
+    /// fewer far connections; values over three decades; one node in four grounded. Symmetric and weakly dominant, with an
     /// iteration radius just below 1, like real circuits.
     Circuit {
         /// Nodes.
@@ -349,17 +349,18 @@ fn circuit_row(row: usize, n: usize, seed: u64, entries: &mut Vec<(usize, f64)>)
         group *= 4;
         chance /= 3;
     }
-    // Node 0 is always grounded: otherwise a small network might be singular.
+    // Node 0 is always grounded: otherwise a small network might be singular. What leads to ground is of the size of
+    // what else leads to the node (1/4 … 4 times): a supply, not a leak.
     let ground = word(seed, STREAM_GROUND, row as u64);
-    if row == 0 || ground % CIRCUIT_GROUND_ONE_IN == 0 {
-        diagonal += conductance(mix(ground));
+    if row == 0 || ground.is_multiple_of(CIRCUIT_GROUND_ONE_IN) {
+        diagonal *= 1.0 + (1.0 + unit(mix(ground))) * 2f64.powi((mix(ground) % 4) as i32 - 2);
     }
     entries.push((row, diagonal));
 }
 
-/// A conductance over six decades: (1 … 2) · 2^(−10 … 9), made without a logarithm so that it is the same everywhere.
+/// A conductance over three decades: (1 … 2) · 2^(−5 … 4), made without a logarithm so that it is the same everywhere.
 fn conductance(word: u64) -> f64 {
-    let exponent = (word % 20) as i32 - 10;
+    let exponent = (word % 10) as i32 - 5;
     (1.0 + unit(mix(word))) * 2f64.powi(exponent)
 }
 

@@ -16,6 +16,7 @@ mod stream;
 pub use block::{RowBlock, RowValues};
 pub use check::SystemError;
 pub use csr::{Csr, StructureError};
+pub(crate) use generate::DENSE_DOMINANCE;
 pub use generate::{Generate, GenerateError};
 pub use partition::{PartitionError, partition};
 pub use stream::{Chunks, RowBlockBuilder, StreamError};

@@ -100,7 +100,7 @@ fn lu_solves_the_own_rows() {
         )
         .unwrap();
         assert_eq!(sweeper.inner(), Inner::Lu);
-        assert_eq!(sweeper.lap(3).collect::<Vec<_>>(), [5..31]);
+        assert!(sweeper.lap(3).eq(std::iter::once(5..31)));
         let start: Vec<f64> = (0..37).map(|k| number(k, 3)).collect();
         let mut x = start.clone();
         let before = sweeper.block().residual_sq(&x);

@@ -23,12 +23,30 @@ fn threads_converge() {
     ] {
         let system = made(text);
         let relaxation = Relaxation::new(inner, 1.0).unwrap();
-        let outcome = solve(system.clone(), workers, relaxation, limits(1e-10, 100_000), |_| ()).unwrap();
-        assert!(outcome.converged, "{text}: {:?} {}", outcome.reason, outcome.residual);
+        let outcome = solve(
+            system.clone(),
+            workers,
+            relaxation,
+            limits(1e-10, 100_000),
+            |_| (),
+        )
+        .unwrap();
+        assert!(
+            outcome.converged,
+            "{text}: {:?} {}",
+            outcome.reason, outcome.residual
+        );
         assert_eq!(outcome.laps.len(), workers);
         assert!(outcome.verifications >= 1);
-        let residual = RowBlock::cut(&system, 0..system.n()).residual_sq(&outcome.x).sqrt() / system.rhs_norm();
-        assert!((residual - outcome.residual).abs() <= 1e-3 * residual + 1e-20, "{residual} {}", outcome.residual);
+        let residual = RowBlock::cut(&system, 0..system.n())
+            .residual_sq(&outcome.x)
+            .sqrt()
+            / system.rhs_norm();
+        assert!(
+            (residual - outcome.residual).abs() <= 1e-3 * residual + 1e-20,
+            "{residual} {}",
+            outcome.residual
+        );
     }
 }
 
@@ -36,8 +54,17 @@ fn threads_converge() {
 #[test]
 fn one_thread_is_sequential() {
     let relaxation = Relaxation::new(Inner::Sweep, 1.0).unwrap();
-    let alone = super::super::single::solve(made("dense:800"), relaxation, limits(1e-10, 1000), |_| ()).unwrap();
-    let thread = solve(made("dense:800"), 1, relaxation, limits(1e-10, 1000), |_| ()).unwrap();
+    let alone =
+        super::super::single::solve(made("dense:800"), relaxation, limits(1e-10, 1000), |_| ())
+            .unwrap();
+    let thread = solve(
+        made("dense:800"),
+        1,
+        relaxation,
+        limits(1e-10, 1000),
+        |_| (),
+    )
+    .unwrap();
     assert!(thread.laps[0] >= alone.laps[0] - 1);
     assert!((0..800).all(|row| (thread.x[row] - 1.0).abs() < 1e-8));
 }
@@ -46,17 +73,42 @@ fn one_thread_is_sequential() {
 #[test]
 fn runs_end() {
     let relaxation = Relaxation::new(Inner::Sweep, 1.0).unwrap();
-    let outcome = solve(made("poisson2d:40"), 2, relaxation, limits(1e-12, 5), |_| ()).unwrap();
+    let outcome = solve(
+        made("poisson2d:40"),
+        2,
+        relaxation,
+        limits(1e-12, 5),
+        |_| (),
+    )
+    .unwrap();
     assert_eq!(outcome.reason, Reason::MaxLaps { limit: 5 });
     assert!(outcome.laps.iter().all(|laps| *laps >= 5));
-    let outcome = solve(made("dense:100"), 2, relaxation, limits(1e-25, u64::MAX), |_| ()).unwrap();
-    assert!(matches!(outcome.reason, Reason::Stagnated { .. }), "{:?}", outcome.reason);
+    let outcome = solve(
+        made("dense:100"),
+        2,
+        relaxation,
+        limits(1e-25, u64::MAX),
+        |_| (),
+    )
+    .unwrap();
+    assert!(
+        matches!(outcome.reason, Reason::Stagnated { .. }),
+        "{:?}",
+        outcome.reason
+    );
 }
 
 /// More threads than rows, and blocks that cannot be factorised, are errors.
 #[test]
 fn impossible_set_ups_are_refused() {
     let relaxation = Relaxation::new(Inner::Sweep, 1.0).unwrap();
-    let error = solve(made("poisson2d:2"), 5, relaxation, limits(1e-10, 10), |_| ()).unwrap_err();
+    let error = solve(
+        made("poisson2d:2"),
+        5,
+        relaxation,
+        limits(1e-10, 10),
+        |_| (),
+    )
+    .unwrap_err();
     assert!(error.to_string().contains("at most 4 workers"), "{error}");
 }

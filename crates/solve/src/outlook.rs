@@ -1,0 +1,351 @@
+//! What can be said of convergence before the first lap.
+//!
+//! Called by the program before a run. Costs a few passes over A. What assures convergence:
+//!
+//! - strict diagonal dominance, or weak dominance of an irreducible matrix with one strict row: any order of relaxation
+//!   converges, also the asynchronous one, since ρ(|D⁻¹(L+U)|) < 1 (Chazan and Miranker, 1969), for ω in (0, 1];
+//! - ρ(|D⁻¹(L+U)|) < 1 found by a positive vector v with |D⁻¹(L+U)| v < v in every row (Collatz–Wielandt): the same;
+//! - symmetric with positive diagonal: sequential Gauss–Seidel converges for ω in (0, 2) if A is positive definite
+//!   (Ostrowski–Reich). That says nothing of asynchronous relaxation, and definiteness is not checked here.
+
+use serde::Serialize;
+
+use crate::system::{Generate, Matrix};
+
+/// Steps of the power method at most: enough to separate 0.9 from 1; a radius close to 1 stays "likely".
+const POWER_STEPS: usize = 30;
+/// Entries that the power method visits at most, about a second's worth; never fewer than five steps.
+const POWER_ENTRIES: usize = 500_000_000;
+
+/// What is to be expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Proven, for asynchronous relaxation too.
+    Assured,
+    /// The estimate of ρ(|D⁻¹(L+U)|) is below 1, or only sequential relaxation is known to converge.
+    Likely,
+    /// The estimate is 1 or more.
+    NotExpected,
+}
+
+/// The convergence outlook of a system.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outlook {
+    /// What is to be expected.
+    pub verdict: Verdict,
+    /// Why, in words.
+    pub why: String,
+    /// Upper bound of ρ(|D⁻¹(L+U)|), if one below infinity is known.
+    pub radius_at_most: Option<f64>,
+    /// Laps of point relaxation to `tolerance` at that radius; block relaxation needs fewer.
+    pub laps_at_most: Option<u64>,
+}
+
+impl std::fmt::Display for Outlook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let verdict = match self.verdict {
+            Verdict::Assured => "convergence assured",
+            Verdict::Likely => "convergence likely",
+            Verdict::NotExpected => "convergence not expected",
+        };
+        write!(f, "{verdict}: {}", self.why)?;
+        match self.laps_at_most {
+            Some(laps) => write!(f, "; about {laps} laps of point relaxation at most"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Outlook {
+    /// Of a matrix that is at hand. `omega` and `tolerance` as for the run.
+    pub fn of_matrix(matrix: &Matrix, omega: f64, tolerance: f64) -> Self {
+        let rows = Rows::look(matrix);
+        if omega > 1.0 {
+            return Self::over_relaxed(omega);
+        }
+        if rows.strict == matrix.n() {
+            let radius = rows.largest_ratio;
+            let why = format!(
+                "strictly diagonally dominant, off-diagonal at most {radius:.3} of the diagonal"
+            );
+            return Self::assured(why, radius, omega, tolerance);
+        }
+        if rows.weak == matrix.n() && rows.strict > 0 && is_irreducible(matrix) {
+            let why = "weakly diagonally dominant and irreducible".to_owned();
+            return Self::assured(why, radius_bounds(matrix).1, omega, tolerance);
+        }
+        let (low, high) = radius_bounds(matrix);
+        if high < 1.0 {
+            let why = format!("spectral radius of |D^-1(L+U)| at most {high:.6}");
+            return Self::assured(why, high, omega, tolerance);
+        }
+        let estimate = format!("spectral radius of |D^-1(L+U)| between {low:.6} and {high:.6}");
+        let symmetric =
+            is_symmetric(matrix) && (0..matrix.n()).all(|row| matrix.diagonal(row) > 0.0);
+        let (verdict, why) = match (low < 1.0, symmetric) {
+            (true, _) => (Verdict::Likely, estimate),
+            (false, true) => (
+                Verdict::Likely,
+                format!(
+                    "{estimate}; symmetric: assured for one process if positive definite, not for several"
+                ),
+            ),
+            (false, false) => (Verdict::NotExpected, estimate),
+        };
+        Self {
+            verdict,
+            why,
+            radius_at_most: None,
+            laps_at_most: None,
+        }
+    }
+
+    /// Of a system that each worker makes for itself: known from how it is made.
+    pub fn of_generated(what: &Generate, omega: f64, tolerance: f64) -> Self {
+        if omega > 1.0 {
+            return Self::over_relaxed(omega);
+        }
+        match *what {
+            Generate::Dense { .. } => {
+                let radius = 1.0 / crate::system::DENSE_DOMINANCE;
+                let why = format!(
+                    "strictly diagonally dominant, off-diagonal {radius:.3} of the diagonal"
+                );
+                Self::assured(why, radius, omega, tolerance)
+            }
+            Generate::Poisson2d { k } | Generate::Poisson3d { k } => {
+                let radius = (std::f64::consts::PI / (k as f64 + 1.0)).cos();
+                let why = "weakly diagonally dominant and irreducible".to_owned();
+                Self::assured(why, radius, omega, tolerance)
+            }
+            Generate::Circuit { .. } => {
+                let why =
+                    "weakly diagonally dominant and irreducible, spectral radius just below 1";
+                Self {
+                    verdict: Verdict::Assured,
+                    why: why.to_owned(),
+                    radius_at_most: Some(1.0),
+                    laps_at_most: None,
+                }
+            }
+        }
+    }
+
+    fn over_relaxed(omega: f64) -> Self {
+        Self {
+            verdict: Verdict::Likely,
+            why: format!(
+                "with omega {omega} nothing is known beforehand; up to 1 dominance would assure it"
+            ),
+            radius_at_most: None,
+            laps_at_most: None,
+        }
+    }
+
+    fn assured(why: String, radius: f64, omega: f64, tolerance: f64) -> Self {
+        // Relaxation by ω ≤ 1 contracts by 1 − ω + ωρ.
+        let contraction = 1.0 - omega + omega * radius;
+        let laps = (tolerance.ln() / contraction.ln()).ceil();
+        let finite = contraction < 1.0 && laps.is_finite() && laps < 1e15;
+        Self {
+            verdict: Verdict::Assured,
+            why,
+            radius_at_most: Some(radius.min(1.0)),
+            laps_at_most: finite.then_some(laps as u64),
+        }
+    }
+}
+
+/// Dominance, row by row.
+struct Rows {
+    strict: usize,
+    weak: usize,
+    /// Largest Σ|off-diagonal| / |diagonal|.
+    largest_ratio: f64,
+}
+
+impl Rows {
+    fn look(matrix: &Matrix) -> Self {
+        let mut rows = Self {
+            strict: 0,
+            weak: 0,
+            largest_ratio: 0.0,
+        };
+        for row in 0..matrix.n() {
+            let (diagonal, sum) = magnitudes(matrix, row);
+            rows.strict += usize::from(sum < diagonal);
+            // Rows that sum to zero but for rounding count as weak.
+            rows.weak += usize::from(sum <= diagonal * (1.0 + 1e-12));
+            rows.largest_ratio = rows.largest_ratio.max(sum / diagonal);
+        }
+        rows
+    }
+}
+
+/// |diagonal| and Σ|off-diagonal| of a row.
+fn magnitudes(matrix: &Matrix, row: usize) -> (f64, f64) {
+    let mut sum = 0.0;
+    matrix.for_each_in_row(row, |column, value| {
+        if column != row {
+            sum += value.abs();
+        }
+    });
+    (matrix.diagonal(row).abs(), sum)
+}
+
+/// Collatz–Wielandt: for any positive v, ρ lies between the least and the largest of (|D⁻¹(L+U)| v)ᵢ / vᵢ.
+fn radius_bounds(matrix: &Matrix) -> (f64, f64) {
+    let n = matrix.n();
+    let (mut v, mut next) = (vec![1.0; n], vec![0.0; n]);
+    let (mut low, mut high) = (0.0f64, f64::INFINITY);
+    let steps = (POWER_ENTRIES / matrix.stored().max(1)).clamp(5, POWER_STEPS);
+    for _ in 0..steps {
+        let (mut least, mut largest) = (f64::INFINITY, 0.0f64);
+        for row in 0..n {
+            let mut sum = 0.0;
+            matrix.for_each_in_row(row, |column, value| {
+                if column != row {
+                    sum += value.abs() * v[column];
+                }
+            });
+            let image = sum / matrix.diagonal(row).abs();
+            least = least.min(image / v[row]);
+            largest = largest.max(image / v[row]);
+            // The average with v keeps all entries positive and stops bipartite matrices from swinging.
+            next[row] = 0.5 * (v[row] + image);
+        }
+        low = low.max(least);
+        high = high.min(largest);
+        let scale = next.iter().fold(0.0f64, |most, &value| most.max(value));
+        if !scale.is_finite() || scale == 0.0 {
+            break;
+        }
+        next.iter_mut()
+            .for_each(|value| *value = (*value / scale).max(f64::MIN_POSITIVE));
+        std::mem::swap(&mut v, &mut next);
+    }
+    (low, high)
+}
+
+/// Every unknown depends on every other, over any number of steps: the graph of A is strongly connected.
+fn is_irreducible(matrix: &Matrix) -> bool {
+    let n = matrix.n();
+    let mut transposed = vec![Vec::new(); n];
+    let mut edges = vec![Vec::new(); n];
+    for (row, edges) in edges.iter_mut().enumerate() {
+        matrix.for_each_in_row(row, |column, value| {
+            if column != row && value != 0.0 {
+                edges.push(column as u32);
+                transposed[column].push(row as u32);
+            }
+        });
+    }
+    reaches_all(&edges) && reaches_all(&transposed)
+}
+
+fn reaches_all(edges: &[Vec<u32>]) -> bool {
+    let mut seen = vec![false; edges.len()];
+    let mut waiting = vec![0u32];
+    let mut count = 0;
+    while let Some(node) = waiting.pop() {
+        if std::mem::replace(&mut seen[node as usize], true) {
+            continue;
+        }
+        count += 1;
+        waiting.extend(
+            edges[node as usize]
+                .iter()
+                .filter(|&&next| !seen[next as usize]),
+        );
+    }
+    count == edges.len()
+}
+
+fn is_symmetric(matrix: &Matrix) -> bool {
+    match matrix {
+        Matrix::Dense(dense) => {
+            let n = dense.n();
+            (0..n)
+                .all(|row| (0..row).all(|column| dense.row(row)[column] == dense.row(column)[row]))
+        }
+        Matrix::Sparse(csr) => (0..csr.rows()).all(|row| {
+            let (columns, values) = csr.row(row);
+            columns
+                .iter()
+                .zip(values)
+                .all(|(&column, &value)| csr.get(column as usize, row) == value)
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::Dense;
+
+    fn dense(n: usize, values: &[f64]) -> Matrix {
+        Matrix::Dense(Dense::new(n, values.to_vec()).unwrap())
+    }
+
+    fn look(matrix: &Matrix) -> Outlook {
+        Outlook::of_matrix(matrix, 1.0, 1e-10)
+    }
+
+    /// Strict dominance is assured, with the laps that its factor gives.
+    #[test]
+    fn strict_dominance() {
+        let outlook = look(&dense(2, &[2.0, -1.0, 1.0, 2.0]));
+        assert_eq!(outlook.verdict, Verdict::Assured);
+        assert_eq!(outlook.radius_at_most, Some(0.5));
+        assert_eq!(outlook.laps_at_most, Some(34)); // ln 1e-10 / ln 0.5 = 33.2
+    }
+
+    /// Weak dominance assures only what hangs together.
+    #[test]
+    fn weak_dominance_needs_irreducibility() {
+        let chain = dense(3, &[2.0, -1.0, 0.0, -1.0, 2.0, -1.0, 0.0, -1.0, 2.0]);
+        assert_eq!(look(&chain).verdict, Verdict::Assured);
+        let apart = dense(3, &[1.0, -1.0, 0.0, -1.0, 1.0, 0.0, 0.0, 0.0, 2.0]);
+        assert_ne!(look(&apart).verdict, Verdict::Assured);
+    }
+
+    /// A radius below 1 is found without dominance, by scaling.
+    #[test]
+    fn radius_without_dominance() {
+        // Column scaling of a dominant matrix: dominance is lost, the radius stays 0.5.
+        let outlook = look(&dense(2, &[2.0, -10.0, -0.1, 2.0]));
+        assert_eq!(outlook.verdict, Verdict::Assured, "{outlook}");
+        assert!(outlook.radius_at_most.unwrap() < 0.51);
+    }
+
+    /// What diverges is not expected to converge.
+    #[test]
+    fn divergent_systems_are_told() {
+        assert_eq!(
+            look(&dense(2, &[1.0, 3.0, 2.0, 1.0])).verdict,
+            Verdict::NotExpected
+        );
+        let symmetric = look(&dense(2, &[1.0, 2.0, 2.0, 1.0]));
+        assert_eq!(symmetric.verdict, Verdict::Likely);
+        assert!(symmetric.why.contains("positive definite"));
+    }
+
+    /// What is known of generated systems agrees with a look at them.
+    #[test]
+    fn generated_systems_agree_with_a_look() {
+        for text in ["dense:50", "poisson2d:9", "poisson3d:5", "circuit:200"] {
+            let what: Generate = text.parse().unwrap();
+            let system = what.system(3).unwrap();
+            let (known, seen) = (
+                Outlook::of_generated(&what, 1.0, 1e-10),
+                look(&system.matrix),
+            );
+            assert_eq!(
+                (known.verdict, seen.verdict),
+                (Verdict::Assured, Verdict::Assured),
+                "{text}"
+            );
+        }
+    }
+}
