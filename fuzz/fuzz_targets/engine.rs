@@ -1,0 +1,118 @@
+//! An engine with a peer that is up takes any frames, time-outs and submits, and neither panics nor leaves its bounds.
+//!
+//! The input is a list of steps: one byte says what, one how long before it, two how many bytes follow as the frame. Node ids
+//! and the session are put right in most frames: else nothing would get past the first check.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tsumuji_proto::{
+    Config, Delivery, Duration, Engine, Instant, Lane, NodeId, Payload, Share, Sink,
+};
+
+const FRAME_BYTES: usize = 512;
+const BUDGET_BYTES: usize = 256 << 10;
+const MESSAGE_LIMIT_BYTES: usize = 1 << 20;
+/// Written between two steps at most: the window of packet numbers, and some control frames.
+const FRAMES_PER_STEP: usize = 5000;
+
+/// Keeps lengths of what the program has not released.
+#[derive(Default)]
+struct Inbox(Vec<usize>);
+
+impl Sink for Inbox {
+    fn message(&mut self, delivery: Delivery<'_>) {
+        self.0.push(delivery.body.bytes().len());
+    }
+    fn share(&mut self, _share: Share<'_>) {}
+}
+
+fn engine(me: u16, now: Instant) -> Engine {
+    let mut engine = Engine::new(Config {
+        me: NodeId(me),
+        incarnation: 1 + u32::from(me),
+        seed: 1,
+        frame_bytes: FRAME_BYTES,
+        receive_frames: 64,
+        budget_bytes: BUDGET_BYTES,
+        message_limit_bytes: MESSAGE_LIMIT_BYTES,
+        send_queue_bytes: 1 << 20,
+        keep_alive: Duration::from_millis(100),
+        dead_after: Duration::from_secs(1),
+    });
+    engine.add_peer(now, NodeId(1 - me));
+    engine
+}
+
+/// What `from` has to write, handed to `each`.
+fn drain(now: Instant, from: &mut Engine, mut each: impl FnMut(&[u8])) {
+    let mut slot = [0; FRAME_BYTES];
+    let mut frames = 0;
+    while let Some(to) = from.next_destination(now) {
+        let bytes = from.write_frame(now, to, &mut slot);
+        assert!(bytes > 0, "nothing written to {to:?}");
+        each(&slot[..bytes]);
+        frames += 1;
+        assert!(frames <= FRAMES_PER_STEP, "writes without end");
+    }
+    while from.poll_event().is_some() {}
+}
+
+fuzz_target!(|input: &[u8]| {
+    let mut now = Instant::from_nanos(0);
+    let (mut victim, mut peer) = (engine(0, now), engine(1, now));
+    let mut inbox = Inbox::default();
+    for _ in 0..4 {
+        drain(now, &mut victim, |frame| {
+            peer.handle_frame(now, frame, &mut Inbox::default())
+        });
+        drain(now, &mut peer, |frame| {
+            victim.handle_frame(now, frame, &mut Inbox::default())
+        });
+    }
+    assert!(victim.is_up(NodeId(1)) && peer.is_up(NodeId(0)));
+    // A frame of the peer's tells the session that the victim accepts.
+    let mut session = [0; 4];
+    let greeting = Payload::Copied(b"hello");
+    peer.submit(now, NodeId(0), Lane::ordered(9), greeting, false)
+        .expect("there is room");
+    drain(now, &mut peer, |frame| {
+        session.copy_from_slice(&frame[8..12])
+    });
+
+    let mut rest = input;
+    while let [step, wait, low, high, more @ ..] = rest {
+        now += Duration::from_micros(u64::from(*wait) * u64::from(*wait) * 4);
+        let bytes = usize::from(u16::from_le_bytes([*low, *high]) % 600).min(more.len());
+        let (bytes, after) = more.split_at(bytes);
+        rest = after;
+        match step % 8 {
+            0 => {
+                let (lane, length) = (Lane(bytes.len() as u8), usize::from(*high) * 97);
+                let _ = victim.submit(now, NodeId(1), lane, Payload::Owned(vec![7; length]), true);
+            }
+            1 => victim.handle_timeout(now),
+            2 => {
+                for length in inbox.0.drain(..) {
+                    victim.release(NodeId(1), length);
+                }
+            }
+            3 => victim.handle_frame(now, bytes, &mut inbox),
+            _ => {
+                let mut frame = bytes.to_vec();
+                if let Some(header) = frame.get_mut(..12) {
+                    header[0] = 1 << 4 | header[0] & 7;
+                    header[1] &= 127;
+                    header[2..6].copy_from_slice(&[1, 0, 0, 0]);
+                    header[8..12].copy_from_slice(&session);
+                }
+                victim.handle_frame(now, &frame, &mut inbox);
+            }
+        }
+        let held: usize = inbox.0.iter().sum();
+        assert!(
+            held <= BUDGET_BYTES + 2 * MESSAGE_LIMIT_BYTES,
+            "holds {held} bytes"
+        );
+        drain(now, &mut victim, |_| {});
+    }
+});

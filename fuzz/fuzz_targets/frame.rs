@@ -1,0 +1,24 @@
+//! Any bytes parse to a frame or a reason; a frame written again parses to itself.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tsumuji_wire::{Frame, parse};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(frame) = parse(bytes) else {
+        return;
+    };
+    let mut slot = vec![0; bytes.len()];
+    let written = match &frame {
+        Frame::Data(data) => data.write(&mut slot),
+        Frame::Share(share) => share.write(&mut slot),
+        Frame::Ack(ack) => ack.write(&mut slot),
+        Frame::Hello(hello) => hello.write_hello(&mut slot),
+        Frame::Welcome(welcome) => welcome.write_welcome(&mut slot),
+        Frame::Reset(reset) => reset.write_reset(&mut slot),
+        Frame::Close(close) => close.write_close(&mut slot),
+    };
+    let written = written.expect("what was parsed fits where it was");
+    let again = parse(&slot[..written]).expect("what was written parses");
+    assert_eq!(format!("{frame:?}"), format!("{again:?}"));
+});
