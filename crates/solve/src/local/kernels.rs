@@ -175,7 +175,8 @@ impl WithSimd for CarriedDot<'_> {
             let total = simd.add_f64s(*sum, product);
             let added = simd.sub_f64s(total, *sum);
             let kept = simd.sub_f64s(total, added);
-            let lost_in_sum = simd.add_f64s(simd.sub_f64s(*sum, kept), simd.sub_f64s(product, added));
+            let lost_in_sum =
+                simd.add_f64s(simd.sub_f64s(*sum, kept), simd.sub_f64s(product, added));
             *sum = total;
             *carry = simd.add_f64s(*carry, simd.add_f64s(lost_in_product, lost_in_sum));
         };
@@ -292,7 +293,10 @@ mod tests {
             let columns: Vec<u32> = (0..n as u32).collect();
             let sparse = carried_sparse_residual(0.0, &columns, &a, &x);
             assert!((sparse - exact).abs() < 1e-6, "n = {n}: {sparse} {exact}");
-            assert!((-naive_dot(&a, &x) - exact).abs() > 0.5, "the example is too easy");
+            assert!(
+                (-naive_dot(&a, &x) - exact).abs() > 0.5,
+                "the example is too easy"
+            );
         }
     }
 
