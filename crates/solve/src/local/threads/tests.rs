@@ -83,14 +83,9 @@ fn runs_end() {
     .unwrap();
     assert_eq!(outcome.reason, Reason::MaxLaps { limit: 5 });
     assert!(outcome.laps.iter().all(|laps| *laps >= 5));
-    let outcome = solve(
-        made("dense:100"),
-        2,
-        relaxation,
-        limits(1e-25, u64::MAX),
-        |_| (),
-    )
-    .unwrap();
+    let mut system = made("dense:100");
+    system.rhs = (0..100).map(|row| 1.0 / (f64::from(row) + 3.0)).collect();
+    let outcome = solve(system, 2, relaxation, limits(1e-25, u64::MAX), |_| ()).unwrap();
     assert!(
         matches!(outcome.reason, Reason::Stagnated { .. }),
         "{:?}",
