@@ -270,12 +270,15 @@ fn vectors_are_read() {
     assert!(error.contains("element 1 is NaN"), "{error}");
 }
 
+/// A small number as the bytes of some type.
+type Encode = fn(u8) -> Vec<u8>;
+
 /// All element types, byte orders, storage orders and header versions of NumPy files.
 #[test]
 fn npy_files_are_read() {
     let expected = [[1.0, 2.0], [3.0, 4.0]];
     let values = [1u8, 2, 3, 4];
-    let as_bytes = |number: fn(u8) -> Vec<u8>, big: bool| -> Vec<u8> {
+    let as_bytes = |number: Encode, big: bool| -> Vec<u8> {
         let swap = |mut bytes: Vec<u8>| {
             if big {
                 bytes.reverse();
@@ -287,7 +290,7 @@ fn npy_files_are_read() {
             .flat_map(|value| swap(number(*value)))
             .collect()
     };
-    let kinds: [(&str, fn(u8) -> Vec<u8>); 10] = [
+    let kinds: [(&str, Encode); 10] = [
         ("f8", |v| f64::from(v).to_le_bytes().into()),
         ("f4", |v| f32::from(v).to_le_bytes().into()),
         ("i1", |v| (v as i8).to_le_bytes().into()),
