@@ -11,7 +11,7 @@
 
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
 use crate::report::{Outcome, Progress, Reason, Seconds};
-use crate::system::{PartitionError, RowBlock, System, partition};
+use crate::system::{Order, PartitionError, RowBlock, System, partition};
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -42,6 +42,11 @@ pub fn solve(
     mut progress: impl FnMut(Progress),
 ) -> Result<Outcome, ThreadsError> {
     let begin = Instant::now();
+    let order = Order::for_workers(&system.matrix, workers);
+    let system = match &order {
+        Some(order) => order.apply(&system),
+        None => system,
+    };
     let ranges = partition(&system.matrix, workers)?;
     let (n, norm) = (system.n(), system.rhs_norm());
     let sweepers = set_up(RowBlock::split(system, &ranges), relaxation)?;
@@ -101,6 +106,7 @@ pub fn solve(
         }
     });
     seconds.iterate = begin.elapsed().as_secs_f64() - seconds.verify;
+    let x: Vec<f64> = shared.x.iter().map(load).collect();
     Ok(Outcome {
         converged: reason == Reason::Converged,
         reason,
@@ -113,7 +119,10 @@ pub fn solve(
         verifications,
         seconds,
         notes,
-        x: shared.x.iter().map(load).collect(),
+        x: match &order {
+            Some(order) => order.restore(&x),
+            None => x,
+        },
     })
 }
 

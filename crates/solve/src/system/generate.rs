@@ -21,7 +21,7 @@ const CIRCUIT_GROUND_ONE_IN: u64 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Generate {
-    /// n×n, every off-diagonal entry −U(0, 1), diagonal [`DENSE_DOMINANCE`] times their sum.
+    /// n×n, every off-diagonal entry −U(0, 1), diagonal 1.766 times their sum.
     Dense {
         /// Rows.
         n: usize,

@@ -10,6 +10,7 @@ mod csr;
 pub mod formats;
 mod generate;
 pub mod memory;
+mod order;
 mod partition;
 mod stream;
 
@@ -18,6 +19,7 @@ pub use check::SystemError;
 pub use csr::{Csr, StructureError};
 pub(crate) use generate::DENSE_DOMINANCE;
 pub use generate::{Generate, GenerateError};
+pub use order::Order;
 pub use partition::{PartitionError, partition};
 pub use stream::{Chunks, RowBlockBuilder, StreamError};
 

@@ -20,8 +20,12 @@ pub enum PartitionError {
     NoWorkers,
 }
 
+/// A cut may leave the place of equal work by this part of a worker's share, if that parts weaker couplings.
+const LEEWAY: f64 = 0.1;
+
 /// Cuts the rows into `workers` contiguous, non-empty ranges so that the largest work is near the mean. Work of a row
-/// is its stored entries plus one for the row itself (dense rows are all alike).
+/// is its stored entries plus one for the row itself (dense rows are all alike). Sparse matrices are cut near the place
+/// of equal work where the couplings across the cut are weakest.
 pub fn partition(matrix: &Matrix, workers: usize) -> Result<Vec<Range<usize>>, PartitionError> {
     let rows = matrix.n();
     if workers == 0 {
@@ -35,19 +39,38 @@ pub fn partition(matrix: &Matrix, workers: usize) -> Result<Vec<Range<usize>>, P
         Matrix::Dense(_) => row,
         Matrix::Sparse(csr) => csr.offsets()[row] + row,
     };
+    let costs = match matrix {
+        Matrix::Sparse(csr) if workers > 1 => super::order::cut_costs(csr),
+        _ => Vec::new(),
+    };
     let total = work_before(rows);
+    let leeway = LEEWAY * total as f64 / workers as f64;
     let mut ranges = Vec::with_capacity(workers);
     let mut start = 0;
     for worker in 0..workers {
         // Leave a row for each worker still to come.
         let latest_end = rows - (workers - worker - 1);
         let goal = (total as u128 * (worker as u128 + 1) / workers as u128) as usize;
+        let beyond = |row: usize| work_before(row) as f64 - goal as f64;
         let mut end = lower_bound(start + 1, latest_end, |row| work_before(row) >= goal);
-        if end > start + 1 && goal - work_before(end - 1) < work_before(end).saturating_sub(goal) {
+        if end > start + 1 && -beyond(end - 1) < beyond(end) {
             end -= 1;
         }
         if worker + 1 == workers {
             end = rows;
+        } else if !costs.is_empty() {
+            // Twice the cost at the edge of the leeway counts as much as once at the goal.
+            let weight = |row: usize| costs[row] * (1.0 + beyond(row).abs() / leeway);
+            let first = lower_bound(start + 1, end, |row| beyond(row) >= -leeway);
+            let candidates =
+                (first..=latest_end).take_while(|&row| row <= end || beyond(row) <= leeway);
+            end = candidates.fold(end, |best, row| {
+                if weight(row) < weight(best) {
+                    row
+                } else {
+                    best
+                }
+            });
         }
         ranges.push(start..end);
         start = end;

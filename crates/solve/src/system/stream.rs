@@ -1,7 +1,7 @@
 //! A [`RowBlock`] as a stream of bytes: the sender walks through its own matrix chunk by chunk, the receiver builds
 //! the block as chunks arrive. Neither ever holds a second copy of the whole.
 //!
-//! Layout, little-endian: a [`HEADER_BYTES`] header (magic `TSRB`, version, kind, columns, first row, rows, entries),
+//! Layout, little-endian: a `HEADER_BYTES` header (magic `TSRB`, version, kind, columns, first row, rows, entries),
 //! then b (f64 per row); for dense blocks the rows (f64, row-major); for sparse ones the entries per row (u32), the
 //! columns (u32, ascending in a row) and the values (f64). Chunks may be cut anywhere.
 //!
@@ -87,7 +87,7 @@ enum Section {
 }
 
 impl RowBlock {
-    /// Bytes in chunks of at most `chunk_bytes` (at least [`HEADER_BYTES`]) from rows `rows` of `system`, which is not
+    /// Bytes in chunks of at most `chunk_bytes` (at least `HEADER_BYTES`) from rows `rows` of `system`, which is not
     /// copied as a whole. Panics unless `rows` is a non-empty range of its rows.
     pub fn chunks<'a>(system: &'a System, rows: Range<usize>, chunk_bytes: usize) -> Chunks<'a> {
         assert!(
