@@ -105,8 +105,8 @@ pub(super) fn dense(setting: &Setting, report: &mut Report, say: Say<'_>) {
     };
     let folder = folder.path();
     let cores = machine::cpus().len().min(2);
-    let iterate = bandwidth(setting, folder, cores, report, say);
-    if let [one, two] = iterate[..] {
+    let (iterate, memory) = bandwidth(setting, folder, cores, report, say);
+    if let ([one, two], [memory_of_one, memory_of_two]) = (&iterate[..], &memory[..]) {
         let ours = format!("{one:.3} s -> {two:.3} s");
         add(
             report,
@@ -117,22 +117,33 @@ pub(super) fn dense(setting: &Setting, report: &mut Report, say: Say<'_>) {
             one / two,
             Wanted::AtLeast(1.9),
         );
+        // Where one core alone takes all that memory gives, a second one cannot help.
+        add(
+            report,
+            say,
+            "async, 2 workers to 1, of what memory allows",
+            format!("{:.2}x", one / two),
+            format!("{:.2}x (streaming read)", memory_of_two / memory_of_one),
+            (one / two) / (memory_of_two / memory_of_one),
+            Wanted::AtLeast(0.95),
+        );
     }
     laps_and_loss(setting, folder, cores, report, say);
     beside_petsc(setting, folder, &petsc, &iterate, report, say);
 }
 
-/// Bytes of A read per second while iterating, beside what that many cores read at all. Returns the seconds of each.
+/// Bytes of A read per second while iterating, beside what that many cores read at all. Returns the seconds of each, and
+/// what memory gave in GB/s.
 fn bandwidth(
     setting: &Setting,
     folder: &Path,
     cores: usize,
     report: &mut Report,
     say: Say<'_>,
-) -> Vec<f64> {
+) -> (Vec<f64>, Vec<f64>) {
     let bandwidth = Bandwidth::new(cores, BYTES_PER_CORE);
     let matrix_bytes = (setting.n * setting.n * size_of::<f64>()) as f64;
-    let mut iterate = Vec::new();
+    let (mut iterate, mut memory) = (Vec::new(), Vec::new());
     for workers in 1..=cores {
         let (mut limits, mut rates, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
         let mut failure = None;
@@ -187,8 +198,9 @@ fn bandwidth(
             Wanted::AtLeast(0.85),
         );
         iterate.push(Rounds::of(&seconds).median);
+        memory.push(limit.median);
     }
-    iterate
+    (iterate, memory)
 }
 
 /// Laps beside the sequential sweep's, and the residual under loss.
