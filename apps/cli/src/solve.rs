@@ -19,7 +19,7 @@ use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
 use tsumuji_solve::report;
 use tsumuji_solve::system::formats::{read_system, write_vector};
-use tsumuji_solve::system::{Generate, System};
+use tsumuji_solve::system::{Generate, Order, System};
 
 use crate::{DONE, NOT_REACHED, Outcome, output};
 use show::{Bar, Run, Traffic};
@@ -157,6 +157,17 @@ impl Source {
         }
     }
 
+    /// What is strongly coupled comes to one worker: the system in a better order, where there is one.
+    fn ordered(self, workers: usize) -> (Self, Option<Order>) {
+        let Self::System(system) = self else {
+            return (self, None);
+        };
+        match Order::for_workers(&system.matrix, workers) {
+            Some(order) => (Self::System(order.apply(&system)), Some(order)),
+            None => (Self::System(system), None),
+        }
+    }
+
     fn input(&self) -> Input<'_> {
         match self {
             Self::System(system) => Input::System(system),
@@ -178,7 +189,6 @@ pub(crate) fn run(args: Args) -> Outcome {
 
     let began = Instant::now();
     let (source, notes) = load(&args)?;
-    let load_seconds = began.elapsed().as_secs_f64();
     let workers = workers(&args, source.rows())?;
     let mut run = Run {
         system: source.name(),
@@ -196,6 +206,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     let outlook = source.outlook(&args);
     eprintln!("outlook: {outlook}");
     run.outlook = Some(outlook);
+    let (source, order) = source.ordered(workers);
+    let load_seconds = began.elapsed().as_secs_f64();
 
     let mut bar = Bar::new(args.tol);
     let mut progress = |progress: report::Progress| bar.update(&progress);
@@ -234,6 +246,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     bar.finish();
     outcome.seconds.load = load_seconds;
+    if let (Some(order), false) = (order, outcome.x.is_empty()) {
+        outcome.x = order.restore(&outcome.x);
+    }
 
     if !outcome.reason.is_converged() {
         eprintln!("tsumuji: {}", outcome.reason);
