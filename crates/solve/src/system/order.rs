@@ -1,8 +1,7 @@
 //! An order of the unknowns in which contiguous ranges belong together: what is strongly coupled comes to one worker.
 //!
 //! Blocks converge in as many laps as the couplings *between* them demand, and real matrices arrive in orders that cut
-//! through the strongest: a circuit takes 500 laps in the order of its file and 6 in this one, a power grid thousands
-//! against 40. Called before rows are shared out to several workers; `partition` then cuts where it costs least.
+//! through the strongest. Called before rows are shared out to several workers; `partition` then cuts where it costs least.
 //!
 //! The coupling of i and j is s = |aᵢⱼ| / √|aᵢᵢ aⱼⱼ|; a pair that is cut apart converges by s² a lap, so a cut is taken
 //! to cost s² / (1 − s²), the laps it takes. Clusters grow along the strongest couplings first, held to sizes that
