@@ -303,7 +303,7 @@ impl Field {
 
     /// One step of a lap that nobody else sees: whether the lap is done.
     pub(super) fn step_sync<O: Outlet>(&mut self, outlet: &mut O) -> Result<bool, O::Error> {
-        let rows = self.next_rows(self.board.own().len().div_ceil(super::walk::PARTS));
+        let rows = self.next_rows(super::walk::part_rows(self.board.own().len()));
         let squares = self.sweeper.relax(rows.clone(), &mut self.x);
         let reached = self.walk.advance(&rows, squares);
         if reached.lap {
