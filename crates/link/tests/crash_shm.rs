@@ -216,6 +216,7 @@ fn killed_peers_harm_nobody() {
     let mut chatter = Chatter::new(Shm::attach(&job, 0).expect("attach"), 0, 12345);
     let mut survivor = start(&job, SURVIVOR);
     let mut lives_heard = 0;
+    let mut taken_bytes = Vec::new();
     for kill in 0..KILLS {
         let mut victim = start(&job, VICTIM);
         let (old_victim, old_survivor) = (chatter.received[1], chatter.received[2]);
@@ -243,7 +244,18 @@ fn killed_peers_harm_nobody() {
             chatter.turn();
             assert!(begun.elapsed() < PATIENCE, "hung after kill {kill}");
         }
+        let blocks = rustix::fs::fstat(&job).expect("fstat").st_blocks;
+        taken_bytes.push(blocks as u64 * 512);
     }
+    // A victim killed before it saw that all others had turned to it leaves its predecessor's pages to its successor: never
+    // more than a few lives', each at most two rings and a broadcast ring beside its counters.
+    let config = ShmConfig::for_nodes(NODES.into());
+    let life_bytes = (2 * config.ring_bytes + config.broadcast_bytes + (512 << 10)) as u64;
+    let most = taken_bytes.iter().copied().max().unwrap_or(0);
+    assert!(
+        most < 6 * life_bytes,
+        "{most} bytes for {NODES} nodes: {taken_bytes:?}"
+    );
     assert!(lives_heard >= KILLS * 8 / 10);
     assert_eq!(chatter.shm.counters().dropped_frames, 0, "no ring broke");
     let begun = Instant::now();

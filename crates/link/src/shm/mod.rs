@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Left out on purpose: protection against a process of the same job that forges memory (they are one user's programs; garbage
-//! is noticed, counted, and ignored, but a frame may change under its reader); reuse of a dead life's memory; waking through
+//! is noticed, counted, and ignored, but a frame may change under its reader); waking through
 //! `fd` across network namespaces (the bell's socket name is per namespace; `wait` has no such limit).
 
 mod broadcast;
@@ -73,6 +73,8 @@ pub struct Shm {
     hot_calls: u32,
     /// Peers sent to since the last flush.
     touched: Vec<u16>,
+    /// An earlier life of ours may still hold memory.
+    has_dead_lives: bool,
     /// The descriptor is armed.
     armed: bool,
     /// Broadcast frames are read into this.
@@ -90,6 +92,7 @@ impl Shm {
         let layout = job.layout;
         let socket = BellSocket::new().ok();
         let name = socket.as_ref().map_or(0, BellSocket::name);
+        let has_dead_lives = job.life_of(node.into()) != 0;
         let (life, own) = job.begin_life(node, name)?;
         let bell = BellRef::new(job.head(), layout.bell_at(node.into()));
         let nodes = layout.nodes;
@@ -114,6 +117,7 @@ impl Shm {
             cursor: 0,
             hot_calls: 0,
             touched: Vec::with_capacity(nodes),
+            has_dead_lives,
             armed: false,
             scratch: vec![0; layout.frame_bytes.next_multiple_of(8)].into(),
             slot: vec![0; layout.frame_bytes].into(),
@@ -136,6 +140,30 @@ impl Shm {
     /// Whether a process has ever attached as `node`. It may have died since.
     pub fn has_attached(&self, node: u16) -> bool {
         usize::from(node) < self.nodes() && self.job.life_of(node.into()) != 0
+    }
+
+    /// Gives back what our earlier lives left, as soon as every other process has turned away from it. Called whenever one
+    /// more may have: a peer told us where to start, or the directory changed.
+    #[cold]
+    fn free_dead_lives(&mut self) {
+        let Self {
+            job,
+            peers,
+            me,
+            life,
+            ..
+        } = self;
+        let freed = job.free_dead_lives(*me, *life, |node| {
+            let inbound = peers[usize::from(node)].inbound.as_ref();
+            inbound.is_some_and(|inbound| inbound.is_started(*life))
+        });
+        match freed {
+            Ok(freed) => self.has_dead_lives = !freed,
+            Err(error) => {
+                self.has_dead_lives = false; // what the kernel refuses once it refuses again; the next life will ask anew
+                tracing::warn!(%error, "the memory of an earlier life stays until the job ends");
+            }
+        }
     }
 
     #[inline]

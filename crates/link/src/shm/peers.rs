@@ -16,7 +16,8 @@
 //! - *Killed between the directory entry and the counter `changes`*: nobody looks until the next attach; the dead life had sent
 //!   nothing yet.
 //! - *Two quick restarts*: we may see only the second, or map a life that is dead already: its region is all there, nobody
-//!   writes it, and the directory differs again at the next look.
+//!   writes it, nobody gives its memory back before we turned away from it, and the directory differs again at the next look.
+//! - *Killed before it told a new life where to start*: its mapping of the earlier life went with it, and its lock says so.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -164,6 +165,7 @@ impl Peer {
         life: u64,
         broadcast: &Writer,
     ) -> Result<bool, ShmAttachError> {
+        // The earlier life's mapping goes first: once `start_life` is told, its pages may be given back.
         self.inbound = None;
         self.life = life;
         let Some((map, bell_name)) = job.open_life(node, life)? else {

@@ -78,6 +78,7 @@ impl Shm {
         match peer.inbound.as_ref().map(|inbound| inbound.receiving) {
             Some(Receiving::Open) => {}
             Some(Receiving::Waiting) => match peer.open(&self.job.layout, self.life) {
+                Ok(true) if self.has_dead_lives => self.free_dead_lives(),
                 Ok(true) => {}
                 Ok(false) => return 0,
                 Err(()) => {
@@ -87,6 +88,7 @@ impl Shm {
             },
             Some(Receiving::Broken) | None => return 0,
         }
+        let peer = &mut self.peers[usize::from(node)];
         take_open(peer, &mut self.scratch, &mut self.counters, max, on_frame)
     }
 

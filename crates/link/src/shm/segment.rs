@@ -11,13 +11,16 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A life's region is never used again. What a process reads of a peer is therefore written by that one life or by nobody; a
-//!    restarted peer cannot tear it. The price is memory: a dead life's pages stay until the job ends, and `lives` bounds them.
+//! 1. A life's region is never written by another life. What a process reads of a peer is therefore written by that one life or by
+//!    nobody; a restarted peer cannot tear it.
 //! 2. Who lives as node `i` holds the lock on byte `i` of the file, by an open file description of its own: it goes with the
 //!    process, and not before the last of its mappings. A second claimant gets an error, not a share. (A child forked without exec keeps the lock alive: don't.)
 //! 3. An attach killed at any step leaves nothing visible: the directory entry comes last but for the counter `changes`, and a
 //!    life without entry is only a used-up number.
 //! 4. Sizes are read once, checked against the file's sealed size, and never read again.
+//! 5. A dead life's pages are given back only when nobody has them mapped any more: see `free_dead_lives`. So each node has at most
+//!    the pages of one life, alive or dead, and of those earlier lives that a living process has not turned away from yet, because
+//!    it has not polled since. `lives` bounds even these.
 //!
 //! Nothing is in `/dev/shm`; the memory is gone with the last process that holds the descriptor.
 
@@ -70,7 +73,7 @@ impl ShmConfig {
             frame_bytes: (32 << 10) + 128 - 8,
             ring_bytes,
             broadcast_bytes: 512 << 10,
-            lives: (nodes as u64 * 16).max(256),
+            lives: (nodes as u64 * 16).max(4096),
         }
     }
 }
@@ -525,6 +528,42 @@ impl Job {
             writable,
         )
         .map_err(io_error(what))
+    }
+
+    /// Gives back the memory of all earlier lives of `node`, whose present life is `life` and announced. `false`: somebody may
+    /// still read one of them. `has_left` says of a node whether its process has told `life` where to start.
+    ///
+    /// Why nobody reads them when this frees them. Their processes are gone: we hold their lock, which goes with the last of
+    /// their mappings. Another process maps a life only while the directory names it, and the directory names `life` now. So
+    /// the danger is processes that looked before. Each holds its node's lock as long as it lives; hence a node whose lock is
+    /// free has no such process, and one that comes later sees `life` in the directory. A process that lives drops its mapping
+    /// of the earlier life *before* it tells `life` where to start (`Peer::turn_to`), so one that has told has none.
+    pub(crate) fn free_dead_lives(
+        &self,
+        node: u16,
+        life: u64,
+        mut has_left: impl FnMut(u16) -> bool,
+    ) -> io::Result<bool> {
+        for other in (0..self.layout.nodes as u16).filter(|other| *other != node) {
+            if !has_left(other) && sys::is_byte_locked(self.fd.as_fd(), other.into())? {
+                return Ok(false);
+            }
+        }
+        let mut next = 1;
+        while next < life {
+            let at = self.layout.life_at(next);
+            let Some(data) = sys::next_data(self.fd.as_fd(), at)? else {
+                break;
+            };
+            let found = 1 + (data - self.layout.head_bytes as u64) / self.layout.life_bytes as u64;
+            let at = self.layout.life_at(found);
+            let word = |offset: usize| sys::read_word(self.fd.as_fd(), at + offset as u64);
+            if found < life && word(life::LIFE)? == found && word(life::NODE)? == u64::from(node) {
+                sys::give_back(self.fd.as_fd(), at, self.layout.life_bytes as u64)?;
+            }
+            next = found + 1;
+        }
+        Ok(true)
     }
 
     /// The map that holds the bells.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::futex;
@@ -445,14 +445,19 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Takes the write lock on one byte of the file for this open file description. `false`: somebody else holds it.
-pub(crate) fn try_lock_byte(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
+fn byte_lock(offset: u64) -> libc::flock {
     // SAFETY: all-zero bytes are a valid `flock`.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as _;
     lock.l_whence = libc::SEEK_SET as _;
     lock.l_start = offset as _;
     lock.l_len = 1;
+    lock
+}
+
+/// Takes the write lock on one byte of the file for this open file description. `false`: somebody else holds it.
+pub(crate) fn try_lock_byte(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
+    let lock = byte_lock(offset);
     // SAFETY: the descriptor is open for the call, and `lock` is a live, initialised `flock`.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) } == 0 {
         return Ok(true);
@@ -462,6 +467,41 @@ pub(crate) fn try_lock_byte(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool>
         Some(libc::EAGAIN | libc::EACCES) => Ok(false),
         _ => Err(error),
     }
+}
+
+/// Whether another open file description holds the lock on one byte of the file.
+pub(crate) fn is_byte_locked(fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
+    let mut lock = byte_lock(offset);
+    // SAFETY: the descriptor is open for the call, and the kernel writes only into `lock`, which is live and ours.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) } == 0 {
+        return Ok(i32::from(lock.l_type) != libc::F_UNLCK);
+    }
+    Err(io::Error::last_os_error())
+}
+
+/// The first place at or behind `offset` that has memory; `None`: there is none. Moves the descriptor's position.
+pub(crate) fn next_data(fd: BorrowedFd<'_>, offset: u64) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(offset)) {
+        Ok(at) => Ok(Some(at)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads a word of the file without mapping it: what was never written, or given back, reads as 0 and takes no memory.
+pub(crate) fn read_word(fd: BorrowedFd<'_>, offset: u64) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let read = rustix::io::pread(fd, &mut bytes, offset)?;
+    if read < bytes.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Gives a range's memory back to the kernel; it reads as zero from now on, through every mapping. The size stays.
+pub(crate) fn give_back(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(fd, flags, offset, bytes)?)
 }
 
 /// The largest file this process may make.

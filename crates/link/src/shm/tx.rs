@@ -128,6 +128,9 @@ impl Shm {
             }
         }
         self.cursor = 0;
+        if self.has_dead_lives {
+            self.free_dead_lives();
+        }
         Ok(())
     }
 }
