@@ -86,16 +86,17 @@ impl Plan {
     }
 
     fn options(&self) -> Options {
-        let room = (2 * self.size).max(64 << 20);
+        let usual = Options::default();
+        let room = 2 * self.size;
         Options {
             idle: if self.spin {
                 IdlePolicy::Spin
             } else {
                 IdlePolicy::Adaptive
             },
-            budget_bytes: room,
-            send_queue_bytes: room,
-            ..Options::default()
+            budget_bytes: usual.budget_bytes.max(room),
+            send_queue_bytes: usual.send_queue_bytes.max(room),
+            ..usual
         }
     }
 }

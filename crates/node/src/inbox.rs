@@ -101,12 +101,12 @@ impl Inbox {
         count
     }
 
-    /// Takes a buffer back; returns it if it is none of this pool's.
+    /// Takes a buffer back for the copies made here; returns it if there are enough, or if it is too large for that.
     pub(crate) fn recycle(&mut self, mut buffer: Vec<u8>) -> Option<Vec<u8>> {
-        if buffer.capacity() > POOL_BUFFER_BYTES {
+        if buffer.capacity() > POOL_BUFFER_BYTES || self.pool.len() >= POOL_BUFFERS {
             return Some(buffer);
         }
-        if self.pool.len() < POOL_BUFFERS && buffer.capacity() > 0 {
+        if buffer.capacity() > 0 {
             buffer.clear();
             self.pool.push(buffer);
         }
@@ -313,6 +313,13 @@ mod tests {
                 .recycle(Vec::with_capacity(POOL_BUFFER_BYTES + 1))
                 .is_some(),
             "large ones are the engine's"
+        );
+        let returned = (0..2 * POOL_BUFFERS)
+            .filter_map(|_| inbox.recycle(Vec::with_capacity(100)))
+            .count();
+        assert!(
+            returned >= POOL_BUFFERS,
+            "what is not needed here is the engine's, too"
         );
     }
 
