@@ -136,13 +136,26 @@ fn sizes(largest: usize) -> Vec<usize> {
 }
 
 /// The deepest fall of throughput below what a smaller message had reached: the size, and the fraction that was left.
-fn deepest_dip(points: &[Point]) -> (usize, f64) {
-    let (mut best, mut dip) = (0.0_f64, (0, 1.0));
+///
+/// With `excused`, a fall counts only as far as the bare exchange does not fall, too: messages larger than the caches come from
+/// memory, whoever carries them.
+fn deepest_dip(points: &[Point], excused: bool) -> (usize, f64) {
+    let mut best: Option<&Point> = None;
+    let mut dip = (0, 1.0);
     for point in points {
-        if point.bytes_per_second < best * dip.1 {
-            dip = (point.size, point.bytes_per_second / best);
+        let Some(before) = best else {
+            best = Some(point);
+            continue;
+        };
+        let kept = point.limit_bytes_per_second / before.limit_bytes_per_second;
+        let excuse = if excused && kept < 1.0 { kept } else { 1.0 };
+        let left = point.bytes_per_second / before.bytes_per_second / excuse;
+        if left < dip.1 {
+            dip = (point.size, left);
         }
-        best = best.max(point.bytes_per_second);
+        if point.bytes_per_second > before.bytes_per_second {
+            best = Some(point);
+        }
     }
     dip
 }
@@ -210,21 +223,30 @@ pub(super) fn burst(setting: &Setting, report: &mut Report, say: Say<'_>) {
                 point.bytes_per_second / point.size as f64
             ));
         }
-        let (size, left) = deepest_dip(&points);
-        let ours = if size == 0 {
-            "never falls".to_owned()
-        } else {
-            format!("lowest at {}", size_name(size))
-        };
-        add(
-            report,
-            say,
-            name,
-            ours,
-            "best of smaller sizes".to_owned(),
-            left,
-            Wanted::AtLeast(DIP),
-        );
+        for (excused, beside, wanted) in [
+            (false, "best of smaller sizes", Wanted::Nothing),
+            (
+                true,
+                "the same, where bare exchange keeps it",
+                Wanted::AtLeast(DIP),
+            ),
+        ] {
+            let (size, left) = deepest_dip(&points, excused);
+            let ours = if size == 0 {
+                "never falls".to_owned()
+            } else {
+                format!("lowest at {}", size_name(size))
+            };
+            add(
+                report,
+                say,
+                name.clone(),
+                ours,
+                beside.to_owned(),
+                left,
+                wanted,
+            );
+        }
         report.sweeps.push(Sweep {
             link: link.to_string(),
             points,
@@ -248,11 +270,22 @@ mod tests {
     /// The deepest fall is found against the best before it, not against the neighbour.
     #[test]
     fn dips() {
-        assert_eq!(deepest_dip(&points(&[1.0, 2.0, 3.0])), (0, 1.0));
+        assert_eq!(deepest_dip(&points(&[1.0, 2.0, 3.0]), false), (0, 1.0));
         assert_eq!(
-            deepest_dip(&points(&[1.0, 10.0, 8.0, 6.0, 9.0, 20.0])),
+            deepest_dip(&points(&[1.0, 10.0, 8.0, 6.0, 9.0, 20.0]), false),
             (3, 0.6)
         );
+    }
+
+    /// What the limit loses, too, is no dip of ours; what it loses more is none either.
+    #[test]
+    fn dips_of_the_limit_are_excused() {
+        let mut falling = points(&[1.0, 10.0, 4.0, 6.0]);
+        falling[2].limit_bytes_per_second = 0.5;
+        assert_eq!(deepest_dip(&falling, false), (2, 0.4));
+        assert_eq!(deepest_dip(&falling, true), (3, 0.6));
+        falling[3].limit_bytes_per_second = 0.1;
+        assert_eq!(deepest_dip(&falling, true), (2, 0.8));
     }
 
     /// The sweep covers its ends and the edges between, in order.

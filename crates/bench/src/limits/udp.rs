@@ -128,7 +128,8 @@ pub struct Burst {
     pub lost: f64,
 }
 
-/// `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in datagrams of the largest size.
+/// `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in datagrams of the largest size, from and to
+/// their places in a message.
 pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Burst, UdpLimitError> {
     let (sender, receiver) = pair()?;
     let to = receiver.local_addr()?;
@@ -138,10 +139,11 @@ pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Bur
     std::thread::scope(|scope| {
         let counting = scope.spawn(|| {
             pin_to(cpus, 1);
-            let mut buffer = vec![0; datagram.max(1)];
+            let mut message = vec![0; (datagram * pieces as usize).max(1)];
             let (mut received, mut first, mut last) = (0_u64, None, Instant::now());
             loop {
-                if receiver.recv_from(&mut buffer).is_ok() {
+                let place = (received % pieces) as usize * datagram;
+                if receiver.recv_from(&mut message[place..]).is_ok() {
                     received += 1;
                     last = Instant::now();
                     first.get_or_insert(last);
@@ -155,8 +157,11 @@ pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Bur
         });
         let sending = scope.spawn(|| {
             pin_to(cpus, 0);
-            let message = vec![1; datagram];
-            let result = (0..messages * pieces).try_for_each(|_| send(&sender, &message, to, cpus));
+            let message = vec![1; datagram * pieces as usize];
+            let result = (0..messages * pieces).try_for_each(|piece| {
+                let place = (piece % pieces) as usize * datagram;
+                send(&sender, &message[place..place + datagram], to, cpus)
+            });
             sent_all.store(true, Ordering::Relaxed);
             result
         });
