@@ -27,7 +27,7 @@ fn session(wire: &Wire) -> u32 {
 
 fn fragment_bytes(wire: &Wire) -> usize {
     let peer = wire.nodes[1].engine.peer(NodeId(0));
-    peer.expect("a member").send.fragment_bytes
+    peer.expect("a member").send.fragment_bytes()
 }
 
 /// A first fragment that is all right, to be spoilt.

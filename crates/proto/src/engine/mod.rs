@@ -155,8 +155,8 @@ impl Engine {
             });
         }
         // One message may exceed the limit alone: otherwise it could never leave.
-        if peer.send.queued_bytes + size > limit && peer.send.queued_messages > 0
-            || peer.send.queued_messages >= QUEUED_MESSAGES_MAX
+        if peer.send.queued_bytes() + size > limit && peer.send.queued_messages() > 0
+            || peer.send.queued_messages() >= QUEUED_MESSAGES_MAX
         {
             peer.wants_writable = true;
             return Err(SubmitError::QueueFull { peer: to });
@@ -287,9 +287,9 @@ impl Engine {
             rttvar: peer.send.rtt.variance,
             in_flight_frames: peer.send.in_flight(),
             window_bytes: peer.window_bytes,
-            queued_messages: peer.send.queued_messages,
-            queued_bytes: peer.send.queued_bytes,
-            retransmitted_frames: peer.send.retransmitted,
+            queued_messages: peer.send.queued_messages(),
+            queued_bytes: peer.send.queued_bytes(),
+            retransmitted_frames: peer.send.retransmitted(),
             credit_frames: peer.send.credit_left() as usize,
         })
     }
@@ -457,7 +457,7 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
     MemoryFrames {
         free_bytes: shared.memory.free_bytes(),
         reserved_bytes: peer.receive.remaining_bytes,
-        frame_bytes: peer.send.fragment_bytes,
+        frame_bytes: peer.send.fragment_bytes(),
     }
 }
 

@@ -76,7 +76,7 @@ impl Engine {
             return Err(Drop::Malformed);
         }
         peer.send.on_credit(data.credit);
-        let size = peer.send.fragment_bytes;
+        let size = peer.send.fragment_bytes();
         let used_bytes = peer.receive.grant.used_bytes;
         let free_bytes = shared.memory.free_bytes();
         let fair = used_bytes <= free_bytes || shared.credit.is_least_holder(used_bytes);
@@ -337,7 +337,7 @@ fn deliver(
 /// Half of the queue is free again.
 #[inline]
 fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
-    if peer.wants_writable && peer.send.queued_bytes <= shared.config.send_queue_bytes / 2 {
+    if peer.wants_writable && peer.send.queued_bytes() <= shared.config.send_queue_bytes / 2 {
         peer.wants_writable = false;
         shared.events.push_back(Event::Writable { peer: peer.id });
     }

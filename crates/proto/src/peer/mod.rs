@@ -2,7 +2,11 @@
 //!
 //! Owned by the engine, one per member; `session` says which life we talk to, `send` and `receive` are the two halves.
 
+pub(crate) mod flight;
 pub(crate) mod lane;
+pub(crate) mod loss;
+pub(crate) mod outgoing;
+pub(crate) mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod receive;
 pub(crate) mod rtt;

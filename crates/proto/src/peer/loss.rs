@@ -1,0 +1,147 @@
+//! Which frames in flight to one peer are lost: those that later ones overtook, and those that silence tells of.
+//!
+//! Called by `send`. Owns no frames: what is in flight lies in `flight`. States deadlines; `engine::timers` looks at them.
+
+use super::flight::{Flight, Part};
+use super::rtt::Rtt;
+use crate::time::{Duration, Instant};
+
+/// A frame overtaken by this many later ones is lost; grows when that turns out wrong.
+const REORDERING_FRAMES: u64 = 3;
+/// No further than this.
+const REORDERING_FRAMES_MAX: u64 = 64;
+/// Delay the peer may add before it acknowledges; part of every time-out.
+pub(crate) const ACK_DELAY: Duration = Duration::from_micros(50);
+
+/// Frames that others overtook.
+#[derive(Debug)]
+pub(super) struct Overtaken {
+    lost_after_frames: u64,
+    /// Some frame was overtaken, but not by enough to be called lost before this.
+    pub(super) due_at: Option<Instant>,
+}
+
+impl Overtaken {
+    pub(super) fn new() -> Self {
+        Self {
+            lost_after_frames: REORDERING_FRAMES,
+            due_at: None,
+        }
+    }
+
+    /// A frame that was called lost has arrived.
+    #[cold]
+    pub(super) fn on_spurious_loss(&mut self) {
+        self.lost_after_frames = (self.lost_after_frames * 2).min(REORDERING_FRAMES_MAX);
+    }
+
+    /// Number `newest`, sent at `newest_at`, has arrived: frames that it overtook by enough, in numbers or in time, are lost.
+    pub(super) fn detect(
+        &mut self,
+        now: Instant,
+        (newest, newest_at): (u64, Instant),
+        flight: &mut Flight,
+        rtt: &Rtt,
+        lose: impl FnMut(Part),
+    ) {
+        self.due_at = None;
+        let window = rtt.reordering_window();
+        let is_lost = |number, at: Instant| {
+            if at > newest_at {
+                return Some(false);
+            }
+            let due = at + window;
+            if newest - number >= self.lost_after_frames || now >= due {
+                return Some(true);
+            }
+            self.due_at = Some(self.due_at.map_or(due, |due_at| due_at.min(due)));
+            Some(false)
+        };
+        flight.give_up(newest, is_lost, lose);
+    }
+
+    /// As `detect`, when time has passed and nothing came.
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        flight: &mut Flight,
+        rtt: &Rtt,
+        lose: impl FnMut(Part),
+    ) {
+        if self.due_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.due_at = None;
+        let window = rtt.reordering_window();
+        // Only what something later has overtaken: the rest is the probe's to find out.
+        let is_lost = |_, at: Instant| (at + window <= now).then_some(true);
+        flight.give_up(flight.newest_answered(), is_lost, lose);
+    }
+}
+
+/// How long nothing was sent or heard while something was unanswered or could not leave.
+#[derive(Debug)]
+pub(super) struct Silence {
+    last_sent: Instant,
+    blocked_since: Option<Instant>,
+    backoff: u32,
+    /// Silence after which a probe goes; follows from the round-trip time and `backoff`.
+    probe_after: Duration,
+}
+
+impl Silence {
+    pub(super) fn new() -> Self {
+        Self {
+            last_sent: Instant::default(),
+            blocked_since: None,
+            backoff: 0,
+            probe_after: Rtt::new().probe_after(ACK_DELAY, 0),
+        }
+    }
+
+    /// A frame left.
+    #[inline]
+    pub(super) fn on_sent(&mut self, now: Instant) {
+        self.last_sent = now;
+        self.blocked_since = None;
+    }
+
+    /// An acknowledgement told something new.
+    #[inline]
+    pub(super) fn on_answer(&mut self, rtt: &Rtt) {
+        self.backoff = 0;
+        self.probe_after = rtt.probe_after(ACK_DELAY, 0);
+    }
+
+    /// Something waits that may not leave.
+    #[inline]
+    pub(super) fn on_blocked(&mut self, now: Instant) {
+        self.blocked_since.get_or_insert(now);
+    }
+
+    /// It may leave now.
+    pub(super) fn on_credit(&mut self) {
+        self.blocked_since = None;
+    }
+
+    /// A probe goes; the next one waits longer.
+    pub(super) fn on_probe(&mut self, now: Instant, rtt: &Rtt) {
+        self.backoff += 1;
+        self.probe_after = rtt.probe_after(ACK_DELAY, self.backoff);
+        self.last_sent = now;
+        if self.blocked_since.is_some() {
+            self.blocked_since = Some(now);
+        }
+    }
+
+    /// When a probe is due; `in_flight`: something awaits its answer.
+    #[inline]
+    pub(super) fn probe_at(&self, in_flight: bool) -> Option<Instant> {
+        let since = if in_flight {
+            Some(self.last_sent)
+        } else {
+            self.blocked_since
+        };
+        since.map(|since| since + self.probe_after)
+    }
+}

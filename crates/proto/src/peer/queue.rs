@@ -1,0 +1,378 @@
+//! Messages to one peer that are not yet acknowledged whole, and which of their fragments leaves next.
+//!
+//! Called by `send`. Knows nothing of credit, time or packet numbers.
+//!
+//! Invariants: a message lies in `messages` until its last fragment is acknowledged; a fragment is in at most one of flight,
+//! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
+//! follow from `pending` and `repairs`.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::flight::Part;
+use super::outgoing::{LaneSend, Outgoing, fragments};
+use crate::counters::Counters;
+use crate::message::SendId;
+use crate::pool::{Pool, has_bit, set_bit};
+use tsumuji_wire::{Lane, Priority};
+
+const NO_LANE: u16 = u16::MAX;
+
+/// Where the fragment that leaves next stands: at the front of one of two queues.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Choice {
+    Repair { priority: usize },
+    New { priority: usize },
+}
+
+/// Where a fragment lies.
+pub(super) struct Place<'a> {
+    pub(super) lane: Lane,
+    pub(super) message: u64,
+    pub(super) offset: usize,
+    pub(super) length: usize,
+    pub(super) payload: &'a [u8],
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// Payload bytes of every fragment but the last; known with the session.
+    pub(super) fragment_bytes: usize,
+    /// Messages not acknowledged whole.
+    pub(super) queued_messages: usize,
+    pub(super) queued_bytes: usize,
+    /// Fragments that left again, ever.
+    pub(super) retransmitted: u64,
+    /// What the peer has begun to take goes first.
+    begun_first: bool,
+    messages: Vec<Outgoing>,
+    free: Vec<u32>,
+    pending: [VecDeque<u32>; Priority::COUNT],
+    repairs: [VecDeque<Part>; Priority::COUNT],
+    /// Bit p: `pending[p]` has an entry.
+    pending_mask: u8,
+    /// Bit p: `repairs[p]` has an entry.
+    repairs_mask: u8,
+    /// Entries of `pending` and `repairs` together.
+    backlog: usize,
+    /// What `choose` answered; forgotten whenever it might answer otherwise.
+    choice: Option<Choice>,
+    lanes: Vec<LaneSend>,
+    lane_index: Box<[u16; 256]>,
+    next_id: u64,
+}
+
+impl Queue {
+    /// `next_id`: what the first message will be called.
+    pub(super) fn new(next_id: u64) -> Self {
+        Self {
+            fragment_bytes: 1,
+            queued_messages: 0,
+            queued_bytes: 0,
+            retransmitted: 0,
+            begun_first: false,
+            messages: Vec::new(),
+            free: Vec::new(),
+            pending: Default::default(),
+            repairs: Default::default(),
+            pending_mask: 0,
+            repairs_mask: 0,
+            backlog: 0,
+            choice: None,
+            lanes: Vec::new(),
+            lane_index: Box::new([NO_LANE; 256]),
+            next_id,
+        }
+    }
+
+    /// A session begins: what was queued before stays.
+    pub(super) fn begin(&mut self, fragment_bytes: usize) {
+        self.fragment_bytes = fragment_bytes.max(1);
+        for outgoing in &mut self.messages {
+            outgoing.fragments = fragments(outgoing.body.len(), self.fragment_bytes);
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
+        let id = SendId(self.next_id);
+        self.next_id += 1;
+        self.queued_messages += 1;
+        self.queued_bytes += body.len();
+        let fragments = fragments(body.len(), self.fragment_bytes);
+        let outgoing = Outgoing {
+            lane,
+            lane_index: self.lane_index(lane),
+            number: 0,
+            id,
+            body,
+            fragments,
+            next_fragment: 0,
+            acknowledged: 0,
+            bitmap: Vec::new(),
+            notify,
+            live: true,
+        };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.messages[slot as usize] = outgoing;
+            slot
+        } else {
+            self.messages.push(outgoing);
+            (self.messages.len() - 1) as u32
+        };
+        let priority = usize::from(lane.priority().get());
+        self.pending[priority].push_back(slot);
+        self.pending_mask |= 1 << priority;
+        self.backlog += 1;
+        self.choice = None;
+        id
+    }
+
+    pub(super) fn is_acknowledged(&self, id: SendId) -> bool {
+        id.0 < self.next_id
+            && !self
+                .messages
+                .iter()
+                .any(|outgoing| outgoing.live && outgoing.id == id)
+    }
+
+    /// Something waits to be sent, perhaps for room in its lane.
+    #[inline]
+    pub(super) fn has_backlog(&self) -> bool {
+        self.backlog > 0
+    }
+
+    /// Some fragment may leave.
+    #[inline]
+    pub(super) fn has_choice(&mut self) -> bool {
+        if self.choice.is_none() {
+            self.choice = self.choose();
+        }
+        self.choice.is_some()
+    }
+
+    /// The most urgent priority with a fragment that may leave: repairs first, then new data. Out of line, as its answer
+    /// is kept: it is asked once a frame, `has_choice` several times.
+    #[inline(never)]
+    fn choose(&mut self) -> Option<Choice> {
+        if self.begun_first
+            && let Some(next) = self.next_begun()
+        {
+            return Some(next);
+        }
+        let mut candidates = self.pending_mask | self.repairs_mask;
+        while candidates != 0 {
+            let priority = candidates.trailing_zeros() as usize;
+            if self.repairs_mask & (1 << priority) != 0 && self.has_repair(priority) {
+                return Some(Choice::Repair { priority });
+            }
+            if let Some(&slot) = self.pending[priority].front() {
+                let outgoing = &self.messages[slot as usize];
+                let lane = &self.lanes[usize::from(outgoing.lane_index)];
+                if outgoing.next_fragment > 0 || lane.has_room() {
+                    return Some(Choice::New { priority });
+                }
+            }
+            candidates &= candidates - 1;
+        }
+        None
+    }
+
+    /// As `choose`, but only of messages that the peer has begun to take: their memory is set aside there, and comes
+    /// free only when they are whole. Others would use up the credit meant for these and be refused again.
+    #[cold]
+    fn next_begun(&mut self) -> Option<Choice> {
+        for priority in 0..Priority::COUNT {
+            let begun = |part: &Part| self.is_wanted(part) && self.is_begun(part.slot);
+            if let Some(index) = self.repairs[priority].iter().position(begun) {
+                if let Some(part) = self.repairs[priority].remove(index) {
+                    self.repairs[priority].push_front(part);
+                }
+                return Some(Choice::Repair { priority });
+            }
+            if let Some(&slot) = self.pending[priority].front()
+                && self.is_begun(slot)
+            {
+                return Some(Choice::New { priority });
+            }
+        }
+        None
+    }
+
+    fn is_begun(&self, slot: u32) -> bool {
+        self.messages[slot as usize].acknowledged > 0
+    }
+
+    /// The peer's memory refused frames, or has room again.
+    pub(super) fn set_begun_first(&mut self, begun_first: bool) {
+        self.begun_first = begun_first;
+        self.choice = None;
+    }
+
+    pub(super) fn is_begun_first(&self) -> bool {
+        self.begun_first
+    }
+
+    /// Forgets repairs that are no longer wanted; is there one that is?
+    #[cold]
+    fn has_repair(&mut self, priority: usize) -> bool {
+        while let Some(part) = self.repairs[priority].front() {
+            if self.is_wanted(part) {
+                return true;
+            }
+            self.pop_repair(priority);
+        }
+        false
+    }
+
+    /// A fragment was lost; `ahead`: it goes before all other repairs of its priority.
+    pub(super) fn push_repair(&mut self, part: Part, ahead: bool) {
+        let priority = usize::from(self.messages[part.slot as usize].lane.priority().get());
+        if ahead {
+            self.repairs[priority].push_front(part);
+        } else {
+            self.repairs[priority].push_back(part);
+        }
+        self.repairs_mask |= 1 << priority;
+        self.backlog += 1;
+        self.choice = None;
+    }
+
+    fn pop_repair(&mut self, priority: usize) -> Option<Part> {
+        let part = self.repairs[priority].pop_front()?;
+        self.backlog -= 1;
+        if self.repairs[priority].is_empty() {
+            self.repairs_mask &= !(1 << priority);
+        }
+        Some(part)
+    }
+
+    #[inline]
+    fn lane_index(&mut self, lane: Lane) -> u16 {
+        let index = self.lane_index[usize::from(lane.0)];
+        if index == NO_LANE {
+            self.add_lane(lane)
+        } else {
+            index
+        }
+    }
+
+    #[cold]
+    fn add_lane(&mut self, lane: Lane) -> u16 {
+        let index = self.lanes.len() as u16;
+        self.lanes.push(LaneSend::new());
+        self.lane_index[usize::from(lane.0)] = index;
+        index
+    }
+
+    /// The message of this part still lives and misses it.
+    fn is_wanted(&self, part: &Part) -> bool {
+        let outgoing = &self.messages[part.slot as usize];
+        outgoing.live
+            && outgoing.id == part.id
+            && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment as usize))
+    }
+
+    /// Takes what `has_choice` has chosen; call only after that said yes.
+    #[inline]
+    pub(super) fn pop(&mut self, pool: &mut Pool, counters: &mut Counters) -> Option<Part> {
+        match self.choice.take()? {
+            Choice::New { priority } => self.pop_new(priority, pool),
+            Choice::Repair { priority } => {
+                self.retransmitted += 1;
+                counters.retransmitted_frames += 1;
+                self.pop_repair(priority)
+            }
+        }
+    }
+
+    #[inline]
+    fn pop_new(&mut self, priority: usize, pool: &mut Pool) -> Option<Part> {
+        let slot = *self.pending[priority].front()?;
+        let outgoing = &mut self.messages[slot as usize];
+        let fragment = outgoing.next_fragment;
+        outgoing.next_fragment += 1;
+        if fragment == 0 {
+            outgoing.number = self.lanes[usize::from(outgoing.lane_index)].assign();
+        }
+        if fragment == 0 && outgoing.fragments > 1 {
+            outgoing.bitmap = pool.take_bitmap(outgoing.fragments as usize);
+        }
+        if outgoing.next_fragment == outgoing.fragments {
+            self.pending[priority].pop_front();
+            self.backlog -= 1;
+            if self.pending[priority].is_empty() {
+                self.pending_mask &= !(1 << priority);
+            }
+        }
+        let id = outgoing.id;
+        Some(Part { slot, fragment, id })
+    }
+
+    /// Where a part lies that `pop` just gave.
+    #[inline]
+    pub(super) fn place(&self, part: Part) -> Place<'_> {
+        let outgoing = &self.messages[part.slot as usize];
+        let offset = part.fragment as usize * self.fragment_bytes;
+        let end = outgoing.body.len().min(offset + self.fragment_bytes);
+        Place {
+            lane: outgoing.lane,
+            message: outgoing.number,
+            offset,
+            length: outgoing.body.len(),
+            payload: &outgoing.body[offset..end],
+        }
+    }
+
+    /// The peer has this part. `done` is told if its message is now acknowledged whole and that was asked for.
+    #[inline]
+    pub(super) fn acknowledge(
+        &mut self,
+        part: Part,
+        pool: &mut Pool,
+        done: &mut impl FnMut(SendId),
+    ) {
+        self.choice = None;
+        let outgoing = &mut self.messages[part.slot as usize];
+        if !outgoing.live || outgoing.id != part.id {
+            return;
+        }
+        if outgoing.fragments > 1 && !set_bit(&mut outgoing.bitmap, part.fragment as usize) {
+            return;
+        }
+        outgoing.acknowledged += 1;
+        if outgoing.acknowledged < outgoing.fragments {
+            return;
+        }
+        outgoing.live = false;
+        let body = core::mem::take(&mut outgoing.body);
+        let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
+        self.queued_messages -= 1;
+        self.queued_bytes -= body.len();
+        if outgoing.notify {
+            done(outgoing.id);
+        }
+        if outgoing.fragments > 1 {
+            pool.put_bitmap(core::mem::take(&mut outgoing.bitmap));
+        }
+        pool.put(body);
+        self.lanes[lane].acknowledge(number);
+        self.free.push(part.slot);
+    }
+
+    /// The peer is gone: forgets everything; returns how many messages were not acknowledged.
+    pub(super) fn clear(&mut self, pool: &mut Pool) -> usize {
+        let failed = self.queued_messages;
+        for outgoing in self.messages.drain(..) {
+            pool.put(outgoing.body);
+            pool.put_bitmap(outgoing.bitmap);
+        }
+        let retransmitted = self.retransmitted;
+        *self = Self {
+            retransmitted,
+            ..Self::new(self.next_id)
+        };
+        failed
+    }
+}
