@@ -17,10 +17,11 @@ use tsumuji_node::LinkSpec;
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
-use tsumuji_solve::report;
+use tsumuji_solve::report::{self, Reason};
 use tsumuji_solve::system::formats::{read_system, write_vector};
 use tsumuji_solve::system::{Generate, Order, System};
 
+use crate::interrupt::Interrupt;
 use crate::{DONE, NOT_REACHED, Outcome, output};
 use show::{Bar, Run, Traffic};
 
@@ -204,6 +205,8 @@ pub(crate) fn run(args: Args) -> Outcome {
     );
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     let outlook = source.outlook(&args);
+    // From here on there is something to report; until here an interrupt just ends the program.
+    let interrupt = Interrupt::listen()?;
     eprintln!("outlook: {outlook}");
     run.outlook = Some(outlook);
     let (source, order) = source.ordered(workers);
@@ -211,13 +214,14 @@ pub(crate) fn run(args: Args) -> Outcome {
 
     let mut bar = Bar::new(args.tol);
     let mut progress = |progress: report::Progress| bar.update(&progress);
+    let stop = || interrupt.is_set();
     let (mut outcome, traffic) = match (args.mode, source) {
         (ModeName::Single, Source::System(system)) => (
-            single::solve(system, relaxation, limits, progress)?,
+            single::solve_until(system, relaxation, limits, progress, stop)?,
             Traffic::of_this_process(),
         ),
         (ModeName::Threads, Source::System(system)) => (
-            threads::solve(system, workers, relaxation, limits, progress)?,
+            threads::solve_until(system, workers, relaxation, limits, progress, stop)?,
             Traffic::of_this_process(),
         ),
         (_, source) => {
@@ -240,6 +244,7 @@ pub(crate) fn run(args: Args) -> Outcome {
                 source.input(),
                 &config,
                 &mut progress,
+                &interrupt,
                 &mut run,
             )?
         }
@@ -253,7 +258,9 @@ pub(crate) fn run(args: Args) -> Outcome {
     if !outcome.reason.is_converged() {
         eprintln!("tsumuji: {}", outcome.reason);
     }
-    if let (Some(path), false) = (&args.output, outcome.x.is_empty()) {
+    // Half a solution does not take the place of a whole one that may be there.
+    let unfinished = outcome.reason == Reason::Interrupted || outcome.x.is_empty();
+    if let (Some(path), false) = (&args.output, unfinished) {
         write_vector(path, &outcome.x)?;
     }
     if args.json {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Read};
 use std::process::Command;
 use std::time::Duration;
 
@@ -100,6 +101,46 @@ fn interrupt_ends_in_good_order() {
         assert_eq!(run["reason"], "interrupted", "{run}");
         assert_nothing_left(&workers);
     }
+}
+
+/// The same without messages: the residual of what there is is told, and an older solution is left as it was.
+#[test]
+fn interrupt_ends_threads_and_single() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, mode, workers) in [("-INT", "threads", "3"), ("-TERM", "single", "1")] {
+        let output = common::file(folder.path(), &format!("{mode}.npy"), "an older solution");
+        let mut args = endless("shm");
+        let at = args.iter().position(|arg| arg == "--workers").unwrap();
+        args[at + 1] = workers.to_owned();
+        args.extend(["--mode", mode, "--output", &output].map(str::to_owned));
+        let mut child = start(&args);
+        // Signals are caught from when the outlook was told; said so on standard error.
+        let mut told = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("outlook") {
+            line.clear();
+            assert!(told.read_line(&mut line).unwrap() > 0, "it ended");
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        signal(name, child.id());
+        let run = finish(child);
+        let mut complaint = String::new();
+        told.read_to_string(&mut complaint).unwrap();
+        assert_eq!(run.status.code(), Some(1), "{complaint}");
+        assert!(complaint.contains("interrupted"), "{complaint}");
+        let run: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+        assert_eq!(run["reason"], "interrupted", "{run}");
+        assert_eq!(run["converged"], false);
+        let residual = run["residual"].as_f64().unwrap();
+        assert!(residual > 1e-13 && residual <= 1.0, "{residual}");
+        assert!(run["laps"][0].as_u64().unwrap() > 0, "{run}");
+        assert_eq!(
+            std::fs::read_to_string(&output).unwrap(),
+            "an older solution"
+        );
+    }
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 2, "something half-written was left behind");
 }
 
 /// When the judge itself is killed its workers go, too.

@@ -30,9 +30,9 @@ pub(super) fn solve(
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
+    interrupt: &Interrupt,
     run: &mut Run,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    let interrupt = Interrupt::listen()?;
     match (&args.hosts, args.id) {
         (Some(hosts), Some(id)) => {
             run.link = Some("udp".to_owned());
@@ -46,12 +46,12 @@ pub(super) fn solve(
                 config,
                 progress,
                 &mut || None,
-                &interrupt,
+                interrupt,
             );
             endpoint.close(FAREWELL);
             result
         }
-        _ => on_this_host(args, workers, input, config, progress, &interrupt),
+        _ => on_this_host(args, workers, input, config, progress, interrupt),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sequential Gauss–Seidel: one worker, every row, always the newest values. What the other modes are compared with.
 
 use super::{Limits, Relaxation, RelaxationError, StopRule, Sweeper};
-use crate::report::{Outcome, Progress, Seconds};
+use crate::report::{Outcome, Progress, Reason, Seconds};
 use crate::system::{RowBlock, System};
 use std::time::Instant;
 
@@ -11,7 +11,18 @@ pub fn solve(
     system: System,
     relaxation: Relaxation,
     limits: Limits,
+    progress: impl FnMut(Progress),
+) -> Result<Outcome, RelaxationError> {
+    solve_until(system, relaxation, limits, progress, || false)
+}
+
+/// The same; when `stop` says so, asked after each lap, the run ends as interrupted, with the verified residual of its x.
+pub fn solve_until(
+    system: System,
+    relaxation: Relaxation,
+    limits: Limits,
     mut progress: impl FnMut(Progress),
+    stop: impl Fn() -> bool,
 ) -> Result<Outcome, RelaxationError> {
     let begin = Instant::now();
     let norm = system.rhs_norm();
@@ -42,14 +53,16 @@ pub fn solve(
         });
         let diverged = rule.estimate(estimate).is_some();
         let due = laps % StopRule::STALL_LAPS == 0 || laps >= limits.max_laps();
-        if diverged || due || rule.worth_verifying(before, estimate) {
+        let stopped = stop();
+        if stopped || diverged || due || rule.worth_verifying(before, estimate) {
             let verifying = Instant::now();
             let block = sweeper.block();
             let residual = super::relative(block.residual_sq(&x).sqrt(), norm);
             let rounding = super::relative(f64::EPSILON * block.magnitude_sq(&x).sqrt(), norm);
             verifications += 1;
             seconds.verify += verifying.elapsed().as_secs_f64();
-            if let Some(reason) = rule.verified(laps, residual, rounding) {
+            let reason = rule.verified(laps, residual, rounding);
+            if let Some(reason) = reason.or(stopped.then_some(Reason::Interrupted)) {
                 break (reason, residual);
             }
         }

@@ -39,7 +39,20 @@ pub fn solve(
     workers: usize,
     relaxation: Relaxation,
     limits: Limits,
+    progress: impl FnMut(Progress),
+) -> Result<Outcome, ThreadsError> {
+    solve_until(system, workers, relaxation, limits, progress, || false)
+}
+
+/// The same; when `stop` says so, asked about fifty times a second, the run ends as interrupted, with the verified residual
+/// of its x.
+pub fn solve_until(
+    system: System,
+    workers: usize,
+    relaxation: Relaxation,
+    limits: Limits,
     mut progress: impl FnMut(Progress),
+    stop: impl Fn() -> bool,
 ) -> Result<Outcome, ThreadsError> {
     let begin = Instant::now();
     let order = Order::for_workers(&system.matrix, workers);
@@ -89,13 +102,18 @@ pub fn solve(
             });
             // A lap by everybody between two verifications: an estimate that keeps being wrong must not stop the work.
             let overdue = state.laps_min >= verified_at + StopRule::STALL_LAPS;
-            if state.laps_min <= verified_at || !(overdue || shared.calls_for_a_look(&state)) {
+            let stopped = stop();
+            if !stopped
+                && (state.laps_min <= verified_at || !(overdue || shared.calls_for_a_look(&state)))
+            {
                 continue;
             }
             let verifying = Instant::now();
             let (residual, rounding) = shared.pause();
             let laps = shared.state().laps_min;
-            let reason = rule.verified(laps, residual, rounding);
+            let reason = rule
+                .verified(laps, residual, rounding)
+                .or(stopped.then_some(Reason::Interrupted));
             verified_at = laps;
             verifications += 1;
             shared.resume(if reason.is_some() { END } else { RUN });

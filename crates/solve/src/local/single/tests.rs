@@ -166,3 +166,26 @@ fn zero_rhs_gives_zero() {
     let outcome = solve(system, with(Inner::Sweep, 1.0), limits(1e-10, 10), |_| ()).unwrap();
     assert!(outcome.converged && outcome.x.iter().all(|x| *x == 0.0));
 }
+
+/// A wish to stop ends the run after the lap, with the verified residual of what there is, unless that is the solution.
+#[test]
+fn stops_when_told() {
+    for (tolerance, reason) in [(1e-10, Reason::Interrupted), (0.9, Reason::Converged)] {
+        let system = made("poisson2d:30");
+        let laps = std::cell::Cell::new(0);
+        let outcome = solve_until(
+            system.clone(),
+            with(Inner::Sweep, 1.0),
+            limits(tolerance, 1000),
+            |progress| laps.set(progress.laps_min),
+            || laps.get() == 3,
+        )
+        .unwrap();
+        assert_eq!(outcome.reason, reason);
+        assert_eq!(outcome.converged, reason == Reason::Converged);
+        assert!(outcome.laps[0] <= 3);
+        let block = RowBlock::whole(system.clone());
+        let residual = block.residual_sq(&outcome.x).sqrt() / system.rhs_norm();
+        assert!((outcome.residual - residual).abs() <= 1e-12 * residual);
+    }
+}

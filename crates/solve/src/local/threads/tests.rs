@@ -107,3 +107,30 @@ fn impossible_set_ups_are_refused() {
     .unwrap_err();
     assert!(error.to_string().contains("at most 4 workers"), "{error}");
 }
+
+/// A wish to stop ends the run soon, at any time, with the verified residual of what there is.
+#[test]
+fn stops_when_told() {
+    for begun in [false, true] {
+        let system = made("poisson2d:60");
+        let laps = std::cell::Cell::new(0);
+        let outcome = solve_until(
+            system.clone(),
+            3,
+            Relaxation::new(Inner::Sweep, 1.0).unwrap(),
+            limits(1e-13, u64::MAX),
+            |progress| laps.set(progress.laps_min),
+            || !begun || laps.get() > 0,
+        )
+        .unwrap();
+        assert_eq!(outcome.reason, Reason::Interrupted);
+        assert!(!outcome.converged);
+        let block = RowBlock::whole(system.clone());
+        let residual = block.residual_sq(&outcome.x).sqrt() / system.rhs_norm();
+        assert!(
+            (outcome.residual - residual).abs() <= 1e-9 * residual,
+            "{} {residual}",
+            outcome.residual
+        );
+    }
+}
