@@ -217,6 +217,27 @@ impl<L: Link> Drive<L> {
         }
     }
 
+    /// Queues a message of `length_bytes` that `feed` brings.
+    pub(crate) fn submit_stream(
+        &mut self,
+        to: NodeId,
+        lane: tsumuji_proto::Lane,
+        length_bytes: usize,
+        notify: bool,
+    ) -> Result<SendId, SendError> {
+        self.engine
+            .submit_stream(to, lane, length_bytes, notify)
+            .map_err(refused)
+    }
+
+    /// Hands on what may wait of the rest of that message, and sends at once what the peer's window allows.
+    pub(crate) fn feed(&mut self, to: NodeId, rest: &[u8]) -> Result<usize, SendError> {
+        let taken = self.engine.feed(to, rest).map_err(refused)?;
+        self.now = self.clock.now();
+        self.transmit()?;
+        Ok(taken)
+    }
+
     /// The program is done with a message that an intake had kept. Peers learn of it in the next turn.
     pub(crate) fn release(&mut self, peer: NodeId, bytes: usize) {
         self.engine.release(peer, bytes);

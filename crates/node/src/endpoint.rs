@@ -42,6 +42,12 @@ const LINGER_MOST: Duration = Duration::from_secs(1);
 /// Farewells on a link that may lose them: all of three are lost once in 125 times at 20 % loss, and then silence tells.
 const FAREWELLS: usize = 3;
 
+/// Messages of this size and more are copied piece by piece while they leave, so `send` returns when the last piece is queued.
+const STREAMED_BYTES: usize = 256 << 10;
+
+/// How long to wait for memory for the next piece of a message that has begun to leave.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+
 /// Longer than any program runs; a wait without limit.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -194,6 +200,9 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Sends a copy of `message`; waits while the queue to `to` is full.
+    ///
+    /// A message of 256 KiB or more is copied while it leaves, so that it takes little memory, whatever its length: the call
+    /// returns when the last piece is queued, and receives meanwhile.
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         self.send_copied(to, lane, message, false).map(drop)
@@ -515,6 +524,9 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
         notify: bool,
     ) -> Result<SendId, SendError> {
+        if message.len() >= STREAMED_BYTES {
+            return self.send_streamed(to, lane, message, notify);
+        }
         loop {
             match self
                 .drive
@@ -530,6 +542,38 @@ impl<L: Link> Endpoint<L> {
                 }
                 done => return done,
             };
+        }
+    }
+
+    /// A long message is copied piece by piece as its fragments leave: all at once it would drive everything else from the caches,
+    /// itself included, and take memory for as long as it travels.
+    fn send_streamed(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &[u8],
+        notify: bool,
+    ) -> Result<SendId, SendError> {
+        let id = loop {
+            match self.drive.submit_stream(to, lane, message.len(), notify) {
+                Err(SendError::WouldBlock { .. }) => self.wait_writable(to, 0, FOREVER)?,
+                done => break done?,
+            };
+        };
+        let mut rest = message;
+        loop {
+            let taken = self.drive.feed(to, rest)?;
+            rest = &rest[taken..];
+            if rest.is_empty() {
+                return Ok(id);
+            }
+            if !self.drive.engine.is_hungry(to) {
+                self.run_until(FOREVER, |engine, kept| {
+                    engine.is_hungry(to) || kept.peers.is_dead(to)
+                })?;
+            } else if taken == 0 {
+                self.run_until(MEMORY_PAUSE, |_, _| false)?; // what has begun must be ended
+            }
         }
     }
 

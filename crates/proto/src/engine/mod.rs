@@ -131,32 +131,14 @@ impl Engine {
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        let closed = self.closed;
-        let limit = self.shared.config.send_queue_bytes;
-        let Some(peer) = self
-            .peers
-            .get_mut(usize::from(to.0))
-            .and_then(Option::as_deref_mut)
-        else {
-            return Err(SubmitError::UnknownPeer { peer: to });
-        };
         let size = match &payload {
             Payload::Copied(bytes) => bytes.len(),
             Payload::Owned(bytes) => bytes.len(),
         };
-        if closed || peer.session.phase == Phase::Dead {
-            return Err(SubmitError::PeerDead { peer: to });
-        }
-        if size > peer.message_limit_bytes {
-            return Err(SubmitError::TooLarge {
-                size,
-                limit: peer.message_limit_bytes,
-                peer: to,
-            });
-        }
+        let peer = admit(&mut self.peers, &self.shared.config, self.closed, to, size)?;
         // One message may exceed the limit alone: otherwise it could never leave.
-        if peer.send.queued_bytes() + size > limit && peer.send.queued_messages() > 0
-            || peer.send.queued_messages() >= QUEUED_MESSAGES_MAX
+        if peer.send.queued_bytes() + size > self.shared.config.send_queue_bytes
+            && peer.send.queued_messages() > 0
         {
             peer.wants_writable = true;
             return Err(SubmitError::QueueFull { peer: to });
@@ -173,12 +155,58 @@ impl Engine {
             }
         };
         let id = peer.send.submit(lane, body, notify);
-        // Whether it may leave now is asked when its turn comes.
-        if !peer.queued && peer.is_up() {
-            peer.queued = true;
-            self.ready.push_back(to.0);
-        }
+        await_turn(&mut self.ready, peer);
         Ok(id)
+    }
+
+    /// Queues a message of `length_bytes` that `feed` brings piece by piece, as its fragments leave: it takes little memory,
+    /// whatever its length. Other messages of its priority to the same peer wait behind it. One at a time for each peer.
+    pub fn submit_stream(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        length_bytes: usize,
+        notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        let peer = admit(
+            &mut self.peers,
+            &self.shared.config,
+            self.closed,
+            to,
+            length_bytes,
+        )?;
+        // An empty message has a fragment, and nothing to feed.
+        let submitted = match length_bytes {
+            0 => Some(peer.send.submit(lane, Vec::new(), notify)),
+            _ => peer.send.submit_stream(lane, length_bytes, notify),
+        };
+        await_turn(&mut self.ready, peer);
+        submitted.ok_or(SubmitError::QueueFull { peer: to })
+    }
+
+    /// Takes as much as may wait now of `rest`, the part not yet taken of the message last given to `submit_stream`. Returns how
+    /// many bytes; 0 until the peer is up, and while enough waits (see `is_hungry`).
+    pub fn feed(&mut self, to: NodeId, rest: &[u8]) -> Result<usize, SubmitError> {
+        let Some(peer) = self
+            .peers
+            .get_mut(usize::from(to.0))
+            .and_then(Option::as_deref_mut)
+        else {
+            return Err(SubmitError::UnknownPeer { peer: to });
+        };
+        let taken = if peer.is_up() {
+            peer.send.feed(rest, &mut self.shared.pool)
+        } else {
+            peer.send.is_feeding().then_some(0)
+        };
+        await_turn(&mut self.ready, peer);
+        taken.ok_or(SubmitError::PeerDead { peer: to })
+    }
+
+    /// Would `feed` take something now?
+    pub fn is_hungry(&self, to: NodeId) -> bool {
+        self.peer(to)
+            .is_some_and(|peer| peer.is_up() && peer.send.is_hungry())
     }
 
     /// Is the message acknowledged whole? Also yes for one that failed with its peer's death.
@@ -440,6 +468,49 @@ fn enqueue_after_frame(
     }
 }
 
+/// The peer, if a message of `size` bytes may be queued to it.
+#[inline]
+fn admit<'a>(
+    peers: &'a mut [Option<Box<Peer>>],
+    config: &Config,
+    closed: bool,
+    to: NodeId,
+    size: usize,
+) -> Result<&'a mut Peer, SubmitError> {
+    let Some(peer) = peers
+        .get_mut(usize::from(to.0))
+        .and_then(Option::as_deref_mut)
+    else {
+        return Err(SubmitError::UnknownPeer { peer: to });
+    };
+    if closed || peer.session.phase == Phase::Dead {
+        return Err(SubmitError::PeerDead { peer: to });
+    }
+    if size > peer.message_limit_bytes {
+        return Err(SubmitError::TooLarge {
+            size,
+            limit: peer.message_limit_bytes,
+            peer: to,
+        });
+    }
+    if peer.send.queued_messages() >= QUEUED_MESSAGES_MAX
+        || peer.send.queued_bytes() > config.send_queue_bytes
+    {
+        peer.wants_writable = true;
+        return Err(SubmitError::QueueFull { peer: to });
+    }
+    Ok(peer)
+}
+
+/// Whether something may leave now is asked when the peer's turn comes.
+#[inline]
+fn await_turn(ready: &mut VecDeque<u16>, peer: &mut Peer) {
+    if !peer.queued && peer.is_up() {
+        peer.queued = true;
+        ready.push_back(peer.id.0);
+    }
+}
+
 /// Grants the peer what it may have now, and sees to it that it is told in time.
 #[inline]
 fn raise_credit(peer: &mut Peer, shared: &mut Shared) {
@@ -463,5 +534,7 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
 
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tests;

@@ -32,7 +32,7 @@ pub(super) struct Node {
     events: Vec<Event>,
     /// Releases each message at once.
     consumes: bool,
-    cut_off: bool,
+    pub(super) cut_off: bool,
 }
 
 /// Nodes and the frames between them.
@@ -41,10 +41,10 @@ pub(super) struct Wire {
     pub(super) nodes: Vec<Node>,
     flying: Vec<(Instant, u64, usize, Vec<u8>)>,
     order: u64,
-    random: u64,
-    loss_percent: u64,
-    jitter_us: u64,
-    duplicate_percent: u64,
+    pub(super) random: u64,
+    pub(super) loss_percent: u64,
+    pub(super) jitter_us: u64,
+    pub(super) duplicate_percent: u64,
     frames: u64,
 }
 

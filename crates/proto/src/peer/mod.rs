@@ -12,6 +12,7 @@ pub(crate) mod receive;
 pub(crate) mod rtt;
 pub(crate) mod send;
 pub(crate) mod session;
+mod stream;
 
 use crate::time::Instant;
 use receive::Receive;

@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::lane::LANE_WINDOW;
+use super::stream::Stream;
 use crate::message::SendId;
 use crate::numbers::{Arrivals, FIRST_NUMBER, NUMBER_WINDOW};
 use tsumuji_wire::Lane;
@@ -20,8 +21,13 @@ pub(super) struct Outgoing {
     /// Within the lane; known once the first fragment leaves.
     pub(super) number: u64,
     pub(super) id: SendId,
+    /// All of it, unless it comes as a stream.
     pub(super) body: Vec<u8>,
+    pub(super) stream: Option<Box<Stream>>,
+    pub(super) length_bytes: usize,
     pub(super) fragments: u32,
+    /// Fragments that are here: all, unless it comes as a stream.
+    pub(super) fed: u32,
     pub(super) next_fragment: u32,
     pub(super) acknowledged: u32,
     /// Which fragments are acknowledged; empty for messages of one fragment.

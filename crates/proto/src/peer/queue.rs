@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 
 use super::flight::Part;
 use super::outgoing::{LaneSend, Outgoing, fragments};
+use super::stream::{AHEAD_BYTES, Stream};
 use crate::counters::Counters;
 use crate::message::SendId;
 use crate::pool::{Pool, has_bit, set_bit};
@@ -41,6 +42,7 @@ pub(super) struct Queue {
     pub(super) fragment_bytes: usize,
     /// Messages not acknowledged whole.
     pub(super) queued_messages: usize,
+    /// What of them is held.
     pub(super) queued_bytes: usize,
     /// Fragments that left again, ever.
     pub(super) retransmitted: u64,
@@ -48,6 +50,9 @@ pub(super) struct Queue {
     begun_first: bool,
     messages: Vec<Outgoing>,
     free: Vec<u32>,
+    /// The message that is being fed.
+    feeding: Option<u32>,
+    spare_stream: Option<Box<Stream>>,
     pending: [VecDeque<u32>; Priority::COUNT],
     repairs: [VecDeque<Part>; Priority::COUNT],
     /// Bit p: `pending[p]` has an entry.
@@ -74,6 +79,8 @@ impl Queue {
             begun_first: false,
             messages: Vec::new(),
             free: Vec::new(),
+            feeding: None,
+            spare_stream: None,
             pending: Default::default(),
             repairs: Default::default(),
             pending_mask: 0,
@@ -90,24 +97,109 @@ impl Queue {
     pub(super) fn begin(&mut self, fragment_bytes: usize) {
         self.fragment_bytes = fragment_bytes.max(1);
         for outgoing in &mut self.messages {
-            outgoing.fragments = fragments(outgoing.body.len(), self.fragment_bytes);
+            outgoing.fragments = fragments(outgoing.length_bytes, self.fragment_bytes);
+            outgoing.fed = match &mut outgoing.stream {
+                None => outgoing.fragments,
+                Some(stream) => {
+                    stream.begin(self.fragment_bytes);
+                    0
+                }
+            };
         }
+        self.choice = None;
     }
 
     #[inline]
     pub(super) fn push(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
+        let (length_bytes, fed) = (body.len(), fragments(body.len(), self.fragment_bytes));
+        self.queued_bytes += length_bytes;
+        self.push_outgoing(lane, body, None, length_bytes, fed, notify)
+            .1
+    }
+
+    /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
+    pub(super) fn push_stream(
+        &mut self,
+        lane: Lane,
+        length_bytes: usize,
+        notify: bool,
+    ) -> Option<SendId> {
+        if self.feeding.is_some() {
+            return None;
+        }
+        let mut stream = self.spare_stream.take().unwrap_or_default();
+        stream.begin(self.fragment_bytes);
+        let (slot, id) =
+            self.push_outgoing(lane, Vec::new(), Some(stream), length_bytes, 0, notify);
+        self.feeding = Some(slot);
+        Some(id)
+    }
+
+    /// A message is not yet fed to its end.
+    pub(super) fn is_feeding(&self) -> bool {
+        self.feeding.is_some()
+    }
+
+    /// A message is being fed and has less than [`AHEAD_BYTES`] waiting to leave.
+    pub(super) fn is_hungry(&self) -> bool {
+        self.feeding.is_some_and(|slot| {
+            let outgoing = &self.messages[slot as usize];
+            let ahead = (outgoing.fed - outgoing.next_fragment) as usize;
+            ahead * self.fragment_bytes < AHEAD_BYTES
+        })
+    }
+
+    /// Takes as much of `rest`, the part of the message that was not taken yet, as may wait. `None`: no message is being fed,
+    /// or it has another length.
+    pub(super) fn feed(&mut self, rest: &[u8], pool: &mut Pool) -> Option<usize> {
+        let slot = self.feeding?;
+        let fragment_bytes = self.fragment_bytes;
+        let mut taken = 0;
+        while self.is_hungry() {
+            let outgoing = &mut self.messages[slot as usize];
+            let stream = outgoing.stream.as_deref_mut()?;
+            let before = stream.fed_bytes();
+            if outgoing.length_bytes - before != rest.len() - taken {
+                return None;
+            }
+            let fragments = stream.feed(&rest[taken..], fragment_bytes, pool);
+            taken += stream.fed_bytes() - before;
+            outgoing.fed += fragments;
+            if outgoing.fed == outgoing.fragments {
+                self.feeding = None;
+            }
+            if fragments == 0 {
+                break;
+            }
+        }
+        self.queued_bytes += taken;
+        self.choice = None;
+        Some(taken)
+    }
+
+    #[inline]
+    fn push_outgoing(
+        &mut self,
+        lane: Lane,
+        body: Vec<u8>,
+        stream: Option<Box<Stream>>,
+        length_bytes: usize,
+        fed: u32,
+        notify: bool,
+    ) -> (u32, SendId) {
         let id = SendId(self.next_id);
         self.next_id += 1;
         self.queued_messages += 1;
-        self.queued_bytes += body.len();
-        let fragments = fragments(body.len(), self.fragment_bytes);
         let outgoing = Outgoing {
             lane,
             lane_index: self.lane_index(lane),
             number: 0,
             id,
             body,
-            fragments,
+            stream,
+            length_bytes,
+            fragments: fragments(length_bytes, self.fragment_bytes),
+            fed,
             next_fragment: 0,
             acknowledged: 0,
             bitmap: Vec::new(),
@@ -126,7 +218,7 @@ impl Queue {
         self.pending_mask |= 1 << priority;
         self.backlog += 1;
         self.choice = None;
-        id
+        (slot, id)
     }
 
     pub(super) fn is_acknowledged(&self, id: SendId) -> bool {
@@ -170,7 +262,9 @@ impl Queue {
             if let Some(&slot) = self.pending[priority].front() {
                 let outgoing = &self.messages[slot as usize];
                 let lane = &self.lanes[usize::from(outgoing.lane_index)];
-                if outgoing.next_fragment > 0 || lane.has_room() {
+                if outgoing.next_fragment < outgoing.fed
+                    && (outgoing.next_fragment > 0 || lane.has_room())
+                {
                     return Some(Choice::New { priority });
                 }
             }
@@ -193,6 +287,7 @@ impl Queue {
             }
             if let Some(&slot) = self.pending[priority].front()
                 && self.is_begun(slot)
+                && self.messages[slot as usize].next_fragment < self.messages[slot as usize].fed
             {
                 return Some(Choice::New { priority });
             }
@@ -315,13 +410,19 @@ impl Queue {
     pub(super) fn place(&self, part: Part) -> Place<'_> {
         let outgoing = &self.messages[part.slot as usize];
         let offset = part.fragment as usize * self.fragment_bytes;
-        let end = outgoing.body.len().min(offset + self.fragment_bytes);
+        let payload = match &outgoing.stream {
+            None => {
+                let end = outgoing.body.len().min(offset + self.fragment_bytes);
+                &outgoing.body[offset..end]
+            }
+            Some(stream) => stream.fragment(part.fragment, self.fragment_bytes),
+        };
         Place {
             lane: outgoing.lane,
             message: outgoing.number,
             offset,
-            length: outgoing.body.len(),
-            payload: &outgoing.body[offset..end],
+            length: outgoing.length_bytes,
+            payload,
         }
     }
 
@@ -342,10 +443,16 @@ impl Queue {
             return;
         }
         outgoing.acknowledged += 1;
+        if let Some(stream) = &mut outgoing.stream {
+            self.queued_bytes -= stream.acknowledge(part.fragment, pool);
+        }
         if outgoing.acknowledged < outgoing.fragments {
             return;
         }
         outgoing.live = false;
+        if outgoing.stream.is_some() {
+            self.spare_stream = outgoing.stream.take();
+        }
         let body = core::mem::take(&mut outgoing.body);
         let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;
@@ -367,6 +474,9 @@ impl Queue {
         for outgoing in self.messages.drain(..) {
             pool.put(outgoing.body);
             pool.put_bitmap(outgoing.bitmap);
+            if let Some(mut stream) = outgoing.stream {
+                stream.clear(pool);
+            }
         }
         let retransmitted = self.retransmitted;
         *self = Self {

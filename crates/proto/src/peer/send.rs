@@ -74,6 +74,31 @@ impl Send {
         self.queue.push(lane, body, notify)
     }
 
+    /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
+    pub(crate) fn submit_stream(
+        &mut self,
+        lane: Lane,
+        length_bytes: usize,
+        notify: bool,
+    ) -> Option<SendId> {
+        self.queue.push_stream(lane, length_bytes, notify)
+    }
+
+    /// A message is not yet fed to its end.
+    pub(crate) fn is_feeding(&self) -> bool {
+        self.queue.is_feeding()
+    }
+
+    /// More of a message could be fed now.
+    pub(crate) fn is_hungry(&self) -> bool {
+        self.queue.is_hungry()
+    }
+
+    /// Takes as much of `rest` as may wait to leave; `None`: no such message is being fed.
+    pub(crate) fn feed(&mut self, rest: &[u8], pool: &mut Pool) -> Option<usize> {
+        self.queue.feed(rest, pool)
+    }
+
     pub(crate) fn is_acknowledged(&self, id: SendId) -> bool {
         self.queue.is_acknowledged(id)
     }

@@ -1,0 +1,102 @@
+//! Messages that are handed over piece by piece.
+
+use super::tests::{MINUTE, Wire, body};
+use super::*;
+use crate::time::Duration;
+
+/// Submits `message` from node 0 to node 1 and feeds it as the engine asks; returns the most that was held meanwhile.
+fn stream(wire: &mut Wire, lane: Lane, message: &[u8]) -> usize {
+    let to = NodeId(1);
+    wire.nodes[0]
+        .engine
+        .submit_stream(to, lane, message.len(), false)
+        .unwrap();
+    let (mut rest, mut held) = (message, 0);
+    while !rest.is_empty() {
+        let engine = &mut wire.nodes[0].engine;
+        rest = &rest[engine.feed(to, rest).unwrap()..];
+        held = held.max(engine.flow(to).unwrap().queued_bytes);
+        wire.run(MINUTE, |wire| {
+            wire.nodes[0].engine.is_hungry(to) || wire.queued(0, 1) == 0
+        });
+    }
+    held
+}
+
+/// Long messages arrive whole and in order among others, over a bad wire, and are never held whole.
+#[test]
+fn streams_survive_a_bad_wire() {
+    for seed in 0..4 {
+        let mut wire = Wire::new(2);
+        if seed > 0 {
+            (wire.random, wire.loss_percent) = (seed, 20);
+            (wire.jitter_us, wire.duplicate_percent) = (50, 10);
+        }
+        let lane = Lane::ordered(0);
+        let sizes = [0, 1, 5_000_000, 100, 65_536, 3_000_000];
+        let sent: Vec<_> = sizes.iter().map(|&size| body(size, size)).collect();
+        for message in &sent {
+            let held = stream(&mut wire, lane, message);
+            assert!(held < 3_000_000, "{held} bytes held, seed {seed}");
+            wire.send(0, 1, lane, body(7, 10));
+        }
+        wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+        let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
+        assert_eq!((flow.queued_bytes, flow.queued_messages), (0, 0));
+        let got = &wire.nodes[1].inbox.messages;
+        assert_eq!(got.len(), 2 * sent.len());
+        for (pair, sent) in got.chunks(2).zip(&sent) {
+            assert!(
+                pair[0].2 == *sent && pair[1].2 == body(7, 10),
+                "seed {seed}"
+            );
+        }
+    }
+}
+
+/// One message is fed at a time; the rest that is handed over must be the rest of it.
+#[test]
+fn feeding_is_checked() {
+    let mut wire = Wire::new(2);
+    let (to, lane) = (NodeId(1), Lane::ordered(0));
+    let engine = &mut wire.nodes[0].engine;
+    assert!(engine.feed(to, b"nothing was submitted").is_err());
+    engine.submit_stream(to, lane, 1_000_000, false).unwrap();
+    assert_eq!(
+        engine.submit_stream(to, lane, 10, false),
+        Err(SubmitError::QueueFull { peer: to })
+    );
+    let message = body(1, 1_000_000);
+    assert_eq!(engine.feed(to, &message), Ok(0), "not before hello");
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_hungry(to));
+    let engine = &mut wire.nodes[0].engine;
+    assert!(engine.feed(to, &message[1..]).is_err());
+    let taken = engine.feed(to, &message).unwrap();
+    assert!(taken > 0 && !engine.is_hungry(to));
+    assert_eq!(engine.feed(to, &message[taken..]), Ok(0), "enough waits");
+}
+
+/// A peer that dies while it is fed is told to whoever feeds, and its memory comes free.
+#[test]
+fn death_ends_feeding() {
+    let mut wire = Wire::new(2);
+    let (to, lane) = (NodeId(1), Lane::ordered(0));
+    let message = body(1, 4_000_000);
+    let engine = &mut wire.nodes[0].engine;
+    engine
+        .submit_stream(to, lane, message.len(), false)
+        .unwrap();
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_hungry(to));
+    let taken = wire.nodes[0].engine.feed(to, &message).unwrap();
+    wire.nodes[1].cut_off = true;
+    wire.run(Duration::from_secs(5), |wire| {
+        !wire.nodes[0].engine.is_up(to)
+    });
+    let engine = &mut wire.nodes[0].engine;
+    assert!(!engine.is_hungry(to));
+    assert_eq!(
+        engine.feed(to, &message[taken..]),
+        Err(SubmitError::PeerDead { peer: to })
+    );
+    assert_eq!(engine.flow(to).unwrap().queued_bytes, 0);
+}
