@@ -7,8 +7,10 @@ pub mod capture;
 pub mod conformance;
 pub mod ether;
 pub mod impair;
+pub mod packet;
 pub mod shm;
 pub mod udp;
+pub mod xdp;
 
 use std::fmt;
 use std::net::SocketAddr;
