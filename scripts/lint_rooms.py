@@ -40,6 +40,7 @@ MAY_BE_UNSAFE = [
     # `*` stands for folders, too.
     "crates/link/src/*/sys.rs",
     "crates/link/src/*ring*.rs",
+    "crates/link/src/xdp/umem.rs",
     "crates/node/src/sys.rs",
     "crates/bench/src/limits/ring.rs",
     "crates/link/tests/*ring*.rs",

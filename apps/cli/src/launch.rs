@@ -4,10 +4,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use serde_json::json;
 use std::os::unix::process::ExitStatusExt;
-use tsumuji_node::{LaunchSpec, Launcher, LinkSpec, Progress, WorkerExit, WorkerFailure};
+use tsumuji_node::{LaunchSpec, Launcher, LinkSpec, Printing, Progress, WorkerExit, WorkerFailure};
 
 use crate::interrupt::Interrupt;
 use crate::{BAD_INPUT, DONE, Outcome, output};
@@ -19,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Run a program N times, each with an endpoint (`endpoint_from_env`) to all the others.
 ///
-/// Ends when all have ended, or as soon as one fails: the others are then ended, too, and the exit code is that of the first to
+/// What the programs print is passed on in whole lines; they read nothing from standard input. Ends when all have ended, or as soon as one fails: the others are then ended, too, and the exit code is that of the first to
 /// fail (128 + signal if it was killed, 2 if it could not be started).
 #[derive(Debug, clap::Args)]
 #[command(
@@ -38,6 +37,9 @@ pub(crate) struct Args {
     /// Seed of random choices
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Put `node I: ` before each line that the programs print
+    #[arg(long)]
+    tag: bool,
     /// Print one JSON object in the end (the programs' own output then goes to standard error)
     #[arg(long)]
     json: bool,
@@ -64,14 +66,16 @@ fn code_of_failure(failure: &WorkerFailure) -> u8 {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
     let interrupt = Interrupt::listen()?;
-    let stdout = if args.json {
-        Some(divert_stdout()?)
-    } else {
-        None
-    };
     let mut spec = LaunchSpec::new(args.nodes, args.command);
     spec.link = args.link;
     spec.name_prefix = "node".to_owned();
+    let printing = if args.tag {
+        Printing::Tagged
+    } else {
+        Printing::Lines
+    };
+    (spec.stdout, spec.stderr) = (printing, printing);
+    spec.stdout_to_stderr = args.json;
     spec.env.extend(args.loss.map(|loss| {
         (
             tsumuji_node::bootstrap::ENV_LOSS.into(),
@@ -106,8 +110,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     } else if interrupt.is_set() {
         eprintln!("tsumuji: interrupted; all processes were ended");
     }
-    if let Some(stdout) = stdout {
-        rustix::stdio::dup2_stdout(&stdout).context("standard output")?;
+    if args.json {
         let exits: Vec<_> = exits
             .iter()
             .map(|exit| json!({ "node": exit.node.0, "name": exit.name, "pid": exit.pid, "code": exit.status.code(), "signal": exit.status.signal() }))
@@ -125,12 +128,4 @@ pub(crate) fn run(args: Args) -> Outcome {
         None if interrupt.is_set() => ExitCode::from(crate::NOT_REACHED),
         None => DONE,
     })
-}
-
-/// Lets what the programs print go to standard error; returns the real standard output.
-fn divert_stdout() -> anyhow::Result<rustix::fd::OwnedFd> {
-    let stdout =
-        rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3).context("standard output")?;
-    rustix::stdio::dup2_stdout(std::io::stderr()).context("standard output")?;
-    Ok(stdout)
 }

@@ -189,6 +189,7 @@ fn mac_of(addr: LinkAddr) -> [u8; 6] {
             };
             [2, high, low, b, c, d]
         }
+        LinkAddr::Ether(mac) => mac.0,
         LinkAddr::Broadcast => [0xff; 6],
     }
 }

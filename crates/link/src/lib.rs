@@ -5,9 +5,11 @@
 
 pub mod capture;
 pub mod conformance;
+pub mod ether;
 pub mod impair;
 pub mod shm;
 pub mod udp;
+pub mod xdp;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,6 +24,8 @@ pub enum LinkAddr {
     Local(u16),
     /// A UDP socket.
     Inet(SocketAddr),
+    /// A station of an Ethernet segment.
+    Ether(ether::MacAddr),
     /// Everyone on the link; only where `LinkCaps::broadcast`.
     Broadcast,
 }
@@ -31,6 +35,7 @@ impl fmt::Display for LinkAddr {
         match self {
             Self::Local(node) => write!(f, "local process {node}"),
             Self::Inet(addr) => addr.fmt(f),
+            Self::Ether(mac) => mac.fmt(f),
             Self::Broadcast => f.write_str("everyone"),
         }
     }

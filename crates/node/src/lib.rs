@@ -45,8 +45,8 @@ mod table;
 
 pub use any_link::{AnyLink, LinkSpec, LinkSpecError};
 pub use bootstrap::{
-    LaunchError, LaunchSpec, Launcher, Progress, WorkerExit, WorkerFailure, endpoint_from_env,
-    report_error,
+    LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
+    endpoint_from_env, report_error,
 };
 pub use cluster::{ClusterFile, ClusterFileError};
 pub use endpoint::{Counters, Endpoint};

@@ -1,4 +1,4 @@
-//! The `credit` congestion control: the receiver says who may send how much to it (R-20 … R-26).
+//! The `credit` congestion control: the receiver says who may send how much to it (R-20 … ).
 //!
 //! Credit is counted in packet numbers: a peer may send numbers below its `granted`. Numbers are never reused, so credit
 //! covers new data and repairs alike, a lost frame gives its credit back as soon as a later one arrives, and a lost grant
@@ -10,15 +10,12 @@
 use alloc::vec::Vec;
 
 use crate::numbers::FIRST_NUMBER;
+use crate::path::Path;
+use crate::time::Instant;
 
 /// Senders that are granted scheduled credit at once. More keep the port busy when one of them stalls; fewer let short
 /// messages finish sooner and need less switch buffer.
 const SCHEDULED_SENDERS: usize = 4;
-/// Loss by a switch that holds less than our own ring does not shrink the pool below this and one frame for each peer:
-/// enough for 10 Gbit/s × 40 µs.
-const POOL_FRAMES_MIN: u64 = 32;
-/// More than one frame in so many lost means that the path holds less than we granted.
-const TOLERATED_LOSS: u64 = 50;
 /// What an idle peer may send unasked, at most: enough for a burst of small messages.
 const UNSCHEDULED_FRAMES_MAX: u64 = 64;
 
@@ -86,6 +83,19 @@ impl Grant {
     pub(crate) fn worth_telling(&self) -> bool {
         self.starves() || self.granted - self.told > self.window / 2
     }
+}
+
+/// What a data frame said, and what became of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// Its number plus one.
+    pub(crate) next: u64,
+    /// Its sender has more for us.
+    pub(crate) more: bool,
+    /// Its sender serves others, too.
+    pub(crate) busy: bool,
+    /// It was not refused.
+    pub(crate) used: bool,
 }
 
 /// What memory holds for one peer, in frames; divided only if it matters.
@@ -190,10 +200,8 @@ pub(crate) struct Credit {
     receive_frames: u64,
     peers: u64,
     outstanding: u64,
-    /// What is granted to all together now: `receive_frames`, or less where the path loses frames.
-    pool: u64,
-    seen_since: u64,
-    lost_since: u64,
+    /// What is granted to all together: `receive_frames`, or less where the path holds less.
+    path: Path,
     /// What an idle peer may always send.
     allowance: u64,
     active: Vec<Active>,
@@ -209,9 +217,7 @@ impl Credit {
             receive_frames: (receive_frames as u64).max(1),
             peers: 0,
             outstanding: 0,
-            pool: (receive_frames as u64).max(1),
-            seen_since: 0,
-            lost_since: 0,
+            path: Path::new((receive_frames as u64).max(1)),
             allowance: 1,
             active: Vec::new(),
             refused_peers: 0,
@@ -221,6 +227,7 @@ impl Credit {
 
     pub(crate) fn add_peer(&mut self) {
         self.peers += 1;
+        self.path.set_peers(self.peers);
         self.set_allowance();
     }
 
@@ -230,25 +237,8 @@ impl Credit {
     }
 
     fn set_allowance(&mut self) {
-        self.allowance = (self.pool / 2 / self.peers.max(1)).clamp(1, UNSCHEDULED_FRAMES_MAX);
-    }
-
-    /// Frames that were granted never came.
-    pub(crate) fn on_loss(&mut self, frames: u64) {
-        self.lost_since += frames;
-    }
-
-    /// Once per pool of frames: less after losses, more after none.
-    fn adapt_pool(&mut self) {
-        let least = (POOL_FRAMES_MIN + self.peers).min(self.receive_frames);
-        self.pool = if self.lost_since * TOLERATED_LOSS > self.seen_since {
-            (self.pool * 3 / 4).max(least)
-        } else {
-            (self.pool + self.pool / 8 + 1).min(self.receive_frames)
-        };
-        self.seen_since = 0;
-        self.lost_since = 0;
-        self.set_allowance();
+        self.allowance =
+            (self.path.pool_frames() / 2 / self.peers.max(1)).clamp(1, UNSCHEDULED_FRAMES_MAX);
     }
 
     #[cfg(test)]
@@ -266,39 +256,40 @@ impl Credit {
     }
 
     /// A session ends.
-    pub(crate) fn end(&mut self, peer: u16, grant: &mut Grant) {
+    pub(crate) fn end(&mut self, now: Instant, peer: u16, grant: &mut Grant) {
         self.outstanding -= grant.outstanding();
-        self.deactivate(peer, grant);
+        self.deactivate(now, peer, grant);
         self.set_refused(grant, false);
         grant.reset();
     }
 
-    /// A data frame came: `next` is its number plus one. Tells whether other senders should be looked at again.
+    /// A data frame came. Tells whether other senders should be looked at again.
     #[inline]
     pub(crate) fn on_frame(
         &mut self,
+        now: Instant,
         peer: u16,
         grant: &mut Grant,
-        next: u64,
-        more: bool,
-        busy: bool,
+        frame: Seen,
     ) -> bool {
-        self.seen_since += 1;
-        if self.seen_since >= self.pool {
-            self.adapt_pool();
+        if !self.active.is_empty() && self.path.on_frame(now) {
+            self.set_allowance();
         }
-        if next > grant.seen {
+        if frame.next > grant.seen {
+            self.path.on_gap(frame.next - 1 - grant.seen);
             let before = grant.outstanding();
-            grant.seen = next;
-            grant.granted = grant.granted.max(next);
+            grant.seen = frame.next;
+            grant.granted = grant.granted.max(frame.next);
             self.outstanding -= before - grant.outstanding();
-            grant.backlog = more;
-            grant.busy = busy;
+            grant.backlog = frame.more;
+            grant.busy = frame.busy;
+        } else if frame.used {
+            self.path.on_late();
         }
         let wants = grant.backlog || grant.urgency.1 > 0;
         match (wants, grant.active) {
             (true, false) => {
-                self.activate(peer, grant);
+                self.activate(now, peer, grant);
                 false
             }
             (true, true) => {
@@ -308,7 +299,7 @@ impl Credit {
                 false
             }
             (false, true) => {
-                self.deactivate(peer, grant);
+                self.deactivate(now, peer, grant);
                 self.active.len() >= SCHEDULED_SENDERS
             }
             (false, false) => false,
@@ -324,18 +315,24 @@ impl Credit {
         }
     }
 
-    fn activate(&mut self, peer: u16, grant: &mut Grant) {
+    fn activate(&mut self, now: Instant, peer: u16, grant: &mut Grant) {
         // What it was not served while it wanted nothing is not owed to it.
         let least = self.active.iter().map(|entry| entry.served).min();
         grant.served = grant.served.max(least.unwrap_or(0));
         grant.active = true;
+        if self.active.is_empty() {
+            self.path.on_busy(now);
+        }
         self.active.push(Active::new(peer, grant));
     }
 
-    fn deactivate(&mut self, peer: u16, grant: &mut Grant) {
+    fn deactivate(&mut self, now: Instant, peer: u16, grant: &mut Grant) {
         if grant.active {
             grant.active = false;
             self.active.retain(|entry| entry.peer != peer);
+            if self.active.is_empty() {
+                self.path.on_idle(now);
+            }
         }
     }
 
@@ -348,7 +345,7 @@ impl Credit {
         } else {
             let unscheduled = allowance * self.peers.saturating_sub(1);
             let senders = self.active.len().clamp(1, SCHEDULED_SENDERS) as u64;
-            (self.pool.saturating_sub(unscheduled) / senders).max(allowance)
+            (self.path.pool_frames().saturating_sub(unscheduled) / senders).max(allowance)
         };
         grant.window = window;
         let everyone = window * (self.active.len() as u64).max(1);
@@ -441,100 +438,4 @@ impl Credit {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const PLENTY: MemoryFrames = MemoryFrames {
-        free_bytes: 1 << 30,
-        reserved_bytes: 0,
-        frame_bytes: 1500,
-    };
-
-    /// A single sender is granted the whole pool.
-    #[test]
-    fn alone_means_all() {
-        let mut credit = Credit::new(256);
-        credit.add_peer();
-        let mut grant = Grant::new();
-        let initial = credit.allowance();
-        credit.begin(&mut grant, initial);
-        credit.on_frame(0, &mut grant, FIRST_NUMBER + 1, true, false);
-        credit.raise(0, &mut grant, PLENTY);
-        assert_eq!(grant.granted, FIRST_NUMBER + 257);
-        assert_eq!(credit.outstanding(), 256);
-    }
-
-    /// Where memory is scarce, a turn goes to whoever takes up least, and to the head of a lane before all.
-    #[test]
-    fn turns_go_to_the_least() {
-        let mut credit = Credit::new(256);
-        let scarce = MemoryFrames {
-            free_bytes: 9000,
-            ..PLENTY
-        };
-        let mut grants = [Grant::new(), Grant::new(), Grant::new()];
-        (0..3).for_each(|_| credit.add_peer());
-        for (peer, used_bytes) in [(0, 20_000), (1, 3_000), (2, 4_000)] {
-            let grant = &mut grants[peer];
-            credit.begin(grant, 1);
-            grant.used_bytes = used_bytes;
-            credit.on_frame(peer as u16, grant, FIRST_NUMBER + 1, true, false);
-            credit.raise(peer as u16, grant, scarce);
-            assert_eq!(grant.outstanding(), 0);
-        }
-        let turn = |grants: &[Grant; 3], head: usize| {
-            let mut turn = Turn::default();
-            for (peer, grant) in grants.iter().enumerate() {
-                turn.consider(peer as u16, grant, scarce, peer == head);
-            }
-            turn
-        };
-        assert_eq!(turn(&grants, 0).peer(), Some(0));
-        let next = turn(&grants, 9);
-        assert_eq!(next.peer(), Some(1));
-        credit.give_turn(&next, &mut grants[1], scarce);
-        assert_eq!(grants[1].outstanding(), 2, "half of 6000 bytes");
-        let next = turn(&grants, 9);
-        assert_eq!(next.peer(), Some(2), "promises count");
-        credit.give_turn(&next, &mut grants[2], scarce);
-        assert_eq!(grants[2].outstanding(), 1);
-        assert!(credit.is_least_holder(3_000) && !credit.is_least_holder(3_001));
-    }
-
-    proptest! {
-        /// Whatever peers do, Σ outstanding stays within the receive ring.
-        #[test]
-        fn credit_never_exceeds_the_ring(
-            peers in 1u16..20,
-            steps in proptest::collection::vec((any::<u16>(), 0u64..9, any::<bool>(), any::<bool>(), 0u64..5000), 1..400),
-            free_bytes in proptest::collection::vec(0usize..200_000, 1..9),
-        ) {
-            let mut credit = Credit::new(64);
-            (0..peers).for_each(|_| credit.add_peer());
-            let mut grants: Vec<Grant> = (0..peers).map(|_| Grant::new()).collect();
-            let initial = credit.allowance();
-            for grant in &mut grants {
-                credit.begin(grant, initial);
-            }
-            for (step, (peer, skip, more, busy, remaining)) in steps.into_iter().enumerate() {
-                let peer = peer % peers;
-                let grant = &mut grants[usize::from(peer)];
-                grant.urgency = (0, remaining / 2);
-                let next = grant.seen + skip;
-                credit.on_frame(peer, grant, next, more, busy);
-                let memory = MemoryFrames {
-                    free_bytes: free_bytes[step % free_bytes.len()],
-                    ..PLENTY
-                };
-                credit.raise(peer, grant, memory);
-                let mut turn = Turn::default();
-                turn.consider(peer, grant, memory, busy);
-                credit.give_turn(&turn, grant, memory);
-                let sum: u64 = grants.iter().map(Grant::outstanding).sum();
-                prop_assert_eq!(sum, credit.outstanding());
-                prop_assert!(sum <= 64, "{} outstanding", sum);
-            }
-        }
-    }
-}
+mod tests;

@@ -18,6 +18,7 @@ mod event;
 mod memory;
 mod message;
 mod numbers;
+mod path;
 mod peer;
 mod pool;
 mod shares;

@@ -83,30 +83,25 @@ impl Arrivals {
         self.advance();
     }
 
-    /// The sender no longer awaits an answer for numbers below `floor`. Returns how many of them never came.
+    /// The sender no longer awaits an answer for numbers below `floor`.
     #[inline]
-    pub(crate) fn raise_floor(&mut self, floor: u64) -> u64 {
-        if floor <= self.base {
-            return 0;
+    pub(crate) fn raise_floor(&mut self, floor: u64) {
+        if floor > self.base {
+            self.skip_to(floor);
         }
-        self.skip_to(floor)
     }
 
     #[cold]
-    fn skip_to(&mut self, floor: u64) -> u64 {
-        let mut missing = 0;
+    fn skip_to(&mut self, floor: u64) {
         while self.base < floor.min(self.next) {
-            missing += u64::from(!self.bit(self.base));
             self.clear(self.base);
             self.base += 1;
         }
         if floor > self.next {
-            missing += floor - self.next;
             self.base = floor;
             self.next = floor;
         }
         self.advance();
-        missing
     }
 
     /// Writes which numbers from `base` have arrived; returns how many bytes of `bitmap` that took.

@@ -8,7 +8,7 @@ use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::{AnyLink, Base};
 use tsumuji_node::{
     ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkAddr, NodeId,
-    OpenError, Options, WorkerFailure, bootstrap,
+    OpenError, Options, Printing, WorkerFailure, bootstrap,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -126,6 +126,8 @@ fn on_this_host(
     spec.with_self = true;
     spec.self_name = "judge".to_owned();
     spec.link = args.link;
+    // Nothing of a worker's may stand where the result goes.
+    (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     spec.env
         .push((bootstrap::ENV_SEED.into(), args.seed.to_string().into()));
     if args.loss > 0.0 {

@@ -240,7 +240,7 @@ impl Link for Shm {
                 self.send_to_all(fill);
                 Ok(true)
             }
-            LinkAddr::Inet(_) => Err(LinkError::NoSuchPeer { link: NAME, to }),
+            LinkAddr::Inet(_) | LinkAddr::Ether(_) => Err(LinkError::NoSuchPeer { link: NAME, to }),
         }
     }
 

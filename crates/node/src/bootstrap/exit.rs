@@ -19,6 +19,8 @@ pub struct WorkerExit {
     pub status: ExitStatus,
     /// What it said of itself before it ended, if anything.
     pub reported: Option<String>,
+    /// The last lines of its standard error, where the launcher passes that on.
+    pub last_lines: Vec<String>,
 }
 
 impl WorkerExit {
@@ -42,7 +44,8 @@ impl std::fmt::Display for WorkerExit {
         }
         match &self.reported {
             Some(text) => write!(f, ": {text}"),
-            None => Ok(()),
+            None if self.last_lines.is_empty() => Ok(()),
+            None => write!(f, "; it said last: {}", self.last_lines.join(" / ")),
         }
     }
 }
@@ -145,6 +148,7 @@ mod tests {
             pid: 4711,
             status: ExitStatus::from_raw(raw),
             reported: reported.map(String::from),
+            last_lines: Vec::new(),
         }
     }
 
@@ -158,6 +162,14 @@ mod tests {
         assert_eq!(
             exit(3 << 8, Some("x.mtx: no such file")).to_string(),
             "worker 2 (pid 4711) exited with code 3: x.mtx: no such file"
+        );
+        let talkative = WorkerExit {
+            last_lines: vec!["one".into(), "two".into()],
+            ..exit(6, None)
+        };
+        assert_eq!(
+            talkative.to_string(),
+            "worker 2 (pid 4711) died: killed by signal 6 (SIGABRT); it said last: one / two"
         );
         let early = WorkerFailure::Ended {
             exit: exit(0, None),

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use tsumuji_proto::NodeId;
 
 use super::exit::{WorkerExit, WorkerFailure};
+use super::lines::Lines;
+use super::output::{Output, Target};
 use super::rendezvous::{self, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 
 /// Connections beyond one per worker: strays of our own user, workers that ask twice.
@@ -28,6 +30,17 @@ const REPORT_TO_EXIT: Duration = Duration::from_millis(500);
 
 /// Packets read from one connection in one round, so that a flood from one does not starve the others.
 const PACKETS_PER_ROUND: usize = 16;
+
+/// Bytes read from one pipe at once, and bytes taken from it in one round.
+const PIPE_READ_BYTES: usize = 64 << 10;
+/// Bytes taken from the pipe of a process that has ended: four times what a pipe holds, should a child that it left print on.
+const PIPE_REST_BYTES: usize = 256 << 10;
+/// Before a failure is told, what the workers printed is given this long to be written.
+const FLUSH: Duration = Duration::from_millis(500);
+/// When all have ended and the launcher wants it over, this is how long a reader that takes nothing can hold it up.
+const LAST_FLUSH: Duration = Duration::from_secs(2);
+/// How often the launcher's wish is looked for meanwhile.
+const FLUSH_LOOK: Duration = Duration::from_millis(50);
 
 /// What the launcher and its keeper both see.
 #[derive(Debug, Default)]
@@ -101,6 +114,17 @@ pub(super) struct Order {
     pub(super) node: NodeId,
     pub(super) name: String,
     pub(super) command: Command,
+    /// Where what it prints to its standard output and standard error goes; `None`: that is not piped.
+    pub(super) stdout: Option<Print>,
+    pub(super) stderr: Option<Print>,
+}
+
+/// Where lines go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Print {
+    pub(super) target: Target,
+    /// The worker's name stands before each.
+    pub(super) tagged: bool,
 }
 
 /// All that the thread owns.
@@ -111,6 +135,7 @@ pub(super) struct Keeper {
     /// The launcher's own entry where it takes part: node 0.
     own: Option<TableEntry>,
     join_timeout: Duration,
+    output: Output,
     workers: Vec<Worker>,
     connections: Vec<Connection>,
     /// When some process began to wait for the others.
@@ -127,6 +152,61 @@ struct Worker {
     /// Its entry, once it has said hello.
     entry: Option<TableEntry>,
     reported: Option<(String, Instant)>,
+    stdout: Option<Pipe>,
+    stderr: Option<Pipe>,
+}
+
+/// What a worker prints.
+struct Pipe {
+    /// `None`: the worker has closed it, or nobody reads what comes.
+    fd: Option<OwnedFd>,
+    lines: Lines,
+    target: Target,
+}
+
+impl Pipe {
+    fn new(fd: impl Into<OwnedFd>, print: Print, name: &str) -> io::Result<Self> {
+        let fd = fd.into();
+        rustix::io::ioctl_fionbio(&fd, true)?; // our end alone: the two ends of a pipe do not share their flags
+        Ok(Self {
+            fd: Some(fd),
+            lines: Lines::new(print.tagged.then_some(name)),
+            target: print.target,
+        })
+    }
+
+    /// Passes on what is there, at most about `most` bytes.
+    fn read(&mut self, most: usize, output: &Output) {
+        let mut bytes = [0; PIPE_READ_BYTES];
+        let mut block = Vec::new();
+        let mut taken = 0;
+        while let (Some(fd), true) = (&self.fd, taken < most) {
+            match rustix::io::read(fd, &mut bytes) {
+                Ok(0) => self.close(&mut block),
+                Ok(count) => {
+                    self.lines.feed(&bytes[..count], &mut block);
+                    taken += count;
+                }
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => self.close(&mut block),
+            }
+        }
+        output.push(self.target, block);
+    }
+
+    fn close(&mut self, block: &mut Vec<u8>) {
+        self.fd = None;
+        self.lines.finish(block);
+    }
+
+    /// Its process has ended: passes on what is left.
+    fn read_rest(&mut self, output: &Output) {
+        self.read(PIPE_REST_BYTES, output);
+        let mut block = Vec::new();
+        self.close(&mut block);
+        output.push(self.target, block);
+    }
 }
 
 struct Connection {
@@ -136,18 +216,57 @@ struct Connection {
     open: bool,
 }
 
+impl Worker {
+    fn pipes(&self) -> impl Iterator<Item = &Pipe> {
+        self.stdout.iter().chain(&self.stderr)
+    }
+
+    fn pipes_mut(&mut self) -> impl Iterator<Item = &mut Pipe> {
+        self.stdout.iter_mut().chain(&mut self.stderr)
+    }
+
+    /// The last that it printed to standard error.
+    fn last_lines(&self) -> Vec<String> {
+        let lines = self.stderr.as_ref().map(|pipe| pipe.lines.last_lines());
+        lines.unwrap_or_default()
+    }
+}
+
+/// What is held of a running child: its descriptor and its pipes.
+type Watched = (OwnedFd, Option<Pipe>, Option<Pipe>);
+
+fn watch(
+    child: &mut Child,
+    name: &str,
+    stdout: Option<Print>,
+    stderr: Option<Print>,
+) -> io::Result<Watched> {
+    let pidfd = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let out = child.stdout.take().zip(stdout);
+    let err = child.stderr.take().zip(stderr);
+    Ok((
+        pidfd,
+        out.map(|(fd, print)| Pipe::new(fd, print, name))
+            .transpose()?,
+        err.map(|(fd, print)| Pipe::new(fd, print, name))
+            .transpose()?,
+    ))
+}
+
 impl Keeper {
     pub(super) fn new(
         listener: OwnedFd,
         memory: Option<OwnedFd>,
         own: Option<TableEntry>,
         join_timeout: Duration,
+        output: Output,
     ) -> Self {
         Self {
             listener,
             memory,
             own,
             join_timeout,
+            output,
             workers: Vec::new(),
             connections: Vec::new(),
             waiting_since: None,
@@ -189,6 +308,16 @@ impl Keeper {
             }
             self.bury(kill_at.is_some(), shared);
         }
+        // A slow reader gets everything, unless the launcher wants it over.
+        let mut stop_at = None;
+        while !self.output.flush(FLUSH_LOOK) {
+            if shared.lock().stop.is_some() {
+                let stop_at = *stop_at.get_or_insert_with(|| Instant::now() + LAST_FLUSH);
+                if Instant::now() >= stop_at {
+                    break;
+                }
+            }
+        }
         shared.update(|state| state.finished = true);
     }
 
@@ -197,20 +326,28 @@ impl Keeper {
             node,
             name,
             mut command,
+            stdout,
+            stderr,
         } in orders
         {
             crate::sys::die_with_parent(&mut command);
+            if stdout.is_some() {
+                command.stdout(Stdio::piped());
+            }
+            if stderr.is_some() {
+                command.stderr(Stdio::piped());
+            }
             let started = command.spawn().and_then(|mut child| {
-                match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-                    Ok(pidfd) => Ok((child, pidfd)),
+                match watch(&mut child, &name, stdout, stderr) {
+                    Ok(watched) => Ok((child, watched)),
                     Err(error) => {
                         child.kill().and_then(|()| child.wait())?;
-                        Err(error.into())
+                        Err(error)
                     }
                 }
             });
             match started {
-                Ok((child, pidfd)) => {
+                Ok((child, (pidfd, stdout, stderr))) => {
                     self.workers.push(Worker {
                         node,
                         name,
@@ -218,6 +355,8 @@ impl Keeper {
                         pidfd: Some(pidfd),
                         entry: None,
                         reported: None,
+                        stdout,
+                        stderr,
                     });
                 }
                 Err(error) => {
@@ -314,6 +453,13 @@ impl Keeper {
             .iter()
             .filter_map(|worker| worker.pidfd.as_ref());
         fds.extend(pidfds.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
+        // Workers that print more than our own output takes wait for it; `output` wakes us when there is room.
+        let has_room = self.output.has_room();
+        if has_room {
+            let pipes = self.workers.iter().flat_map(Worker::pipes);
+            let pipes = pipes.filter_map(|pipe| pipe.fd.as_ref());
+            fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        }
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -330,7 +476,21 @@ impl Keeper {
         }
         self.connections.retain(|connection| connection.open);
         self.send_table(shared);
+        if has_room {
+            self.read_pipes();
+        }
         Ok(())
+    }
+
+    fn read_pipes(&mut self) {
+        let stdout_gone = self.output.is_stdout_gone();
+        for pipe in self.workers.iter_mut().flat_map(Worker::pipes_mut) {
+            if stdout_gone && pipe.target == Target::Stdout {
+                pipe.fd = None;
+            } else {
+                pipe.read(PIPE_READ_BYTES, &self.output);
+            }
+        }
     }
 
     fn next_deadline(&self, kill_at: Option<Instant>) -> Option<Instant> {
@@ -487,12 +647,16 @@ impl Keeper {
                 continue;
             };
             worker.pidfd = None;
+            for pipe in worker.pipes_mut() {
+                pipe.read_rest(&self.output);
+            }
             let exit = WorkerExit {
                 node: worker.node,
                 name: worker.name.clone(),
                 pid: worker.child.id(),
                 status,
                 reported: worker.reported.take().map(|(text, _)| text),
+                last_lines: worker.last_lines(),
             };
             worker.entry = if self.table_sent {
                 worker.entry.take()
@@ -503,6 +667,9 @@ impl Keeper {
                 shared.lock().waiting || self.workers.iter().any(|worker| worker.entry.is_some());
             let early = !self.table_sent && others_wait;
             let failed = !stopping && (!exit.success() || early);
+            if failed && shared.lock().failure.is_none() {
+                self.output.flush(FLUSH); // what it printed comes before what is said of it
+            }
             shared.update(|state| {
                 state.exits.push(exit.clone());
                 if failed {

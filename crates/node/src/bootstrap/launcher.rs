@@ -19,7 +19,8 @@ use tsumuji_link::shm::{ShmConfig, ShmCreateError, ShmJob};
 use tsumuji_proto::NodeId;
 
 use super::exit::{WorkerExit, WorkerFailure};
-use super::keeper::{Keeper, Order, Shared};
+use super::keeper::{Keeper, Order, Print, Shared};
+use super::output::{Output, Target};
 use super::rendezvous::{self, MAX_NODES, TableEntry};
 use super::{ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
 use crate::any_link::{AnyLink, Base, LinkSpec};
@@ -49,6 +50,12 @@ pub struct LaunchSpec {
     pub self_name: String,
     /// Environment of every child, beside what the rendezvous needs.
     pub env: Vec<(OsString, OsString)>,
+    /// What becomes of the workers' standard output.
+    pub stdout: Printing,
+    /// What becomes of their standard error.
+    pub stderr: Printing,
+    /// Their standard output goes to the parent's standard error, too (not with `Printing::Inherit`).
+    pub stdout_to_stderr: bool,
     /// A worker must have reported this long after somebody began to wait for it.
     pub join_timeout: Duration,
 }
@@ -64,8 +71,31 @@ impl LaunchSpec {
             name_prefix: "worker".to_owned(),
             self_name: "launcher".to_owned(),
             env: Vec::new(),
+            stdout: Printing::Inherit,
+            stderr: Printing::Tagged,
+            stdout_to_stderr: false,
             join_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+/// What becomes of what workers print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Printing {
+    /// It goes where the parent's goes, without the parent: lines of several workers may mix.
+    Inherit,
+    /// The parent passes it on in whole lines.
+    Lines,
+    /// The same, with the worker's name before each line.
+    Tagged,
+}
+
+impl Printing {
+    fn to(self, target: Target) -> Option<Print> {
+        (self != Self::Inherit).then_some(Print {
+            target,
+            tagged: self == Self::Tagged,
+        })
     }
 }
 
@@ -184,7 +214,8 @@ impl Launcher {
         let orders = (first..total)
             .map(|node| order(&spec, node, total, &name))
             .collect();
-        let keeper = Keeper::new(listener, memory, own_entry, spec.join_timeout);
+        let output = Output::start(Arc::clone(&wake)).map_err(io("start a thread"))?;
+        let keeper = Keeper::new(listener, memory, own_entry, spec.join_timeout, output);
         let shared = Arc::new(Shared::default());
         let thread = {
             let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
@@ -328,6 +359,12 @@ fn order(spec: &LaunchSpec, node: usize, total: usize, rendezvous: &str) -> Orde
         node,
         name: format!("{} {}", spec.name_prefix, node.0),
         command,
+        stdout: spec.stdout.to(if spec.stdout_to_stderr {
+            Target::Stderr
+        } else {
+            Target::Stdout
+        }),
+        stderr: spec.stderr.to(Target::Stderr),
     }
 }
 

@@ -170,12 +170,13 @@ fn reported_errors_are_told() {
     let spec = sh(2, "sleep 1000");
     let name = rendezvous::random_name().expect("name");
     let listener = rendezvous::listen(&name).expect("listen");
-    let keeper = Keeper::new(listener, None, None, LONG);
-    let orders = (0..2).map(|node| order(&spec, node, 2, &name)).collect();
     let (shared, wake) = (
         Arc::new(Shared::default()),
         Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd")),
     );
+    let output = Output::start(Arc::clone(&wake)).expect("thread");
+    let keeper = Keeper::new(listener, None, None, LONG, output);
+    let orders = (0..2).map(|node| order(&spec, node, 2, &name)).collect();
     let thread = {
         let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
         std::thread::spawn(move || keeper.run(orders, &wake, &shared))

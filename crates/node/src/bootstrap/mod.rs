@@ -7,11 +7,13 @@
 mod exit;
 mod keeper;
 mod launcher;
+mod lines;
+mod output;
 pub(crate) mod rendezvous;
 mod worker;
 
 pub use exit::{WorkerExit, WorkerFailure};
-pub use launcher::{LaunchError, LaunchSpec, Launcher, Progress};
+pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
 pub use worker::{endpoint_from_env, report_error, was_launched};
 
 /// Name of the rendezvous socket. Set by the launcher.

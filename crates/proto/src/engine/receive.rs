@@ -2,6 +2,7 @@
 
 use super::{Engine, Shared, enqueue_after_frame, raise_credit};
 use crate::counters::Drop;
+use crate::credit::Seen;
 use crate::event::Event;
 use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
@@ -82,24 +83,22 @@ impl Engine {
         let fair = used_bytes <= free_bytes || shared.credit.is_least_holder(used_bytes);
         let Shared { memory, pool, .. } = shared;
         let (number, taken) = peer.receive.take(data, size, fair, memory, pool);
-        if peer.receive.lost_frames > 0 {
-            shared
-                .credit
-                .on_loss(core::mem::take(&mut peer.receive.lost_frames));
-        }
         let refused = matches!(taken, Taken::Refused(Refusal::Memory));
         shared.credit.set_refused(&mut peer.receive.grant, refused);
         // What memory refused waits at the sender, whatever it said.
         let more = data.flags & flags::MORE != 0 || refused;
-        let busy = data.flags & flags::BUSY != 0;
-        peer.receive.grant.urgency = (
+        let seen = Seen {
+            next: number + 1,
+            more,
+            busy: data.flags & flags::BUSY != 0,
+            used: !matches!(taken, Taken::Refused(_)),
+        };
+        let grant = &mut peer.receive.grant;
+        grant.urgency = (
             data.lane.priority().get(),
             peer.receive.remaining_bytes as u64,
         );
-        if shared
-            .credit
-            .on_frame(from.0, &mut peer.receive.grant, number + 1, more, busy)
-        {
+        if shared.credit.on_frame(now, from.0, grant, seen) {
             shared.credit.hungry = true;
         }
         let result = match taken {
@@ -205,7 +204,7 @@ impl Engine {
             return Ok(());
         }
         if peer.is_up() {
-            fail_session(peer, shared);
+            fail_session(now, peer, shared);
         }
         peer.session.establish(
             shared.config.me,
@@ -255,7 +254,7 @@ impl Engine {
             close.destination,
             Some(close.session),
         )?;
-        end_session(peer, shared);
+        end_session(now, peer, shared);
         Ok(())
     }
 }
@@ -344,17 +343,17 @@ fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
 }
 
 /// We give up on this life of the peer, or it left.
-pub(super) fn end_session(peer: &mut Peer, shared: &mut Shared) {
+pub(super) fn end_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     if peer.session.phase != Phase::Dead {
-        fail_session(peer, shared);
+        fail_session(now, peer, shared);
         peer.session.die();
     }
 }
 
 /// The peer's life is over: its memory is freed, what it was sent has failed.
-fn fail_session(peer: &mut Peer, shared: &mut Shared) {
+fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     if peer.is_up() {
-        shared.credit.end(peer.id.0, &mut peer.receive.grant);
+        shared.credit.end(now, peer.id.0, &mut peer.receive.grant);
     }
     let failed_messages = peer.send.fail(&mut shared.pool);
     peer.receive.clear(&mut shared.memory, &mut shared.pool);

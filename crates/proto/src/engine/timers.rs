@@ -76,11 +76,11 @@ impl Engine {
                 if now.since(peer.session.connecting_since)
                     >= config.dead_after.times(CONNECT_PATIENCE)
                 {
-                    end_session(peer, &mut self.shared);
+                    end_session(now, peer, &mut self.shared);
                 }
             }
             Phase::Up if now.since(peer.last_heard) >= config.dead_after => {
-                end_session(peer, &mut self.shared)
+                end_session(now, peer, &mut self.shared)
             }
             Phase::Up => {
                 if now.since(peer.last_heard.max(peer.last_ping)) >= config.keep_alive {

@@ -39,8 +39,6 @@ pub(crate) struct Receive {
     pub(crate) remaining_bytes: usize,
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
-    /// Numbers that never came, not yet told to `credit`.
-    pub(crate) lost_frames: u64,
 }
 
 /// Why a data frame is not used.
@@ -75,7 +73,6 @@ impl Receive {
             waiting_since: None,
             remaining_bytes: 0,
             refused: false,
-            lost_frames: 0,
         }
     }
 
@@ -111,7 +108,7 @@ impl Receive {
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
         if data.floor_delta < u16::MAX {
             let floor = number.saturating_sub(u64::from(data.floor_delta));
-            self.lost_frames += self.arrivals.raise_floor(floor);
+            self.arrivals.raise_floor(floor);
         }
         match self.arrivals.look(number) {
             Arrival::New => {}

@@ -1,0 +1,252 @@
+//! Network interfaces: what they are, and whether they are up.
+//!
+//! Called when a link is opened, and now and then while it lives (`Watch`).
+
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::MacAddr;
+use super::sys;
+
+/// Interfaces named in an error message; a machine of containers has hundreds.
+const NAMED_MAX: usize = 16;
+/// How often `wait_up` looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What kind of device it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InterfaceKind {
+    /// Frames with an Ethernet header, and addresses of six bytes.
+    Ethernet,
+    /// Leads back to this host.
+    Loopback,
+    /// Anything else (a tunnel, InfiniBand), by its ARPHRD number.
+    Other(u16),
+}
+
+/// Whether frames can pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InterfaceState {
+    /// Set down.
+    Down,
+    /// Set up, but without a peer at the other end of the cable.
+    NoCarrier,
+    /// Frames pass.
+    Up,
+    /// There is no such interface any more.
+    Gone,
+}
+
+impl fmt::Display for InterfaceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Down => "down",
+            Self::NoCarrier => "up, but without carrier",
+            Self::Up => "up",
+            Self::Gone => "removed",
+        })
+    }
+}
+
+/// An interface as it was when looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Interface {
+    /// As users write it: `eth0`.
+    pub name: String,
+    /// The kernel's number for it, never used again in its network namespace.
+    pub index: u32,
+    /// Its address; `MacAddr::ZERO` if it is no Ethernet.
+    pub mac: MacAddr,
+    /// Largest payload of a frame, in bytes, without the Ethernet header.
+    pub mtu_bytes: usize,
+    /// What it is.
+    pub kind: InterfaceKind,
+    /// Whether frames could pass.
+    pub state: InterfaceState,
+}
+
+/// Why an interface cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// No such name.
+    #[error("no interface `{name}`; there are {there}")]
+    NotFound {
+        /// Asked for.
+        name: String,
+        /// Those that exist.
+        there: String,
+    },
+    /// The loopback interface.
+    #[error("`{name}` leads back to this host; within one host use the links shm or udp")]
+    Loopback {
+        /// Asked for.
+        name: String,
+    },
+    /// No Ethernet.
+    #[error(
+        "`{name}` is no Ethernet interface (hardware type {hardware}); `ip -brief link` lists all"
+    )]
+    NotEthernet {
+        /// Asked for.
+        name: String,
+        /// ARPHRD number.
+        hardware: u16,
+    },
+    /// Set down.
+    #[error("`{name}` is down; `ip link set {name} up`")]
+    Down {
+        /// Asked for.
+        name: String,
+    },
+    /// Nothing at the other end.
+    #[error(
+        "`{name}` is up but has no carrier after {waited:?}; connect the cable, or set the other end up"
+    )]
+    NoCarrier {
+        /// Asked for.
+        name: String,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The kernel refused.
+    #[error("cannot look at interface `{name}`: {source}")]
+    Io {
+        /// Asked for.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl Interface {
+    /// Looks at an interface of the calling thread's network namespace.
+    pub fn open(name: &str) -> Result<Self, InterfaceError> {
+        sys::interface(name).map_err(|source| {
+            if is_gone(&source) || source.kind() == io::ErrorKind::InvalidInput {
+                InterfaceError::NotFound {
+                    name: name.to_owned(),
+                    there: names(),
+                }
+            } else {
+                InterfaceError::Io {
+                    name: name.to_owned(),
+                    source,
+                }
+            }
+        })
+    }
+
+    /// An error unless it is Ethernet and leads to others.
+    pub fn require_ethernet(&self) -> Result<(), InterfaceError> {
+        let name = self.name.clone();
+        match self.kind {
+            InterfaceKind::Ethernet => Ok(()),
+            InterfaceKind::Loopback => Err(InterfaceError::Loopback { name }),
+            InterfaceKind::Other(hardware) => Err(InterfaceError::NotEthernet { name, hardware }),
+        }
+    }
+
+    /// Whether frames can pass now.
+    pub fn state_now(&self) -> io::Result<InterfaceState> {
+        sys::interface_state(self.index)
+    }
+
+    /// Waits until frames can pass; `timeout` zero: looks once.
+    pub fn wait_up(&self, timeout: Duration) -> Result<(), InterfaceError> {
+        let begun = Instant::now();
+        loop {
+            let state = self.state_now().map_err(|source| InterfaceError::Io {
+                name: self.name.clone(),
+                source,
+            })?;
+            let waited = begun.elapsed();
+            let name = self.name.clone();
+            match state {
+                InterfaceState::Up => return Ok(()),
+                InterfaceState::Gone => {
+                    let there = names();
+                    return Err(InterfaceError::NotFound { name, there });
+                }
+                InterfaceState::Down if waited >= timeout => {
+                    return Err(InterfaceError::Down { name });
+                }
+                InterfaceState::NoCarrier if waited >= timeout => {
+                    return Err(InterfaceError::NoCarrier { name, waited });
+                }
+                InterfaceState::Down | InterfaceState::NoCarrier => {
+                    std::thread::sleep(LOOK.min(timeout - waited));
+                }
+            }
+        }
+    }
+}
+
+/// All interfaces of the calling thread's network namespace.
+pub fn list() -> io::Result<Vec<Interface>> {
+    let mut found = Vec::new();
+    for name in sys::interface_names()? {
+        match sys::interface(&name) {
+            Ok(interface) => found.push(interface),
+            // Removed while we looked.
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// For error messages: "lo, eth0".
+fn names() -> String {
+    let names = sys::interface_names().unwrap_or_default();
+    match names.len() {
+        0 => "none".to_owned(),
+        count if count > NAMED_MAX => {
+            format!(
+                "{} and {} more",
+                names[..NAMED_MAX].join(", "),
+                count - NAMED_MAX
+            )
+        }
+        _ => names.join(", "),
+    }
+}
+
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
+}
+
+/// Follows the state of one interface for a living link.
+#[derive(Debug)]
+pub struct Watch {
+    index: u32,
+    state: InterfaceState,
+}
+
+impl Watch {
+    /// Begins with the state in which `interface` was seen.
+    #[must_use]
+    pub fn new(interface: &Interface) -> Self {
+        Self {
+            index: interface.index,
+            state: interface.state,
+        }
+    }
+
+    /// As last seen.
+    #[must_use]
+    pub fn state(&self) -> InterfaceState {
+        self.state
+    }
+
+    /// Looks (two quick system calls). `Some`: the state is now another. What cannot be read is taken for unchanged.
+    pub fn look(&mut self) -> Option<InterfaceState> {
+        let state = sys::interface_state(self.index).unwrap_or(self.state);
+        let changed = state != self.state;
+        self.state = state;
+        changed.then_some(state)
+    }
+}

@@ -1,0 +1,67 @@
+//! Ethernet addresses.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An Ethernet address: `02:00:00:00:00:01`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// All stations of the segment.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+    /// No address: what the loopback interface has.
+    pub const ZERO: Self = Self([0; 6]);
+
+    /// A group of stations; the broadcast address is one.
+    #[must_use]
+    pub fn is_multicast(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// May one station have it?
+    #[must_use]
+    pub fn is_station(self) -> bool {
+        !self.is_multicast() && self != Self::ZERO
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Not an Ethernet address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not an Ethernet address; write six hexadecimal bytes like 02:00:00:00:00:01")]
+pub struct ParseMacError;
+
+impl FromStr for MacAddr {
+    type Err = ParseMacError;
+
+    /// Six bytes of one or two hexadecimal digits (as ethers(5) has them), between colons.
+    fn from_str(text: &str) -> Result<Self, ParseMacError> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().ok_or(ParseMacError)?;
+            let hexadecimal = part.bytes().all(|digit| digit.is_ascii_hexdigit());
+            if !hexadecimal || !(1..=2).contains(&part.len()) {
+                return Err(ParseMacError);
+            }
+            *byte = u8::from_str_radix(part, 16).map_err(|_| ParseMacError)?;
+        }
+        match parts.next() {
+            None => Ok(Self(bytes)),
+            Some(_) => Err(ParseMacError),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What all links over Ethernet share: addresses, the frame's header, interfaces, claims, and who may.
+//!
+//! Used by `packet` and `xdp`, and by whoever resolves host names. `sys` is the only `unsafe`.
+//!
+//! One process has an interface, in each network namespace (`claim`): the MAC address is the address of the link, and two
+//! processes behind one address could not be told apart. Several processes of a host take macvlan interfaces.
+//!
+//! A frame shorter than 60 bytes is padded by the device; the link hands over what arrived, padding included. A frame without
+//! payload, and an announcement, are no frames for the program.
+
+mod claim;
+mod ethers;
+mod frame;
+mod interface;
+mod mac;
+mod rights;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+pub use claim::{Claim, ClaimError, claim};
+pub use ethers::{ETHERS_PATH, Ethers, EthersError};
+pub use frame::{ETHERTYPE, HEADER_BYTES, Ignored, accept, announcement, write_header};
+pub use interface::{Interface, InterfaceError, InterfaceKind, InterfaceState, Watch, list};
+pub use mac::{MacAddr, ParseMacError};
+pub use rights::{Capability, has_capability, setcap_command};

@@ -1,0 +1,140 @@
+//! The only door of `ether` to the kernel: questions about interfaces, and who is at the other end of a UNIX socket.
+#![allow(unsafe_code)] // ioctl, if_nameindex, getsockopt: nothing safe offers them.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::interface::is_gone;
+use super::{Interface, InterfaceKind, InterfaceState, MacAddr};
+
+/// A socket to ask through; any family does.
+fn asking() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// Asks one question about the interface `name`.
+fn ask(fd: BorrowedFd<'_>, name: &str, question: libc::Ioctl) -> io::Result<libc::ifreq> {
+    // SAFETY: all-zero bytes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    let bytes = name.as_bytes();
+    // The last byte stays 0.
+    if bytes.is_empty() || bytes.len() >= request.ifr_name.len() || bytes.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(bytes) {
+        *place = *byte as libc::c_char;
+    }
+    // SAFETY: the callers' questions (SIOCGIF…) read the name and write one variant of the `ifreq` that lives here.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), question, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(request)
+}
+
+fn state_of(fd: BorrowedFd<'_>, name: &str) -> io::Result<InterfaceState> {
+    let answer = ask(fd, name, libc::SIOCGIFFLAGS)?;
+    // SAFETY: SIOCGIFFLAGS filled in this variant; plain integers.
+    let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
+    Ok(if flags & libc::IFF_UP == 0 {
+        InterfaceState::Down
+    } else if flags & libc::IFF_RUNNING == 0 {
+        InterfaceState::NoCarrier
+    } else {
+        InterfaceState::Up
+    })
+}
+
+/// All there is to know of the interface `name`.
+pub(super) fn interface(name: &str) -> io::Result<Interface> {
+    let socket = asking()?;
+    let fd = socket.as_fd();
+    let hardware = ask(fd, name, libc::SIOCGIFHWADDR)?;
+    // SAFETY: SIOCGIFHWADDR filled in this variant; plain bytes.
+    let hardware = unsafe { hardware.ifr_ifru.ifru_hwaddr };
+    let kind = match hardware.sa_family {
+        libc::ARPHRD_ETHER => InterfaceKind::Ethernet,
+        libc::ARPHRD_LOOPBACK => InterfaceKind::Loopback,
+        other => InterfaceKind::Other(other),
+    };
+    let mac = match (kind, hardware.sa_data) {
+        (InterfaceKind::Ethernet, [a, b, c, d, e, f, ..]) => {
+            MacAddr([a, b, c, d, e, f].map(|byte| byte as u8))
+        }
+        _ => MacAddr::ZERO,
+    };
+    let mtu = ask(fd, name, libc::SIOCGIFMTU)?;
+    // SAFETY: SIOCGIFMTU filled in this variant; plain integers.
+    let mtu = unsafe { mtu.ifr_ifru.ifru_mtu };
+    Ok(Interface {
+        name: name.to_owned(),
+        index: rustix::net::netdevice::name_to_index(fd, name)?,
+        mac,
+        mtu_bytes: usize::try_from(mtu).unwrap_or(0),
+        kind,
+        state: state_of(fd, name)?,
+    })
+}
+
+/// The state of the interface with that index, whatever its name is now.
+pub(super) fn interface_state(index: u32) -> io::Result<InterfaceState> {
+    let socket = asking()?;
+    let state = rustix::net::netdevice::index_to_name(&socket, index)
+        .map_err(io::Error::from)
+        .and_then(|name| state_of(socket.as_fd(), &name));
+    match state {
+        Err(error) if is_gone(&error) => Ok(InterfaceState::Gone),
+        other => other,
+    }
+}
+
+/// The names of all interfaces, in the kernel's order.
+pub(super) fn interface_names() -> io::Result<Vec<String>> {
+    // SAFETY: no precondition; the list is freed below.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut names = Vec::new();
+    let mut at = list;
+    // SAFETY: the list ends with an entry whose index is 0 and whose name is null; `at` never passes it, and the names of
+    // earlier entries are C strings that live as long as the list.
+    unsafe {
+        while (*at).if_index != 0 && !(*at).if_name.is_null() {
+            names.push(CStr::from_ptr((*at).if_name).to_string_lossy().into_owned());
+            at = at.add(1);
+        }
+        libc::if_freenameindex(list);
+    }
+    Ok(names)
+}
+
+/// The process that listens at the other end; `None`: not visible from here.
+pub(super) fn peer_pid(socket: &OwnedFd) -> Option<u32> {
+    let mut cred = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes into `cred`, which is that large and plain integers.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &mut bytes,
+        )
+    };
+    // The kernel says 0 for a process of another process namespace.
+    (got == 0 && cred.pid > 0).then_some(cred.pid as u32)
+}

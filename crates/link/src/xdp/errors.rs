@@ -1,0 +1,174 @@
+//! Why an AF_XDP link may not open, each reason with what to do about it.
+
+use std::io;
+
+use rustix::thread::CapabilitySet;
+
+use super::open::{FRAME_BYTES_MIN, MTU_ONE_BUFFER_BYTES};
+use crate::ether::{self, Capability, ClaimError, InterfaceError};
+
+/// Why the link could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum XdpOpenError {
+    /// The interface is not there, not up, or no Ethernet.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// Another process of ours has the interface.
+    #[error(transparent)]
+    Claimed(#[from] ClaimError),
+    /// The process may not do this.
+    #[error("{step} on {interface} needs {missing}; grant it: `{mend}`")]
+    Rights {
+        /// The interface.
+        interface: String,
+        /// What was tried.
+        step: &'static str,
+        /// The capabilities that are missing.
+        missing: String,
+        /// The command that grants it.
+        mend: String,
+    },
+    /// The limit on locked memory is too low for the smallest rings.
+    #[error(
+        "the shared memory of {bytes} bytes exceeds the limit on locked memory; grant CAP_IPC_LOCK: `{mend}`, \
+         or raise the limit (`ulimit -l`), or ask for smaller rings"
+    )]
+    LockedMemory {
+        /// Asked for.
+        bytes: usize,
+        /// The command that grants it.
+        mend: String,
+    },
+    /// Somebody else's XDP program is on the interface.
+    #[error(
+        "{interface} already has an XDP program: {program}; it is not replaced. `ip link show {interface}` shows it, \
+         `ip link set {interface} xdp off` removes it unless its owner holds it"
+    )]
+    Occupied {
+        /// The interface.
+        interface: String,
+        /// Name, number and mode of the program, as far as known.
+        program: String,
+    },
+    /// Another AF_XDP socket has the queue.
+    #[error("queue {queue} of {interface} is held by another AF_XDP socket; end its process")]
+    QueueBusy {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// Frames may arrive at queues that the link does not see.
+    #[error(
+        "{interface} has {queues} receive queues and the link serves one; `ethtool -L {interface} {channels} 1` makes it one"
+    )]
+    ManyQueues {
+        /// The interface.
+        interface: String,
+        /// Queues in use.
+        queues: u32,
+        /// The parameter of `ethtool -L` for this driver.
+        channels: &'static str,
+    },
+    /// No such queue.
+    #[error(
+        "{interface} has no receive queue {queue}; they count from 0 (`ethtool -l {interface}`)"
+    )]
+    NoQueue {
+        /// The interface.
+        interface: String,
+        /// Asked for.
+        queue: u32,
+    },
+    /// A frame size that the interface does not have.
+    #[error(
+        "frames of {frame_bytes} bytes do not fit {interface}; take {FRAME_BYTES_MIN} to {limit}"
+    )]
+    FrameBytes {
+        /// The interface.
+        interface: String,
+        /// Asked for.
+        frame_bytes: usize,
+        /// What fits.
+        limit: usize,
+    },
+    /// A ring size out of range.
+    #[error("{ring_frames} frames of {frame_bytes} bytes are no useful ring; take 1 to {limit}")]
+    RingFrames {
+        /// Asked for.
+        ring_frames: u32,
+        /// The frames' size.
+        frame_bytes: usize,
+        /// The most.
+        limit: u32,
+    },
+    /// The driver does not do what was asked for.
+    #[error("{interface} ({driver}) has no {what}: {source}; leave the choice to `auto`")]
+    Unsupported {
+        /// The interface.
+        interface: String,
+        /// Its driver.
+        driver: String,
+        /// Native mode or zero-copy.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// An MTU beyond what kernels before 6.6 pass.
+    #[error(
+        "{interface} has an MTU of {mtu} bytes, which AF_XDP passes from Linux 6.6 on; \
+         `ip link set {interface} mtu {MTU_ONE_BUFFER_BYTES}` or less"
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: usize,
+    },
+    /// The kernel's verifier refused the program.
+    #[error("the kernel refused the XDP program: {source}; its verifier says: {verifier}")]
+    Program {
+        /// The kernel's answer.
+        source: io::Error,
+        /// The last line of the log that says something.
+        verifier: String,
+    },
+    /// The kernel was built without AF_XDP.
+    #[error("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS); use the packet link")]
+    NoAfXdp,
+    /// The kernel refused.
+    #[error("{what} on {interface}: {source}")]
+    Io {
+        /// Which step.
+        what: &'static str,
+        /// The interface.
+        interface: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// The command that grants all that the link wants.
+pub(super) fn mend_rights() -> String {
+    ether::setcap_command(&[
+        Capability::NetRaw,
+        Capability::NetAdmin,
+        Capability::Bpf,
+        Capability::IpcLock,
+    ])
+}
+
+/// Capabilities that the link cannot do without and that this thread does not have.
+pub(super) fn missing_rights() -> Vec<&'static str> {
+    let wanted = [Capability::NetRaw, Capability::NetAdmin, Capability::Bpf];
+    // The older and greater right stands for both that bpf(2) wants.
+    let administers = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
+    wanted
+        .into_iter()
+        .filter(|capability| !ether::has_capability(*capability))
+        .filter(|capability| *capability != Capability::Bpf || !administers)
+        .map(Capability::name)
+        .collect()
+}

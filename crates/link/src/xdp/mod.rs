@@ -1,0 +1,319 @@
+//! `xdp`: one Ethernet segment by AF_XDP: frames pass between the driver and memory of ours, without the kernel's network stack.
+//!
+//! An XDP program on the interface takes the frames of our EtherType that are meant for us and leaves all others to the kernel
+//! (`program`). `umem` is the shared memory and its allocator, `ring` the index logic of the four rings, `rx` and `tx` the two
+//! ways through them, `open` the set-up and `errors` why it fails, `device` what a driver can do, `sys` the door to the kernel.
+//!
+//! The program is held by a descriptor: it is detached when the link is dropped, and as well when the process is killed.
+//!
+//! ```no_run
+//! use tsumuji_link::{Link, LinkAddr, xdp::{Xdp, XdpConfig}};
+//! let mut link = Xdp::open("eth1", XdpConfig::default()).unwrap();
+//! link.send_with(LinkAddr::Broadcast, |slot| { slot[..5].copy_from_slice(b"hello"); 5 }).unwrap();
+//! link.flush().unwrap();
+//! ```
+//!
+//! **Queues.** One socket serves one receive queue. An interface with several is refused, because its frames may arrive at any
+//! of them; `XdpConfig::one_of_many` takes only what arrives at `queue`, for cards that are told to steer our EtherType there.
+//! One process has an interface (see `ether`): a second is refused.
+//!
+//! Left out on purpose: several queues by one link; checksum and time-stamp offload (our frames have neither); sharing a UMEM.
+
+mod device;
+mod errors;
+mod open;
+mod probe;
+mod program;
+mod ring;
+mod rx;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod tx;
+mod umem;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::RecvFlags;
+
+pub use errors::XdpOpenError;
+pub use probe::probe;
+
+use crate::ether::{Claim, MacAddr};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use rx::Rx;
+use tx::Tx;
+use umem::Umem;
+
+/// The link's name.
+const NAME: &str = "xdp";
+/// An Ethernet header.
+const HEADER_BYTES: usize = crate::ether::HEADER_BYTES;
+/// Payload of the largest frame sent: beyond jumbo frames (9000) nothing is common, and a slot spends a page for each 4 KiB.
+const FRAME_BYTES_MAX: usize = 9216;
+/// Frames of several chunks are joined up to this: anything a peer with a larger MTU might send.
+const JOIN_BYTES_MAX: usize = 16 << 10;
+/// While the kernel holds frames back, `wait` sleeps no longer than this before it offers them again.
+const RETRY: Duration = Duration::from_millis(1);
+/// The same while the interface is down.
+const RETRY_DOWN: Duration = Duration::from_millis(100);
+
+/// `wait` sleeps no longer than this before it looks whether the interface is still there.
+const CHECK_INTERFACE: Duration = Duration::from_secs(1);
+
+/// Where the XDP program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum XdpMode {
+    /// In the driver where it can and it pays, else generic.
+    #[default]
+    Auto,
+    /// In the driver.
+    Native,
+    /// Behind the driver, with any device.
+    Generic,
+}
+
+/// Whether the device reads and writes the shared memory itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ZeroCopy {
+    /// Where driver and mode have it.
+    #[default]
+    Auto,
+    /// Or fail.
+    Yes,
+    /// The kernel copies.
+    No,
+}
+
+/// How to open the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XdpConfig {
+    /// The receive queue to take frames from, and to send by.
+    pub queue: u32,
+    /// Take only what arrives at `queue`, though the interface has several; the user steers our EtherType there.
+    pub one_of_many: bool,
+    /// Where the program runs.
+    pub mode: XdpMode,
+    /// Who copies.
+    pub zero_copy: ZeroCopy,
+    /// Largest frame; `None`: the interface's MTU. All nodes of a cluster should agree on it.
+    pub frame_bytes: Option<usize>,
+    /// Frames of that size that the receive side holds, rounded up so that the ring is a power of two. `None`: plenty, or as many
+    /// as the limit on locked memory allows.
+    pub ring_frames: Option<u32>,
+    /// Let the driver say when it wants a system call (`XDP_USE_NEED_WAKEUP`).
+    pub need_wakeup: bool,
+    /// How long to wait until the interface is up and has carrier.
+    pub up_timeout: Duration,
+    /// Let our system calls poll the device for this long (SO_PREFER_BUSY_POLL); zero: they do not. It pays on cards, not on veth.
+    pub busy_poll: Duration,
+}
+
+impl Default for XdpConfig {
+    fn default() -> Self {
+        Self {
+            queue: 0,
+            one_of_many: false,
+            mode: XdpMode::Auto,
+            zero_copy: ZeroCopy::Auto,
+            frame_bytes: None,
+            ring_frames: None,
+            need_wakeup: true,
+            // A switch port takes some seconds to come up; spanning tree may take longer.
+            up_timeout: Duration::from_secs(5),
+            busy_poll: Duration::ZERO,
+        }
+    }
+}
+
+/// One AF_XDP socket on one queue of one interface.
+// Fields are dropped in this order: first the program is detached, then the socket closed, then the memory unmapped.
+#[derive(Debug)]
+pub struct Xdp {
+    /// Holds the program on the interface.
+    _attachment: OwnedFd,
+    #[cfg(test)]
+    program: OwnedFd,
+    _map: OwnedFd,
+    rx: Rx,
+    tx: Tx,
+    socket: OwnedFd,
+    umem: Umem,
+    mac: MacAddr,
+    frame_bytes: usize,
+    receive_frames: usize,
+    native: bool,
+    zero_copy: bool,
+    /// System calls drive the device, so an empty ring asks for one.
+    busy_poll: bool,
+    /// The interface is gone; the kernel says so only once.
+    removed: bool,
+    counters: LinkCounters,
+    /// Keeps other processes of ours off the interface.
+    _claim: Claim,
+}
+
+impl Xdp {
+    /// Opens the link on an interface that is up.
+    pub fn open(interface: &str, config: XdpConfig) -> Result<Self, XdpOpenError> {
+        open::open(interface, config)
+    }
+
+    /// Whether the program runs in the driver.
+    pub fn is_native(&self) -> bool {
+        self.native
+    }
+
+    /// Whether the device itself reads and writes our memory.
+    pub fn is_zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// Frames that the kernel dropped for want of a chunk or of room in the receive ring.
+    fn kernel_drops(&self) -> u64 {
+        let Ok(counts) = rustix::net::sockopt::xdp_statistics(&self.socket) else {
+            return 0;
+        };
+        // An empty fill ring is counted beside `rx_dropped`, for the same frame.
+        counts.rx_dropped + counts.rx_ring_full.unwrap_or(0) + counts.tx_invalid_descs
+    }
+
+    fn announce(&mut self) -> Result<(), LinkError> {
+        let fd = self.socket.as_fd();
+        self.tx.announce(fd, &mut self.umem, &mut self.counters)
+    }
+
+    /// Whether the socket still has its interface.
+    fn check_interface(&mut self) -> Result<(), LinkError> {
+        self.removed |= !matches!(rustix::net::sockopt::socket_error(&self.socket), Ok(Ok(())));
+        if self.removed {
+            return Err(removed());
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel look at the device, if it waits for us to ask.
+    #[inline]
+    fn drive_receive(&self) {
+        // Copy mode never waits for us to ask, and its flag lies in a cache line that the other core writes.
+        if self.busy_poll || self.zero_copy && self.rx.fill.needs_wakeup() {
+            let _ = rustix::net::recv(&self.socket, &mut [0u8; 0][..], RecvFlags::DONTWAIT);
+        }
+    }
+}
+
+/// The socket has lost its interface.
+fn removed() -> LinkError {
+    LinkError::Io {
+        what: "the interface of the AF_XDP link was removed",
+        source: std::io::Error::from_raw_os_error(libc::ENODEV),
+    }
+}
+
+impl Link for Xdp {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: NAME,
+            frame_bytes: self.frame_bytes,
+            receive_frames: self.receive_frames,
+            burst_frames: tx::BURST_FRAMES as usize,
+            broadcast: true,
+            lossless: false,
+        }
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        LinkAddr::Ether(self.mac)
+    }
+
+    #[inline]
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        let frames = self.rx.receive(
+            &mut self.umem,
+            &mut self.counters,
+            self.mac,
+            max,
+            &mut on_frame,
+        );
+        self.drive_receive();
+        Ok(frames)
+    }
+
+    #[inline]
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        let mac = match to {
+            LinkAddr::Ether(mac) => mac,
+            LinkAddr::Broadcast => MacAddr::BROADCAST,
+            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
+        };
+        let fd = self.socket.as_fd();
+        let gathered = self
+            .tx
+            .gather(fd, &mut self.umem, &mut self.counters, mac, fill)?;
+        if !gathered {
+            self.counters.refused += 1;
+        }
+        Ok(gathered)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        let fd = self.socket.as_fd();
+        self.tx.push_out(fd, &mut self.umem, &mut self.counters)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.flush()?;
+        if self.rx.has_frames() {
+            return Ok(());
+        }
+        let timeout = match (self.tx.is_down(), self.tx.has_frames()) {
+            (_, false) => timeout.min(CHECK_INTERFACE),
+            (true, true) => timeout.min(RETRY_DOWN),
+            (false, true) => timeout.min(RETRY),
+        };
+        let timeout = rustix::time::Timespec {
+            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // `poll` also makes the driver look at the rings, where it waits for that.
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            // `poll` says nothing of a removed interface, not even that it is an error.
+            Ok(0) => self.check_interface(),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(source) => Err(LinkError::Io {
+                what: "poll of the AF_XDP socket",
+                source: source.into(),
+            }),
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.flush()?;
+        self.check_interface()?;
+        self.drive_receive();
+        // Descriptors in the receive ring make the socket readable by themselves; half a frame is waited for.
+        Ok(!self.rx.has_frames())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.counters;
+        counters.dropped_frames += self.kernel_drops() + self.umem.astray();
+        counters
+    }
+}

@@ -1,0 +1,474 @@
+//! The set-up of an AF_XDP link: choose, register, load, attach, bind.
+//!
+//! The order matters: rings are filled before `bind`, the program is attached before `bind` (some drivers want it for zero-copy),
+//! and the socket enters the program's map last, so that frames go to the kernel until all is ready. Whatever fails, the
+//! descriptors made so far close and nothing stays attached.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpUmemReg,
+    XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::device::{self, Device};
+use super::errors::{XdpOpenError, mend_rights, missing_rights};
+use super::rx::Rx;
+use super::tx::Tx;
+use super::umem::{HEADROOM_BYTES, Layout, Umem};
+use super::{FRAME_BYTES_MAX, HEADER_BYTES, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
+use crate::ether::{self, ETHERTYPE, Interface};
+use crate::{LinkCounters, LinkError};
+
+/// Frames smaller than this are of no use to a cluster.
+pub(super) const FRAME_BYTES_MIN: usize = 512;
+/// A chunk for frames up to 1500 bytes, and for longer ones: the kernel allows no more than a page.
+const CHUNK_BYTES_SMALL: usize = 2048;
+const CHUNK_BYTES_LARGE: usize = 4096;
+/// Above this MTU drivers take a program only if it knows frames of several buffers (a page less headroom and bookkeeping).
+pub(super) const MTU_ONE_BUFFER_BYTES: usize = 3498;
+/// A VLAN tag or two may stand before what we see.
+const TAGS_BYTES: usize = 8;
+/// Receive chunks by default: 4 MiB of small ones or 8 MiB of large ones, some milliseconds of a 10 Gbit/s link.
+const RECEIVE_CHUNKS_DEFAULT: u32 = 2048;
+/// What locked memory must at least have room for.
+const RECEIVE_CHUNKS_MIN: u32 = 64;
+/// A larger ring is a typing error: it would be a quarter of a gigabyte.
+const RECEIVE_CHUNKS_MAX: u32 = 1 << 16;
+/// The fill ring is larger than it need be, so that we seldom look at the counter that the kernel writes on another core.
+const FILL_RING_FACTOR: u32 = 2;
+/// Transmit slots: several bursts, so that some are free while others are on their way.
+const SLOTS_SMALL: u32 = 256;
+const SLOTS_LARGE: u32 = 128;
+/// Queues that a map is made for; cards have at most some hundreds.
+const QUEUES_MAX: u32 = 4096;
+/// Queue and interface stay taken for a moment after a process of ours ended: so often and so long it is tried again.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+/// What our program is called, by which a corpse is told from somebody else's program.
+const PROGRAM_NAME: &str = "tsumuji";
+/// Frames that the device handles in one busy poll.
+const BUSY_POLL_FRAMES: i32 = 64;
+
+/// What all steps need to know.
+struct Plan<'a> {
+    interface: &'a Interface,
+    config: XdpConfig,
+    frame_bytes: usize,
+    /// Frames may take several buffers.
+    several_buffers: bool,
+    chunk_bytes: usize,
+    device: Device,
+}
+
+pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
+    let interface = Interface::open(name)?;
+    interface.require_ethernet()?;
+    let claim = ether::claim(&interface)?;
+    interface.wait_up(config.up_timeout)?;
+    let plan = Plan::new(&interface, config)?;
+    let socket = plan.socket()?;
+    let (mut umem, chunks_per_frame) = plan.register_umem(&socket)?;
+    let (rx, ring, completion) = plan.map_rings(&socket, &mut umem)?;
+    let map = sys::create_xskmap(config.queue + 1)
+        .map_err(|source| plan.failed("making the map of sockets", source))?;
+    let (_program, attachment, native) = plan.attach(map.as_fd())?;
+    let zero_copy = plan.bind(&socket, native)?;
+    sys::map_socket(map.as_fd(), config.queue, socket.as_fd())
+        .map_err(|source| plan.failed("entering the socket into the map", source))?;
+    plan.enable_busy_poll(socket.as_fd())?;
+    let tx = Tx::new(
+        ring,
+        completion,
+        interface.mac,
+        plan.frame_bytes,
+        config.need_wakeup && zero_copy,
+        zero_copy,
+    );
+    let receive_chunks = umem.layout().receive_chunks as usize;
+    let mut link = Xdp {
+        _attachment: attachment,
+        #[cfg(test)]
+        program: _program,
+        _map: map,
+        rx,
+        tx,
+        socket,
+        umem,
+        mac: interface.mac,
+        frame_bytes: plan.frame_bytes,
+        receive_frames: receive_chunks / chunks_per_frame,
+        native,
+        zero_copy,
+        busy_poll: !config.busy_poll.is_zero(),
+        removed: false,
+        counters: LinkCounters::default(),
+        _claim: claim,
+    };
+    // Some drivers restart the device for a program.
+    interface.wait_up(config.up_timeout)?;
+    link.announce().map_err(|error| match error {
+        LinkError::Io { what, source } => plan.failed(what, source),
+        _ => plan.failed("announcing ourselves", io::ErrorKind::Other.into()),
+    })?;
+    tracing::debug!(
+        interface = name,
+        native,
+        zero_copy,
+        receive_chunks,
+        "AF_XDP link open"
+    );
+    Ok(link)
+}
+
+impl<'a> Plan<'a> {
+    /// Checks what was asked for against what there is.
+    fn new(interface: &'a Interface, config: XdpConfig) -> Result<Self, XdpOpenError> {
+        let name = || interface.name.clone();
+        let mtu = interface.mtu_bytes;
+        let limit = mtu.min(FRAME_BYTES_MAX);
+        let frame_bytes = config.frame_bytes.unwrap_or(limit);
+        if !(FRAME_BYTES_MIN..=limit).contains(&frame_bytes) {
+            return Err(XdpOpenError::FrameBytes {
+                interface: name(),
+                frame_bytes,
+                limit,
+            });
+        }
+        let device = Device::ask(&interface.name, interface.index);
+        if let Some(queues) = device.receive_queues {
+            if config.queue >= queues {
+                return Err(XdpOpenError::NoQueue {
+                    interface: name(),
+                    queue: config.queue,
+                });
+            }
+            if queues > 1 && !config.one_of_many {
+                return Err(XdpOpenError::ManyQueues {
+                    interface: name(),
+                    queues,
+                    channels: device.channels(),
+                });
+            }
+        }
+        if config.queue >= QUEUES_MAX {
+            return Err(XdpOpenError::NoQueue {
+                interface: name(),
+                queue: config.queue,
+            });
+        }
+        let several_buffers = mtu > MTU_ONE_BUFFER_BYTES;
+        let small = mtu + HEADER_BYTES + TAGS_BYTES + HEADROOM_BYTES <= CHUNK_BYTES_SMALL;
+        Ok(Self {
+            interface,
+            config,
+            frame_bytes,
+            several_buffers,
+            chunk_bytes: if small {
+                CHUNK_BYTES_SMALL
+            } else {
+                CHUNK_BYTES_LARGE
+            },
+            device,
+        })
+    }
+
+    fn name(&self) -> String {
+        self.interface.name.clone()
+    }
+
+    /// An error of the kernel's, or the capability that it stands for.
+    fn failed(&self, step: &'static str, source: io::Error) -> XdpOpenError {
+        if !matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+            return XdpOpenError::Io {
+                what: step,
+                interface: self.name(),
+                source,
+            };
+        }
+        let mut missing = missing_rights();
+        if missing.is_empty() {
+            missing.push("its capabilities outside of any user namespace");
+        }
+        XdpOpenError::Rights {
+            interface: self.name(),
+            step,
+            missing: missing.join(" and "),
+            mend: mend_rights(),
+        }
+    }
+
+    fn socket(&self) -> Result<OwnedFd, XdpOpenError> {
+        let flags = SocketFlags::CLOEXEC;
+        rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(
+            |errno| match errno {
+                Errno::AFNOSUPPORT => XdpOpenError::NoAfXdp,
+                _ => self.failed("opening an AF_XDP socket", errno.into()),
+            },
+        )
+    }
+
+    /// Makes and registers the shared memory; returns the receive chunks that the largest frame takes, too.
+    fn register_umem(&self, socket: &OwnedFd) -> Result<(Umem, usize), XdpOpenError> {
+        let bytes_on_wire = self.frame_bytes + HEADER_BYTES;
+        let chunks_per_frame = bytes_on_wire.div_ceil(self.chunk_bytes - HEADROOM_BYTES);
+        let mut receive_chunks = match self.config.ring_frames {
+            None => RECEIVE_CHUNKS_DEFAULT,
+            Some(ring_frames) => {
+                let limit = RECEIVE_CHUNKS_MAX / chunks_per_frame as u32;
+                if !(1..=limit).contains(&ring_frames) {
+                    return Err(XdpOpenError::RingFrames {
+                        ring_frames,
+                        frame_bytes: self.frame_bytes,
+                        limit,
+                    });
+                }
+                (ring_frames * chunks_per_frame as u32).next_power_of_two()
+            }
+        };
+        let large = self.chunk_bytes == CHUNK_BYTES_LARGE;
+        loop {
+            let layout = Layout {
+                chunk_bytes: self.chunk_bytes,
+                receive_chunks,
+                slots: if large { SLOTS_LARGE } else { SLOTS_SMALL },
+                chunks_per_slot: bytes_on_wire.div_ceil(self.chunk_bytes) as u32,
+            };
+            let umem = Umem::new(layout)
+                .map_err(|source| self.failed("mapping the shared memory", source))?;
+            let registration = XdpUmemReg {
+                addr: umem.addr(),
+                len: umem.bytes() as u64,
+                chunk_size: self.chunk_bytes as u32,
+                headroom: 0,
+                flags: XdpUmemRegFlags::empty(),
+                tx_metadata_len: 0,
+            };
+            match sockopt::set_xdp_umem_reg(socket, registration) {
+                Ok(()) => return Ok((umem, chunks_per_frame)),
+                Err(Errno::NOBUFS) => {
+                    let fixed = self.config.ring_frames.is_some();
+                    if fixed || receive_chunks / 2 < RECEIVE_CHUNKS_MIN {
+                        return Err(XdpOpenError::LockedMemory {
+                            bytes: umem.bytes(),
+                            mend: mend_rights(),
+                        });
+                    }
+                    receive_chunks /= 2;
+                }
+                Err(errno) => {
+                    return Err(self.failed("registering the shared memory", errno.into()));
+                }
+            }
+        }
+    }
+
+    /// Sizes and maps the four rings, and gives the kernel all receive chunks.
+    fn map_rings(
+        &self,
+        socket: &OwnedFd,
+        umem: &mut Umem,
+    ) -> Result<
+        (
+            Rx,
+            super::ring::Producer<super::ring::Desc>,
+            super::ring::Consumer<u64>,
+        ),
+        XdpOpenError,
+    > {
+        let failed = |source: io::Error| self.failed("setting up the rings", source);
+        let layout = umem.layout();
+        let receive = layout.receive_chunks;
+        let transmit = (layout.slots * layout.chunks_per_slot).next_power_of_two();
+        let fill = receive * FILL_RING_FACTOR;
+        sockopt::set_xdp_umem_fill_ring_size(socket, fill)
+            .and_then(|()| sockopt::set_xdp_rx_ring_size(socket, receive))
+            .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(socket, transmit))
+            .and_then(|()| sockopt::set_xdp_tx_ring_size(socket, transmit))
+            .map_err(|errno| failed(errno.into()))?;
+        let offsets = sockopt::xdp_mmap_offsets(socket).map_err(|errno| failed(errno.into()))?;
+        let fd = socket.as_fd();
+        let fill = sys::map_producer(fd, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, fill);
+        let ring = sys::map_consumer(fd, XDP_PGOFF_RX_RING, &offsets.rx, receive);
+        let transmit_ring = sys::map_producer(fd, XDP_PGOFF_TX_RING, &offsets.tx, transmit);
+        let completion =
+            sys::map_consumer(fd, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, transmit);
+        let rx = Rx::new(fill.map_err(failed)?, ring.map_err(failed)?, umem);
+        Ok((
+            rx,
+            transmit_ring.map_err(failed)?,
+            completion.map_err(failed)?,
+        ))
+    }
+
+    /// Loads the program and attaches it. Returns program, attachment, and whether it runs in the driver.
+    fn attach(&self, map: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd, bool), XdpOpenError> {
+        let mac = self.interface.mac.0;
+        let code = program::assemble(mac, ETHERTYPE, map.as_raw_fd());
+        let program =
+            sys::load_program(PROGRAM_NAME, &code, self.several_buffers).map_err(|refused| {
+                match refused.source.raw_os_error() {
+                    Some(libc::EPERM) => self.failed("loading the XDP program", refused.source),
+                    _ => XdpOpenError::Program {
+                        verifier: program::last_useful_line(&refused.log).to_owned(),
+                        source: refused.source,
+                    },
+                }
+            })?;
+        let try_native = match self.config.mode {
+            XdpMode::Native => true,
+            XdpMode::Generic => false,
+            XdpMode::Auto => self.device.prefers_native(self.several_buffers),
+        };
+        if try_native {
+            match self.attach_as(&program, sys::ATTACH_NATIVE) {
+                Ok(attachment) => return Ok((program, attachment, true)),
+                Err(source) if self.config.mode == XdpMode::Native || is_final(&source) => {
+                    return Err(self.attach_error(source));
+                }
+                Err(source) => {
+                    tracing::debug!("{} has no native XDP: {source}", self.interface.name);
+                }
+            }
+        }
+        match self.attach_as(&program, sys::ATTACH_GENERIC) {
+            Ok(attachment) => Ok((program, attachment, false)),
+            Err(source) => Err(self.attach_error(source)),
+        }
+    }
+
+    fn attach_as(&self, program: &OwnedFd, mode: u32) -> io::Result<OwnedFd> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match sys::attach(program.as_fd(), self.interface.index, mode) {
+                Err(error) if tries < TRIES && is_taken(&error) && self.has_leftover() => {
+                    std::thread::sleep(PAUSE);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Whether the program there is one of ours: the claim is ours, so its process is ending.
+    fn has_leftover(&self) -> bool {
+        match device::attached(self.interface.index) {
+            Ok(Some(attached)) => attached.name.as_deref() == Some(PROGRAM_NAME),
+            // Gone meanwhile.
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+
+    fn attach_error(&self, source: io::Error) -> XdpOpenError {
+        match source.raw_os_error() {
+            _ if is_taken(&source) => XdpOpenError::Occupied {
+                interface: self.name(),
+                program: match device::attached(self.interface.index) {
+                    Ok(Some(program)) => program.to_string(),
+                    _ => "of unknown name".to_owned(),
+                },
+            },
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE | libc::ENOTSUP)
+                if self.config.mode == XdpMode::Native =>
+            {
+                XdpOpenError::Unsupported {
+                    interface: self.name(),
+                    driver: self.device.driver.clone(),
+                    what: "native XDP for this MTU",
+                    source,
+                }
+            }
+            _ => self.failed("attaching the XDP program", source),
+        }
+    }
+
+    /// Binds the socket to its queue. Returns whether the device copies nothing.
+    fn bind(&self, socket: &OwnedFd, native: bool) -> Result<bool, XdpOpenError> {
+        let mut flags = SocketAddrXdpFlags::empty();
+        if self.config.need_wakeup {
+            flags |= SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        }
+        if self.several_buffers {
+            flags |= SocketAddrXdpFlags::XDP_USE_SG;
+        }
+        match self.config.zero_copy {
+            ZeroCopy::Yes => flags |= SocketAddrXdpFlags::XDP_ZEROCOPY,
+            // The kernel tries zero-copy and falls back. With a program behind the driver there is nothing to try.
+            ZeroCopy::Auto if native => {}
+            ZeroCopy::Auto | ZeroCopy::No => flags |= SocketAddrXdpFlags::XDP_COPY,
+        }
+        let addr = SocketAddrXdp::new(flags, self.interface.index, self.config.queue);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match rustix::net::bind(socket, &addr) {
+                Ok(()) => break,
+                Err(Errno::BUSY) if tries < TRIES => std::thread::sleep(PAUSE),
+                Err(errno) => return Err(self.bind_error(errno)),
+            }
+        }
+        let options = sockopt::xdp_options(socket).unwrap_or(XdpOptionsFlags::empty());
+        Ok(options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+    }
+
+    fn bind_error(&self, errno: Errno) -> XdpOpenError {
+        match errno {
+            Errno::BUSY => XdpOpenError::QueueBusy {
+                interface: self.name(),
+                queue: self.config.queue,
+            },
+            Errno::OPNOTSUPP | Errno::INVAL if self.config.zero_copy == ZeroCopy::Yes => {
+                XdpOpenError::Unsupported {
+                    interface: self.name(),
+                    driver: self.device.driver.clone(),
+                    what: "zero-copy AF_XDP",
+                    source: errno.into(),
+                }
+            }
+            Errno::INVAL if self.several_buffers => XdpOpenError::Mtu {
+                interface: self.name(),
+                mtu: self.interface.mtu_bytes,
+            },
+            Errno::INVAL => XdpOpenError::NoQueue {
+                interface: self.name(),
+                queue: self.config.queue,
+            },
+            _ => self.failed("binding the AF_XDP socket", errno.into()),
+        }
+    }
+
+    fn enable_busy_poll(&self, socket: BorrowedFd<'_>) -> Result<(), XdpOpenError> {
+        if self.config.busy_poll.is_zero() {
+            return Ok(());
+        }
+        let micros = self.config.busy_poll.as_micros().min(i32::MAX as u128) as i32;
+        for (option, value) in [
+            (libc::SO_PREFER_BUSY_POLL, 1),
+            (libc::SO_BUSY_POLL, micros),
+            (libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_FRAMES),
+        ] {
+            sys::set_socket_option(socket, option, value)
+                .map_err(|source| self.failed("setting busy polling", source))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether another program has the interface.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+}
+
+/// Whether a second try in the other mode would be wrong or useless.
+fn is_final(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::EACCES | libc::ENODEV)
+    )
+}

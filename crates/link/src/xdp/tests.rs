@@ -1,0 +1,616 @@
+//! The link on a pair of virtual interfaces in a network that only the test's thread sees. Each test needs root (CAP_NET_ADMIN,
+//! CAP_NET_RAW, CAP_BPF); without, it says so and tests nothing.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use super::probe::{ip, veth_pair};
+use super::umem::Accounts;
+use super::*;
+use crate::ether::ETHERTYPE;
+
+const LOOK: Duration = Duration::from_millis(20);
+/// Looks until a frame counts as lost.
+const LOOKS_MAX: usize = 500;
+
+/// Interfaces `n0` and `n1` of this thread's own; `false`: not possible here, the test is skipped.
+fn on_veth(mtu: u32) -> bool {
+    let made = sys::enter_private_network().and_then(|()| veth_pair(mtu));
+    if let Err(error) = &made {
+        eprintln!("skipped, no virtual interfaces here (root makes them): {error}");
+    }
+    made.is_ok()
+}
+
+fn open(name: &str, config: XdpConfig) -> Xdp {
+    Xdp::open(name, config).expect("open")
+}
+
+fn generic() -> XdpConfig {
+    XdpConfig {
+        mode: XdpMode::Generic,
+        ..XdpConfig::default()
+    }
+}
+
+fn native() -> XdpConfig {
+    XdpConfig {
+        mode: XdpMode::Native,
+        ..XdpConfig::default()
+    }
+}
+
+/// Sends a frame of payload `bytes`, all of one value.
+fn send(link: &mut Xdp, to: LinkAddr, bytes: usize, value: u8) {
+    for _ in 0..LOOKS_MAX {
+        let sent = link.send_with(to, |slot| {
+            slot[..bytes].fill(value);
+            bytes
+        });
+        if sent.expect("send_with") {
+            return;
+        }
+        link.flush().expect("flush");
+    }
+    panic!("no slot comes free");
+}
+
+/// Sends any bytes, header and all, without what `send_with` checks.
+fn send_raw(link: &mut Xdp, frame: &[u8]) {
+    let fd = link.socket.as_fd();
+    let counters = &mut link.counters;
+    for _ in 0..LOOKS_MAX {
+        link.tx
+            .push_out(fd, &mut link.umem, counters)
+            .expect("push");
+        link.tx.reap(&mut link.umem);
+        if let Some(slot) = link.umem.take_slot() {
+            link.umem.slot_mut(&slot)[..frame.len()].copy_from_slice(frame);
+            let ring = &mut link.tx.ring;
+            link.umem
+                .send(slot, frame.len(), |desc| assert!(ring.push(desc)));
+            link.tx
+                .push_out(fd, &mut link.umem, counters)
+                .expect("push");
+            return;
+        }
+    }
+    panic!("no slot comes free");
+}
+
+/// The next frame.
+fn receive(link: &mut Xdp) -> (LinkAddr, Vec<u8>) {
+    let mut got = None;
+    for _ in 0..LOOKS_MAX {
+        link.recv_burst(1, |from, frame| got = Some((from, frame.to_vec())))
+            .expect("recv_burst");
+        if let Some(got) = got {
+            return got;
+        }
+        link.wait(LOOK).expect("wait");
+    }
+    panic!("no frame arrives");
+}
+
+/// The interface comes to have no program. Not at once: a process that another test is just starting may still hold a copy of
+/// the descriptor.
+fn assert_detached(index: u32) {
+    for _ in 0..LOOKS_MAX {
+        if device::attached(index).expect("query").is_none() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("a program stays attached");
+}
+
+/// Frames until it is quiet.
+fn drain(link: &mut Xdp) -> usize {
+    let mut frames = 0;
+    let mut quiet = 0;
+    while quiet < 3 {
+        match link.recv_burst(64, |_, _| {}).expect("recv_burst") {
+            0 => {
+                quiet += 1;
+                link.wait(LOOK).expect("wait");
+            }
+            more => {
+                frames += more;
+                quiet = 0;
+            }
+        }
+    }
+    frames
+}
+
+/// All receive chunks are the kernel's and all slots are free, once the kernel has returned what it sent.
+fn assert_settled(link: &mut Xdp) {
+    let layout = link.umem.layout();
+    let settled = Accounts {
+        receive_at_kernel: layout.receive_chunks,
+        receive_ours: 0,
+        slots_free: layout.slots,
+        slots_at_kernel: 0,
+    };
+    for _ in 0..LOOKS_MAX {
+        link.flush().expect("flush");
+        link.tx.reap(&mut link.umem);
+        if link.umem.accounts() == settled {
+            assert_eq!(link.umem.astray(), 0);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(link.umem.accounts(), settled, "chunks are missing");
+}
+
+/// After a hundred thousand frames each way, of one chunk and of several, no chunk is missing.
+#[test]
+fn no_chunk_is_lost() {
+    for (mtu, config, rounds) in [
+        (1500, generic(), 1300),
+        (9000, generic(), 250),
+        (9000, native(), 250),
+    ] {
+        std::thread::spawn(move || {
+            if !on_veth(mtu) {
+                return;
+            }
+            let (mut a, mut b) = (open("n0", config), open("n1", config));
+            assert_eq!(a.is_native(), config.mode == XdpMode::Native);
+            let (to_a, to_b) = (a.local_addr(), b.local_addr());
+            let largest = a.caps().frame_bytes;
+            let mut received = 0;
+            for round in 0..rounds {
+                for index in 0..80 {
+                    let bytes = if index % 20 == 0 {
+                        largest
+                    } else {
+                        1 + (round * 7 + index) % largest.min(4200)
+                    };
+                    send(&mut a, to_b, bytes, index as u8);
+                    send(&mut b, to_a, bytes, index as u8);
+                }
+                a.flush().expect("flush");
+                b.flush().expect("flush");
+                for link in [&mut a, &mut b] {
+                    received += link
+                        .recv_burst(usize::MAX, |_, frame| {
+                            assert!(frame.iter().all(|byte| *byte == frame[0]))
+                        })
+                        .expect("recv_burst");
+                }
+            }
+            received += drain(&mut a) + drain(&mut b);
+            assert_eq!(received, rounds * 160, "no frame was lost either");
+            assert_settled(&mut a);
+            assert_settled(&mut b);
+        })
+        .join()
+        .expect("no panic");
+    }
+}
+
+/// A receiver that never looks makes the kernel count what it drops; then all is well again and no chunk is missing.
+#[test]
+fn empty_fill_ring_drops_and_recovers() {
+    if !on_veth(1500) {
+        return;
+    }
+    let config = XdpConfig {
+        ring_frames: Some(64),
+        ..generic()
+    };
+    let (mut a, mut b) = (open("n0", config), open("n1", config));
+    assert_eq!(b.caps().receive_frames, 64);
+    let to = b.local_addr();
+    for number in 0..200 {
+        send(&mut a, to, 60, number as u8);
+        a.flush().expect("flush");
+    }
+    assert_eq!(drain(&mut b), 64, "what the ring holds arrives");
+    assert_eq!(b.counters().dropped_frames, 136, "the rest is counted");
+    send(&mut a, to, 60, 9);
+    a.flush().expect("flush");
+    assert_eq!(receive(&mut b).1, [9; 60]);
+    assert_settled(&mut a);
+    assert_settled(&mut b);
+}
+
+/// A handler or a filler that panics costs no chunk and no frame but its own.
+#[test]
+fn panics_lose_no_chunk() {
+    if !on_veth(1500) {
+        return;
+    }
+    let (mut a, mut b) = (open("n0", generic()), open("n1", generic()));
+    let to = b.local_addr();
+    for round in 0..50 {
+        let filler = catch_unwind(AssertUnwindSafe(|| {
+            let _ = a.send_with(to, |_| panic!("filler {round}"));
+        }));
+        assert!(filler.is_err());
+        for number in 0..4 {
+            send(&mut a, to, 30, number);
+        }
+        a.flush().expect("flush");
+        let handler = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..LOOKS_MAX {
+                let _ = b.recv_burst(9, |_, frame| assert!(frame[0] != 1, "handler {round}"));
+                let _ = b.wait(LOOK);
+            }
+        }));
+        assert!(handler.is_err());
+        assert_eq!((receive(&mut b).1[0], receive(&mut b).1[0]), (2, 3));
+    }
+    assert_settled(&mut a);
+    assert_settled(&mut b);
+}
+
+/// Frames that no link of ours sends are counted and dropped, those for others never seen, and good ones still arrive.
+#[test]
+fn hostile_frames_are_dropped() {
+    for (mtu, config) in [(1500, generic()), (9000, native()), (9000, generic())] {
+        std::thread::spawn(move || {
+            if !on_veth(mtu as u32) {
+                return;
+            }
+            let (mut a, mut b) = (open("n0", config), open("n1", config));
+            let (from, to) = (a.mac.0, b.mac.0);
+            let frame = |to: [u8; 6], from: [u8; 6], ethertype: u16, payload: usize| {
+                let mut frame = [&to[..], &from[..], &ethertype.to_be_bytes()].concat();
+                frame.resize(14 + payload, 0x5a);
+                frame
+            };
+            // Dropped by us and counted: no payload, our own address as source, a group as source.
+            for hostile in [
+                frame(to, from, ETHERTYPE, 0),
+                frame(to, to, ETHERTYPE, 100),
+                frame([0xff; 6], to, ETHERTYPE, 100),
+                frame(to, [0xff; 6], ETHERTYPE, 100),
+                frame(to, [0x33, 0x33, 0, 0, 0, 1], ETHERTYPE, mtu),
+            ] {
+                send_raw(&mut a, &hostile);
+            }
+            assert_eq!(drain(&mut b), 0);
+            assert_eq!(b.counters().dropped_frames, 5);
+            // Left to the kernel: for others, of other types.
+            for other in [
+                frame([2, 0, 0, 0, 0, 99], from, ETHERTYPE, 100),
+                frame([0x33, 0x33, 0, 0, 0, 1], from, ETHERTYPE, 100),
+                frame(to, from, 0x88B6, 100),
+                frame(to, from, 0xB588, 100),
+                frame([0xff; 6], from, 0x0806, 28),
+            ] {
+                send_raw(&mut a, &other);
+            }
+            // Any bytes of any length behind any header.
+            let mut random = 7u64;
+            for _ in 0..3000 {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let length = 14 + (random >> 33) as usize % mtu;
+                let mut frame: Vec<u8> = (0..length)
+                    .map(|at| (random >> (at % 57)) as u8 ^ at as u8)
+                    .collect();
+                frame[0] = 2;
+                send_raw(&mut a, &frame);
+            }
+            assert_eq!(drain(&mut b), 0);
+            assert_eq!(b.counters().dropped_frames, 5);
+            let addr = b.local_addr();
+            send(&mut a, addr, mtu, 3);
+            a.flush().expect("flush");
+            assert_eq!(receive(&mut b), (a.local_addr(), vec![3; mtu]));
+            assert_settled(&mut a);
+            assert_settled(&mut b);
+        })
+        .join()
+        .expect("no panic");
+    }
+}
+
+/// The loaded program answers as planned: redirected with a socket behind it, to the kernel otherwise.
+#[test]
+fn kernel_runs_the_program() {
+    if !on_veth(1500) {
+        return;
+    }
+    let link = open("n0", generic());
+    let mac = link.mac.0;
+    let run = |frame: &[u8]| sys::test_run(link.program.as_fd(), frame).expect("test run");
+    let mut frame = [
+        &mac[..],
+        &[2, 0, 0, 0, 0, 1],
+        &ETHERTYPE.to_be_bytes(),
+        &[0; 46],
+    ]
+    .concat();
+    assert_eq!(run(&frame), program::REDIRECT);
+    frame[..6].fill(0xff);
+    assert_eq!(run(&frame), program::REDIRECT);
+    for at in [0, 5, 12, 13] {
+        let mut other = frame.clone();
+        other[at] ^= 1;
+        assert_eq!(run(&other), program::PASS, "byte {at}");
+    }
+}
+
+/// An interface with somebody else's program is left as it is, and the program named.
+#[test]
+fn foreign_program_is_not_replaced() {
+    if !on_veth(1500) {
+        return;
+    }
+    let index = crate::ether::Interface::open("n0").expect("n0").index;
+    let map = sys::create_xskmap(1).expect("map");
+    let code = program::assemble([2; 6], 0x9999, std::os::fd::AsRawFd::as_raw_fd(&map));
+    let foreign = sys::load_program("foreign", &code, false).expect("load");
+    for flags in [sys::ATTACH_GENERIC, sys::ATTACH_NATIVE] {
+        let held = sys::attach(foreign.as_fd(), index, flags).expect("attach");
+        let before = device::attached(index).expect("query");
+        for config in [generic(), native(), XdpConfig::default()] {
+            let error = Xdp::open("n0", config).expect_err("occupied");
+            let text = error.to_string();
+            assert!(matches!(error, XdpOpenError::Occupied { .. }), "{text}");
+            assert!(
+                text.contains("'foreign' (id ") && text.contains("ip link show n0"),
+                "{text}"
+            );
+        }
+        assert_eq!(device::attached(index).expect("query"), before);
+        drop(held);
+        assert_detached(index);
+    }
+    drop(open("n0", native()));
+}
+
+/// A link opened right after its predecessor closed gets the queue, again and again, and leaves no program behind.
+#[test]
+fn reopens_at_once() {
+    if !on_veth(1500) {
+        return;
+    }
+    for round in 0..12 {
+        let config = if round % 2 == 0 { generic() } else { native() };
+        let link = open("n0", config);
+        let index = crate::ether::Interface::open("n0").expect("n0").index;
+        assert!(device::attached(index).expect("query").is_some());
+        drop(link);
+        if round % 3 == 0 {
+            assert_detached(index);
+        }
+    }
+}
+
+/// One process, one interface: a second link on it is refused.
+#[test]
+fn second_link_is_refused() {
+    if !on_veth(1500) {
+        return;
+    }
+    let held = open("n0", generic());
+    let error = Xdp::open("n0", generic()).expect_err("claimed");
+    assert!(matches!(error, XdpOpenError::Claimed(_)), "{error}");
+    drop(held);
+    drop(open("n0", generic()));
+}
+
+/// While an interface is down frames are dropped and counted, and nobody waits; up again, all works.
+#[test]
+fn down_interface_drops() {
+    for side in ["n0", "n1"] {
+        std::thread::spawn(move || {
+            if !on_veth(1500) {
+                return;
+            }
+            let (mut a, mut b) = (open("n0", generic()), open("n1", generic()));
+            let to = b.local_addr();
+            ip(&format!("link set {side} down\n")).expect("down");
+            let slots = a.umem.layout().slots as usize;
+            for _ in 0..slots * 3 {
+                assert!(
+                    a.send_with(to, |slot| {
+                        slot[0] = 1;
+                        1
+                    })
+                    .expect("down is no error")
+                );
+                a.flush().expect("flush");
+                a.wait(Duration::ZERO).expect("wait");
+            }
+            let counters = a.counters();
+            assert!(counters.dropped_frames >= slots as u64, "{counters:?}");
+            ip(&format!("link set {side} up\n")).expect("up");
+            let mut arrived = 0;
+            for _ in 0..LOOKS_MAX {
+                send(&mut a, to, 80, 7);
+                a.flush().expect("flush");
+                b.wait(LOOK).expect("wait");
+                b.recv_burst(999, |_, frame| arrived += usize::from(frame == [7; 80]))
+                    .expect("recv");
+                if arrived > 0 {
+                    break;
+                }
+            }
+            assert!(arrived > 0, "works again");
+            drain(&mut b);
+            assert_settled(&mut a);
+        })
+        .join()
+        .expect("no panic");
+    }
+}
+
+/// A link whose interface was removed says so and does not hang, whether it sends or waits.
+#[test]
+fn removed_interface_is_an_error() {
+    if !on_veth(1500) {
+        return;
+    }
+    let (mut a, mut b) = (open("n0", generic()), open("n1", native()));
+    ip("link del n0\n").expect("remove");
+    let mut failed = None;
+    for _ in 0..LOOKS_MAX {
+        let sent = a.send_with(LinkAddr::Broadcast, |slot| {
+            slot[0] = 1;
+            1
+        });
+        if let Err(error) = sent.and_then(|_| a.flush()) {
+            failed = Some(error.to_string());
+            break;
+        }
+    }
+    assert!(failed.expect("an error").contains("removed"));
+    assert!(b.wait(Duration::from_secs(20)).is_err());
+    assert!(b.wait(Duration::from_secs(20)).is_err(), "and again");
+}
+
+/// Interfaces of several queues are refused with the command that mends it; taking one of them must be asked for.
+#[test]
+fn many_queues_are_refused() {
+    if !on_veth(1500) {
+        return;
+    }
+    ip("link add m0 numrxqueues 3 numtxqueues 3 type veth peer name m1 numrxqueues 3 numtxqueues 3\n\
+        link set m0 up\nlink set m1 up\n").expect("veth");
+    let error = Xdp::open("m0", generic())
+        .expect_err("three queues")
+        .to_string();
+    assert!(
+        error.contains("has 3 receive queues") && error.contains("`ethtool -L m0 rx 1`"),
+        "{error}"
+    );
+    let config = XdpConfig {
+        one_of_many: true,
+        queue: 2,
+        ..generic()
+    };
+    drop(open("m0", config));
+    let config = XdpConfig { queue: 3, ..config };
+    let error = Xdp::open("m0", config)
+        .expect_err("no such queue")
+        .to_string();
+    assert!(error.contains("no receive queue 3"), "{error}");
+}
+
+/// What the device cannot do is refused by name, and what makes no sense as well.
+#[test]
+fn impossible_wishes_are_refused() {
+    if !on_veth(1500) {
+        return;
+    }
+    let refused = |config| Xdp::open("n0", config).expect_err("refused").to_string();
+    let text = refused(XdpConfig {
+        zero_copy: ZeroCopy::Yes,
+        ..native()
+    });
+    assert!(text.contains("n0 (veth) has no zero-copy"), "{text}");
+    let text = refused(XdpConfig {
+        frame_bytes: Some(1501),
+        ..generic()
+    });
+    assert!(text.contains("take 512 to 1500"), "{text}");
+    let text = refused(XdpConfig {
+        ring_frames: Some(0),
+        ..generic()
+    });
+    assert!(text.contains("no useful ring"), "{text}");
+    let text = refused(XdpConfig {
+        ring_frames: Some(u32::MAX),
+        ..generic()
+    });
+    assert!(text.contains("65536"), "{text}");
+    let text = Xdp::open("nothere", generic())
+        .expect_err("no interface")
+        .to_string();
+    assert!(text.contains("nothere"), "{text}");
+    drop(open("n0", XdpConfig::default()));
+}
+
+/// Each missing capability is named, with the command that grants it.
+#[test]
+fn missing_rights_are_named() {
+    if !on_veth(9000) {
+        return;
+    }
+    let all = capabilities(None).expect("capabilities");
+    for (without, named) in [
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::BPF, "CAP_BPF"),
+    ] {
+        let mut fewer = all;
+        // This one stands for all that BPF needs.
+        fewer.effective -= without | CapabilitySet::SYS_ADMIN;
+        // Of this thread only.
+        set_capabilities(None, fewer).expect("drop");
+        let opened = Xdp::open("n0", generic());
+        set_capabilities(None, all).expect("restore");
+        let text = opened.expect_err("not allowed").to_string();
+        assert!(
+            text.contains(named) && text.contains("setcap cap_net_raw"),
+            "{text}"
+        );
+    }
+}
+
+/// Without CAP_IPC_LOCK the rings shrink to the limit on locked memory, unless their size was asked for.
+#[test]
+fn locked_memory_is_respected() {
+    if !on_veth(9000) {
+        return;
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    if limit.is_none_or(|bytes| bytes > 9 << 20) {
+        eprintln!("skipped, this machine locks more memory: {limit:?}");
+        return;
+    }
+    let all = capabilities(None).expect("capabilities");
+    let mut fewer = all;
+    fewer.effective -= CapabilitySet::IPC_LOCK;
+    set_capabilities(None, fewer).expect("drop");
+    let shrunk = Xdp::open("n0", generic());
+    let fixed = Xdp::open(
+        "n1",
+        XdpConfig {
+            ring_frames: Some(3000),
+            ..generic()
+        },
+    );
+    set_capabilities(None, all).expect("restore");
+    let whole = open("n1", generic()).caps().receive_frames;
+    let shrunk = shrunk.expect("smaller rings").caps().receive_frames;
+    assert!(shrunk < whole, "{shrunk} of {whole}");
+    let text = fixed.expect_err("too large").to_string();
+    assert!(
+        text.contains("CAP_IPC_LOCK") && text.contains("ulimit -l"),
+        "{text}"
+    );
+}
+
+/// Busy polling and always kicking change nothing that can be seen.
+#[test]
+fn other_ways_to_drive_the_device_work() {
+    if !on_veth(1500) {
+        return;
+    }
+    let config = XdpConfig {
+        busy_poll: Duration::from_micros(20),
+        need_wakeup: false,
+        ..native()
+    };
+    let (mut a, mut b) = (open("n0", config), open("n1", config));
+    let to = b.local_addr();
+    let mut values = HashSet::new();
+    for value in 0..100 {
+        send(&mut a, to, 60, value);
+        a.flush().expect("flush");
+        values.insert(receive(&mut b).1[0]);
+    }
+    assert_eq!(values.len(), 100);
+}

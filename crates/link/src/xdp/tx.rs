@@ -1,0 +1,301 @@
+//! Transmit half: frames written straight into the UMEM, their descriptors, and the kick that makes the kernel look.
+//!
+//! Called by `Xdp::send_with` and `Xdp::flush`. A slot is contiguous memory; the Ethernet header lies in front of the frame, and a
+//! frame longer than a chunk is described by several descriptors that follow each other (`CONTINUED`): no copy of ours.
+//!
+//! In copy mode the kernel sends within our system call, some 32 frames each, so `push_out` calls until the ring is empty or
+//! nothing moves. Whatever it does not take now stays in the ring and is tried again at the next `flush`.
+//!
+//! Invariant: a slot is free, being filled, or with the kernel; both rings hold the descriptors of all slots, so neither overflows.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::ring::{Consumer, Desc, Producer};
+use super::umem::{Slot, Umem};
+use super::{HEADER_BYTES, removed};
+use crate::ether::{self, MacAddr};
+use crate::{LinkCounters, LinkError};
+
+/// Frames gathered at most before the kernel is kicked: what it sends in one system call.
+pub(super) const BURST_FRAMES: u32 = 32;
+/// Kicks in one `push_out` at most beyond those that a full ring takes: the rest waits for the next.
+const KICKS_SPARE: u32 = 8;
+
+/// The rings of the transmit side.
+#[derive(Debug)]
+pub(super) struct Tx {
+    pub(super) ring: Producer<Desc>,
+    pub(super) completion: Consumer<u64>,
+    source: MacAddr,
+    frame_bytes: usize,
+    /// Frames written since the last push.
+    gathered: u32,
+    /// The driver sends by itself until it says that it sleeps; else it is kicked each time.
+    kick_when_asked: bool,
+    /// The driver sends in its own time, not within the kick.
+    zero_copy: bool,
+    /// The interface is down: what does not fit the ring is dropped.
+    down: bool,
+    /// Where dropped frames are written to; made when first needed.
+    void: Vec<u8>,
+}
+
+impl Tx {
+    pub(super) fn new(
+        ring: Producer<Desc>,
+        completion: Consumer<u64>,
+        source: MacAddr,
+        frame_bytes: usize,
+        kick_when_asked: bool,
+        zero_copy: bool,
+    ) -> Self {
+        Self {
+            ring,
+            completion,
+            source,
+            frame_bytes,
+            gathered: 0,
+            kick_when_asked,
+            zero_copy,
+            down: false,
+            void: Vec::new(),
+        }
+    }
+
+    /// Whether the kernel has not taken all yet.
+    pub(super) fn has_frames(&mut self) -> bool {
+        self.ring.unsubmitted() > 0 || self.ring.outstanding() > 0
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.down
+    }
+
+    /// Writes one frame into a slot. `false`: no slot is free.
+    #[inline]
+    pub(super) fn gather(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        umem: &mut Umem,
+        counters: &mut LinkCounters,
+        to: MacAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        let Some(slot) = self.find_slot(fd, umem, counters)? else {
+            return Ok(self.drop_while_down(counters, fill));
+        };
+        // Put back also if `fill` panics.
+        let mut lent = Lent {
+            umem,
+            slot: Some(slot),
+        };
+        let memory = lent.memory();
+        let frame = &mut memory[HEADER_BYTES..HEADER_BYTES + self.frame_bytes];
+        let bytes = fill(frame);
+        assert!(
+            bytes <= self.frame_bytes,
+            "a filler claims {bytes} bytes of a {}-byte slot",
+            self.frame_bytes
+        );
+        if bytes == 0 {
+            return Ok(true);
+        }
+        ether::write_header(memory, to, self.source);
+        lent.send(HEADER_BYTES + bytes, &mut self.ring);
+        drop(lent);
+        counters.sent_frames += 1;
+        counters.sent_bytes += bytes as u64;
+        self.gathered += 1;
+        if self.gathered >= BURST_FRAMES {
+            self.push_out(fd, umem, counters)?;
+        }
+        Ok(true)
+    }
+
+    /// Sends a broadcast from which switches learn where we are. Not counted: it is no frame of the program's.
+    pub(super) fn announce(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        umem: &mut Umem,
+        counters: &mut LinkCounters,
+    ) -> Result<(), LinkError> {
+        let frame = ether::announcement(self.source);
+        if let Some(slot) = umem.take_slot() {
+            let mut lent = Lent {
+                umem,
+                slot: Some(slot),
+            };
+            lent.memory()[..frame.len()].copy_from_slice(&frame);
+            lent.send(frame.len(), &mut self.ring);
+        }
+        self.push_out(fd, umem, counters)
+    }
+
+    #[inline]
+    fn find_slot(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        umem: &mut Umem,
+        counters: &mut LinkCounters,
+    ) -> Result<Option<Slot>, LinkError> {
+        if let Some(slot) = umem.take_slot() {
+            return Ok(Some(slot));
+        }
+        self.reap(umem);
+        if let Some(slot) = umem.take_slot() {
+            return Ok(Some(slot));
+        }
+        self.push_out(fd, umem, counters)?;
+        Ok(umem.take_slot())
+    }
+
+    /// A link that is down loses frames and does not hold its sender up.
+    #[cold]
+    fn drop_while_down(
+        &mut self,
+        counters: &mut LinkCounters,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> bool {
+        if self.down {
+            self.void.resize(self.frame_bytes, 0);
+            counters.dropped_frames += u64::from(fill(&mut self.void) > 0);
+        }
+        self.down
+    }
+
+    /// Takes back what the kernel has sent.
+    #[inline]
+    pub(super) fn reap(&mut self, umem: &mut Umem) {
+        let returned = self.completion.available();
+        for ahead in 0..returned {
+            umem.completed(self.completion.peek(ahead));
+        }
+        self.completion.release(returned);
+    }
+
+    /// Shows the kernel all frames and kicks it if it wants that.
+    #[inline]
+    pub(super) fn push_out(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        umem: &mut Umem,
+        counters: &mut LinkCounters,
+    ) -> Result<(), LinkError> {
+        self.ring.submit();
+        self.gathered = 0;
+        let mut waiting = self.ring.outstanding();
+        if waiting == 0 {
+            return Ok(());
+        }
+        if self.kick_when_asked && !self.ring.needs_wakeup() {
+            self.reap(umem);
+            return Ok(());
+        }
+        let kicks = waiting.div_ceil(BURST_FRAMES) + KICKS_SPARE;
+        for _ in 0..kicks {
+            let answer = rustix::net::send(fd, &[], SendFlags::DONTWAIT);
+            self.reap(umem);
+            let left = self.ring.outstanding();
+            let moved = left != waiting;
+            waiting = left;
+            match kicked(answer.map(|_| ()))? {
+                Kick::Taken => self.down = false,
+                Kick::Lost => counters.dropped_frames += 1,
+                Kick::Later => {}
+                Kick::Down => {
+                    self.down = true;
+                    break;
+                }
+            }
+            if waiting == 0 || !moved || self.zero_copy {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a kick came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Kick {
+    /// The kernel took frames.
+    Taken,
+    /// One frame was taken and dropped on its way out.
+    Lost,
+    /// No memory or no room now, or there is more than one call takes.
+    Later,
+    /// The interface is down; the frames wait.
+    Down,
+}
+
+fn kicked(answer: rustix::io::Result<()>) -> Result<Kick, LinkError> {
+    match answer {
+        Ok(()) => Ok(Kick::Taken),
+        Err(Errno::BUSY) => Ok(Kick::Lost),
+        Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(Kick::Later),
+        Err(Errno::NETDOWN) => Ok(Kick::Down),
+        Err(Errno::NXIO | Errno::NODEV) => Err(removed()),
+        Err(source) => Err(LinkError::Io {
+            what: "sending by the AF_XDP socket",
+            source: io::Error::from(source),
+        }),
+    }
+}
+
+/// A slot lent to a filler, put back unless it is sent.
+struct Lent<'a> {
+    umem: &'a mut Umem,
+    slot: Option<Slot>,
+}
+
+impl Lent<'_> {
+    fn memory(&mut self) -> &mut [u8] {
+        match &self.slot {
+            Some(slot) => self.umem.slot_mut(slot),
+            None => &mut [],
+        }
+    }
+
+    fn send(&mut self, bytes: usize, ring: &mut Producer<Desc>) {
+        if let Some(slot) = self.slot.take() {
+            self.umem.send(slot, bytes, |desc| {
+                let pushed = ring.push(desc);
+                debug_assert!(pushed, "the ring holds the descriptors of all slots");
+            });
+        }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.umem.put_back(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A refusal for now is retried, a lost frame counted, and only a socket without its interface fails.
+    #[test]
+    fn refusals_are_sorted() {
+        assert_eq!(kicked(Ok(())).expect("taken"), Kick::Taken);
+        for (errno, kick) in [
+            (Errno::BUSY, Kick::Lost),
+            (Errno::AGAIN, Kick::Later),
+            (Errno::NOBUFS, Kick::Later),
+            (Errno::NETDOWN, Kick::Down),
+        ] {
+            assert_eq!(kicked(Err(errno)).expect("no failure"), kick);
+        }
+        for errno in [Errno::NXIO, Errno::BADF] {
+            assert!(kicked(Err(errno)).is_err());
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! The UMEM: memory that we and the kernel share, cut into chunks, and the one allocator that knows whose each chunk is.
+//!
+//! ```text
+//! | receive chunk 0 | 1 | ... | slot 0: chunk, chunk, chunk | slot 1: ... |
+//! ```
+//!
+//! Receive chunks go round: ours -> fill ring -> receive ring -> ours. A transmit slot is so many neighbouring chunks as the largest
+//! frame needs: contiguous memory for who writes the frame, one descriptor for each chunk it reaches into.
+//!
+//! Invariants: a chunk has one owner, us or the kernel; only chunks of ours are handed out, and each passing is checked here, so
+//! that a descriptor that names a chunk the kernel does not have is counted (`astray`) and ignored; no chunk is lost.
+#![allow(unsafe_code)] // Slices of shared memory, each with the proof that the chunk is ours.
+
+use std::{fmt, io};
+
+use super::ring::{CONTINUED, Desc};
+use super::sys::Mapping;
+
+/// What the kernel keeps free before a received frame (`XDP_PACKET_HEADROOM`).
+pub(super) const HEADROOM_BYTES: usize = 256;
+
+/// Who may touch a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Us,
+    Kernel,
+}
+
+/// A received chunk, ours until it is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Received {
+    chunk: u32,
+    at: usize,
+    bytes: usize,
+}
+
+/// A transmit slot of ours.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+/// How the memory is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) chunk_bytes: usize,
+    pub(super) receive_chunks: u32,
+    pub(super) slots: u32,
+    pub(super) chunks_per_slot: u32,
+}
+
+impl Layout {
+    pub(super) fn bytes(&self) -> usize {
+        let chunks = self.receive_chunks + self.slots * self.chunks_per_slot;
+        chunks as usize * self.chunk_bytes
+    }
+}
+
+/// Whose the chunks are, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Accounts {
+    /// Receive chunks that the kernel has.
+    pub(super) receive_at_kernel: u32,
+    /// Receive chunks of ours; between two calls of the link none.
+    pub(super) receive_ours: u32,
+    /// Transmit slots that are free.
+    pub(super) slots_free: u32,
+    /// Transmit slots with chunks that the kernel has.
+    pub(super) slots_at_kernel: u32,
+}
+
+/// The memory and its allocator.
+pub(super) struct Umem {
+    memory: Mapping,
+    layout: Layout,
+    owners: Box<[Owner]>,
+    free_slots: Vec<u32>,
+    /// For each slot, its chunks that the kernel has.
+    slot_chunks_out: Box<[u8]>,
+    /// Descriptors of the kernel's that made no sense.
+    astray: u64,
+}
+
+impl Umem {
+    pub(super) fn new(layout: Layout) -> io::Result<Self> {
+        let chunks = layout.receive_chunks + layout.slots * layout.chunks_per_slot;
+        Ok(Self {
+            memory: Mapping::anonymous(layout.bytes())?,
+            layout,
+            owners: vec![Owner::Us; chunks as usize].into(),
+            free_slots: (0..layout.slots).rev().collect(),
+            slot_chunks_out: vec![0; layout.slots as usize].into(),
+            astray: 0,
+        })
+    }
+
+    pub(super) fn addr(&self) -> u64 {
+        self.memory.addr()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(super) fn astray(&self) -> u64 {
+        self.astray
+    }
+
+    /// Gives a receive chunk of ours to the kernel; returns the entry for the fill ring.
+    #[inline]
+    pub(super) fn give(&mut self, chunk: u32) -> u64 {
+        assert!(
+            chunk < self.layout.receive_chunks,
+            "not a chunk to receive into"
+        );
+        let owner = &mut self.owners[chunk as usize];
+        assert_eq!(*owner, Owner::Us, "a chunk is given once");
+        *owner = Owner::Kernel;
+        u64::from(chunk) * self.layout.chunk_bytes as u64
+    }
+
+    /// Gives back what was received.
+    #[inline]
+    pub(super) fn give_back(&mut self, received: Received) -> u64 {
+        self.give(received.chunk)
+    }
+
+    /// Takes the chunk of a receive descriptor. `None`: it makes no sense.
+    #[inline]
+    pub(super) fn take(&mut self, desc: Desc) -> Option<Received> {
+        let chunk_bytes = self.layout.chunk_bytes as u64;
+        let chunk = desc.addr / chunk_bytes;
+        let inside = desc.addr % chunk_bytes + u64::from(desc.bytes) <= chunk_bytes;
+        if chunk >= u64::from(self.layout.receive_chunks)
+            || !inside
+            || self.owners[chunk as usize] != Owner::Kernel
+        {
+            self.astray += 1;
+            return None;
+        }
+        self.owners[chunk as usize] = Owner::Us;
+        Some(Received {
+            chunk: chunk as u32,
+            at: desc.addr as usize,
+            bytes: desc.bytes as usize,
+        })
+    }
+
+    /// What lies in a received chunk.
+    #[inline]
+    pub(super) fn received(&self, received: Received) -> &[u8] {
+        assert_eq!(self.owners[received.chunk as usize], Owner::Us);
+        // SAFETY: the bytes lie in one chunk (checked by `take`) that is ours, and stays so while `self` is borrowed: to pass it
+        // on takes `&mut self`. The kernel does not write to chunks that were not given to it.
+        unsafe { self.memory.slice(received.at, received.bytes) }
+    }
+
+    /// Takes a free slot.
+    #[inline]
+    pub(super) fn take_slot(&mut self) -> Option<Slot> {
+        self.free_slots.pop().map(Slot)
+    }
+
+    /// Puts a slot back that was not sent.
+    #[inline]
+    pub(super) fn put_back(&mut self, slot: Slot) {
+        self.free_slots.push(slot.0);
+    }
+
+    /// The slot's memory.
+    #[inline]
+    pub(super) fn slot_mut(&mut self, slot: &Slot) -> &mut [u8] {
+        let bytes = self.layout.chunks_per_slot as usize * self.layout.chunk_bytes;
+        let first = self.first_chunk(slot.0);
+        // SAFETY: a `Slot` exists only once, between `take_slot` and `send`/`put_back`, and a slot becomes free only when the
+        // kernel has returned its last chunk: all its chunks are ours while `self` is borrowed.
+        unsafe {
+            self.memory
+                .slice_mut(first as usize * self.layout.chunk_bytes, bytes)
+        }
+    }
+
+    fn first_chunk(&self, slot: u32) -> u32 {
+        self.layout.receive_chunks + slot * self.layout.chunks_per_slot
+    }
+
+    /// Gives the first `bytes` of a slot to the kernel, as the descriptors that `push` is given, in order.
+    #[inline]
+    pub(super) fn send(&mut self, slot: Slot, bytes: usize, mut push: impl FnMut(Desc)) {
+        let chunk_bytes = self.layout.chunk_bytes;
+        let count = bytes.div_ceil(chunk_bytes);
+        assert!(
+            (1..=self.layout.chunks_per_slot as usize).contains(&count),
+            "{bytes} bytes do not fit the slot"
+        );
+        let first = self.first_chunk(slot.0);
+        self.slot_chunks_out[slot.0 as usize] = count as u8;
+        for index in 0..count {
+            let chunk = first as usize + index;
+            self.owners[chunk] = Owner::Kernel;
+            push(Desc {
+                addr: (chunk * chunk_bytes) as u64,
+                bytes: (bytes - index * chunk_bytes).min(chunk_bytes) as u32,
+                options: if index + 1 < count { CONTINUED } else { 0 },
+            });
+        }
+    }
+
+    /// The kernel returned what lies at `addr`; the slot is free when all of it came back.
+    #[inline]
+    pub(super) fn completed(&mut self, addr: u64) {
+        let chunk = addr / self.layout.chunk_bytes as u64;
+        let transmit = u64::from(self.layout.receive_chunks)..self.owners.len() as u64;
+        if !transmit.contains(&chunk) || self.owners[chunk as usize] != Owner::Kernel {
+            self.astray += 1;
+            return;
+        }
+        self.owners[chunk as usize] = Owner::Us;
+        let slot = (chunk as u32 - self.layout.receive_chunks) / self.layout.chunks_per_slot;
+        let out = &mut self.slot_chunks_out[slot as usize];
+        *out -= 1;
+        if *out == 0 {
+            self.free_slots.push(slot);
+        }
+    }
+
+    /// Counts who has what, from the chunks themselves.
+    pub(super) fn accounts(&self) -> Accounts {
+        let receive = &self.owners[..self.layout.receive_chunks as usize];
+        let receive_ours = receive.iter().filter(|owner| **owner == Owner::Us).count() as u32;
+        Accounts {
+            receive_at_kernel: self.layout.receive_chunks - receive_ours,
+            receive_ours,
+            slots_free: self.free_slots.len() as u32,
+            slots_at_kernel: self.slot_chunks_out.iter().filter(|out| **out > 0).count() as u32,
+        }
+    }
+}
+
+impl fmt::Debug for Umem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Umem")
+            .field("layout", &self.layout)
+            .field("accounts", &self.accounts())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeSet, VecDeque};
+
+    const LAYOUT: Layout = Layout {
+        chunk_bytes: 2048,
+        receive_chunks: 16,
+        slots: 5,
+        chunks_per_slot: 3,
+    };
+
+    fn umem() -> Umem {
+        Umem::new(LAYOUT).expect("memory")
+    }
+
+    /// Whatever the order of traffic, no chunk is lost or used twice, and a slot is free exactly when all of it came back.
+    #[test]
+    fn chunks_are_conserved() {
+        let mut umem = umem();
+        let mut random = 1u64;
+        let mut below = |limit: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (random >> 33) % limit
+        };
+        // The kernel's side: chunks to fill, and descriptors to send.
+        let mut kernel_fill: VecDeque<u64> = (0..16).map(|chunk| umem.give(chunk)).collect();
+        let mut kernel_send: Vec<u64> = Vec::new();
+        let mut slots_held: Vec<Slot> = Vec::new();
+        let mut ours: Vec<Received> = Vec::new();
+        for step in 0..50_000u64 {
+            match below(6) {
+                0 if !kernel_fill.is_empty() => {
+                    let addr = kernel_fill.pop_front().expect("not empty");
+                    let desc = Desc {
+                        addr: addr + HEADROOM_BYTES as u64,
+                        bytes: below(1700) as u32,
+                        options: 0,
+                    };
+                    let received = umem.take(desc).expect("a chunk of the kernel's");
+                    assert_eq!(umem.received(received).len(), desc.bytes as usize);
+                    assert!(!ours.contains(&received));
+                    ours.push(received);
+                }
+                1 if !ours.is_empty() => {
+                    let received = ours.swap_remove(below(ours.len() as u64) as usize);
+                    kernel_fill.push_back(umem.give_back(received));
+                }
+                2 => match umem.take_slot() {
+                    Some(slot) => {
+                        assert!(!slots_held.contains(&slot));
+                        umem.slot_mut(&slot).fill(step as u8);
+                        slots_held.push(slot);
+                    }
+                    None => assert_eq!(umem.accounts().slots_free, 0),
+                },
+                3 if !slots_held.is_empty() => {
+                    let slot = slots_held.swap_remove(below(slots_held.len() as u64) as usize);
+                    let bytes = 1 + below(3 * 2048) as usize;
+                    let mut total = 0;
+                    let mut last = CONTINUED;
+                    umem.send(slot, bytes, |desc| {
+                        assert_eq!(last, CONTINUED, "only the last ends the frame");
+                        last = desc.options;
+                        total += desc.bytes as usize;
+                        kernel_send.push(desc.addr);
+                    });
+                    assert_eq!((total, last), (bytes, 0));
+                }
+                4 if !slots_held.is_empty() => {
+                    let slot = slots_held.pop().expect("not empty");
+                    umem.put_back(slot);
+                }
+                _ if !kernel_send.is_empty() => {
+                    let addr = kernel_send.swap_remove(below(kernel_send.len() as u64) as usize);
+                    umem.completed(addr);
+                }
+                _ => {}
+            }
+            let accounts = umem.accounts();
+            assert_eq!(accounts.receive_at_kernel as usize, kernel_fill.len());
+            assert_eq!(accounts.receive_ours as usize, ours.len());
+            let sending: BTreeSet<u64> = kernel_send
+                .iter()
+                .map(|addr| (addr / 2048 - 16) / 3)
+                .collect();
+            assert_eq!(accounts.slots_at_kernel as usize, sending.len());
+            assert_eq!(
+                accounts.slots_free as usize + sending.len() + slots_held.len(),
+                5
+            );
+        }
+        assert_eq!(umem.astray(), 0);
+    }
+
+    /// Descriptors that make no sense are counted and touch nothing.
+    #[test]
+    fn senseless_descriptors_are_ignored() {
+        let mut umem = umem();
+        let given = umem.give(3);
+        let before = umem.accounts();
+        let desc = |addr, bytes| Desc {
+            addr,
+            bytes,
+            options: 0,
+        };
+        for wrong in [
+            desc(0, 10),
+            desc(given + 2000, 100),
+            desc(given, u32::MAX),
+            desc(16 * 2048, 10),
+            desc(u64::MAX, 10),
+            desc(1 << 40, 0),
+        ] {
+            assert_eq!(umem.take(wrong), None, "{wrong:?}");
+        }
+        for wrong in [0, given, 16 * 2048, u64::MAX, 31 * 2048] {
+            umem.completed(wrong);
+        }
+        assert_eq!(umem.astray(), 11);
+        assert_eq!(umem.accounts(), before);
+    }
+
+    /// What is written into a slot lies where its descriptors point.
+    #[test]
+    fn descriptors_point_at_the_slot() {
+        let mut umem = umem();
+        let slot = umem.take_slot().expect("free");
+        for (at, byte) in umem.slot_mut(&slot).iter_mut().enumerate() {
+            *byte = (at / 7) as u8;
+        }
+        let base = umem.slot_mut(&slot).as_ptr() as u64 - umem.addr();
+        let mut descs = Vec::new();
+        umem.send(slot, 5000, |desc| descs.push(desc));
+        let parts: Vec<_> = descs
+            .iter()
+            .map(|desc| (desc.addr - base, desc.bytes))
+            .collect();
+        assert_eq!(parts, [(0, 2048), (2048, 2048), (4096, 904)]);
+    }
+}

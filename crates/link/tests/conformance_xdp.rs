@@ -1,0 +1,88 @@
+//! The conformance suite on AF_XDP over veth, two nodes on a pair and more on a bridge: generic and native mode, MTU 1500 and
+//! 9000, impaired. Needs root (or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF in the first user namespace); without, each test says so and
+//! tests nothing.
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "common/segment.rs"]
+mod segment;
+
+use std::time::Duration;
+
+use segment::{Segment, lacking};
+use tsumuji_link::impair::{Impair, ImpairConfig};
+use tsumuji_link::xdp::{Xdp, XdpConfig, XdpMode, ZeroCopy};
+
+/// Links on `nodes` interfaces of a network that only this thread sees.
+fn open(nodes: usize, mtu: u32, config: XdpConfig) -> Vec<Xdp> {
+    let segment = Segment::new(nodes, mtu);
+    segment
+        .interfaces()
+        .map(|interface| {
+            let link = Xdp::open(&interface, config).expect("open");
+            assert_eq!(link.is_native(), config.mode == XdpMode::Native);
+            link
+        })
+        .collect()
+}
+
+fn with_mode(mode: XdpMode) -> XdpConfig {
+    XdpConfig {
+        mode,
+        ..XdpConfig::default()
+    }
+}
+
+mod generic {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 1500, with_mode(XdpMode::Generic)));
+}
+
+mod native {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 1500, with_mode(XdpMode::Native)));
+}
+
+mod generic_jumbo {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, with_mode(XdpMode::Generic)));
+}
+
+mod native_jumbo {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, with_mode(XdpMode::Native)));
+}
+
+mod small_rings {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| {
+        let config = XdpConfig {
+            frame_bytes: Some(4000),
+            ring_frames: Some(300),
+            zero_copy: ZeroCopy::No,
+            need_wakeup: false,
+            ..XdpConfig::default()
+        };
+        open(nodes, 4000, config)
+    });
+}
+
+mod late {
+    use super::*;
+    const LATE: ImpairConfig = ImpairConfig {
+        loss: 0.0,
+        duplicate: 0.0,
+        reorder: 0.1,
+        corrupt: 0.0,
+        delay: Duration::from_micros(20),
+        jitter: Duration::from_micros(30),
+        rate_bytes_per_second: None,
+        queue_frames: 4096,
+        seed: 3,
+    };
+    conformance_tests!(skip if lacking(); |nodes| {
+        let links = open(nodes, 1500, XdpConfig::default());
+        let late = links.into_iter().map(|link| Impair::new(link, LATE));
+        late.collect::<Result<Vec<_>, _>>().expect("impair")
+    });
+}

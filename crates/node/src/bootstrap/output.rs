@@ -1,0 +1,144 @@
+//! The thread that writes what workers print to this process's own outputs.
+//!
+//! Fed by `keeper`, block by block. A terminal or pipe that takes nothing stops this thread and, once the queue is full,
+//! the reading of the workers' pipes, hence in the end the workers that print; never the keeper, which must notice deaths.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that may wait to be written before workers' pipes are left unread.
+const QUEUE_BYTES: usize = 1 << 20;
+
+/// One of this process's outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    Stdout,
+    Stderr,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    blocks: VecDeque<(Target, Vec<u8>)>,
+    bytes: usize,
+    /// A block is being written.
+    writing: bool,
+    /// Somebody found the queue full and wants to be woken.
+    wanted: bool,
+    /// Nobody reads standard output any more.
+    stdout_gone: bool,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner) // each change is one step
+    }
+}
+
+/// The keeper's end of the queue. When it is dropped the thread writes what is left and ends.
+#[derive(Debug)]
+pub(super) struct Output {
+    shared: Arc<Shared>,
+}
+
+impl Output {
+    /// Starts the thread. `wake` is written to when there is room again after `has_room` said no.
+    pub(super) fn start(wake: Arc<OwnedFd>) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("tsumuji-output".to_owned());
+        // Never joined: a terminal that takes nothing may hold it for ever.
+        thread.spawn(move || write_all(&theirs, &wake))?;
+        Ok(Self { shared })
+    }
+
+    /// Queues a block, which is written whole.
+    pub(super) fn push(&self, target: Target, block: Vec<u8>) {
+        if !block.is_empty() {
+            let mut queue = self.shared.lock();
+            queue.bytes += block.len();
+            queue.blocks.push_back((target, block));
+            drop(queue);
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// Whether more should be read. If not, the thread wakes the caller when that changes.
+    pub(super) fn has_room(&self) -> bool {
+        let mut queue = self.shared.lock();
+        queue.wanted = queue.bytes >= QUEUE_BYTES;
+        !queue.wanted
+    }
+
+    /// Whether the reader of standard output has gone away. The thread wakes the caller when that happens.
+    pub(super) fn is_stdout_gone(&self) -> bool {
+        self.shared.lock().stdout_gone
+    }
+
+    /// Waits until all is written; `false`: `timeout` has passed.
+    pub(super) fn flush(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut queue = self.shared.lock();
+        while queue.writing || !queue.blocks.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let woken = self.shared.changed.wait_timeout(queue, left);
+            queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+fn write_all(shared: &Shared, wake: &OwnedFd) {
+    let mut queue = shared.lock();
+    loop {
+        let Some((target, block)) = queue.blocks.pop_front() else {
+            if queue.closed {
+                return;
+            }
+            queue = shared
+                .changed
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        queue.writing = true;
+        drop(queue);
+        let written = match target {
+            Target::Stdout => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(&block).and_then(|()| out.flush())
+            }
+            Target::Stderr => std::io::stderr().lock().write_all(&block),
+        };
+        queue = shared.lock();
+        queue.writing = false;
+        queue.bytes -= block.len();
+        // A reader of ours that has gone away is no failure. Who prints to it learns that as if it had printed there itself.
+        let gone = written.is_err() && target == Target::Stdout && !queue.stdout_gone;
+        queue.stdout_gone |= gone;
+        if gone || queue.wanted && queue.bytes < QUEUE_BYTES {
+            queue.wanted = false;
+            let _ = rustix::io::write(wake, &1_u64.to_ne_bytes()); // fails only when it is awake already
+        }
+        shared.changed.notify_all();
+    }
+}

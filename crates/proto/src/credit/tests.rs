@@ -1,0 +1,104 @@
+//! Who may send how much: turns, the ring's bound.
+
+use super::*;
+use proptest::prelude::*;
+
+const NOW: Instant = Instant::from_nanos(0);
+const SEEN: Seen = Seen {
+    next: FIRST_NUMBER + 1,
+    more: true,
+    busy: false,
+    used: true,
+};
+const PLENTY: MemoryFrames = MemoryFrames {
+    free_bytes: 1 << 30,
+    reserved_bytes: 0,
+    frame_bytes: 1500,
+};
+
+/// A single sender is granted the whole pool.
+#[test]
+fn alone_means_all() {
+    let mut credit = Credit::new(256);
+    credit.add_peer();
+    let mut grant = Grant::new();
+    let initial = credit.allowance();
+    credit.begin(&mut grant, initial);
+    credit.on_frame(NOW, 0, &mut grant, SEEN);
+    credit.raise(0, &mut grant, PLENTY);
+    assert_eq!(grant.granted, FIRST_NUMBER + 257);
+    assert_eq!(credit.outstanding(), 256);
+}
+
+/// Where memory is scarce, a turn goes to whoever takes up least, and to the head of a lane before all.
+#[test]
+fn turns_go_to_the_least() {
+    let mut credit = Credit::new(256);
+    let scarce = MemoryFrames {
+        free_bytes: 9000,
+        ..PLENTY
+    };
+    let mut grants = [Grant::new(), Grant::new(), Grant::new()];
+    (0..3).for_each(|_| credit.add_peer());
+    for (peer, used_bytes) in [(0, 20_000), (1, 3_000), (2, 4_000)] {
+        let grant = &mut grants[peer];
+        credit.begin(grant, 1);
+        grant.used_bytes = used_bytes;
+        credit.on_frame(NOW, peer as u16, grant, SEEN);
+        credit.raise(peer as u16, grant, scarce);
+        assert_eq!(grant.outstanding(), 0);
+    }
+    let turn = |grants: &[Grant; 3], head: usize| {
+        let mut turn = Turn::default();
+        for (peer, grant) in grants.iter().enumerate() {
+            turn.consider(peer as u16, grant, scarce, peer == head);
+        }
+        turn
+    };
+    assert_eq!(turn(&grants, 0).peer(), Some(0));
+    let next = turn(&grants, 9);
+    assert_eq!(next.peer(), Some(1));
+    credit.give_turn(&next, &mut grants[1], scarce);
+    assert_eq!(grants[1].outstanding(), 2, "half of 6000 bytes");
+    let next = turn(&grants, 9);
+    assert_eq!(next.peer(), Some(2), "promises count");
+    credit.give_turn(&next, &mut grants[2], scarce);
+    assert_eq!(grants[2].outstanding(), 1);
+    assert!(credit.is_least_holder(3_000) && !credit.is_least_holder(3_001));
+}
+
+proptest! {
+    /// Whatever peers do, Σ outstanding stays within the receive ring.
+    #[test]
+    fn credit_never_exceeds_the_ring(
+        peers in 1u16..20,
+        steps in proptest::collection::vec((any::<u16>(), 0u64..9, any::<bool>(), any::<bool>(), 0u64..5000), 1..400),
+        free_bytes in proptest::collection::vec(0usize..200_000, 1..9),
+    ) {
+        let mut credit = Credit::new(64);
+        (0..peers).for_each(|_| credit.add_peer());
+        let mut grants: Vec<Grant> = (0..peers).map(|_| Grant::new()).collect();
+        let initial = credit.allowance();
+        for grant in &mut grants {
+            credit.begin(grant, initial);
+        }
+        for (step, (peer, skip, more, busy, remaining)) in steps.into_iter().enumerate() {
+            let peer = peer % peers;
+            let grant = &mut grants[usize::from(peer)];
+            grant.urgency = (0, remaining / 2);
+            let next = grant.seen + skip;
+            credit.on_frame(NOW, peer, grant, Seen { next, more, busy, used: more });
+            let memory = MemoryFrames {
+                free_bytes: free_bytes[step % free_bytes.len()],
+                ..PLENTY
+            };
+            credit.raise(peer, grant, memory);
+            let mut turn = Turn::default();
+            turn.consider(peer, grant, memory, busy);
+            credit.give_turn(&turn, grant, memory);
+            let sum: u64 = grants.iter().map(Grant::outstanding).sum();
+            prop_assert_eq!(sum, credit.outstanding());
+            prop_assert!(sum <= 64, "{} outstanding", sum);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! How many frames may be on their way to us: what our own side holds, or less where a switch holds less.
+//!
+//! Owned by `credit`, which divides `pool_frames` among the peers and tells of every frame that comes while some peer has
+//! more to send.
+//!
+//! Losses alone say nothing: a bad cable loses frames of a small pool, too. But where a buffer overflows, the wire behind it
+//! is busy all the time: a smaller pool brings as many frames a second. Where it brings fewer, it was no buffer that lost
+//! them. So a pool that loses frames is changed on trial, and the rate says whether the change stays.
+//!
+//! Invariant: `least_frames <= pool_frames <= receive_frames`.
+
+use crate::time::{Duration, Instant};
+
+/// Loss by a switch that holds less than our own ring does not shrink the pool below this and one frame for each peer:
+/// enough for 10 Gbit/s × 40 µs.
+const POOL_FRAMES_MIN: u64 = 32;
+/// Frames that a measurement counts at least: of 5 % loss it finds 10 ± 3.
+const MEASURED_FRAMES_MIN: u64 = 192;
+/// Loss up to this, in millionths, is never looked into.
+const TOLERATED_PPM: u64 = 20_000;
+/// More than this shrinks the pool without trial: of a pool that overflows so much, a quarter does nothing for the rate.
+const GROSS_PPM: u64 = 333_333;
+/// When neither a smaller nor a larger pool was better, the next trial waits for so many measurements.
+const REST_MEASUREMENTS: u32 = 16;
+
+const MILLION: u64 = 1_000_000;
+
+/// A change of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// By a quarter: stays, if the rate does.
+    Smaller,
+    /// By a third: stays, if the rate grows.
+    Larger,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    change: Change,
+    /// The pool before.
+    from_frames: u64,
+    /// Highest rate that this trial or those just before saw, in frames a second.
+    best_rate: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Path {
+    receive_frames: u64,
+    least_frames: u64,
+    pool_frames: u64,
+    /// Frames that came since the last look.
+    seen_frames: u64,
+    /// Numbers that were skipped since, less those that came late.
+    lost_frames: i64,
+    /// The next look is after so many.
+    look_after_frames: u64,
+    /// Time of the last look, later by as long as nobody had anything to send since.
+    since: Instant,
+    /// Nobody has anything to send since then.
+    idle_since: Option<Instant>,
+    /// What comes now was granted before the pool was changed: it is not measured.
+    settling: bool,
+    trial: Option<Trial>,
+    /// Measurements until the next trial.
+    rest: u32,
+}
+
+impl Path {
+    /// `receive_frames`: what our own side holds.
+    pub(crate) fn new(receive_frames: u64) -> Self {
+        Self {
+            receive_frames,
+            least_frames: POOL_FRAMES_MIN.min(receive_frames),
+            pool_frames: receive_frames,
+            seen_frames: 0,
+            lost_frames: 0,
+            look_after_frames: receive_frames.max(MEASURED_FRAMES_MIN),
+            since: Instant::default(),
+            idle_since: Some(Instant::default()),
+            settling: false,
+            trial: None,
+            rest: 0,
+        }
+    }
+
+    pub(crate) fn set_peers(&mut self, peers: u64) {
+        self.least_frames = (POOL_FRAMES_MIN + peers).min(self.receive_frames);
+        self.pool_frames = self.pool_frames.max(self.least_frames);
+    }
+
+    /// What may be granted to all peers together.
+    #[inline]
+    pub(crate) fn pool_frames(&self) -> u64 {
+        self.pool_frames
+    }
+
+    /// Some peer has more to send; before, none had.
+    pub(crate) fn on_busy(&mut self, now: Instant) {
+        if let Some(idle_since) = self.idle_since.take() {
+            self.since += now.since(idle_since);
+        }
+    }
+
+    /// No peer has anything to send.
+    pub(crate) fn on_idle(&mut self, now: Instant) {
+        self.idle_since = Some(now);
+    }
+
+    /// So many numbers were skipped by one that came.
+    #[inline]
+    pub(crate) fn on_gap(&mut self, frames: u64) {
+        self.lost_frames = self.lost_frames.wrapping_add_unsigned(frames);
+    }
+
+    /// A number came that had been skipped.
+    #[cold]
+    pub(crate) fn on_late(&mut self) {
+        self.lost_frames = self.lost_frames.saturating_sub(1);
+    }
+
+    /// A frame came while some peer has more to send. `true`: the pool was changed.
+    #[inline]
+    pub(crate) fn on_frame(&mut self, now: Instant) -> bool {
+        self.seen_frames += 1;
+        self.seen_frames >= self.look_after_frames && self.look(now)
+    }
+
+    #[cold]
+    fn look(&mut self, now: Instant) -> bool {
+        let before = self.pool_frames;
+        if self.settling {
+            self.settling = false;
+        } else {
+            let lost = u64::try_from(self.lost_frames).unwrap_or(0);
+            let elapsed = now.since(self.since).max(Duration::from_nanos(1));
+            let rate = self.seen_frames * 1_000_000_000 / elapsed.as_nanos();
+            self.judge(lost * MILLION / (lost + self.seen_frames), rate);
+        }
+        self.since = now;
+        self.seen_frames = 0;
+        self.lost_frames = 0;
+        self.look_after_frames = if self.settling {
+            before / 2
+        } else {
+            self.pool_frames.max(MEASURED_FRAMES_MIN)
+        };
+        self.pool_frames != before
+    }
+
+    fn judge(&mut self, loss_ppm: u64, rate: u64) {
+        self.rest = self.rest.saturating_sub(1);
+        let trial = self.trial.take();
+        let best_rate = trial.map_or(rate, |trial| trial.best_rate.max(rate));
+        if loss_ppm <= TOLERATED_PPM {
+            self.resize(self.pool_frames + self.pool_frames / 8 + 1);
+        } else if loss_ppm > GROSS_PPM {
+            self.resize(self.pool_frames / 2);
+            self.settling = true;
+        } else if let Some(trial) = trial {
+            let (change, kept) = match trial.change {
+                Change::Smaller => (Change::Smaller, rate * 16 >= trial.best_rate * 15),
+                Change::Larger => (Change::Larger, rate * 16 >= trial.best_rate * 17),
+            };
+            if kept {
+                self.try_change(change, best_rate);
+            } else {
+                self.resize(trial.from_frames);
+                if change == Change::Smaller {
+                    self.try_change(Change::Larger, best_rate);
+                } else {
+                    self.rest = REST_MEASUREMENTS;
+                }
+            }
+        } else if self.rest == 0 {
+            self.try_change(Change::Smaller, best_rate);
+        }
+    }
+
+    /// Rests instead, where there is nothing more to try.
+    fn try_change(&mut self, change: Change, best_rate: u64) {
+        let from_frames = self.pool_frames;
+        let change = match change {
+            Change::Smaller if from_frames > self.least_frames => Change::Smaller,
+            _ => Change::Larger,
+        };
+        match change {
+            Change::Smaller => self.resize(from_frames * 3 / 4),
+            Change::Larger => self.resize(from_frames * 4 / 3),
+        }
+        if self.pool_frames == from_frames {
+            self.rest = REST_MEASUREMENTS;
+            return;
+        }
+        self.trial = Some(Trial {
+            change,
+            from_frames,
+            best_rate,
+        });
+        self.settling = true;
+    }
+
+    fn resize(&mut self, frames: u64) {
+        self.pool_frames = frames.clamp(self.least_frames, self.receive_frames);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wire that takes 1 µs for a frame, and a round trip of 100 µs beside: 100 frames fill it.
+    struct Wire {
+        path: Path,
+        now_ns: u64,
+        /// What the buffer before the wire holds.
+        buffer_frames: u64,
+        loss_percent: u64,
+        excess: u64,
+        chance: u64,
+    }
+
+    impl Wire {
+        const FULL_FRAMES: u64 = 100;
+
+        fn new(receive_frames: u64, peers: u64) -> Self {
+            let mut path = Path::new(receive_frames);
+            path.set_peers(peers);
+            path.on_busy(Instant::default());
+            Self {
+                path,
+                now_ns: 0,
+                buffer_frames: 10_000,
+                loss_percent: 0,
+                excess: 0,
+                chance: 0,
+            }
+        }
+
+        /// Mean pool of the second half of so many frames.
+        fn run(&mut self, frames: u64) -> u64 {
+            let (mut pools, mut came) = (0, 0);
+            for frame in 0..frames {
+                let pool = self.path.pool_frames();
+                let fit = pool.min(Self::FULL_FRAMES + self.buffer_frames);
+                // Evenly spread: of each pool, what does not fit is lost, and of the rest so much in a hundred.
+                self.excess += pool - fit;
+                self.chance += self.loss_percent;
+                if self.excess >= pool || self.chance >= 100 {
+                    let by_chance = self.excess < pool;
+                    self.excess -= if by_chance { 0 } else { pool };
+                    self.chance -= if by_chance { 100 } else { self.loss_percent };
+                    self.path.on_gap(1);
+                    continue;
+                }
+                // A pool takes a round trip, or as long as the wire takes for what fits.
+                self.now_ns += (Self::FULL_FRAMES * 1000 / fit).max(1000);
+                self.path.on_frame(Instant::from_nanos(self.now_ns));
+                if frame > frames / 2 {
+                    pools += pool;
+                    came += 1;
+                }
+            }
+            pools / came
+        }
+    }
+
+    /// Random loss leaves the wire full, whatever it was before; a small buffer shrinks the pool to about what fits.
+    #[test]
+    fn random_loss_is_no_full_buffer() {
+        for loss_percent in [0, 1, 3, 5, 10, 25] {
+            let mut wire = Wire::new(256, 1);
+            wire.loss_percent = loss_percent;
+            let pool = wire.run(50_000);
+            assert!(pool >= 90, "{loss_percent} % random loss: pool of {pool}");
+        }
+        for buffer_frames in [20, 100, 300] {
+            for loss_percent in [0, 1, 5] {
+                let mut wire = Wire::new(1024, 1);
+                (wire.buffer_frames, wire.loss_percent) = (buffer_frames, loss_percent);
+                let pool = wire.run(100_000);
+                let fit = Wire::FULL_FRAMES + buffer_frames;
+                assert!(
+                    (90..=fit * 5 / 4).contains(&pool),
+                    "{fit} fit, {loss_percent} % random loss: pool of {pool}"
+                );
+            }
+        }
+    }
+
+    /// What was learnt of one path does not outlive it: a buffer that shrinks, a pool that was at its least when loss began.
+    #[test]
+    fn conditions_change() {
+        let mut wire = Wire::new(256, 7);
+        wire.loss_percent = 10;
+        assert!(wire.run(50_000) >= 90);
+        wire.buffer_frames = 20;
+        assert!(wire.run(50_000) <= 150);
+        wire.path.pool_frames = wire.path.least_frames;
+        assert!(wire.run(50_000) >= 90, "up from the least");
+        wire.loss_percent = 0;
+        wire.buffer_frames = 10_000;
+        assert!(wire.run(50_000) >= 250, "back to all");
+    }
+
+    /// Time without traffic is no low rate: the pool is the same with pauses as without.
+    #[test]
+    fn pauses_do_not_count() {
+        let mut pools = [0; 2];
+        for (pool, pauses) in pools.iter_mut().zip([false, true]) {
+            let mut wire = Wire::new(256, 1);
+            wire.loss_percent = 5;
+            for burst in 0..1000 {
+                wire.run(50);
+                if pauses {
+                    wire.path.on_idle(Instant::from_nanos(wire.now_ns));
+                    wire.now_ns += burst % 7 * 1_000_000;
+                    wire.path.on_busy(Instant::from_nanos(wire.now_ns));
+                }
+            }
+            *pool = wire.path.pool_frames();
+        }
+        assert_eq!(pools[0], pools[1]);
+    }
+
+    /// Frames that overtake each other are not lost.
+    #[test]
+    fn late_frames_are_not_lost() {
+        let mut wire = Wire::new(256, 1);
+        for frame in 0..100_000 {
+            wire.path.on_gap(1);
+            wire.path.on_frame(Instant::from_nanos(frame * 2000));
+            wire.path.on_late();
+            wire.path.on_frame(Instant::from_nanos(frame * 2000 + 1000));
+        }
+        assert_eq!(wire.path.pool_frames(), 256);
+    }
+}
