@@ -272,7 +272,7 @@ fn with_versus(measured: &Measured, standings: &[Standing]) -> anyhow::Result<Va
             Better::More
         };
         let ratios = standings[1..].iter().map(|other| {
-            let ratio = standings[0].median() / other.median();
+            let ratio = standings[0].ratio_to(other);
             json!({ "name": other.name, "median": other.median(), "ratio": ratio, "failure": other.result.as_ref().err() })
         });
         value["versus"] = json!({ "unit": if better == Better::Less { "half_rtt_us.p50" } else { "messages_per_second" },
@@ -321,7 +321,7 @@ fn describe(measured: &Measured, standings: &[Standing]) -> String {
     for other in standings.iter().skip(1) {
         match &other.result {
             Ok(rounds) => {
-                let ratio = standings[0].median() / rounds.median;
+                let ratio = standings[0].ratio_to(other);
                 let _ = writeln!(
                     text,
                     "  beside {:<16} ours {:.3}, theirs {:.3} (+-{:.0} %), ratio {ratio:.3}",

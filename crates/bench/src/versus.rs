@@ -39,6 +39,9 @@ pub struct Standing {
     pub name: String,
     /// Over all rounds, or why there are none.
     pub result: Result<Rounds, String>,
+    /// Round by round.
+    #[serde(skip)]
+    values: Vec<f64>,
 }
 
 impl Standing {
@@ -48,6 +51,22 @@ impl Standing {
             .as_ref()
             .map_or(f64::NAN, |rounds| rounds.median)
     }
+
+    /// Median of the ratios to `other`, round by round: a machine that is fast at some times and slow at others disturbs it least.
+    /// NaN if there are none.
+    pub fn ratio_to(&self, other: &Self) -> f64 {
+        median_ratio(&self.values, &other.values)
+    }
+}
+
+/// Median of the ratios, round by round; NaN if there are none.
+pub fn median_ratio(ours: &[f64], others: &[f64]) -> f64 {
+    let ratios: Vec<f64> = ours
+        .iter()
+        .zip(others)
+        .map(|(ours, other)| ours / other)
+        .collect();
+    Rounds::of(&ratios).median
 }
 
 /// Runs all contenders `rounds` times in turn.
@@ -69,6 +88,7 @@ pub fn alternate(rounds: usize, contenders: &mut [Contender<'_>]) -> Vec<Standin
         .zip(values)
         .map(|(contender, values)| Standing {
             name: contender.name.clone(),
+            values: values.clone().unwrap_or_default(),
             result: values.map(|list| Rounds::of(&list)),
         })
         .collect()
@@ -106,5 +126,7 @@ mod tests {
         assert_eq!(standings[0].median(), 1.0);
         assert!(standings[1].median().is_nan() && standings[1].result.is_err());
         assert_eq!(standings[2].result.as_ref().unwrap().rounds, 3);
+        assert_eq!(standings[2].ratio_to(&standings[0]), 3.0);
+        assert!(standings[2].ratio_to(&standings[1]).is_nan());
     }
 }

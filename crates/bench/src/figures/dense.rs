@@ -12,6 +12,7 @@ use crate::limits::bandwidth::{BYTES_PER_CORE, Bandwidth};
 use crate::machine;
 use crate::peers::petsc::Petsc;
 use crate::stats::Rounds;
+use crate::versus::median_ratio;
 
 const TOLERANCE: f64 = 1e-10;
 /// Laps of each bandwidth measurement.
@@ -225,16 +226,6 @@ fn speed_up(turns: &[Turn], report: &mut Report, say: Say<'_>) {
         ratio / allowed,
         Wanted::AtLeast(0.95),
     );
-}
-
-/// Median of the rounds' ratios.
-fn median_ratio(ours: &[f64], beside: &[f64]) -> f64 {
-    let ratios: Vec<f64> = ours
-        .iter()
-        .zip(beside)
-        .map(|(ours, beside)| ours / beside)
-        .collect();
-    Rounds::of(&ratios).median
 }
 
 /// Laps beside the sequential sweep's, and the residual under loss.
