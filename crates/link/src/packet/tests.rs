@@ -1,4 +1,8 @@
-//! The ring's shape and walk, and what needs no rights. Links on interfaces are tested in `tests/`.
+//! The ring's shape and walk, the sending queue, and what else needs no rights; `interface` has the rest.
+
+mod interface;
+
+use std::io::Read;
 
 use super::rx::{Cursor, Geometry, Raw};
 use super::*;
@@ -93,4 +97,90 @@ fn probe_explains_itself() {
     if !found.works && found.notes[0].contains("CAP_NET_RAW") {
         assert!(found.mend.starts_with("setcap cap_net_raw+ep "));
     }
+}
+
+/// A socket that takes a few frames and then is full, and its other end.
+fn narrow_socket() -> (Socket, Socket) {
+    let (near, far) = Socket::pair(Domain::UNIX, Type::DGRAM.nonblocking(), None).expect("pair");
+    near.set_send_buffer_size(8192).expect("SO_SNDBUF");
+    (near, far)
+}
+
+fn read_all(mut socket: &Socket) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(bytes) = socket.read(&mut buffer) {
+        frames.push(buffer[..bytes].to_vec());
+    }
+    frames
+}
+
+/// A full socket keeps all frames in order and loses none; each leaves once, with its header.
+#[test]
+fn full_socket_keeps_frames() {
+    const FRAMES: u32 = 500;
+    let me = MacAddr([2, 0, 0, 0, 0, 1]);
+    let to = MacAddr([2, 0, 0, 0, 0, 2]);
+    let (near, far) = narrow_socket();
+    let mut tx = Tx::new(me, 1500);
+    let mut counters = LinkCounters::default();
+    let mut arrived = Vec::new();
+    let mut offered = 0;
+    let mut blocked = 0;
+    while arrived.len() < FRAMES as usize {
+        while offered < FRAMES && !tx.is_full() {
+            tx.gather(to, |slot| {
+                assert_eq!(slot.len(), 1500);
+                slot[..4].copy_from_slice(&offered.to_le_bytes());
+                4 + offered as usize % 1497
+            });
+            offered += 1;
+            // Bursts of all lengths, single frames among them.
+            if offered.is_multiple_of(1 + offered % 37) {
+                break;
+            }
+        }
+        let pushed = tx.push_out(&near, &mut counters).expect("push_out");
+        assert_eq!(pushed, Pushed::Done);
+        if tx.blocked() == Some(Blocked::Buffer) {
+            blocked += 1;
+            arrived.extend(read_all(&far));
+        } else if offered == FRAMES {
+            arrived.extend(read_all(&far));
+        }
+    }
+    assert!(blocked > 10, "the socket was full");
+    for (number, frame) in (0u32..).zip(&arrived) {
+        let (from, payload) = ether::accept(frame, to).expect("sound");
+        assert_eq!((from, payload.len()), (me, 4 + number as usize % 1497));
+        assert_eq!(payload[..4], number.to_le_bytes());
+    }
+    let bytes: usize = arrived.iter().map(|frame| frame.len() - 14).sum();
+    assert_eq!(counters.sent_frames, u64::from(FRAMES));
+    assert_eq!(counters.sent_bytes, bytes as u64);
+    assert_eq!(counters.dropped_frames, 0);
+}
+
+/// Frames that the socket refuses for good are counted one by one and do not stop those behind them.
+#[test]
+fn refused_frames_are_counted() {
+    let (near, far) = narrow_socket();
+    let mut tx = Tx::new(MacAddr([2, 0, 0, 0, 0, 1]), 600);
+    let mut counters = LinkCounters::default();
+    drop(far);
+    for count in [1, 5] {
+        for _ in 0..count {
+            tx.gather(MacAddr::BROADCAST, |_| 600);
+        }
+        tx.push_out(&near, &mut counters).expect("push_out");
+        assert_eq!(tx.blocked(), None);
+    }
+    assert_eq!((counters.sent_frames, counters.dropped_frames), (0, 6));
+}
+
+/// A filler that claims more than its slot is a programmer's mistake, not a long frame.
+#[test]
+#[should_panic(expected = "a filler claims 601 bytes of a 600-byte slot")]
+fn lying_filler_is_caught() {
+    Tx::new(MacAddr([2, 0, 0, 0, 0, 1]), 600).gather(MacAddr::BROADCAST, |_| 601);
 }
