@@ -217,7 +217,8 @@ fn bad_environment_is_told_in_one_line() {
     let good = folder.cluster();
     let text = std::fs::read_to_string(&good).expect("read");
     let bad = folder.0.join("bad.toml");
-    let mut cases: Vec<(String, &str, Vec<(&str, &str)>, String)> = [
+    type Case<'a> = (String, &'a str, Vec<(&'a str, &'a str)>, String);
+    let mut cases: Vec<Case<'_>> = [
         (
             text.replace("id = 1", "id = 7"),
             ":6: field `id`: 7 leaves a gap",
