@@ -153,17 +153,21 @@ pub(crate) fn impair(
     impairment: Impairment,
 ) -> Result<(), ImpairError> {
     impairment.check()?;
-    let mut all = current(name)?;
-    all.extend(ids.iter().map(|&id| (id, impairment)));
-    // Before the first frame is lost, so that frames are lost one by one.
-    if impairment != Impairment::NONE {
-        prepare_senders(name, hosts, &all)?;
-    }
-    set(name, ids, impairment)?;
+    let before = current(name)?;
+    let mut after = before.clone();
+    after.extend(ids.iter().map(|&id| (id, impairment)));
     if impairment == Impairment::NONE {
-        prepare_senders(name, hosts, &all)?;
+        set(name, ids, impairment)?;
+        return Ok(prepare_senders(name, hosts, &after)?);
     }
-    Ok(())
+    // Before the first frame is lost, so that frames are lost one by one.
+    let prepared = prepare_senders(name, hosts, &after).map_err(ImpairError::from);
+    let done = prepared.and_then(|()| set(name, ids, impairment));
+    if done.is_err() {
+        // The first failure is the one to tell of; a second has the same cause.
+        let _ = prepare_senders(name, hosts, &before);
+    }
+    done
 }
 
 fn set(name: &Name, ids: &[u16], impairment: Impairment) -> Result<(), ImpairError> {

@@ -92,7 +92,8 @@ impl Host {
         spec::INTERFACE
     }
 
-    /// A program that will run in this host; its exit code is passed on, 255 if it could not be started.
+    /// A program that will run in this host; its exit code is passed on (`ip` says so, and fails, if there is none of that
+    /// name).
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.netns()]).arg(program);

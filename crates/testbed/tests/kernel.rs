@@ -579,14 +579,14 @@ fn foreign_namespaces_are_untouched() {
             "{error}"
         );
         assert_eq!(Testbed::remove(&name).unwrap().namespaces, 0);
-        assert_eq!(namespaces_of(&name), [foreign.0.clone()]);
+        assert_eq!(namespaces_of(&name), [foreign.0.as_str()]);
         assert_eq!(ip(&["-n", &foreign.0, "link", "show"]), before);
     }
     // An empty one beyond the hosts that there are to be stays, too.
     let foreign = Foreign::new(name.host(2));
     let testbed = Testbed::up(&Spec::new(2).named(name.clone())).unwrap();
     testbed.down().unwrap();
-    assert_eq!(namespaces_of(&name), [foreign.0.clone()]);
+    assert_eq!(namespaces_of(&name), [foreign.0.as_str()]);
 }
 
 /// One name is one testbed; the second `up` neither harms nor takes it.
