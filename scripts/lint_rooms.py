@@ -18,20 +18,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What each crate may use of ours, beside itself. Development dependencies may add `sim`.
-BELOW_NODE = {"wire", "proto", "link"}
+# What each crate may use of ours, beside itself. Development dependencies may add `sim` and `testbed`.
+BELOW_NODE = {"wire", "proto", "link", "seal"}
 MAY_USE = {
     "wire": set(),
     "proto": {"wire"},
     "sim": {"wire", "proto"},
     "link": set(),
+    "seal": {"link"},
     "node": BELOW_NODE,
     "collective": BELOW_NODE | {"node"},
     "board": BELOW_NODE | {"node"},
     "solve": BELOW_NODE | {"node", "board", "collective"},
     "learn": BELOW_NODE | {"node", "board", "collective"},
-    "bench": BELOW_NODE | {"node", "board", "collective", "solve"},
+    "bench": BELOW_NODE | {"node", "board", "collective", "solve", "testbed"},
     "lab": BELOW_NODE | {"node", "board", "collective"},
+    "testbed": set(),
 }
 # The pure crates: no clock, no socket, no thread, no randomness.
 PURE_MAY_USE = {"wire": {"zerocopy"}, "proto": {"thiserror", "zerocopy"}}
@@ -81,7 +83,7 @@ def crate_breaches():
             name, is_dev = dependency["name"], dependency["kind"] == "dev"
             if name == "tsumuji" or name.startswith("tsumuji-"):
                 used = name.removeprefix("tsumuji-")
-                allowed = MAY_USE[room] | {room} | ({"sim"} if is_dev else set())
+                allowed = MAY_USE[room] | {room} | ({"sim", "testbed"} if is_dev else set())
                 if used not in allowed:
                     yield f"{manifest}: '{room}' may not use '{used}'; it may use: {', '.join(sorted(MAY_USE[room])) or 'none of ours'}"
             elif not is_dev and room in PURE_MAY_USE and name not in PURE_MAY_USE[room]:

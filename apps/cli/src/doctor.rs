@@ -121,11 +121,8 @@ fn links() -> Vec<LinkReport> {
     vec![
         tried(tsumuji_link::shm::probe()),
         tried(tsumuji_link::udp::probe()),
-        absent(
-            "packet",
-            "raw Ethernet by AF_PACKET: not part of this version",
-        ),
-        absent("xdp", "raw Ethernet by AF_XDP: not part of this version"),
+        tried(tsumuji_link::packet::probe()),
+        tried(tsumuji_link::xdp::probe()),
         absent("dpdk", "DPDK: not part of this version"),
     ]
 }

@@ -9,6 +9,7 @@ mod interrupt;
 mod launch;
 mod output;
 mod solve;
+mod testbed;
 mod worker;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ enum Command {
     Launch(launch::Args),
     Bench(bench::Args),
     Doctor(doctor::Args),
+    Testbed(testbed::Args),
     #[command(hide = true)]
     Worker(worker::Args),
     #[command(hide = true)]
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Command::Launch(args) => launch::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Testbed(args) => testbed::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),
     };

@@ -116,9 +116,12 @@ fn launch_runs_any_program() {
 fn doctor_knows_the_links() {
     let (code, report) = json(&["doctor"]);
     assert_eq!(code, 0, "{report}");
-    for link in report["links"].as_array().unwrap() {
+    let links = report["links"].as_array().unwrap();
+    let names: Vec<_> = links.iter().map(|link| &link["name"]).collect();
+    assert_eq!(names, ["shm", "udp", "packet", "xdp", "dpdk"]);
+    for link in links {
         let plain = link["name"] == "shm" || link["name"] == "udp";
-        assert_eq!(link["works"].as_bool().unwrap(), plain, "{link}");
+        assert!(link["works"].as_bool().unwrap() || !plain, "{link}");
         assert!(!link["detail"].as_str().unwrap().is_empty(), "{link}");
     }
     assert!(report["machine"]["cores"].as_u64().unwrap() >= 1);

@@ -7,6 +7,7 @@ pub mod capture;
 pub mod conformance;
 pub mod ether;
 pub mod impair;
+pub mod packet;
 pub mod shm;
 pub mod udp;
 pub mod xdp;

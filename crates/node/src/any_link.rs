@@ -3,7 +3,7 @@
 //! `AnyLink` chooses by `match`, so the plain links cost one predictable branch a call; the wrapped forms are boxed and pay for
 //! what they do.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::str::FromStr;
@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use tsumuji_link::capture::Capture;
 use tsumuji_link::impair::{Impair, ImpairConfig};
+use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 
 use crate::error::OpenError;
-use crate::membership::Membership;
 
 /// A link as users name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,12 +27,81 @@ pub enum LinkSpec {
     Shm,
     /// `udp` (loopback, a port of the kernel's choice) or `udp:ADDRESS:PORT`.
     Udp(Option<SocketAddr>),
+    /// `packet:INTERFACE`: raw Ethernet by AF_PACKET; without interface, the one that a hosts file states.
+    Packet(Option<InterfaceName>),
+    /// `xdp:INTERFACE`: raw Ethernet by AF_XDP; likewise.
+    Xdp(Option<InterfaceName>),
+}
+
+impl LinkSpec {
+    /// What stands before the first colon.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Udp(_) => "udp",
+            Self::Packet(_) => "packet",
+            Self::Xdp(_) => "xdp",
+        }
+    }
+
+    /// The interface, of a link that is of one and names it.
+    pub fn interface(&self) -> Option<InterfaceName> {
+        match self {
+            Self::Packet(name) | Self::Xdp(name) => *name,
+            Self::Shm | Self::Udp(_) => None,
+        }
+    }
+}
+
+/// Name of a network interface: what Linux accepts, short enough to be copied.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InterfaceName {
+    bytes: [u8; Self::BYTES_MAX],
+    length: u8,
+}
+
+impl InterfaceName {
+    /// The kernel's limit, IFNAMSIZ without the end mark.
+    const BYTES_MAX: usize = 15;
+
+    /// The name; `None` for what no interface can be called.
+    pub fn new(name: &str) -> Option<Self> {
+        let sound = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':');
+        let fits = (1..=Self::BYTES_MAX).contains(&name.len()) && name.bytes().all(sound);
+        if !fits || name == "." || name == ".." {
+            return None;
+        }
+        let mut bytes = [0; Self::BYTES_MAX];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Some(Self {
+            bytes,
+            length: name.len() as u8,
+        })
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default() // ASCII: checked by `new`
+    }
+}
+
+impl std::fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_str().fmt(f)
+    }
 }
 
 /// A link's name that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown link `{given}`; accepted are `shm`, `udp` and `udp:ADDRESS:PORT` (for example `udp:10.0.0.1:7000`)"
+    "unknown link `{given}`; accepted are `shm`, `udp`, `udp:ADDRESS:PORT` (for example `udp:10.0.0.1:7000`), \
+     `packet:INTERFACE` and `xdp:INTERFACE` (for example `packet:eth1`)"
 )]
 pub struct LinkSpecError {
     given: String,
@@ -47,10 +117,18 @@ impl FromStr for LinkSpec {
         match text.split_once(':') {
             None if text == "shm" => Ok(Self::Shm),
             None if text == "udp" => Ok(Self::Udp(None)),
+            None if text == "packet" => Ok(Self::Packet(None)),
+            None if text == "xdp" => Ok(Self::Xdp(None)),
             Some(("udp", addr)) => addr
                 .parse()
                 .map(|addr| Self::Udp(Some(addr)))
                 .map_err(|_| unknown()),
+            Some(("packet", name)) => InterfaceName::new(name)
+                .map(|name| Self::Packet(Some(name)))
+                .ok_or_else(unknown),
+            Some(("xdp", name)) => InterfaceName::new(name)
+                .map(|name| Self::Xdp(Some(name)))
+                .ok_or_else(unknown),
             _ => Err(unknown()),
         }
     }
@@ -59,9 +137,13 @@ impl FromStr for LinkSpec {
 impl std::fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Shm => f.write_str("shm"),
-            Self::Udp(None) => f.write_str("udp"),
             Self::Udp(Some(addr)) => write!(f, "udp:{addr}"),
+            Self::Packet(Some(interface)) | Self::Xdp(Some(interface)) => {
+                write!(f, "{}:{interface}", self.kind())
+            }
+            Self::Shm | Self::Udp(None) | Self::Packet(None) | Self::Xdp(None) => {
+                f.write_str(self.kind())
+            }
         }
     }
 }
@@ -75,6 +157,10 @@ pub enum Base {
     Shm(Shm),
     /// One UDP socket.
     Udp(Udp),
+    /// One network interface, by AF_PACKET.
+    Packet(Packet),
+    /// One network interface, by AF_XDP.
+    Xdp(Xdp),
 }
 
 impl Base {
@@ -83,29 +169,24 @@ impl Base {
         Ok(Self::Shm(Shm::attach(memory, index)?))
     }
 
-    /// Opens a UDP socket.
-    pub(crate) fn bind(addr: SocketAddr) -> Result<Self, OpenError> {
-        Ok(Self::Udp(Udp::bind(addr, UdpConfig::default())?))
-    }
-
-    /// Opens the socket whose address the table states for this node.
-    pub(crate) fn for_member(membership: &Membership) -> Result<Self, OpenError> {
-        match membership
-            .members
-            .get(usize::from(membership.me.0))
-            .map(|member| member.addr)
-        {
-            Some(LinkAddr::Inet(addr)) => Self::bind(addr),
-            _ => Err(OpenError::NotAMember),
-        }
-    }
-
-    /// Its address as peers must name it, where it is one of IP.
-    pub(crate) fn inet_addr(&self) -> Option<SocketAddr> {
-        match self.local_addr() {
-            LinkAddr::Inet(addr) => Some(addr),
-            _ => None,
-        }
+    /// Opens what `link` names. Shared memory has no name: see `attach`.
+    pub fn open(link: &LinkSpec) -> Result<Self, OpenError> {
+        let unnamed = || OpenError::NoInterface { link: *link };
+        Ok(match link {
+            LinkSpec::Shm => return Err(OpenError::NotAMember),
+            LinkSpec::Udp(addr) => {
+                let addr = addr.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+                Self::Udp(Udp::bind(addr, UdpConfig::default())?)
+            }
+            LinkSpec::Packet(interface) => {
+                let interface = interface.as_ref().ok_or_else(unnamed)?;
+                Self::Packet(Packet::open(interface.as_str(), PacketConfig::default())?)
+            }
+            LinkSpec::Xdp(interface) => {
+                let interface = interface.as_ref().ok_or_else(unnamed)?;
+                Self::Xdp(Xdp::open(interface.as_str(), XdpConfig::default())?)
+            }
+        })
     }
 }
 
@@ -118,6 +199,10 @@ pub enum AnyLink {
     Shm(Shm),
     /// One UDP socket.
     Udp(Udp),
+    /// One network interface, by AF_PACKET.
+    Packet(Packet),
+    /// One network interface, by AF_XDP.
+    Xdp(Xdp),
     /// With seeded misfortune.
     Impaired(Box<Impair<Base>>),
     /// Written to a file.
@@ -140,6 +225,8 @@ impl AnyLink {
         Ok(match (impair, capture, base) {
             (None, None, Base::Shm(link)) => Self::Shm(link),
             (None, None, Base::Udp(link)) => Self::Udp(link),
+            (None, None, Base::Packet(link)) => Self::Packet(link),
+            (None, None, Base::Xdp(link)) => Self::Xdp(link),
             (Some(config), None, base) => Self::Impaired(Box::new(Impair::new(base, config)?)),
             (None, Some(path), base) => {
                 Self::Captured(Box::new(Capture::create(base, path).map_err(failed(path))?))
@@ -201,8 +288,8 @@ macro_rules! delegate {
     };
 }
 
-delegate!(Base: Shm Udp);
-delegate!(AnyLink: Shm Udp Impaired Captured CapturedImpaired);
+delegate!(Base: Shm Udp Packet Xdp);
+delegate!(AnyLink: Shm Udp Packet Xdp Impaired Captured CapturedImpaired);
 
 #[cfg(test)]
 mod tests {
@@ -211,7 +298,17 @@ mod tests {
     /// What is accepted reads back as it was written; the rest is refused in one line that says what is accepted.
     #[test]
     fn names_are_read_and_written() {
-        for text in ["shm", "udp", "udp:10.0.0.1:7000", "udp:[::1]:0"] {
+        for text in [
+            "shm",
+            "udp",
+            "udp:10.0.0.1:7000",
+            "udp:[::1]:0",
+            "packet",
+            "packet:eth1",
+            "xdp",
+            "xdp:eth0.5",
+            "packet:a-name.of_15ch",
+        ] {
             assert_eq!(text.parse::<LinkSpec>().expect(text).to_string(), text);
         }
         for text in [
@@ -223,8 +320,12 @@ mod tests {
             "udp:1.2.3.4",
             "udp:1.2.3.4:70000",
             "dpdk:x",
-            "packet:eth0",
-            "xdp:e",
+            "packet:",
+            "packet:a/b",
+            "xdp:a b",
+            "packet:..",
+            "packet:eth1:2",
+            "packet:sixteen-letters-",
         ] {
             let message = text.parse::<LinkSpec>().expect_err(text).to_string();
             assert!(

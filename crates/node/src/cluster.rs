@@ -12,27 +12,58 @@
 //! addr = "udp:pc2.lab:7000"
 //! ```
 //!
-//! Ids are 0, 1, 2 … without gap, in any order. `host` is a name for people (default: `node 0`). An address may name a
-//! host; it is resolved when the file is read. Read by `bootstrap::worker` and by programs that take `--cluster`.
+//! Ids are 0, 1, 2 … without gap, in any order. `host` is the host's name (default: `node 0`). An address of `udp` may name a
+//! host; it is resolved when the file is read. Read by `bootstrap::worker`, by programs that take `--hosts`, and by `launcher`.
+//!
+//! `addr = "packet:eth1"` (or `xdp:eth1`) is raw Ethernet: the address of that interface is `mac = "02:…"`, or what `/etc/ethers` says of `host`.
+//! Beside these, a node may state `interface`, `ip` and `mac`, so that another link can be chosen for all (`over`), and
+//! `via = ["ssh", "-T", "pc2"]`, the command that runs another command there.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
 use tsumuji_link::LinkAddr;
+use tsumuji_link::ether::{ETHERS_PATH, Ethers, MacAddr};
 use tsumuji_proto::NodeId;
 
+use crate::any_link::{InterfaceName, LinkSpec};
 use crate::membership::{Member, Membership};
 
 /// Larger files are refused: 65,536 nodes take less.
 const FILE_LIMIT_BYTES: u64 = 16 << 20;
 
+/// The port of `udp` where the file states only an address for it; node *i* takes this + *i*.
+const PORT: u16 = 7000;
+/// Words of a `via` command.
+const VIA_WORDS_MAX: usize = 64;
+
 /// A cluster file that was read and found sound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterFile {
     members: Vec<Member>,
+    hosts: Vec<HostNode>,
+}
+
+/// One `[[node]]`: where it runs and by what it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostNode {
+    /// Name of its host.
+    pub host: String,
+    /// What it opens: with address or interface.
+    pub link: LinkSpec,
+    /// What this link is on the other side: where frames reach it.
+    pub addr: LinkAddr,
+    /// Of raw Ethernet, if stated.
+    pub interface: Option<InterfaceName>,
+    /// Of `udp`, if stated here or in `addr`.
+    pub ip: Option<IpAddr>,
+    /// Of the interface, if stated.
+    pub mac: Option<MacAddr>,
+    /// The command that runs a command there, if stated; empty: none is needed.
+    pub via: Option<Vec<String>>,
 }
 
 /// Why a cluster file cannot be used. Each names the file, and the line where there is one.
@@ -67,6 +98,20 @@ pub enum ClusterFileError {
         /// What is wrong and what is accepted.
         problem: String,
     },
+    /// The file does not say what another link needs.
+    #[error("{}: node {node} (`{host}`): link `{link}` {problem}", path.display())]
+    Over {
+        /// Which file.
+        path: PathBuf,
+        /// Which node.
+        node: usize,
+        /// Its host.
+        host: String,
+        /// What was asked for.
+        link: LinkSpec,
+        /// What is missing.
+        problem: String,
+    },
     /// The wanted node is not in it.
     #[error("{}: there is no {node}; the file has nodes 0 to {last}", path.display())]
     NoSuchNode {
@@ -93,6 +138,83 @@ struct RawNode {
     #[serde(alias = "name")]
     host: Option<String>,
     addr: Spanned<String>,
+    interface: Option<Spanned<String>>,
+    ip: Option<Spanned<String>>,
+    mac: Option<Spanned<String>>,
+    via: Option<Spanned<Vec<String>>>,
+}
+
+/// A field that is not understood: where, and what is accepted.
+type Refusal = (Range<usize>, String);
+
+fn optional<T>(
+    name: &str,
+    field: Option<&Spanned<String>>,
+    accepted: &str,
+    read: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, Refusal> {
+    let Some(field) = field else { return Ok(None) };
+    let text = field.get_ref();
+    let refused = || {
+        (
+            field.span(),
+            format!("field `{name}`: `{text}`: accepted is {accepted}"),
+        )
+    };
+    read(text).map(Some).ok_or_else(refused)
+}
+
+impl RawNode {
+    fn check(self, id: u16, ethers: &Path) -> Result<HostNode, Refusal> {
+        let host = self.host.unwrap_or_else(|| NodeId(id).to_string());
+        let interface = optional(
+            "interface",
+            self.interface.as_ref(),
+            "the name of a network interface, for example \"eth1\"",
+            InterfaceName::new,
+        )?;
+        let ip = optional(
+            "ip",
+            self.ip.as_ref(),
+            "an IP address, for example \"10.0.0.1\"",
+            |text| text.parse::<IpAddr>().ok().filter(reaches_one),
+        )?;
+        let mac = optional(
+            "mac",
+            self.mac.as_ref(),
+            "the address of one interface, for example \"02:00:00:00:00:01\"",
+            |text| text.parse().ok().filter(|mac: &MacAddr| mac.is_station()),
+        )?;
+        if let Some(via) = &self.via {
+            let words = via.get_ref();
+            let sound = words.len() <= VIA_WORDS_MAX
+                && words
+                    .iter()
+                    .all(|word| !word.is_empty() && !word.contains('\0'));
+            if !sound {
+                return Err((
+                    via.span(),
+                    format!(
+                        "field `via`: accepted are up to {VIA_WORDS_MAX} words, none of them empty, for example [\"ssh\", \"-T\", \"pc2\"]"
+                    ),
+                ));
+            }
+        }
+        let (link, addr) = read_addr(self.addr.get_ref(), mac, &host, ethers)
+            .map_err(|problem| (self.addr.span(), problem))?;
+        Ok(HostNode {
+            host,
+            link,
+            addr,
+            interface: interface.or(link.interface()),
+            ip: ip.or(match addr {
+                LinkAddr::Inet(addr) => Some(addr.ip()),
+                _ => None,
+            }),
+            mac,
+            via: self.via.map(Spanned::into_inner),
+        })
+    }
 }
 
 impl ClusterFile {
@@ -117,13 +239,17 @@ impl ClusterFile {
 
     /// Checks a file's text; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ClusterFileError> {
+        Self::parse_with(text, path, Path::new(ETHERS_PATH))
+    }
+
+    fn parse_with(text: &str, path: &Path, ethers: &Path) -> Result<Self, ClusterFileError> {
         let error = |span: Option<Range<usize>>, problem: String| ClusterFileError::Content {
             path: path.to_owned(),
             line: line_of(text, span.map_or(0, |span| span.start)),
             problem,
         };
         let raw: RawFile = toml::from_str(text).map_err(|found| {
-            let accepted = "accepted are [[node]] tables with `id`, `host` and `addr`";
+            let accepted = "accepted are [[node]] tables with `id`, `host`, `addr` and, if needed, `interface`, `ip`, `mac`, `via`";
             error(
                 found.span(),
                 format!("{}; {accepted}", found.message().replace('\n', " ")),
@@ -136,12 +262,12 @@ impl ClusterFile {
             ));
         }
         let nodes = raw.node.len();
-        let mut members: Vec<Option<Member>> = Vec::new();
-        members.resize_with(nodes, || None);
+        let mut hosts: Vec<Option<HostNode>> = Vec::new();
+        hosts.resize_with(nodes, || None);
         for node in raw.node {
             let node = node.into_inner();
             let id = *node.id.get_ref();
-            let Some(place) = members.get_mut(usize::from(id)) else {
+            let Some(place) = hosts.get(usize::from(id)) else {
                 let problem = format!(
                     "field `id`: {id} leaves a gap; the ids of {nodes} nodes are 0 to {}",
                     nodes - 1
@@ -154,30 +280,54 @@ impl ClusterFile {
                     format!("field `id`: {id} is there twice"),
                 ));
             }
-            let addr = parse_addr(node.addr.get_ref())
-                .map_err(|problem| error(Some(node.addr.span()), problem))?;
-            let name = node.host.unwrap_or_else(|| NodeId(id).to_string());
-            *place = Some(Member {
-                id: NodeId(id),
-                name,
-                addr: LinkAddr::Inet(addr),
-            });
-            let twins = members
-                .iter()
-                .flatten()
-                .filter(|member| member.addr == LinkAddr::Inet(addr))
-                .count();
-            if twins > 1 {
+            let addr_span = node.addr.span();
+            let host = node
+                .check(id, ethers)
+                .map_err(|(span, problem)| error(Some(span), problem))?;
+            if hosts.iter().flatten().any(|other| other.addr == host.addr) {
                 return Err(error(
-                    Some(node.addr.span()),
-                    format!("field `addr`: {addr} is there twice"),
+                    Some(addr_span),
+                    format!("field `addr`: {} is there twice", host.addr),
                 ));
             }
+            hosts[usize::from(id)] = Some(host);
         }
         // As many places as nodes, and none taken twice: all are taken.
-        Ok(Self {
-            members: members.into_iter().flatten().collect(),
-        })
+        Ok(Self::of(hosts.into_iter().flatten().collect()))
+    }
+
+    fn of(hosts: Vec<HostNode>) -> Self {
+        let members = (0..=u16::MAX).zip(&hosts).map(|(id, host)| Member {
+            id: NodeId(id),
+            name: host.host.clone(),
+            addr: host.addr,
+        });
+        Self {
+            members: members.collect(),
+            hosts,
+        }
+    }
+
+    /// The same nodes over another link: `udp` by the stated `ip` (or that of `addr`), `packet` and `xdp` by `interface`.
+    /// `path` is for messages.
+    pub fn over(self, link: &LinkSpec, path: &Path) -> Result<Self, ClusterFileError> {
+        let mut hosts = self.hosts;
+        for (node, host) in hosts.iter_mut().enumerate() {
+            let found = on_link(host, node, link).map_err(|problem| ClusterFileError::Over {
+                path: path.to_owned(),
+                node,
+                host: host.host.clone(),
+                link: *link,
+                problem,
+            })?;
+            (host.link, host.addr) = found;
+        }
+        Ok(Self::of(hosts))
+    }
+
+    /// Where each node runs, in order of their ids.
+    pub fn hosts(&self) -> &[HostNode] {
+        &self.hosts
     }
 
     /// All nodes, in order of their ids.
@@ -202,8 +352,71 @@ impl ClusterFile {
     }
 }
 
-fn parse_addr(text: &str) -> Result<SocketAddr, String> {
-    let accepted = "accepted is \"udp:ADDRESS:PORT\", for example \"udp:10.0.0.1:7000\"";
+/// What `host` opens and where it is reached over a link of this kind.
+fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, LinkAddr), String> {
+    match link {
+        LinkSpec::Udp(None) => {
+            if matches!(host.link, LinkSpec::Udp(_)) {
+                return Ok((host.link, host.addr));
+            }
+            let ip = host.ip.ok_or("needs the field `ip`")?;
+            let port = u16::try_from(node)
+                .ok()
+                .and_then(|node| PORT.checked_add(node));
+            let addr = SocketAddr::new(ip, port.ok_or("has no port left for this node")?);
+            Ok((LinkSpec::Udp(Some(addr)), LinkAddr::Inet(addr)))
+        }
+        LinkSpec::Packet(_) | LinkSpec::Xdp(_) => {
+            let interface = link.interface().or(host.interface);
+            let interface = Some(interface.ok_or("needs the field `interface`")?);
+            let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
+            let link = match link {
+                LinkSpec::Xdp(_) => LinkSpec::Xdp(interface),
+                _ => LinkSpec::Packet(interface),
+            };
+            Ok((link, LinkAddr::Ether(mac)))
+        }
+        LinkSpec::Udp(Some(_)) | LinkSpec::Shm => {
+            Err("cannot be taken for all hosts: accepted are `udp`, `packet` and `xdp`".to_owned())
+        }
+    }
+}
+
+/// The Ethernet address of a host: as stated, or as `/etc/ethers` says.
+fn station(stated: Option<MacAddr>, host: &str, ethers: &Path) -> Result<MacAddr, String> {
+    if let Some(mac) = stated {
+        return Ok(mac);
+    }
+    let found = Ethers::read(ethers).and_then(|ethers| ethers.resolve(host));
+    found.map_err(|error| format!("needs the field `mac`, because {error}"))
+}
+
+/// Not "any" and not a group.
+fn reaches_one(ip: &IpAddr) -> bool {
+    !ip.is_unspecified() && !ip.is_multicast()
+}
+
+fn read_addr(
+    text: &str,
+    mac: Option<MacAddr>,
+    host: &str,
+    ethers: &Path,
+) -> Result<(LinkSpec, LinkAddr), String> {
+    if let Some(link) = text
+        .parse()
+        .ok()
+        .filter(|link: &LinkSpec| link.interface().is_some())
+    {
+        let mac = station(mac, host, ethers)
+            .map_err(|problem| format!("field `addr`: `{text}` {problem}"))?;
+        return Ok((link, LinkAddr::Ether(mac)));
+    }
+    let addr = read_inet(text)?;
+    Ok((LinkSpec::Udp(Some(addr)), LinkAddr::Inet(addr)))
+}
+
+fn read_inet(text: &str) -> Result<SocketAddr, String> {
+    let accepted = "accepted is \"udp:ADDRESS:PORT\", for example \"udp:10.0.0.1:7000\", \"packet:INTERFACE\" or \"xdp:INTERFACE\"";
     let Some(rest) = text.strip_prefix("udp:") else {
         return Err(format!("field `addr`: `{text}`: {accepted}"));
     };
@@ -223,7 +436,7 @@ fn parse_addr(text: &str) -> Result<SocketAddr, String> {
             _ => return Err(format!("field `addr`: `{text}`: {accepted}")),
         },
     };
-    if addr.port() == 0 || addr.ip().is_unspecified() || addr.ip().is_multicast() {
+    if addr.port() == 0 || !reaches_one(&addr.ip()) {
         return Err(format!(
             "field `addr`: `{text}`: peers cannot send to it; {accepted}"
         ));
@@ -326,9 +539,109 @@ mod tests {
                 "`{message}` does not start with `{start}`"
             );
         }
+        let stated = |line: &str| TWO.replace("host = \"pc1\"", line);
+        for (line, problem) in [
+            (
+                "mac = \"02:00\"",
+                "field `mac`: `02:00`: accepted is the address of one interface",
+            ),
+            (
+                "mac = \"ff:ff:ff:ff:ff:ff\"",
+                "field `mac`: `ff:ff:ff:ff:ff:ff`: accepted is",
+            ),
+            (
+                "ip = \"10.0.0\"",
+                "field `ip`: `10.0.0`: accepted is an IP address",
+            ),
+            ("ip = \"0.0.0.0\"", "field `ip`: `0.0.0.0`: accepted is"),
+            (
+                "interface = \"a/b\"",
+                "field `interface`: `a/b`: accepted is the name",
+            ),
+            ("via = [\"\"]", "field `via`: accepted are up to 64 words"),
+        ] {
+            let message = parse(&stated(line)).expect_err(line);
+            let start = format!("lab.toml:7: {problem}");
+            assert!(message.starts_with(&start), "{message}");
+        }
         let missing = ClusterFile::read("/no/such/file.toml")
             .expect_err("no file")
             .to_string();
         assert!(missing.starts_with("/no/such/file.toml: "), "{missing}");
+    }
+
+    const LAB: &str = "[[node]]\nid = 0\nhost = \"pc1\"\naddr = \"packet:eth1\"\n\n\
+        [[node]]\nid = 1\nhost = \"pc2\"\naddr = \"udp:10.0.0.2:7100\"\ninterface = \"eth0\"\nmac = \"2:0:0:0:0:2\"\nvia = [\"ssh\", \"pc2\"]\n";
+
+    fn mac(last: u8) -> LinkAddr {
+        LinkAddr::Ether(MacAddr([2, 0, 0, 0, 0, last]))
+    }
+
+    /// An Ethernet address is what the file states, else what `/etc/ethers` says of the host, else a question with an answer.
+    #[test]
+    fn stations_are_resolved() {
+        let ethers = std::env::temp_dir().join(format!("tsumuji-ethers-{}", std::process::id()));
+        std::fs::write(&ethers, "# lab\n02:00:00:00:00:01 pc1\n").expect("write");
+        let read = |text: &str| ClusterFile::parse_with(text, Path::new("lab.toml"), &ethers);
+        let file = read(LAB).expect("sound");
+        assert_eq!(file.members()[0].addr, mac(1));
+        assert_eq!(file.hosts()[0].link.to_string(), "packet:eth1");
+        let error = read(&LAB.replace("pc1", "pc7"))
+            .expect_err("nobody")
+            .to_string();
+        assert!(
+            error.starts_with("lab.toml:4: field `addr`: `packet:eth1` needs the field `mac`, because pc7 is not in "),
+            "{error}"
+        );
+        std::fs::remove_file(&ethers).expect("remove");
+        let error = read(LAB).expect_err("no file").to_string();
+        assert!(
+            error.contains("needs the field `mac`, because cannot read "),
+            "{error}"
+        );
+    }
+
+    /// All nodes can be taken over another link where the file states what that needs.
+    #[test]
+    fn another_link_is_taken() {
+        let path = Path::new("lab.toml");
+        let text = LAB.replace(
+            "addr = \"packet:eth1\"",
+            "addr = \"packet:eth1\"\nmac = \"2:0:0:0:0:1\"",
+        );
+        let file = parse(&text).expect("sound");
+        let packet = file
+            .clone()
+            .over(&LinkSpec::Packet(None), path)
+            .expect("interfaces");
+        let links: Vec<String> = packet
+            .hosts()
+            .iter()
+            .map(|host| host.link.to_string())
+            .collect();
+        assert_eq!(links, ["packet:eth1", "packet:eth0"]);
+        assert_eq!(packet.members()[1].addr, mac(2));
+        assert_eq!(
+            packet.hosts()[1].via.as_deref(),
+            Some(&["ssh".to_owned(), "pc2".to_owned()][..])
+        );
+        let error = file
+            .clone()
+            .over(&LinkSpec::Udp(None), path)
+            .expect_err("no ip")
+            .to_string();
+        assert_eq!(
+            error,
+            "lab.toml: node 0 (`pc1`): link `udp` needs the field `ip`"
+        );
+        let with_ip = parse(&text.replace("host = \"pc1\"", "ip = \"10.0.0.1\"")).expect("sound");
+        let udp = with_ip.over(&LinkSpec::Udp(None), path).expect("addresses");
+        let links: Vec<String> = udp
+            .hosts()
+            .iter()
+            .map(|host| host.link.to_string())
+            .collect();
+        assert_eq!(links, ["udp:10.0.0.1:7000", "udp:10.0.0.2:7100"]);
+        assert!(file.over(&LinkSpec::Shm, path).is_err());
     }
 }

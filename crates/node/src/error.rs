@@ -55,6 +55,18 @@ pub enum OpenError {
     /// The UDP socket cannot be opened.
     #[error("cannot open the link: {0}")]
     Bind(#[from] tsumuji_link::udp::UdpBindError),
+    /// The interface cannot be used for raw Ethernet.
+    #[error("cannot open the link: {0}")]
+    Packet(#[from] tsumuji_link::packet::PacketOpenError),
+    /// The same, by AF_XDP.
+    #[error("cannot open the link: {0}")]
+    Xdp(#[from] tsumuji_link::xdp::XdpOpenError),
+    /// A link of an interface, and none is named.
+    #[error("link `{link}` needs an interface: `{link}:INTERFACE`, for example `{link}:eth1`")]
+    NoInterface {
+        /// As given.
+        link: crate::LinkSpec,
+    },
     /// The wanted misfortune makes no sense.
     #[error(transparent)]
     Impair(#[from] tsumuji_link::impair::ImpairError),

@@ -1,5 +1,6 @@
 //! What a program gives to `Endpoint::poll`: functions that are called with borrowed frames, on the polling thread.
 
+use crate::error::SendError;
 use tsumuji_proto::{Body, Lane, NodeId, SendId, Share};
 
 /// Takes what arrives. Called from `Endpoint::poll` and `poll_wait` only, in order of arrival.
@@ -20,6 +21,11 @@ pub trait Handler {
     /// The peer died, left or restarted; so many messages to it have failed.
     fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
         let _ = (peer, failed_messages);
+    }
+
+    /// A message sent before the peer had said how much it takes was given up; `why` names the limit.
+    fn refused(&mut self, peer: NodeId, id: SendId, why: &SendError) {
+        let _ = (peer, id, why);
     }
 
     /// A message of `send_tracked` was acknowledged whole.

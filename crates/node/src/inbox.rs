@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use tsumuji_proto::{Body, Delivery, Event, Lane, NodeId, Share};
 
 use crate::drive::Intake;
+use crate::error::SendError;
 use crate::handler::Handler;
 
 /// A message taken by `recv`.
@@ -202,6 +203,12 @@ pub(crate) fn notify(handler: &mut impl Handler, event: &Event) {
             failed_messages,
         } => handler.peer_dead(*peer, *failed_messages),
         Event::Sent { peer, id } => handler.sent(*peer, *id),
+        &Event::TooLarge {
+            peer,
+            id,
+            size,
+            limit,
+        } => handler.refused(peer, id, &SendError::TooLarge { size, limit, peer }),
         _ => {}
     }
 }

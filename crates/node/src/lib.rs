@@ -43,12 +43,12 @@ mod peers;
 mod sys;
 mod table;
 
-pub use any_link::{AnyLink, LinkSpec, LinkSpecError};
+pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
 pub use bootstrap::{
     LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
     endpoint_from_env, report_error,
 };
-pub use cluster::{ClusterFile, ClusterFileError};
+pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Counters, Endpoint};
 pub use error::{EndpointError, OpenError, RecvError, SendError};
 pub use handler::Handler;

@@ -5,7 +5,7 @@
 use tsumuji_link::LinkAddr;
 use tsumuji_proto::NodeId;
 
-use crate::bootstrap::rendezvous::TableEntry;
+use crate::bootstrap::rendezvous::{Address, TableEntry};
 use crate::error::OpenError;
 
 /// One process of the cluster.
@@ -59,7 +59,7 @@ impl Membership {
         let member = |(id, entry): (u16, TableEntry)| Member {
             id: NodeId(id),
             name: entry.name,
-            addr: entry.addr.map_or(LinkAddr::Local(id), LinkAddr::Inet),
+            addr: entry.addr.map_or(LinkAddr::Local(id), Address::link_addr),
         };
         Self {
             me,

@@ -25,6 +25,8 @@ struct Peer {
     open: VecDeque<SendId>,
     /// Tracked, and lost when the peer died.
     failed: VecDeque<SendId>,
+    /// Tracked, and larger than the peer takes: id, length, limit.
+    too_large: VecDeque<(SendId, usize, usize)>,
 }
 
 impl Peers {
@@ -64,12 +66,17 @@ impl Peers {
         if peer.failed.contains(&id) {
             return Err(SendError::PeerDead { peer: to });
         }
+        if let Some(&(_, size, limit)) = peer.too_large.iter().find(|large| large.0 == id) {
+            let peer = to;
+            return Err(SendError::TooLarge { size, limit, peer });
+        }
         Ok(!peer.open.contains(&id))
     }
 
     pub(crate) fn note(&mut self, event: &Event) {
         let (Event::PeerUp { peer: id, .. }
         | Event::PeerDead { peer: id, .. }
+        | Event::TooLarge { peer: id, .. }
         | Event::Sent { peer: id, .. }) = event
         else {
             return;
@@ -84,6 +91,17 @@ impl Peers {
                 peer.failed.append(&mut peer.open);
                 while peer.failed.len() > FAILED_LIMIT {
                     peer.failed.pop_front();
+                }
+            }
+            Event::TooLarge {
+                id, size, limit, ..
+            } => {
+                if let Some(place) = peer.open.iter().position(|open| open == id) {
+                    peer.open.remove(place);
+                    peer.too_large.push_back((*id, *size, *limit));
+                    while peer.too_large.len() > FAILED_LIMIT {
+                        peer.too_large.pop_front();
+                    }
                 }
             }
             // Nearly always the oldest: acknowledged in the order sent.
@@ -102,6 +120,27 @@ mod tests {
     use super::*;
 
     const PEER: NodeId = NodeId(1);
+
+    /// A message queued before hello and larger than the peer takes is an error that names the limit.
+    #[test]
+    fn too_large_names_the_limit() {
+        let mut peers = Peers::new(2);
+        peers.track(PEER, SendId(1));
+        peers.note(&Event::TooLarge {
+            peer: PEER,
+            id: SendId(1),
+            size: 9,
+            limit: 8,
+        });
+        assert!(matches!(
+            peers.is_sent(PEER, SendId(1)),
+            Err(SendError::TooLarge {
+                size: 9,
+                limit: 8,
+                peer: PEER
+            })
+        ));
+    }
 
     /// A tracked message is open until its event, and failed if its peer dies first; a revived peer starts afresh.
     #[test]

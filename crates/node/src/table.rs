@@ -53,6 +53,9 @@ impl Table {
             (LinkAddr::Inet(addr), Some(LinkAddr::Inet(known))) => {
                 addr == *known && source != self.me
             }
+            (LinkAddr::Ether(mac), Some(LinkAddr::Ether(known))) => {
+                mac == *known && source != self.me
+            }
             _ => false,
         }
     }
@@ -94,6 +97,15 @@ mod tests {
         assert!(!inet.admits(LinkAddr::Inet(members[1]), NodeId(0)));
         assert!(!inet.admits(LinkAddr::Local(1), NodeId(1)));
         assert!(!inet.admits(LinkAddr::Broadcast, NodeId(1)));
+        let mac = |last| LinkAddr::Ether(tsumuji_link::ether::MacAddr([2, 0, 0, 0, 0, last]));
+        let mut stations = Membership::local(NodeId(0), 3);
+        for (last, member) in (1..).zip(&mut stations.members) {
+            member.addr = mac(last);
+        }
+        let ether = Table::new(&stations);
+        assert!(ether.admits(mac(2), NodeId(1)));
+        assert!(!ether.admits(mac(3), NodeId(1)));
+        assert!(!ether.admits(mac(1), NodeId(0)));
     }
 
     /// Pollers are those of our host: all of a shared memory, and those that share our address.

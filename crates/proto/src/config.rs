@@ -16,9 +16,11 @@ pub struct Config {
     pub frame_bytes: usize,
     /// How many frames of `frame_bytes` the link's receive side holds for all peers together: Σ credit stays below it.
     pub receive_frames: usize,
-    /// Memory that arrived and not yet consumed messages may take, all peers together.
+    /// Memory that messages which arrived and were not released may take, all peers together, at 64 bytes each beside their
+    /// content. Two messages may exceed it: the one that found something free, however little, and one that an ordered lane
+    /// waits for. So they never take more than `budget_bytes + 2 × (message_limit_bytes + 64)`.
     pub budget_bytes: usize,
-    /// Largest message accepted from a peer. One such message may exceed `budget_bytes`.
+    /// Largest message accepted from a peer.
     pub message_limit_bytes: usize,
     /// Bytes queued to one peer before `submit` refuses.
     pub send_queue_bytes: usize,

@@ -29,6 +29,17 @@ pub enum Event {
         /// Which.
         id: SendId,
     },
+    /// A message queued before the peer had said how much it takes is larger than that: it was given up.
+    TooLarge {
+        /// To whom.
+        peer: NodeId,
+        /// Which.
+        id: SendId,
+        /// Its length.
+        size: usize,
+        /// What the peer takes at most.
+        limit: usize,
+    },
     /// A submit that was refused with `QueueFull` may be tried again.
     Writable {
         /// To whom.

@@ -1,7 +1,7 @@
 //! The program's budget: what arrived messages may take until the program is done with them.
 //!
-//! Invariant: `reserved` (messages arriving or waiting for their turn) plus `held` (delivered, not yet released) stays
-//! within the budget and one message; beside that there is at most one message more, `exceeding`.
+//! Invariant: all messages that arrive, wait for their turn or are held take less than the budget and two messages: the one
+//! that found something free, and one that an ordered lane waited for while the program held nothing.
 
 /// Charged per message beside its bytes, so that empty messages are not free.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
@@ -107,6 +107,8 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
 
     /// One message may go beyond the budget; then nothing, but what an ordered lane waits for.
     #[test]
@@ -127,5 +129,49 @@ mod tests {
         assert!(!memory.reserve(5001, true, true), "over the limit");
         assert!(!memory.reserve(10, false, false), "more than its share");
         assert_eq!(memory.used_bytes(), 864 + 74);
+    }
+
+    proptest! {
+        /// Whatever comes, waits and goes: what is counted is what is there, and less than the budget and two messages.
+        #[test]
+        fn two_messages_exceed_at_most(
+            steps in proptest::collection::vec((0u8..5, 0usize..3000, any::<bool>(), any::<bool>(), 0usize..64), 1..400),
+        ) {
+            const BUDGET_BYTES: usize = 4000;
+            const LIMIT_BYTES: usize = 2500;
+            let mut memory = Memory::new(BUDGET_BYTES, LIMIT_BYTES);
+            let (mut reserved, mut held): (Vec<usize>, Vec<usize>) = Default::default();
+            for (step, bytes, fair, head, which) in steps {
+                let of = |messages: &Vec<usize>| which % messages.len().max(1);
+                match step {
+                    0 if memory.reserve(bytes, fair, head) => reserved.push(bytes),
+                    1 if memory.admits(bytes, fair, head) => {
+                        memory.hold(bytes);
+                        held.push(bytes);
+                    }
+                    2 if !reserved.is_empty() => {
+                        let bytes = reserved.swap_remove(of(&reserved));
+                        memory.deliver_reserved(bytes);
+                        held.push(bytes);
+                    }
+                    3 if !reserved.is_empty() => memory.abandon(reserved.swap_remove(of(&reserved))),
+                    4 if !held.is_empty() => memory.release(held.swap_remove(of(&held))),
+                    _ => {}
+                }
+                let there: usize = reserved.iter().chain(&held).map(|&bytes| charge(bytes)).sum();
+                prop_assert_eq!(memory.used_bytes(), there);
+                prop_assert!(there < BUDGET_BYTES + 2 * charge(LIMIT_BYTES), "{} taken", there);
+            }
+        }
+    }
+
+    /// The bound is sharp but for a byte: no smaller one could be promised.
+    #[test]
+    fn two_messages_do_exceed() {
+        let mut memory = Memory::new(charge(0) + 1, 1000);
+        assert!(memory.reserve(0, true, false));
+        assert!(memory.reserve(1000, true, false), "a byte is free");
+        assert!(memory.reserve(1000, true, true), "a lane waits for it");
+        assert_eq!(memory.used_bytes(), charge(0) + 2 * charge(1000));
     }
 }

@@ -38,6 +38,8 @@ struct Session {
     submitted: usize,
     /// Submitted with `notify`, `Sent` not seen.
     unsent: BTreeSet<SendId>,
+    /// Submitted before `PeerUp`, when the peer's limit was not known.
+    early: BTreeMap<SendId, (Lane, usize, u64)>,
 }
 
 impl Session {
@@ -60,6 +62,18 @@ impl Session {
                 found
             }
         }
+    }
+
+    /// A message will not be delivered. False if it is not on its way.
+    fn give_up(&mut self, lane: Lane, checksum: u64) -> bool {
+        if let Some(place) = self.place(lane, checksum) {
+            let queue = self.ordered.get_mut(&lane.0);
+            return queue.is_some_and(|queue| queue.remove(place).is_some());
+        }
+        let Some(same) = self.unordered.get_mut(&(lane.0, checksum)) else {
+            return false;
+        };
+        same.pop_front().is_some()
     }
 
     fn place(&self, lane: Lane, checksum: u64) -> Option<usize> {
@@ -192,6 +206,11 @@ impl Oracle {
         if notify {
             session.unsent.insert(id);
         }
+        if receiver_life.is_none() {
+            session
+                .early
+                .insert(id, (lane, message.bytes, message.checksum));
+        }
         session.waiting += 1;
         session.submitted += 1;
         self.waiting += 1;
@@ -306,6 +325,32 @@ impl Oracle {
                     ));
                 }
                 Ok(())
+            }
+            Event::TooLarge {
+                peer,
+                id,
+                size,
+                limit,
+            } => {
+                let session = self
+                    .pairs
+                    .get_mut(&(at, peer))
+                    .and_then(|pair| pair.sessions.last_mut());
+                if let Some(session) = session
+                    && let Some((lane, bytes, checksum)) = session.early.remove(&id)
+                    && bytes == size
+                    && size > limit
+                    && session.give_up(lane, checksum)
+                {
+                    session.waiting -= 1;
+                    self.waiting -= 1;
+                    session.unsent.remove(&id);
+                    return Ok(());
+                }
+                Err(format!(
+                    "{at}: message {} to {peer} was given up as {size} bytes with a limit of {limit}",
+                    id.0
+                ))
             }
             Event::Sent { peer, id } => {
                 let session = self

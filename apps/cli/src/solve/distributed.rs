@@ -4,11 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::any_link::{AnyLink, Base};
 use tsumuji_node::{
-    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkAddr, NodeId,
-    OpenError, Options, Printing, WorkerFailure, bootstrap,
+    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, NodeId, OpenError,
+    Options, Printing, WorkerFailure, bootstrap,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -81,14 +80,9 @@ pub(crate) fn join(
     loss: f64,
     seed: u64,
 ) -> anyhow::Result<Endpoint<AnyLink>> {
-    let membership = ClusterFile::read(hosts)?.membership(NodeId(id), hosts)?;
-    let LinkAddr::Inet(addr) = membership.members[usize::from(id)].addr else {
-        anyhow::bail!(
-            "{}: node {id} has no address that other hosts reach",
-            hosts.display()
-        );
-    };
-    let base = Base::Udp(Udp::bind(addr, UdpConfig::default())?);
+    let file = ClusterFile::read(hosts)?;
+    let membership = file.membership(NodeId(id), hosts)?;
+    let base = Base::open(&file.hosts()[usize::from(id)].link)?;
     let link = AnyLink::open(
         base,
         impairment(loss, seed.wrapping_add(u64::from(id))),

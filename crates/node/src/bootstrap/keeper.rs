@@ -20,7 +20,7 @@ use tsumuji_proto::NodeId;
 use super::exit::{WorkerExit, WorkerFailure};
 use super::lines::Lines;
 use super::output::{Output, Target};
-use super::rendezvous::{self, FromLauncher, FromWorker, Received, TableEntry, VERSION};
+use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 
 /// Connections beyond one per worker: strays of our own user, workers that ask twice.
 const SPARE_CONNECTIONS: usize = 16;
@@ -555,7 +555,7 @@ impl Keeper {
         }
     }
 
-    fn hello(&mut self, index: usize, version: u32, node: u16, addr: Option<std::net::SocketAddr>) {
+    fn hello(&mut self, index: usize, version: u32, node: u16, addr: Option<Address>) {
         let position = self.workers.iter().position(|worker| worker.node.0 == node);
         let refusal = match position {
             _ if version != VERSION => Some(format!(

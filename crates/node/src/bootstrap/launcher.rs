@@ -5,7 +5,7 @@
 //! calls [`Launcher::shutdown`].
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -21,13 +21,14 @@ use tsumuji_proto::NodeId;
 use super::exit::{WorkerExit, WorkerFailure};
 use super::keeper::{Keeper, Order, Print, Shared};
 use super::output::{Output, Target};
-use super::rendezvous::{self, MAX_NODES, TableEntry};
+use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::{ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
 use crate::any_link::{AnyLink, Base, LinkSpec};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::Membership;
 use crate::options::Options;
+use tsumuji_link::Link;
 use tsumuji_link::impair::ImpairConfig;
 
 /// Workers that do not react to TERM within this are killed when a launcher is dropped.
@@ -122,6 +123,14 @@ pub enum LaunchError {
         /// One port each.
         nodes: usize,
     },
+    /// One process has an interface, so several of one host cannot meet there.
+    #[error(
+        "link `{link}` joins hosts, one process each; say which by --hosts FILE, or take shm or udp on one host"
+    )]
+    OneHost {
+        /// As given.
+        link: LinkSpec,
+    },
     /// A worker could not start.
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
@@ -200,15 +209,18 @@ impl Launcher {
         let memory = match spec.link {
             LinkSpec::Shm => Some(ShmJob::create(total, ShmConfig::for_nodes(total))?),
             LinkSpec::Udp(_) => None,
+            LinkSpec::Packet(_) | LinkSpec::Xdp(_) => {
+                return Err(LaunchError::OneHost { link: spec.link });
+            }
         };
         let own = match (&memory, spec.with_self) {
             (_, false) => None,
             (Some(memory), true) => Some(Base::attach(memory.as_fd(), 0)?),
-            (None, true) => Some(Base::bind(udp_bind_addr(&spec.link, 0))?),
+            (None, true) => Some(Base::open(&link_of(&spec.link, 0))?),
         };
         let own_entry = own.as_ref().map(|base| TableEntry {
             name: spec.self_name.clone(),
-            addr: base.inet_addr(),
+            addr: Address::of(base.local_addr()),
         });
 
         let orders = (first..total)
@@ -333,14 +345,14 @@ impl Drop for Launcher {
     }
 }
 
-/// Where node `index` of a launch over UDP binds: loopback unless an address is given, ports counted up from the given one.
-pub(super) fn udp_bind_addr(link: &LinkSpec, index: u16) -> SocketAddr {
+/// What node `index` of a launch on one host opens: ports are counted up from the given one.
+fn link_of(link: &LinkSpec, index: u16) -> LinkSpec {
     match link {
-        LinkSpec::Udp(Some(addr)) if addr.port() != 0 => {
-            SocketAddr::new(addr.ip(), addr.port().saturating_add(index))
-        }
-        LinkSpec::Udp(Some(addr)) => *addr,
-        LinkSpec::Udp(None) | LinkSpec::Shm => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+        LinkSpec::Udp(Some(addr)) if addr.port() != 0 => LinkSpec::Udp(Some(SocketAddr::new(
+            addr.ip(),
+            addr.port().saturating_add(index),
+        ))),
+        other => *other,
     }
 }
 
@@ -352,7 +364,7 @@ fn order(spec: &LaunchSpec, node: usize, total: usize, rendezvous: &str) -> Orde
     command.env(ENV_RENDEZVOUS, rendezvous);
     command.env(ENV_NODE, node.0.to_string());
     command.env(ENV_NODES, total.to_string());
-    command.env(ENV_LINK, spec.link.to_string());
+    command.env(ENV_LINK, link_of(&spec.link, node.0).to_string());
     // A group of its own: everything it starts can be ended with it. Such a group may not read the terminal.
     command.process_group(0).stdin(Stdio::null());
     Order {

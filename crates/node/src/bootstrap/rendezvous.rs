@@ -17,9 +17,11 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde::{Deserialize, Serialize};
+use tsumuji_link::LinkAddr;
+use tsumuji_link::ether::MacAddr;
 
 /// Spoken by both sides; a worker of another version is refused with a message that says so.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Processes of one launch, the launcher included: a table of them fits one packet with room to spare.
 pub(crate) const MAX_NODES: usize = 1024;
@@ -42,7 +44,7 @@ pub(crate) enum FromWorker {
         version: u32,
         node: u16,
         pid: u32,
-        addr: Option<SocketAddr>,
+        addr: Option<Address>,
     },
     /// It cannot go on.
     Failed { node: u16, error: String },
@@ -63,7 +65,33 @@ pub(crate) enum FromLauncher {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableEntry {
     pub(crate) name: String,
-    pub(crate) addr: Option<SocketAddr>,
+    pub(crate) addr: Option<Address>,
+}
+
+/// Where frames reach a node that is not of this host's shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Address {
+    Inet(SocketAddr),
+    Ether([u8; 6]),
+}
+
+impl Address {
+    /// `None`: peers need no address (shared memory).
+    pub(crate) fn of(addr: LinkAddr) -> Option<Self> {
+        match addr {
+            LinkAddr::Inet(addr) => Some(Self::Inet(addr)),
+            LinkAddr::Ether(mac) => Some(Self::Ether(mac.0)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn link_addr(self) -> LinkAddr {
+        match self {
+            Self::Inet(addr) => LinkAddr::Inet(addr),
+            Self::Ether(bytes) => LinkAddr::Ether(MacAddr(bytes)),
+        }
+    }
 }
 
 /// Random 64-bit numbers from the kernel: rendezvous names, incarnations.
@@ -320,11 +348,11 @@ mod tests {
     fn largest_table_fits() {
         let entry = TableEntry {
             name: "a-rather-long-name 1023".into(),
-            addr: Some(
+            addr: Some(Address::Inet(
                 "[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535"
                     .parse()
                     .expect("addr"),
-            ),
+            )),
         };
         let table = FromLauncher::Table {
             members: vec![entry; MAX_NODES],

@@ -2,7 +2,6 @@
 //!
 //! The connection to the launcher stays open for the life of the process, so that a fatal error can be told over it.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -11,8 +10,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tsumuji_proto::NodeId;
 
-use super::launcher::udp_bind_addr;
-use super::rendezvous::{self, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION};
+use super::rendezvous::{
+    self, Address, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION,
+};
 use super::{
     ENV_CAPTURE, ENV_CLUSTER, ENV_LINK, ENV_LOSS, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, ENV_SEED,
 };
@@ -22,6 +22,7 @@ use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::Membership;
 use crate::options::Options;
+use tsumuji_link::Link;
 use tsumuji_link::impair::ImpairConfig;
 
 /// The launcher's ear, once `endpoint_from_env` has found it.
@@ -91,8 +92,9 @@ fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
             ENV_NODE,
             number::<u16>(ENV_NODE, "the number of a node of the cluster file")?,
         )?;
-        membership = ClusterFile::read(&path)?.membership(node(me), &path)?;
-        base = Base::for_member(&membership)?;
+        let file = ClusterFile::read(&path)?;
+        membership = file.membership(node(me), &path)?;
+        base = Base::open(&file.hosts()[usize::from(me)].link)?;
     } else {
         return Err(OpenError::NotLaunched);
     }
@@ -116,9 +118,11 @@ fn join(
     let _ = LAUNCHER.set((connection.try_clone().map_err(failed("duplicate"))?, me.0)); // a second endpoint keeps the first
     let bound = match link {
         LinkSpec::Shm => None,
-        LinkSpec::Udp(_) => Some(Base::bind(udp_bind_addr(link, me.0))?),
+        link => Some(Base::open(link)?),
     };
-    let addr: Option<SocketAddr> = bound.as_ref().and_then(Base::inet_addr);
+    let addr = bound
+        .as_ref()
+        .and_then(|base| Address::of(base.local_addr()));
     let hello = FromWorker::Hello {
         version: VERSION,
         node: me.0,

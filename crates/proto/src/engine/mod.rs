@@ -200,16 +200,25 @@ impl Engine {
             peer.send.is_feeding().then_some(0)
         };
         await_turn(&mut self.ready, peer);
-        taken.ok_or(SubmitError::PeerDead { peer: to })
+        let (size, limit) = (rest.len(), peer.message_limit_bytes);
+        taken.ok_or(if peer.is_up() && size > limit {
+            SubmitError::TooLarge {
+                size,
+                limit,
+                peer: to,
+            }
+        } else {
+            SubmitError::PeerDead { peer: to }
+        })
     }
 
-    /// Would `feed` take something now?
+    /// Would `feed` take something now, or fail because nothing is being fed?
     pub fn is_hungry(&self, to: NodeId) -> bool {
         self.peer(to)
-            .is_some_and(|peer| peer.is_up() && peer.send.is_hungry())
+            .is_some_and(|peer| peer.is_up() && (peer.send.is_hungry() || !peer.send.is_feeding()))
     }
 
-    /// Is the message acknowledged whole? Also yes for one that failed with its peer's death.
+    /// Is the message acknowledged whole? Also yes for one that failed: with its peer's death, or as too large.
     pub fn is_acknowledged(&self, to: NodeId, id: SendId) -> bool {
         self.peer(to)
             .is_none_or(|peer| peer.send.is_acknowledged(id))

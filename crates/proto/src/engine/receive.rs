@@ -1,13 +1,13 @@
 //! A frame's way in: parsed, matched to a peer and a session, handed to its half.
 
-use super::{Engine, Shared, enqueue_after_frame, raise_credit};
+use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame, raise_credit};
 use crate::counters::Drop;
 use crate::credit::Seen;
 use crate::event::Event;
 use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
 use crate::peer::receive::{Refusal, Taken};
-use crate::peer::send::AckNews;
+use crate::peer::send::{AckNews, Agreed};
 use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, NodeId, flags};
@@ -192,7 +192,7 @@ impl Engine {
         if !peer.session.is_answer(welcome) {
             return Err(Drop::Session);
         }
-        if frame_bytes <= DATA_HEADER_BYTES {
+        if frame_bytes < FRAME_BYTES_MIN {
             return Err(Drop::Malformed);
         }
         let life = Life {
@@ -212,19 +212,33 @@ impl Engine {
             welcome.source,
             life,
         );
-        peer.send
-            .begin(frame_bytes - DATA_HEADER_BYTES, u64::from(welcome.credit));
         // We said hello, so it is known.
         let initial_credit = peer.initial_credit.unwrap_or(1);
         shared.credit.begin(&mut peer.receive.grant, initial_credit);
-        peer.message_limit_bytes = welcome.message_limit as usize;
         peer.last_heard = now;
         peer.last_ping = now;
         shared.events.push_back(Event::PeerUp {
             peer: welcome.source,
             incarnation: welcome.incarnation,
         });
-        self.enqueue(welcome.source, now);
+        let limit = welcome.message_limit as usize;
+        (peer.message_limit_bytes, peer.frame_bytes) = (limit, frame_bytes);
+        let agreed = Agreed {
+            fragment_bytes: frame_bytes - DATA_HEADER_BYTES,
+            message_limit_bytes: limit,
+            credit_frames: u64::from(welcome.credit),
+        };
+        let (events, from) = (&mut shared.events, welcome.source);
+        peer.send.begin(&agreed, &mut shared.pool, |id, size| {
+            events.push_back(Event::TooLarge {
+                peer: from,
+                id,
+                size,
+                limit,
+            });
+        });
+        notify_writable(peer, shared);
+        self.enqueue(from, now);
         Ok(())
     }
 
@@ -360,6 +374,7 @@ fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     peer.wants_writable = false;
     peer.ping_due = false;
     peer.window_bytes = 0;
+    peer.message_limit_bytes = u32::MAX as usize;
     shared.events.push_back(Event::PeerDead {
         peer: peer.id,
         failed_messages,

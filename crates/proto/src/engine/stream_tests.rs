@@ -1,6 +1,6 @@
 //! Messages that are handed over piece by piece.
 
-use super::tests::{MINUTE, Wire, body};
+use super::tests::{MINUTE, Wire, body, config};
 use super::*;
 use crate::time::Duration;
 
@@ -99,4 +99,38 @@ fn death_ends_feeding() {
         Err(SubmitError::PeerDead { peer: to })
     );
     assert_eq!(engine.flow(to).unwrap().queued_bytes, 0);
+}
+
+/// A message that is larger than the peer turns out to take ends for whoever feeds it, and the next one is fed.
+#[test]
+fn too_large_ends_feeding() {
+    let mut wire = Wire::new(2);
+    let (to, lane) = (NodeId(1), Lane::ordered(0));
+    let limit = config(1, 1).message_limit_bytes;
+    let message = body(1, limit + 1);
+    let engine = &mut wire.nodes[0].engine;
+    let id = engine.submit_stream(to, lane, message.len(), true).unwrap();
+    assert_eq!(engine.feed(to, &message), Ok(0), "not before hello");
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_hungry(to));
+    let size = message.len();
+    assert!(wire.nodes[0].events.contains(&Event::TooLarge {
+        peer: to,
+        id,
+        size,
+        limit
+    }));
+    let engine = &mut wire.nodes[0].engine;
+    assert_eq!(
+        engine.feed(to, &message),
+        Err(SubmitError::TooLarge {
+            size,
+            limit,
+            peer: to
+        })
+    );
+    assert_eq!(engine.flow(to).unwrap().queued_messages, 0);
+    let message = body(2, 100_000);
+    stream(&mut wire, lane, &message);
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    assert_eq!(wire.nodes[1].inbox.messages[0].2, message);
 }

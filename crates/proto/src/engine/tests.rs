@@ -29,7 +29,7 @@ impl Sink for Inbox {
 pub(super) struct Node {
     pub(super) engine: Engine,
     pub(super) inbox: Inbox,
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     /// Releases each message at once.
     consumes: bool,
     pub(super) cut_off: bool,

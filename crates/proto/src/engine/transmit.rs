@@ -156,14 +156,13 @@ impl Engine {
 
     fn write_ack(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
         let free_kib = self.shared.memory.free_bytes() / 1024;
-        let room = slot
-            .len()
-            .saturating_sub(ACK_HEADER_BYTES)
-            .min(BITMAP_BYTES);
         let me = self.shared.config.me;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
+        // What the peer's link does not carry, it would never learn.
+        let room = slot.len().min(peer.frame_bytes);
+        let room = room.saturating_sub(ACK_HEADER_BYTES).min(BITMAP_BYTES);
         let mut bitmap = [0; BITMAP_BYTES];
         let bitmap_bytes = peer.receive.arrivals.bitmap(&mut bitmap[..room]);
         let mut bits = 0;

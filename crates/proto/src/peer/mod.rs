@@ -30,6 +30,8 @@ pub(crate) struct Peer {
     pub(crate) queued: bool,
     /// A submit was refused: say when there is room again.
     pub(crate) wants_writable: bool,
+    /// Largest frame that both sides take.
+    pub(crate) frame_bytes: usize,
     /// Largest message the peer takes.
     pub(crate) message_limit_bytes: usize,
     /// What the peer's program had room for when it last said so.
@@ -51,6 +53,7 @@ impl Peer {
             receive: Receive::new(),
             queued: false,
             wants_writable: false,
+            frame_bytes: 0,
             message_limit_bytes: u32::MAX as usize,
             window_bytes: 0,
             initial_credit: None,

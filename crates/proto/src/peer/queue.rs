@@ -93,9 +93,40 @@ impl Queue {
         }
     }
 
-    /// A session begins: what was queued before stays.
-    pub(super) fn begin(&mut self, fragment_bytes: usize) {
+    /// A session begins: what was queued before stays, but for messages of more than `limit_bytes`, of which `too_large` is
+    /// told id and length. Nothing has left yet.
+    pub(super) fn begin(
+        &mut self,
+        fragment_bytes: usize,
+        limit_bytes: usize,
+        pool: &mut Pool,
+        mut too_large: impl FnMut(SendId, usize),
+    ) {
         self.fragment_bytes = fragment_bytes.max(1);
+        for priority in 0..Priority::COUNT {
+            let messages = &mut self.messages;
+            self.pending[priority].retain(|&slot| {
+                let outgoing = &mut messages[slot as usize];
+                if outgoing.length_bytes <= limit_bytes {
+                    return true;
+                }
+                outgoing.live = false;
+                if let Some(stream) = outgoing.stream.take() {
+                    self.spare_stream = Some(stream);
+                    self.feeding = None;
+                }
+                self.queued_bytes -= outgoing.body.len();
+                pool.put(core::mem::take(&mut outgoing.body));
+                self.queued_messages -= 1;
+                self.backlog -= 1;
+                self.free.push(slot);
+                too_large(outgoing.id, outgoing.length_bytes);
+                false
+            });
+            if self.pending[priority].is_empty() {
+                self.pending_mask &= !(1 << priority);
+            }
+        }
         for outgoing in &mut self.messages {
             outgoing.fragments = fragments(outgoing.length_bytes, self.fragment_bytes);
             outgoing.fed = match &mut outgoing.stream {

@@ -33,6 +33,15 @@ pub(crate) struct NextFragment<'a> {
     pub(crate) probe: bool,
 }
 
+/// What hello and welcome agreed on.
+pub(crate) struct Agreed {
+    pub(crate) fragment_bytes: usize,
+    /// Largest message that the peer takes.
+    pub(crate) message_limit_bytes: usize,
+    /// So many frames may be sent at once.
+    pub(crate) credit_frames: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Send {
     pub(crate) rtt: Rtt,
@@ -63,10 +72,21 @@ impl Send {
         }
     }
 
-    /// A session begins: what was queued before stays. `credit_frames` may be sent at once.
-    pub(crate) fn begin(&mut self, fragment_bytes: usize, credit_frames: u64) {
-        self.queue.begin(fragment_bytes);
-        self.credit = FIRST_NUMBER + credit_frames;
+    /// A session begins: what was queued before stays, but for messages of more than the peer takes, of which `too_large` is
+    /// told.
+    pub(crate) fn begin(
+        &mut self,
+        agreed: &Agreed,
+        pool: &mut Pool,
+        too_large: impl FnMut(SendId, usize),
+    ) {
+        self.queue.begin(
+            agreed.fragment_bytes,
+            agreed.message_limit_bytes,
+            pool,
+            too_large,
+        );
+        self.credit = FIRST_NUMBER + agreed.credit_frames;
     }
 
     #[inline]

@@ -317,6 +317,7 @@ impl<E: Machine> Net<E> {
                 } => ((failed_messages as u64) << 8 | 2, peer),
                 Event::Sent { peer, id } => (id.0 << 8 | 3, peer),
                 Event::Writable { peer } => (4, peer),
+                Event::TooLarge { peer, id, .. } => (id.0 << 8 | 5, peer),
                 _ => (0, node),
             };
             let verdict = self.oracle.happened(node, &event);
@@ -542,6 +543,15 @@ impl<E: Machine> Net<E> {
         self.check(length > 0 && length <= limit, || {
             format!("{node} wrote a frame of {length} bytes to {to:?}")
         });
+        if let Destination::Peer(peer) = to
+            && !self.forgiving.contains(&(node, peer))
+            && let Some(host) = self.hosts.get(usize::from(peer.0))
+        {
+            let most = host.config.frame_bytes;
+            self.check(length <= most, || {
+                format!("{node} wrote {length} bytes to {peer}, whose link carries {most}")
+            });
+        }
         let frame = self.medium.frames.put(&self.slot[..length]);
         self.medium.traffic.sent_frames += 1;
         self.medium.traffic.sent_bytes += length as u64;

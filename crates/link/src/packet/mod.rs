@@ -1,0 +1,402 @@
+//! `packet`: one Ethernet segment by AF_PACKET, no IP at all; needs CAP_NET_RAW.
+//!
+//! `rx` receives from a ring that the kernel fills (TPACKET_V2), `tx` gathers and sends, `sys` is the only `unsafe`. Frames have our
+//! EtherType; all other traffic of the interface passes by and costs nothing. One process has an interface (`ether::claim`).
+//!
+//! ```no_run
+//! use tsumuji_link::{Link, LinkAddr, packet::{Packet, PacketConfig}};
+//! let mut link = Packet::open("eth1", PacketConfig::default())?;
+//! link.send_with(LinkAddr::Broadcast, |slot| { slot[..5].copy_from_slice(b"hello"); 5 })?;
+//! link.flush()?;
+//! link.wait(std::time::Duration::from_secs(5))?;
+//! link.recv_burst(16, |from, frame| println!("{} bytes from {from}", frame.len()))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Left out on purpose: a change of the interface's MAC address or MTU while the link lives (frames are then lost; open it anew);
+//! VLAN tags (take a VLAN interface, which has none); multicast groups; a mapped transmit ring (docs/decisions/0012).
+
+mod probe;
+mod rx;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use socket2::{Domain, SockFilter, Socket, Type};
+
+pub use probe::probe;
+
+use crate::ether::{
+    self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, MacAddr, Watch,
+};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use rx::Geometry;
+use sys::RxRing;
+use tx::{Blocked, Pushed, Tx};
+
+/// The link's name.
+const NAME: &str = "packet";
+/// What every link must carry.
+const FRAME_BYTES_MIN: usize = 512;
+/// Of frames handed to the device and not yet sent; a network card's own queue is shorter.
+const SEND_BUFFER_BYTES: usize = 1 << 20;
+/// While sleeping with frames that the device refused, they are tried again this often.
+const RETRY: Duration = Duration::from_millis(1);
+/// A sleeping link looks this often whether its interface went down or came back, a polling one every so many empty polls
+/// (some 10 ms when it does nothing else).
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY_POLLS: u32 = 1 << 18;
+
+/// How to open the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketConfig {
+    /// Largest frame; `None`: the interface's MTU. All nodes of a cluster should agree on it.
+    pub frame_bytes: Option<usize>,
+    /// Size of the receive ring; the kernel's memory, not to be paged out.
+    pub buffer_bytes: usize,
+    /// How long to wait for the interface to have a carrier.
+    pub up_timeout: Duration,
+}
+
+impl Default for PacketConfig {
+    fn default() -> Self {
+        Self {
+            frame_bytes: None,
+            // Some 80 frames of Ethernet's MTU from each of 64 senders.
+            buffer_bytes: 8 << 20,
+            // A switch port takes up to 3 s to negotiate its speed.
+            up_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why the link could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PacketOpenError {
+    /// The interface does not exist, is no Ethernet, or is not up.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// Another process has it.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// No right to open raw sockets.
+    #[error("raw Ethernet needs CAP_NET_RAW; `{command}` gives it to this program")]
+    NotPermitted {
+        /// What mends it.
+        command: String,
+    },
+    /// A frame size that the interface does not have.
+    #[error(
+        "frames of {frame_bytes} bytes do not fit `{interface}`, whose MTU is {mtu_bytes}; take {FRAME_BYTES_MIN} to the MTU, \
+         or `ip link set {interface} mtu …`"
+    )]
+    FrameBytes {
+        /// Asked for.
+        frame_bytes: usize,
+        /// Where.
+        interface: String,
+        /// What it has.
+        mtu_bytes: usize,
+    },
+    /// The kernel refused.
+    #[error("{what} for `{interface}`: {source}")]
+    Io {
+        /// Which step.
+        what: &'static str,
+        /// Where.
+        interface: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// One interface.
+#[derive(Debug)]
+pub struct Packet {
+    // Before the socket: unmapped first.
+    ring: RxRing,
+    socket: Socket,
+    interface: Interface,
+    watch: Watch,
+    looked: Instant,
+    idle_polls: u32,
+    frame_bytes: usize,
+    tx: Tx,
+    counters: LinkCounters,
+    /// The kernel forgets its count when asked.
+    ring_drops: Cell<u64>,
+    // Last: free for others once the socket is closed.
+    _claim: Claim,
+}
+
+impl Packet {
+    /// Opens the link on an interface of the calling thread's network namespace and announces its address to the switch.
+    pub fn open(interface: &str, config: PacketConfig) -> Result<Self, PacketOpenError> {
+        let mut found = Interface::open(interface)?;
+        found.require_ethernet()?;
+        let failed = |what| {
+            move |source| PacketOpenError::Io {
+                what,
+                interface: interface.to_owned(),
+                source,
+            }
+        };
+        let frame_bytes = config.frame_bytes.unwrap_or(found.mtu_bytes);
+        if !(FRAME_BYTES_MIN..=found.mtu_bytes).contains(&frame_bytes) {
+            return Err(PacketOpenError::FrameBytes {
+                frame_bytes,
+                interface: interface.to_owned(),
+                mtu_bytes: found.mtu_bytes,
+            });
+        }
+        let socket = raw_socket().map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => PacketOpenError::NotPermitted {
+                command: ether::setcap_command(&[Capability::NetRaw]),
+            },
+            _ => failed("cannot open a packet socket")(source),
+        })?;
+        let claim = ether::claim(&found)?;
+        found.wait_up(config.up_timeout)?;
+        found.state = InterfaceState::Up;
+        let fd = socket.as_fd();
+        sys::choose_ring_version(fd)
+            .map_err(failed("cannot choose TPACKET_V2 (CONFIG_PACKET_MMAP)"))?;
+        // Not bound to a protocol yet, so the ring begins empty and with nothing but what the filter lets through.
+        socket
+            .attach_filter(&for_this_host())
+            .map_err(failed("cannot attach a socket filter"))?;
+        let geometry = Geometry::new(found.mtu_bytes, config.buffer_bytes);
+        let ring = make_ring(fd, geometry)
+            .map_err(failed("cannot make a receive ring (lower buffer_bytes)"))?;
+        // Without it frames only take longer.
+        if let Err(error) = sys::bypass_qdisc(fd) {
+            tracing::debug!("{interface}: PACKET_QDISC_BYPASS: {error}");
+        }
+        sys::enlarge_send_buffer(fd, SEND_BUFFER_BYTES);
+        sys::bind(fd, found.index).map_err(failed("cannot bind a packet socket"))?;
+        let mut link = Self {
+            ring,
+            socket,
+            watch: Watch::new(&found),
+            looked: Instant::now(),
+            idle_polls: 0,
+            frame_bytes,
+            tx: Tx::new(found.mac, frame_bytes),
+            counters: LinkCounters::default(),
+            ring_drops: Cell::new(0),
+            interface: found,
+            _claim: claim,
+        };
+        link.announce();
+        Ok(link)
+    }
+
+    /// The interface as it was when the link was opened.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Tells the switch where we are. If that fails, the next frame does it.
+    fn announce(&mut self) {
+        let frame = ether::announcement(self.interface.mac);
+        let _ = self.socket.send_with_flags(&frame, libc::MSG_DONTWAIT);
+    }
+
+    /// Looks whether the interface went down, came back, or is gone.
+    #[cold]
+    fn look(&mut self) -> Result<(), LinkError> {
+        self.looked = Instant::now();
+        self.idle_polls = 0;
+        if let Some(state) = self.watch.look() {
+            tracing::info!("{}: {state}", self.interface.name);
+            if state == InterfaceState::Up {
+                self.announce();
+            }
+        }
+        if self.watch.state() != InterfaceState::Gone {
+            return Ok(());
+        }
+        Err(LinkError::Io {
+            what: "the packet link's interface is gone",
+            source: io::Error::new(
+                io::ErrorKind::NotConnected,
+                format!("`{}` was removed; open the link anew", self.interface.name),
+            ),
+        })
+    }
+
+    /// Takes an error that the kernel left on the socket when the interface went down, which would keep poll from sleeping.
+    fn take_socket_error(&mut self) -> Result<(), LinkError> {
+        match self.socket.take_error() {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => self.look(),
+            Err(source) => Err(LinkError::Io {
+                what: "reading the packet socket's error",
+                source,
+            }),
+        }
+    }
+}
+
+fn raw_socket() -> io::Result<Socket> {
+    // Protocol 0: receives nothing until it is bound to ours.
+    let socket = Socket::new(Domain::PACKET, Type::RAW.cloexec().nonblocking(), None)?;
+    Ok(socket)
+}
+
+/// A smaller ring where the kernel has no memory for the wanted one.
+fn make_ring(fd: BorrowedFd<'_>, wanted: Geometry) -> io::Result<RxRing> {
+    let mut geometry = wanted;
+    loop {
+        match RxRing::new(fd, geometry) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                geometry = geometry.halved().ok_or(error)?;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// A classic BPF program: frames to us or to all; not those to others that a promiscuous interface sees, nor to groups.
+fn for_this_host() -> [SockFilter; 4] {
+    const _: () = assert!(libc::PACKET_HOST == 0 && libc::PACKET_BROADCAST == 1);
+    let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+    let load = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+    let jump_if_greater = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
+    let give_back = (libc::BPF_RET | libc::BPF_K) as u16;
+    [
+        SockFilter::new(load, 0, 0, packet_type),
+        SockFilter::new(jump_if_greater, 1, 0, libc::PACKET_BROADCAST.into()),
+        SockFilter::new(give_back, 0, 0, u32::MAX),
+        SockFilter::new(give_back, 0, 0, 0),
+    ]
+}
+
+impl Link for Packet {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: NAME,
+            frame_bytes: self.frame_bytes,
+            receive_frames: self.ring.slots(),
+            burst_frames: tx::BURST_FRAMES,
+            broadcast: true,
+            lossless: false,
+        }
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        LinkAddr::Ether(self.interface.mac)
+    }
+
+    #[inline]
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        if !self.ring.is_ready() {
+            self.idle_polls += 1;
+            if self.idle_polls >= LOOK_EVERY_POLLS {
+                self.look()?;
+            }
+            return Ok(0);
+        }
+        Ok(rx::receive(
+            &mut self.ring,
+            self.interface.mac,
+            self.interface.mtu_bytes,
+            &mut self.counters,
+            max,
+            &mut on_frame,
+        ))
+    }
+
+    #[inline]
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        let mac = match to {
+            LinkAddr::Ether(mac) if mac.is_station() && mac != self.interface.mac => mac,
+            LinkAddr::Broadcast | LinkAddr::Ether(MacAddr::BROADCAST) => MacAddr::BROADCAST,
+            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
+        };
+        if self.tx.is_full() {
+            self.flush()?;
+            if self.tx.is_full() {
+                self.counters.refused += 1;
+                return Ok(false);
+            }
+        }
+        self.tx.gather(mac, fill);
+        Ok(true)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        match self.tx.push_out(&self.socket, &mut self.counters)? {
+            Pushed::Done => Ok(()),
+            Pushed::Lost => self.look(),
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.flush()?;
+        if self.ring.is_ready() {
+            return Ok(());
+        }
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.look()?;
+        }
+        let mut events = PollFlags::IN;
+        let mut timeout = timeout;
+        match self.tx.blocked() {
+            None => {}
+            Some(Blocked::Buffer) => events |= PollFlags::OUT,
+            Some(Blocked::Device) => timeout = timeout.min(RETRY),
+        }
+        let timeout = rustix::time::Timespec {
+            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&self.socket, events)];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) if fds[0].revents().contains(PollFlags::ERR) => self.take_socket_error(),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(source) => Err(LinkError::Io {
+                what: "poll of the packet socket",
+                source: source.into(),
+            }),
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.flush()?;
+        self.take_socket_error()?;
+        // Frames in the ring make the descriptor readable by themselves; refused ones need another push.
+        Ok(!self.ring.is_ready() && self.tx.blocked().is_none())
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let drops = sys::take_drops(self.socket.as_fd()).unwrap_or(0);
+        self.ring_drops
+            .set(self.ring_drops.get() + u64::from(drops));
+        LinkCounters {
+            dropped_frames: self.counters.dropped_frames + self.ring_drops.get(),
+            ..self.counters
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The only door of `packet` to the kernel: options of the socket, the mapped receive ring, and batched sends.
+//!
+//! Invariant of `RxRing`: `base` is a mapping of `geometry.bytes()` bytes that lives as long as the ring, and every offset that
+//! `Cursor` gives lies a whole slot before its end. A slot belongs to the kernel while its status word lacks TP_STATUS_USER and to
+//! us from then until we store TP_STATUS_KERNEL; the frame is lent out only in between.
+#![allow(unsafe_code)] // mmap and slots shared with the kernel; setsockopt, bind, sendmmsg with structures of AF_PACKET.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::{offset_of, size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::rx::{Cursor, Geometry, Raw};
+use crate::ether::ETHERTYPE;
+
+fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the kernel reads `size_of::<T>()` bytes from `value`, a plain value of the callers below.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+fn set_packet_option(fd: BorrowedFd<'_>, name: c_int, value: c_int) -> io::Result<()> {
+    set_option(fd, libc::SOL_PACKET, name, &value)
+}
+
+/// Says that the ring will have version 2: a slot for each frame, handed over at once.
+pub(super) fn choose_ring_version(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_packet_option(
+        fd,
+        libc::PACKET_VERSION,
+        libc::tpacket_versions::TPACKET_V2 as c_int,
+    )
+}
+
+/// Frames go straight to the device, past its queueing discipline.
+pub(super) fn bypass_qdisc(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_packet_option(fd, libc::PACKET_QDISC_BYPASS, 1)
+}
+
+/// As large as we may; what the kernel grants is fine.
+pub(super) fn enlarge_send_buffer(fd: BorrowedFd<'_>, bytes: usize) {
+    let bytes = bytes.min(1 << 30) as c_int;
+    // Forcing needs CAP_NET_ADMIN; without it the kernel caps what we ask for.
+    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
+        .or_else(|_| set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes));
+}
+
+/// From now on the socket receives frames of our EtherType from the interface `index`, and sends there.
+pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid `sockaddr_ll`.
+    let mut addr: libc::sockaddr_ll = unsafe { zeroed() };
+    addr.sll_family = libc::AF_PACKET as u16;
+    addr.sll_protocol = ETHERTYPE.to_be();
+    addr.sll_ifindex = index as c_int;
+    // SAFETY: the kernel reads a `sockaddr_ll` of the stated length.
+    let result = unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            (&raw const addr).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Frames that the kernel dropped because the ring was full, since the last time this was asked.
+pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut stats = libc::tpacket_stats {
+        tp_packets: 0,
+        tp_drops: 0,
+    };
+    let mut bytes = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes into `stats`, which is that large and plain integers.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut stats).cast(),
+            &mut bytes,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(stats.tp_drops)
+}
+
+/// The receive ring of one socket.
+#[derive(Debug)]
+pub(super) struct RxRing {
+    base: NonNull<u8>,
+    geometry: Geometry,
+    cursor: Cursor,
+}
+
+// SAFETY: the mapping is not bound to a thread, and only this value refers to it.
+unsafe impl Send for RxRing {}
+
+impl RxRing {
+    /// Gives the socket a ring of that shape and maps it. Once for each socket, before `bind`.
+    pub(super) fn new(fd: BorrowedFd<'_>, geometry: Geometry) -> io::Result<Self> {
+        let request = libc::tpacket_req {
+            tp_block_size: geometry.block_bytes as u32,
+            tp_block_nr: geometry.blocks as u32,
+            tp_frame_size: geometry.slot_bytes as u32,
+            tp_frame_nr: geometry.slots() as u32,
+        };
+        set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        // SAFETY: a null hint lets the kernel choose a free range, so nothing that exists is replaced.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut::<c_void>(),
+                geometry.bytes(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            base,
+            geometry,
+            cursor: Cursor::default(),
+        })
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.geometry.slots()
+    }
+
+    #[inline]
+    fn slot(&self) -> NonNull<u8> {
+        // SAFETY: the cursor's offset lies a whole slot before the end of the mapping (invariant above).
+        unsafe { self.base.add(self.cursor.offset()) }
+    }
+
+    #[inline]
+    fn status(&self) -> &AtomicU32 {
+        let at = offset_of!(libc::tpacket2_hdr, tp_status);
+        // SAFETY: within the slot, which the mapping holds; slots are aligned to 64 bytes and the mapping to a page. The kernel
+        // and we touch this word as a whole only.
+        unsafe { self.slot().add(at).cast().as_ref() }
+    }
+
+    /// Whether the next slot holds a frame.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+    }
+
+    /// Lends the next frame to `on_frame` and gives its slot back. `false`: there is none.
+    #[inline]
+    pub(super) fn next(&mut self, on_frame: impl FnOnce(Raw<'_>)) -> bool {
+        if !self.is_ready() {
+            return false;
+        }
+        // SAFETY: the slot is ours since `is_ready` saw the status with Acquire; the kernel wrote a header at its start, which is
+        // plain integers and aligned as the slot is.
+        let header = unsafe { self.slot().cast::<libc::tpacket2_hdr>().read() };
+        // SAFETY: in bounds of the mapping for the whole slot; the kernel writes nothing there until the status is given back
+        // below, after `on_frame` has ended and with it the borrow.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(self.slot().as_ptr().cast_const(), self.geometry.slot_bytes)
+        };
+        on_frame(Raw {
+            slot: bytes,
+            at: header.tp_mac.into(),
+            kept_bytes: header.tp_snaplen as usize,
+            frame_bytes: header.tp_len as usize,
+        });
+        self.status()
+            .store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.cursor.advance(&self.geometry);
+        true
+    }
+}
+
+impl Drop for RxRing {
+    fn drop(&mut self) {
+        // SAFETY: `base` and the length are what mmap gave; frames are lent out only within `next`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.geometry.bytes()) };
+    }
+}
+
+/// Headers for sending several frames at once.
+pub(super) struct SendBatch {
+    headers: Box<[libc::mmsghdr]>,
+    vectors: Box<[libc::iovec]>,
+}
+
+// SAFETY: the raw pointers lead into boxed slices that this value owns, or are stale and rewritten before use.
+unsafe impl Send for SendBatch {}
+
+impl std::fmt::Debug for SendBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SendBatch({})", self.headers.len())
+    }
+}
+
+impl SendBatch {
+    pub(super) fn new(frames: usize) -> Self {
+        let vector = libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        };
+        let mut vectors = vec![vector; frames].into_boxed_slice();
+        let vectors_at = vectors.as_mut_ptr();
+        let headers = (0..frames)
+            .map(|index| {
+                // SAFETY: all-zero bytes are a valid `mmsghdr` (null pointers, zero lengths).
+                let mut header: libc::mmsghdr = unsafe { zeroed() };
+                header.msg_hdr.msg_iov = vectors_at.wrapping_add(index);
+                header.msg_hdr.msg_iovlen = 1;
+                header
+            })
+            .collect();
+        Self { headers, vectors }
+    }
+
+    /// Sends up to the batch's size of `frames`, without waiting; returns how many the kernel took.
+    pub(super) fn send<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        frames: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<usize> {
+        let mut count = 0;
+        for (vector, frame) in self.vectors.iter_mut().zip(frames) {
+            *vector = libc::iovec {
+                iov_base: frame.as_ptr().cast_mut().cast(),
+                iov_len: frame.len(),
+            };
+            count += 1;
+        }
+        // SAFETY: the first `count` headers lead to vectors of this batch (set in `new`; the box never moves its content), and
+        // those to `frames`, borrowed for this call; the kernel only reads them, but for `msg_len`.
+        let sent = unsafe {
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                count,
+                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(sent as usize)
+    }
+}

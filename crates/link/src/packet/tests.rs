@@ -1,0 +1,186 @@
+//! The ring's shape and walk, the sending queue, and what else needs no rights; `interface` has the rest.
+
+mod interface;
+
+use std::io::Read;
+
+use super::rx::{Cursor, Geometry, Raw};
+use super::*;
+
+/// Any MTU and buffer give a ring that the kernel accepts and whose slots hold a frame of that MTU.
+#[test]
+fn geometry_fits_any_mtu() {
+    for mtu_bytes in [68, 512, 1500, 3506, 9000, 9216, 65_535] {
+        for ring_bytes in [0, 1, 65_536, 1 << 20, 8 << 20, usize::MAX] {
+            let geometry = Geometry::new(mtu_bytes, ring_bytes);
+            assert!(geometry.slot_bytes >= mtu_bytes + 14 + 66 + 4);
+            assert!(geometry.slot_bytes.is_multiple_of(libc::TPACKET_ALIGNMENT));
+            assert!(geometry.block_bytes.is_multiple_of(65_536));
+            assert!(geometry.block_bytes >= geometry.slot_bytes);
+            assert!(geometry.slots() >= 1 && geometry.bytes() <= 1 << 30);
+            assert!(geometry.bytes() <= ring_bytes.max(geometry.block_bytes));
+        }
+    }
+    let small = Geometry::new(1500, 200_000);
+    assert_eq!(small.blocks, 3);
+    let smaller = small.halved().expect("three blocks");
+    assert_eq!((smaller.blocks, smaller.halved()), (1, None));
+}
+
+/// The cursor meets every slot once, in order, and begins anew.
+#[test]
+fn cursor_walks_all_slots() {
+    for (mtu_bytes, ring_bytes) in [
+        (1500, 0),
+        (1500, 1 << 20),
+        (9000, 300_000),
+        (65_535, 1 << 20),
+    ] {
+        let geometry = Geometry::new(mtu_bytes, ring_bytes);
+        let mut cursor = Cursor::default();
+        let mut offsets = Vec::new();
+        for _ in 0..geometry.slots() {
+            let at = cursor.offset();
+            assert!(at % geometry.block_bytes + geometry.slot_bytes <= geometry.block_bytes);
+            assert!(at + geometry.slot_bytes <= geometry.bytes());
+            offsets.push(at);
+            cursor.advance(&geometry);
+        }
+        assert!(offsets.is_sorted_by(|a, b| a < b), "{geometry:?}");
+        assert_eq!((offsets[0], cursor.offset()), (0, 0));
+    }
+}
+
+/// A frame that was cut, or that claims to reach beyond its slot, is none.
+#[test]
+fn claims_of_a_slot_are_checked() {
+    let slot = [7u8; 128];
+    let raw = |at, kept_bytes, frame_bytes| Raw {
+        slot: &slot,
+        at,
+        kept_bytes,
+        frame_bytes,
+    };
+    assert_eq!(raw(66, 62, 62).frame(), Some(&slot[66..]));
+    assert_eq!(raw(66, 0, 0).frame(), Some(&[][..]));
+    for (at, kept_bytes, frame_bytes) in [
+        (66, 60, 62),
+        (66, 63, 63),
+        (129, 0, 0),
+        (66, usize::MAX, usize::MAX),
+        (usize::MAX, 1, 1),
+    ] {
+        assert_eq!(raw(at, kept_bytes, frame_bytes).frame(), None);
+    }
+}
+
+/// Wrong names and kinds are refused before any right is needed.
+#[test]
+fn bad_interfaces_are_refused() {
+    let open = |name| Packet::open(name, PacketConfig::default()).expect_err(name);
+    assert!(
+        open("no-such-if")
+            .to_string()
+            .contains("no interface `no-such-if`")
+    );
+    if Interface::open("lo").is_ok() {
+        assert!(open("lo").to_string().contains("within one host"));
+    }
+}
+
+/// The doctor's answer says what works or what mends it.
+#[test]
+fn probe_explains_itself() {
+    let found = probe();
+    assert_eq!(found.link, "packet");
+    assert!(!found.notes.is_empty());
+    if !found.works && found.notes[0].contains("CAP_NET_RAW") {
+        assert!(found.mend.starts_with("setcap cap_net_raw+ep "));
+    }
+}
+
+/// A socket that takes a few frames and then is full, and its other end.
+fn narrow_socket() -> (Socket, Socket) {
+    let (near, far) = Socket::pair(Domain::UNIX, Type::DGRAM.nonblocking(), None).expect("pair");
+    near.set_send_buffer_size(8192).expect("SO_SNDBUF");
+    (near, far)
+}
+
+fn read_all(mut socket: &Socket) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(bytes) = socket.read(&mut buffer) {
+        frames.push(buffer[..bytes].to_vec());
+    }
+    frames
+}
+
+/// A full socket keeps all frames in order and loses none; each leaves once, with its header.
+#[test]
+fn full_socket_keeps_frames() {
+    const FRAMES: u32 = 500;
+    let me = MacAddr([2, 0, 0, 0, 0, 1]);
+    let to = MacAddr([2, 0, 0, 0, 0, 2]);
+    let (near, far) = narrow_socket();
+    let mut tx = Tx::new(me, 1500);
+    let mut counters = LinkCounters::default();
+    let mut arrived = Vec::new();
+    let mut offered = 0;
+    let mut blocked = 0;
+    while arrived.len() < FRAMES as usize {
+        while offered < FRAMES && !tx.is_full() {
+            tx.gather(to, |slot| {
+                assert_eq!(slot.len(), 1500);
+                slot[..4].copy_from_slice(&offered.to_le_bytes());
+                4 + offered as usize % 1497
+            });
+            offered += 1;
+            // Bursts of all lengths, single frames among them.
+            if offered.is_multiple_of(1 + offered % 37) {
+                break;
+            }
+        }
+        let pushed = tx.push_out(&near, &mut counters).expect("push_out");
+        assert_eq!(pushed, Pushed::Done);
+        if tx.blocked() == Some(Blocked::Buffer) {
+            blocked += 1;
+            arrived.extend(read_all(&far));
+        } else if offered == FRAMES {
+            arrived.extend(read_all(&far));
+        }
+    }
+    assert!(blocked > 10, "the socket was full");
+    for (number, frame) in (0u32..).zip(&arrived) {
+        let (from, payload) = ether::accept(frame, to).expect("sound");
+        assert_eq!((from, payload.len()), (me, 4 + number as usize % 1497));
+        assert_eq!(payload[..4], number.to_le_bytes());
+    }
+    let bytes: usize = arrived.iter().map(|frame| frame.len() - 14).sum();
+    assert_eq!(counters.sent_frames, u64::from(FRAMES));
+    assert_eq!(counters.sent_bytes, bytes as u64);
+    assert_eq!(counters.dropped_frames, 0);
+}
+
+/// Frames that the socket refuses for good are counted one by one and do not stop those behind them.
+#[test]
+fn refused_frames_are_counted() {
+    let (near, far) = narrow_socket();
+    let mut tx = Tx::new(MacAddr([2, 0, 0, 0, 0, 1]), 600);
+    let mut counters = LinkCounters::default();
+    drop(far);
+    for count in [1, 5] {
+        for _ in 0..count {
+            tx.gather(MacAddr::BROADCAST, |_| 600);
+        }
+        tx.push_out(&near, &mut counters).expect("push_out");
+        assert_eq!(tx.blocked(), None);
+    }
+    assert_eq!((counters.sent_frames, counters.dropped_frames), (0, 6));
+}
+
+/// A filler that claims more than its slot is a programmer's mistake, not a long frame.
+#[test]
+#[should_panic(expected = "a filler claims 601 bytes of a 600-byte slot")]
+fn lying_filler_is_caught() {
+    Tx::new(MacAddr([2, 0, 0, 0, 0, 1]), 600).gather(MacAddr::BROADCAST, |_| 601);
+}

@@ -1,0 +1,359 @@
+//! Links on virtual interfaces: hostile neighbours, a full ring, interfaces that go down, come back or are removed.
+//!
+//! Needs root, or `unshare -Urn`; without, each test says so and tests nothing.
+
+#[path = "../../../tests/common/segment.rs"]
+mod segment;
+
+use std::io::Read;
+
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use self::segment::{Segment, ip, lacking};
+use super::*;
+use crate::ether::{announcement, write_header};
+
+/// Nothing here takes this long on a machine that is alive.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Interfaces n0 and n1, connected, that only this thread sees. `false`: not here.
+fn on_veth(mtu: u32) -> bool {
+    if let Some(reason) = lacking() {
+        eprintln!("{reason}");
+        return false;
+    }
+    Segment::new(2, mtu);
+    true
+}
+
+fn open(interface: &str) -> Packet {
+    Packet::open(interface, PacketConfig::default()).expect("open")
+}
+
+fn refusal(interface: &str, config: PacketConfig) -> String {
+    Packet::open(interface, config)
+        .expect_err("refused")
+        .to_string()
+}
+
+fn mac(interface: &str) -> MacAddr {
+    Interface::open(interface).expect("interface").mac
+}
+
+/// A bare socket that sends anything by `interface`, and sees what arrives there of our EtherType.
+fn bare(interface: &str) -> Socket {
+    let socket = raw_socket().expect("socket");
+    let index = Interface::open(interface).expect("interface").index;
+    sys::bind(socket.as_fd(), index).expect("bind");
+    socket
+}
+
+fn send(link: &mut Packet, to: LinkAddr, payload: &[u8]) {
+    let fill = |slot: &mut [u8]| {
+        slot[..payload.len()].copy_from_slice(payload);
+        payload.len()
+    };
+    assert!(link.send_with(to, fill).expect("send_with"), "room");
+    link.flush().expect("flush");
+}
+
+/// The next frame that is handed over.
+fn next(link: &mut Packet) -> (LinkAddr, Vec<u8>) {
+    let begun = Instant::now();
+    let mut got = None;
+    while got.is_none() {
+        assert!(begun.elapsed() < PATIENCE, "no frame");
+        link.wait(LOOK).expect("wait");
+        let keep = |from, frame: &[u8]| got = Some((from, frame.to_vec()));
+        link.recv_burst(1, keep).expect("recv_burst");
+    }
+    got.expect("just seen")
+}
+
+/// The next frame that a bare socket sees, whole.
+fn next_bare(socket: &Socket) -> Vec<u8> {
+    let begun = Instant::now();
+    let mut buffer = [0; 2048];
+    loop {
+        match (&*socket).read(&mut buffer) {
+            Ok(bytes) => return buffer[..bytes].to_vec(),
+            Err(_) => {
+                assert!(begun.elapsed() < PATIENCE, "no frame");
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+}
+
+fn framed(destination: MacAddr, source: MacAddr, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; ether::HEADER_BYTES];
+    write_header(&mut frame, destination, source);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// Frames that are not for us never reach the program; those that lie are counted; afterwards all goes on.
+#[test]
+fn hostile_frames_are_dropped() {
+    if !on_veth(1500) {
+        return;
+    }
+    // The sender's end allows more than ours.
+    ip("link set n1 mtu 1504\n").expect("mtu");
+    let mut link = open("n0");
+    let (me, peer) = (mac("n0"), mac("n1"));
+    let hostile = bare("n1");
+    let group = MacAddr([1, 0, 0x5e, 0, 0, 1]);
+    let stranger = MacAddr([2, 9, 9, 9, 9, 9]);
+    let mut other_type = framed(me, peer, &[1; 50]);
+    other_type[12..14].copy_from_slice(&0x0800u16.to_be_bytes());
+    let unseen = [
+        framed(group, peer, &[1; 50]),
+        framed(stranger, peer, &[1; 50]),
+        other_type,
+        announcement(peer).to_vec(),
+    ];
+    let counted = [
+        framed(me, me, &[1; 50]),
+        framed(MacAddr::BROADCAST, me, &[1; 50]),
+        framed(me, MacAddr::BROADCAST, &[1; 50]),
+        framed(me, group, &[1; 50]),
+        framed(me, MacAddr::ZERO, &[1; 50]),
+        framed(me, peer, &[]),
+        framed(me, peer, &[1; 1501]),
+        framed(me, peer, &[1; 1504]),
+    ];
+    for frame in unseen.iter().chain(&counted) {
+        hostile.send(frame).expect("send");
+    }
+    assert!(
+        hostile.send(&[0xff; 13]).is_err(),
+        "the kernel sends no half header"
+    );
+    hostile.send(&framed(me, peer, b"sound")).expect("send");
+    let from = LinkAddr::Ether(peer);
+    assert_eq!(next(&mut link), (from, b"sound".to_vec()));
+    let padded = [&b"all"[..], &[0; 43]].concat();
+    hostile
+        .send(&framed(MacAddr::BROADCAST, stranger, &padded))
+        .expect("send");
+    assert_eq!(next(&mut link), (LinkAddr::Ether(stranger), padded));
+    let counters = link.counters();
+    assert_eq!(counters.received_frames, 2);
+    assert_eq!(counters.dropped_frames, counted.len() as u64);
+}
+
+/// A flood that fills the ring is counted to the frame by the kernel, and the link works on.
+#[test]
+fn full_ring_is_counted() {
+    if !on_veth(9000) {
+        return;
+    }
+    let config = PacketConfig {
+        buffer_bytes: 0,
+        ..PacketConfig::default()
+    };
+    let mut link = Packet::open("n0", config).expect("open");
+    let mut peer = open("n1");
+    let slots = link.caps().receive_frames;
+    let to = link.local_addr();
+    // The announcement of the peer has a slot.
+    let kept = slots - 1;
+    for number in 0..slots + 50 {
+        send(&mut peer, to, &[number as u8; 9000]);
+    }
+    for number in 0..kept {
+        assert_eq!(next(&mut link).1, [number as u8; 9000]);
+    }
+    assert_eq!(link.recv_burst(1, |_, _| {}).expect("recv_burst"), 0);
+    assert_eq!(link.counters().dropped_frames, (slots + 50 - kept) as u64);
+    send(&mut peer, to, b"again");
+    assert_eq!(next(&mut link).1, b"again");
+    assert_eq!(
+        link.counters().dropped_frames,
+        (slots + 50 - kept) as u64,
+        "counted once"
+    );
+}
+
+/// A link announces itself when it is opened; others see no frame in that.
+#[test]
+fn opening_announces() {
+    if !on_veth(1500) {
+        return;
+    }
+    let mut link = open("n1");
+    let tap = bare("n1");
+    drop(open("n0"));
+    assert_eq!(next_bare(&tap), announcement(mac("n0")));
+    assert_eq!(link.recv_burst(8, |_, _| {}).expect("recv_burst"), 0);
+    assert_eq!(link.counters(), LinkCounters::default());
+}
+
+/// While the interface is down frames are dropped and counted, no call fails; when it is up again it is announced and works.
+#[test]
+fn interface_goes_down_and_up() {
+    if !on_veth(1500) {
+        return;
+    }
+    let (mut a, mut b) = (open("n0"), open("n1"));
+    let (to_a, to_b) = (a.local_addr(), b.local_addr());
+    send(&mut a, to_b, b"before");
+    assert_eq!(next(&mut b).1, b"before");
+    let tap = bare("n1");
+    ip("link set n0 down\n").expect("down");
+    send(&mut a, to_b, b"lost");
+    send(&mut a, to_b, b"lost, too");
+    assert_eq!(a.counters().dropped_frames, 2);
+    assert_eq!(a.counters().sent_frames, 1);
+    // The other end has lost its carrier: what the device refuses is dropped in the end, and nothing fails meanwhile.
+    send(&mut b, to_a, b"lost");
+    let begun = Instant::now();
+    while b.counters().dropped_frames == 0 {
+        assert!(begun.elapsed() < PATIENCE, "the frame is kept for ever");
+        b.wait(LOOK).expect("wait");
+        b.arm_fd().expect("arm_fd");
+    }
+    // Neither is kept awake by an error that nobody takes.
+    for link in [&mut a, &mut b] {
+        // The other's announcement lies in the ring.
+        assert_eq!(link.recv_burst(8, |_, _| {}).expect("recv_burst"), 0);
+        link.wait(Duration::ZERO).expect("wait");
+        assert!(link.arm_fd().expect("arm_fd"));
+        assert!(link.socket.take_error().expect("SO_ERROR").is_none());
+        assert_ne!(link.watch.state(), InterfaceState::Gone);
+    }
+    assert_eq!(
+        a.watch.look().or(Some(a.watch.state())),
+        Some(InterfaceState::Down)
+    );
+    ip("link set n0 up\n").expect("up");
+    let begun = Instant::now();
+    while a.watch.state() != InterfaceState::Up {
+        assert!(begun.elapsed() < PATIENCE, "never up");
+        a.wait(LOOK).expect("wait");
+    }
+    assert_eq!(next_bare(&tap), announcement(mac("n0")));
+    send(&mut a, to_b, b"after");
+    assert_eq!(next(&mut b).1, b"after");
+    send(&mut b, to_a, b"answer");
+    assert_eq!(next(&mut a).1, b"answer");
+}
+
+/// A link whose interface was removed says so, whether it sends, sleeps or polls, and says it again.
+#[test]
+fn removed_interface_is_an_error() {
+    if !on_veth(1500) {
+        return;
+    }
+    let (mut a, mut b) = (open("n0"), open("n1"));
+    let to_b = b.local_addr();
+    ip("link del n0\n").expect("remove");
+    for _ in 0..2 {
+        a.send_with(to_b, |_| 1).expect("gathered");
+        let error = a.flush().expect_err("gone").to_string();
+        assert!(error.contains("`n0` was removed; open"), "{error}");
+    }
+    let begun = Instant::now();
+    for _ in 0..2 {
+        let error = loop {
+            assert!(begun.elapsed() < PATIENCE, "no error");
+            if let Err(error) = b.wait(PATIENCE) {
+                break error.to_string();
+            }
+        };
+        assert!(error.contains("`n1` was removed; open"), "{error}");
+        b.looked -= LOOK_EVERY;
+    }
+    // A process that only polls finds out as well.
+    b.idle_polls = LOOK_EVERY_POLLS - 1;
+    assert!(b.recv_burst(1, |_, _| {}).is_err());
+}
+
+/// What cannot be is refused with what to do about it.
+#[test]
+fn impossible_wishes_are_refused() {
+    if !on_veth(1500) {
+        return;
+    }
+    for bytes in [0, 511, 1501, usize::MAX] {
+        let config = PacketConfig {
+            frame_bytes: Some(bytes),
+            ..PacketConfig::default()
+        };
+        let text = refusal("n0", config);
+        assert!(text.contains("`n0`, whose MTU is 1500; take 512"), "{text}");
+    }
+    ip("link set n0 mtu 300\n").expect("mtu");
+    assert!(refusal("n0", PacketConfig::default()).contains("whose MTU is 300"));
+    let at_once = PacketConfig {
+        up_timeout: Duration::ZERO,
+        ..PacketConfig::default()
+    };
+    ip("link set n0 mtu 1500 down\n").expect("down");
+    assert!(refusal("n0", at_once).contains("`ip link set n0 up`"));
+    let begun = Instant::now();
+    loop {
+        // The kernel notices a missing carrier a little later.
+        let text = refusal("n1", at_once);
+        if text.contains("`n1` is up but has no carrier") {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{text}");
+        std::thread::sleep(LOOK);
+    }
+    assert!(refusal("n2", at_once).contains("there are lo, n1, n0"));
+    // All refusals gave the interface back.
+    ip("link set n0 up\n").expect("up");
+    drop(open("n0"));
+}
+
+/// Addresses that no peer of this link can have are refused by name; ours, too.
+#[test]
+fn impossible_addresses_are_refused() {
+    if !on_veth(1500) {
+        return;
+    }
+    let mut link = open("n0");
+    for to in [
+        LinkAddr::Local(1),
+        LinkAddr::Inet("127.0.0.1:1".parse().expect("an address")),
+        LinkAddr::Ether(MacAddr::ZERO),
+        LinkAddr::Ether(MacAddr([1, 0, 0x5e, 0, 0, 1])),
+        link.local_addr(),
+    ] {
+        let error = link.send_with(to, |_| 1).expect_err("refused");
+        assert!(matches!(error, LinkError::NoSuchPeer { .. }), "{error}");
+    }
+    let broadcast = LinkAddr::Ether(MacAddr::BROADCAST);
+    assert!(link.send_with(broadcast, |_| 1).expect("as Broadcast"));
+}
+
+/// Without the capability the error and the doctor name it and the command.
+#[test]
+fn missing_right_is_named() {
+    if !on_veth(1500) {
+        return;
+    }
+    let had = rustix::thread::capabilities(None).expect("capabilities");
+    let without = CapabilitySets {
+        effective: had.effective - CapabilitySet::NET_RAW,
+        ..had
+    };
+    // Of this thread only.
+    rustix::thread::set_capabilities(None, without).expect("drop");
+    let text = refusal("n0", PacketConfig::default());
+    let found = probe();
+    rustix::thread::set_capabilities(None, had).expect("take back");
+    // The kernel notices the carrier a little later.
+    let interface = Interface::open("n0").expect("n0");
+    interface.wait_up(PATIENCE).expect("up");
+    assert!(text.contains("CAP_NET_RAW"), "{text}");
+    assert!(text.contains("`setcap cap_net_raw+ep /"), "{text}");
+    assert!(!found.works && found.mend.starts_with("setcap cap_net_raw+ep /"));
+    let found = probe();
+    assert!(found.works, "{found:?}");
+    let n0 = format!("n0: up, MTU 1500, {}", mac("n0"));
+    assert!(found.notes.contains(&n0), "{found:?}");
+}

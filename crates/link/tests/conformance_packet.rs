@@ -1,0 +1,82 @@
+//! The conformance suite on AF_PACKET over veth, two nodes on a pair and more on a bridge: MTU 1500 and 9000, a small ring, on
+//! macvlan interfaces, impaired. Needs root, or `unshare -Urn`; without, each test says so and tests nothing.
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "common/segment.rs"]
+mod segment;
+
+use std::time::Duration;
+
+use segment::{Segment, lacking};
+use tsumuji_link::impair::{Impair, ImpairConfig};
+use tsumuji_link::packet::{Packet, PacketConfig};
+
+/// Links on `nodes` interfaces of a network that only this thread sees.
+fn open(nodes: usize, mtu: u32, config: PacketConfig) -> Vec<Packet> {
+    let segment = Segment::new(nodes, mtu);
+    let links = segment
+        .interfaces()
+        .map(|interface| Packet::open(&interface, config).expect("open"));
+    links.collect()
+}
+
+mod ethernet {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 1500, PacketConfig::default()));
+}
+
+mod jumbo {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, PacketConfig::default()));
+}
+
+mod small_ring {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| {
+        let config = PacketConfig {
+            frame_bytes: Some(1000),
+            buffer_bytes: 600_000,
+            ..PacketConfig::default()
+        };
+        open(nodes, 1500, config)
+    });
+}
+
+/// What the refused second claimant of an interface is told to make.
+mod macvlan {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| {
+        segment::enter().expect("a network namespace");
+        let mut commands = "link add e0 type veth peer name e1\nlink set e0 up\nlink set e1 up\n".to_owned();
+        for node in 0..nodes {
+            commands += &format!(
+                "link add link e0 name v{node} type macvlan mode bridge\nlink set v{node} up\n"
+            );
+        }
+        segment::ip(&commands).expect("macvlan interfaces");
+        let links = (0..nodes)
+            .map(|node| Packet::open(&format!("v{node}"), PacketConfig::default()).expect("open"));
+        links.collect::<Vec<_>>()
+    });
+}
+
+mod late {
+    use super::*;
+    const LATE: ImpairConfig = ImpairConfig {
+        loss: 0.0,
+        duplicate: 0.0,
+        reorder: 0.1,
+        corrupt: 0.0,
+        delay: Duration::from_micros(20),
+        jitter: Duration::from_micros(30),
+        rate_bytes_per_second: None,
+        queue_frames: 4096,
+        seed: 3,
+    };
+    conformance_tests!(skip if lacking(); |nodes| {
+        let links = open(nodes, 1500, PacketConfig::default());
+        let late = links.into_iter().map(|link| Impair::new(link, LATE));
+        late.collect::<Result<Vec<_>, _>>().expect("impair")
+    });
+}

@@ -1,0 +1,408 @@
+//! Builds a testbed: the switch's namespace and bridge, then the hosts, some at a time, then the mark that it is whole.
+//!
+//! Called by `Testbed::up`. What it began it removes when it fails; what a killed one left is removed by the next, or by
+//! `down`. See `mark` for what tells ours from others'.
+
+use std::io::{BufRead, BufReader};
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::commands::{self, CommandError, Tool, ask, batch, run};
+use crate::down::{self, DownError};
+use crate::mark::{self, Holder, Survey, SwitchMark, host_mark};
+use crate::rights::{self, RightsError};
+use crate::spec::{
+    BRIDGE, INTERFACE, Name, Rate, Spec, SpecError, bridge_mac, host_ip, host_mac, port, port_mac,
+};
+use crate::{Host, hosts_file};
+
+/// Hosts made by one batch: few enough that progress is seen to move and an interrupt is soon obeyed.
+const HOSTS_AT_ONCE: u16 = 16;
+/// Ports forward as soon as the kernel has noticed both ends, within a second if it is not busy.
+const PORTS_READY_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_AT_PORTS_EVERY: Duration = Duration::from_millis(20);
+/// A sending host's queue, as Linux has it on an ordinary network card.
+const HOST_QUEUE_FRAMES: u64 = 1000;
+/// A switch port's queue: what a small office switch has for its ports.
+const PORT_QUEUE_BYTES: u64 = 512 * 1024;
+/// A queue holds at least so many of the largest frames.
+const LEAST_QUEUE_FRAMES: u64 = 16;
+/// A limited cable may make up for this much time that the machine was late to send.
+const BURSTS_PER_SECOND: u64 = 1000;
+const ETHERNET_HEADER_BYTES: u64 = 14;
+
+/// Why a testbed was not built. Nothing of it is left behind unless the error says so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpError {
+    /// What was asked cannot be built.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Rights are missing.
+    #[error(transparent)]
+    Rights(#[from] RightsError),
+    /// There is one of that name.
+    #[error("testbed {0} exists already; remove it first: tsumuji testbed down --name {0}")]
+    Exists(Name),
+    /// Another process is building it, or uses it until it ends.
+    #[error("testbed {name} belongs to process {pid}, which still runs")]
+    Held {
+        /// Which.
+        name: Name,
+        /// Whose.
+        pid: u32,
+    },
+    /// A namespace that is not ours has a name that is needed.
+    #[error(
+        "network namespace {namespace} exists and belongs to no testbed; choose another --name"
+    )]
+    Foreign {
+        /// The first of them.
+        namespace: String,
+    },
+    /// The caller wanted to stop.
+    #[error("interrupted; nothing was left behind")]
+    Interrupted,
+    /// The kernel would not let frames through.
+    #[error("the switch does not forward to {host} {within:?} after it was connected")]
+    NotForwarding {
+        /// The first of them.
+        host: String,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// The hosts file could not be written.
+    #[error("{}: {source}", path.display())]
+    HostsFile {
+        /// Which file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// A command failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// What an earlier one had left could not be removed.
+    #[error("cannot remove what an interrupted `up` left: {0}")]
+    Leftover(DownError),
+    /// It failed, and what was made could not be removed.
+    #[error(
+        "{failure}; cleaning up failed, too: {cleanup}; try: tsumuji testbed down --name {name}"
+    )]
+    LeftBehind {
+        /// Which.
+        name: Name,
+        /// Why it failed.
+        failure: Box<UpError>,
+        /// Why it could not be removed.
+        cleanup: DownError,
+    },
+}
+
+/// Builds it; `watch` is told how many hosts are done, and may stop the work.
+pub(crate) fn up(
+    spec: &Spec,
+    watch: &mut dyn FnMut(u16) -> ControlFlow<()>,
+) -> Result<Vec<Host>, UpError> {
+    spec.check()?;
+    rights::check()?;
+    // One that cannot be removed now stands in nobody's way but its own name's, which is looked at next.
+    for name in mark::abandoned() {
+        let _ = down::remove_all(&name);
+    }
+    make_room(spec)?;
+    let built = make_switch(spec).and_then(|switch| {
+        let built = build(spec, watch);
+        switch.let_go();
+        built
+    });
+    built.map_err(|failure| match failure {
+        // Somebody else was faster: what is there is theirs.
+        UpError::Exists(_) => failure,
+        failure => match down::remove_all(&spec.name) {
+            Ok(_) => failure,
+            Err(cleanup) => UpError::LeftBehind {
+                name: spec.name.clone(),
+                failure: Box::new(failure),
+                cleanup,
+            },
+        },
+    })
+}
+
+/// Marks it as finished, so that it outlives us.
+pub(crate) fn keep(name: &Name, hosts: u16) -> Result<(), CommandError> {
+    let mark = SwitchMark {
+        hosts,
+        holder: None,
+    };
+    let arguments = ["link", "set", "dev", "lo", "alias", &mark.text(name)];
+    run(Tool::Ip, Some(&name.switch()), &arguments).map(drop)
+}
+
+/// Refuses if the names are taken; removes what a killed one left.
+fn make_room(spec: &Spec) -> Result<(), UpError> {
+    let name = &spec.name;
+    let survey = Survey::of(name)?;
+    if let Some(switch) = survey.switch {
+        match switch.holder {
+            None => return Err(UpError::Exists(name.clone())),
+            Some(Holder { pid, .. }) if switch.holder.is_some_and(Holder::lives) => {
+                return Err(UpError::Held {
+                    name: name.clone(),
+                    pid,
+                });
+            }
+            Some(_) => {}
+        }
+    }
+    let is_needed = |namespace: &&String| {
+        **namespace == name.switch() || name.host_id(namespace).is_some_and(|id| id < spec.hosts)
+    };
+    if let Some(namespace) = survey.foreign.iter().find(is_needed) {
+        return Err(UpError::Foreign {
+            namespace: namespace.clone(),
+        });
+    }
+    if !survey.ours.is_empty() {
+        down::remove_all(name).map_err(UpError::Leftover)?;
+    }
+    Ok(())
+}
+
+/// A process that lives in the switch's namespace while the namespace is given its name.
+struct SwitchProcess(Child);
+
+impl SwitchProcess {
+    fn let_go(mut self) {
+        drop(self.0.stdin.take()); // it waits for the end of its input
+        let _ = self.0.wait();
+    }
+}
+
+/// Marks the namespace it runs in, keeps bridged frames out of the packet filter's way, says so, and waits.
+const SWITCH_SCRIPT: &str = r#"
+ip link set dev lo alias "$1" || exit 1
+for knob in /proc/sys/net/bridge/bridge-nf-call-*; do
+    [ ! -w "$knob" ] || echo 0 >"$knob" || exit 1
+done
+echo ready
+read -r _
+"#;
+
+/// The switch's namespace is marked before it has a name: at no moment is there a switch that nobody owns.
+fn make_switch(spec: &Spec) -> Result<SwitchProcess, UpError> {
+    let name = &spec.name;
+    let mark = SwitchMark {
+        hosts: spec.hosts,
+        holder: Holder::me(),
+    };
+    let shown = "unshare --net".to_owned();
+    let failed = |source| CommandError::Run {
+        command: shown.clone(),
+        source,
+    };
+    let mut child = commands::dying_with_us("unshare")
+        .args([
+            "--net",
+            "--",
+            "sh",
+            "-c",
+            SWITCH_SCRIPT,
+            "sh",
+            &mark.text(name),
+        ])
+        .env("LC_ALL", "C")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => CommandError::NotInstalled {
+                program: "setpriv",
+                package: "util-linux",
+            },
+            _ => failed(source),
+        })?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .map_err(failed)?;
+    }
+    if line.trim() != "ready" {
+        let output = child.wait_with_output().map_err(failed)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let complaint = commands::complaint(&said, &output);
+        return Err(CommandError::Failed {
+            command: shown,
+            complaint,
+        }
+        .into());
+    }
+    let process = SwitchProcess(child);
+    let pid = process.0.id().to_string();
+    let named = run(Tool::Ip, None, &["netns", "attach", &name.switch(), &pid]);
+    match named {
+        Ok(_) => Ok(process),
+        Err(error) => {
+            process.let_go();
+            let is_taken = mark::path(&name.switch()).exists();
+            Err(if is_taken {
+                UpError::Exists(name.clone())
+            } else {
+                error.into()
+            })
+        }
+    }
+}
+
+fn build(spec: &Spec, watch: &mut dyn FnMut(u16) -> ControlFlow<()>) -> Result<Vec<Host>, UpError> {
+    let switch = spec.name.switch();
+    batch(Tool::Ip, Some(&switch), &bridge_lines(spec))?;
+    let mut done = 0;
+    while done < spec.hosts {
+        let next = spec.hosts.min(done + HOSTS_AT_ONCE);
+        make_hosts(spec, done..next)?;
+        done = next;
+        if watch(done).is_break() {
+            return Err(UpError::Interrupted);
+        }
+    }
+    wait_until_forwarding(spec, watch)?;
+    let hosts: Vec<_> = (0..spec.hosts)
+        .map(|id| Host::new(&spec.name, id))
+        .collect();
+    hosts_file::write(&spec.name, &hosts).map_err(|source| UpError::HostsFile {
+        path: hosts_file::path(&spec.name),
+        source,
+    })?;
+    Ok(hosts)
+}
+
+fn bridge_lines(spec: &Spec) -> Vec<String> {
+    let (mac, mtu) = (bridge_mac(), spec.mtu_bytes);
+    vec![
+        // It forwards at once, floods what it cannot place, and says nothing of its own.
+        format!(
+            "link add name {BRIDGE} address {mac} mtu {mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
+        ),
+        format!("link set dev {BRIDGE} addrgenmode none"),
+        format!("link set dev {BRIDGE} up"),
+    ]
+}
+
+fn make_hosts(spec: &Spec, ids: Range<u16>) -> Result<(), CommandError> {
+    let (name, switch) = (&spec.name, spec.name.switch());
+    let namespaces: Vec<_> = ids
+        .clone()
+        .map(|id| format!("netns add {}", name.host(id)))
+        .collect();
+    batch(Tool::Ip, None, &namespaces)?;
+    let cables: Vec<_> = ids.clone().flat_map(|id| cable_lines(spec, id)).collect();
+    batch(Tool::Ip, Some(&switch), &cables)?;
+    for id in ids.clone() {
+        batch(Tool::Ip, Some(&name.host(id)), &host_lines(name, id))?;
+    }
+    if let Some(rate) = spec.rate {
+        let limits: Vec<_> = ids
+            .clone()
+            .map(|id| rate_line(&port(id), rate, port_queue_bytes(spec), spec))
+            .collect();
+        batch(Tool::Tc, Some(&switch), &limits)?;
+        let limit = rate_line(INTERFACE, rate, host_queue_bytes(spec), spec);
+        for id in ids {
+            batch(Tool::Tc, Some(&name.host(id)), std::slice::from_ref(&limit))?;
+        }
+    }
+    Ok(())
+}
+
+fn cable_lines(spec: &Spec, id: u16) -> [String; 2] {
+    let (mtu, port, host) = (spec.mtu_bytes, port(id), spec.name.host(id));
+    let (near, far) = (port_mac(id), host_mac(id));
+    // One queue each: an AF_XDP socket serves one queue, and must see all frames.
+    let queues = "numrxqueues 1 numtxqueues 1";
+    [
+        format!(
+            "link add name {port} address {near} mtu {mtu} {queues} type veth peer name {INTERFACE} address {far} mtu {mtu} {queues} netns {host}"
+        ),
+        // No IPv6 address of its own: no neighbour or router solicitations among the frames.
+        format!("link set dev {port} addrgenmode none master {BRIDGE} up"),
+    ]
+}
+
+fn host_lines(name: &Name, id: u16) -> [String; 5] {
+    let (mark, ip) = (host_mark(name), host_ip(id));
+    [
+        format!("link set dev lo alias \"{mark}\""),
+        "link set dev lo up".to_owned(),
+        format!("link set dev {INTERFACE} addrgenmode none"),
+        format!("address add {ip}/24 broadcast + dev {INTERFACE}"),
+        format!("link set dev {INTERFACE} up"),
+    ]
+}
+
+fn frame_bytes(spec: &Spec) -> u64 {
+    u64::from(spec.mtu_bytes) + ETHERNET_HEADER_BYTES
+}
+
+fn port_queue_bytes(spec: &Spec) -> u64 {
+    PORT_QUEUE_BYTES.max(LEAST_QUEUE_FRAMES * frame_bytes(spec))
+}
+
+fn host_queue_bytes(spec: &Spec) -> u64 {
+    HOST_QUEUE_FRAMES * frame_bytes(spec)
+}
+
+fn rate_line(device: &str, rate: Rate, queue_bytes: u64, spec: &Spec) -> String {
+    let bits = rate.bits_per_second();
+    let burst_bytes = (bits / 8 / BURSTS_PER_SECOND).max(2 * frame_bytes(spec));
+    format!(
+        "qdisc replace dev {device} root tbf rate {bits}bit burst {burst_bytes}b limit {queue_bytes}b"
+    )
+}
+
+#[derive(Deserialize)]
+struct BridgePort {
+    ifname: String,
+    #[serde(default)]
+    state: String,
+}
+
+fn wait_until_forwarding(
+    spec: &Spec,
+    watch: &mut dyn FnMut(u16) -> ControlFlow<()>,
+) -> Result<(), UpError> {
+    let start = Instant::now();
+    loop {
+        let ports: Vec<BridgePort> = ask(
+            Tool::Bridge,
+            &spec.name.switch(),
+            &["-json", "link", "show"],
+        )?;
+        let forwards = |id: &u16| {
+            let name = port(*id);
+            ports
+                .iter()
+                .any(|port| port.ifname == name && port.state == "forwarding")
+        };
+        let Some(waiting) = (0..spec.hosts).find(|id| !forwards(id)) else {
+            return Ok(());
+        };
+        if start.elapsed() > PORTS_READY_WITHIN {
+            return Err(UpError::NotForwarding {
+                host: spec.name.host(waiting),
+                within: PORTS_READY_WITHIN,
+            });
+        }
+        if watch(spec.hosts).is_break() {
+            return Err(UpError::Interrupted);
+        }
+        std::thread::sleep(LOOK_AT_PORTS_EVERY);
+    }
+}
