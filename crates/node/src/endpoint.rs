@@ -191,8 +191,9 @@ impl<L: Link> Endpoint<L> {
     fn hand_over(&mut self, handler: &mut impl Handler) -> usize {
         let mut count = self.inbox.hand_over_rest(handler);
         while let Some(message) = self.inbox.pop() {
-            let (from, bytes) = (message.from, message.body.len());
-            handler.message(from, message.lane, Body::Whole(message.body));
+            let (from, bytes, mut body) = (message.from, message.body.len(), message.body);
+            handler.message(from, message.lane, Body::Whole(&mut body));
+            self.drive.engine.recycle(body);
             self.drive.release(from, bytes);
             count += 1;
         }

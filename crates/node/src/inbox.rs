@@ -130,7 +130,7 @@ impl Intake for Inbox {
     fn message(&mut self, delivery: Delivery<'_>) -> bool {
         let body = match delivery.body {
             Body::Frame(bytes) => self.copy(bytes),
-            Body::Whole(bytes) => bytes,
+            Body::Whole(bytes) => std::mem::take(bytes),
         };
         self.messages.push_back(Message {
             from: delivery.from,

@@ -32,8 +32,9 @@ pub struct Delivery<'a> {
 pub enum Body<'a> {
     /// Lies in the link's receive buffer; gone when the call returns.
     Frame(&'a [u8]),
-    /// Assembled; the receiver may keep it, or give it back with `Engine::recycle`.
-    Whole(Vec<u8>),
+    /// Assembled. A receiver that wants to keep it takes it (`core::mem::take`), and may give it back later with
+    /// `Engine::recycle`; what is left here is used again at once, while it is still in the caches.
+    Whole(&'a mut Vec<u8>),
 }
 
 impl Body<'_> {

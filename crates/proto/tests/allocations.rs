@@ -49,7 +49,7 @@ impl Sink for Counter {
         self.messages += 1;
         self.bytes += delivery.body.bytes().len();
         if let Body::Whole(body) = delivery.body {
-            self.whole = Some(body);
+            self.whole = Some(std::mem::take(body));
         }
     }
 

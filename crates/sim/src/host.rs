@@ -199,7 +199,7 @@ impl Sink for Inbox {
         let bytes = delivery.body.bytes();
         let (length, checksum) = (bytes.len(), checksum(bytes));
         let whole = match delivery.body {
-            Body::Whole(bytes) => Some(bytes),
+            Body::Whole(bytes) => Some(std::mem::take(bytes)),
             Body::Frame(bytes) => self.copy.then(|| bytes.to_vec()),
         };
         self.messages.push(Arrived {

@@ -10,7 +10,8 @@ use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::{AckNews, Agreed};
 use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
-use tsumuji_wire::{Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, NodeId, flags};
+use alloc::vec::Vec;
+use tsumuji_wire::{Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, flags};
 
 /// Unit of the delay that a data frame states.
 pub(super) const ACK_DELAY_UNIT: Duration = Duration::from_micros(4);
@@ -328,23 +329,37 @@ fn deliver(
     taken: Taken,
     sink: &mut impl Sink,
 ) {
-    let body = match taken {
-        Taken::Frame => Body::Frame(data.payload),
-        Taken::Whole(body) => Body::Whole(body),
-        Taken::Nothing | Taken::Refused(_) => return,
-    };
     let (from, lane) = (data.source, data.lane);
-    shared.counters.delivered_messages += 1;
-    sink.message(Delivery { from, lane, body });
+    match taken {
+        Taken::Frame => {
+            let body = Body::Frame(data.payload);
+            shared.counters.delivered_messages += 1;
+            sink.message(Delivery { from, lane, body });
+        }
+        Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
+        Taken::Nothing | Taken::Refused(_) => return,
+    }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {
-        shared.counters.delivered_messages += 1;
-        sink.message(Delivery {
-            from,
-            lane,
-            body: Body::Whole(body),
-        });
+        hand_over(shared, from, lane, body, sink);
     }
+}
+
+/// Hands an assembled message over; what the receiver leaves is used again.
+fn hand_over(
+    shared: &mut Shared,
+    from: NodeId,
+    lane: Lane,
+    mut body: Vec<u8>,
+    sink: &mut impl Sink,
+) {
+    shared.counters.delivered_messages += 1;
+    sink.message(Delivery {
+        from,
+        lane,
+        body: Body::Whole(&mut body),
+    });
+    shared.pool.put(body);
 }
 
 /// Half of the queue is free again.

@@ -17,7 +17,7 @@ impl Sink for Inbox {
     fn message(&mut self, delivery: Delivery<'_>) {
         let bytes = match delivery.body {
             Body::Frame(bytes) => bytes.to_vec(),
-            Body::Whole(bytes) => bytes,
+            Body::Whole(bytes) => core::mem::take(bytes),
         };
         self.messages.push((delivery.from, delivery.lane, bytes));
     }
