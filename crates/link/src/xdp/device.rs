@@ -114,7 +114,7 @@ impl Device {
         }
     }
 
-    /// Whether native mode is worth trying first. On veth it is slower than generic mode (see `docs/decisions`).
+    /// Whether native mode is worth trying first. On veth it is slower than generic mode (docs/decisions/0014).
     pub(super) fn prefers_native(&self, several_buffers: bool) -> bool {
         if self.driver == "veth" {
             return false;

@@ -15,7 +15,7 @@
 //!
 //! **Queues.** One socket serves one receive queue. An interface with several is refused, because its frames may arrive at any
 //! of them; `XdpConfig::one_of_many` takes only what arrives at `queue`, for cards that are told to steer our EtherType there.
-//! One process has an interface (see `ether`): a second is refused.
+//! One process has an interface (see `ether`): a second is refused and takes a macvlan, which has no native mode.
 //!
 //! Left out on purpose: several queues by one link; checksum and time-stamp offload (our frames have neither); sharing a UMEM.
 
@@ -41,7 +41,7 @@ use rustix::net::RecvFlags;
 pub use errors::XdpOpenError;
 pub use probe::probe;
 
-use crate::ether::{Claim, MacAddr};
+use crate::ether::{Claim, InterfaceState, MacAddr, Watch};
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 use rx::Rx;
 use tx::Tx;
@@ -148,6 +148,7 @@ pub struct Xdp {
     zero_copy: bool,
     /// System calls drive the device, so an empty ring asks for one.
     busy_poll: bool,
+    watch: Watch,
     /// The interface is gone; the kernel says so only once.
     removed: bool,
     counters: LinkCounters,
@@ -185,11 +186,15 @@ impl Xdp {
         self.tx.announce(fd, &mut self.umem, &mut self.counters)
     }
 
-    /// Whether the socket still has its interface.
+    /// Whether the socket still has its interface; announces us where that came back.
     fn check_interface(&mut self) -> Result<(), LinkError> {
         self.removed |= !matches!(rustix::net::sockopt::socket_error(&self.socket), Ok(Ok(())));
         if self.removed {
             return Err(removed());
+        }
+        // Switches may have forgotten us while it was down.
+        if self.watch.look() == Some(InterfaceState::Up) {
+            self.announce()?;
         }
         Ok(())
     }
@@ -207,7 +212,7 @@ impl Xdp {
 /// The socket has lost its interface.
 fn removed() -> LinkError {
     LinkError::Io {
-        what: "the interface of the AF_XDP link was removed",
+        what: "the interface of the AF_XDP link was removed; open the link anew",
         source: std::io::Error::from_raw_os_error(libc::ENODEV),
     }
 }

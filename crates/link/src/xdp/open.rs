@@ -22,7 +22,7 @@ use super::rx::Rx;
 use super::tx::Tx;
 use super::umem::{HEADROOM_BYTES, Layout, Umem};
 use super::{FRAME_BYTES_MAX, HEADER_BYTES, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
-use crate::ether::{self, ETHERTYPE, Interface};
+use crate::ether::{self, ETHERTYPE, Interface, Watch};
 use crate::{LinkCounters, LinkError};
 
 /// Frames smaller than this are of no use to a cluster.
@@ -106,6 +106,7 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
         native,
         zero_copy,
         busy_poll: !config.busy_poll.is_zero(),
+        watch: Watch::new(&interface),
         removed: false,
         counters: LinkCounters::default(),
         _claim: claim,

@@ -446,6 +446,44 @@ fn down_interface_drops() {
     }
 }
 
+/// A link tells where it is when it is opened and when its interface comes back; no program sees that.
+#[test]
+fn announces_itself() {
+    if !on_veth(1500) {
+        return;
+    }
+    let mut b = open("n1", generic());
+    let mut a = open("n0", generic());
+    let mut announced = |a: &mut Xdp| {
+        for _ in 0..LOOKS_MAX {
+            a.wait(Duration::ZERO).expect("wait");
+            if b.rx.ring.available() > 0 {
+                let received = b.umem.take(b.rx.ring.peek(0)).expect("a chunk");
+                assert!(b.umem.received(received) == crate::ether::announcement(a.mac));
+                // As if it had not been looked at.
+                b.umem.give_back(received);
+                assert_eq!(b.recv_burst(9, |_, _| {}).expect("recv_burst"), 0);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("no announcement");
+    };
+    announced(&mut a);
+    for _ in 0..3 {
+        ip("link set n0 down\n").expect("down");
+        a.wait(Duration::ZERO).expect("wait");
+        ip("link set n0 up\n").expect("up");
+        announced(&mut a);
+    }
+    assert_eq!(
+        b.counters().dropped_frames + b.counters().received_frames,
+        0
+    );
+    assert_eq!(a.counters().sent_frames, 0);
+    assert_settled(&mut b);
+}
+
 /// A link whose interface was removed says so and does not hang, whether it sends or waits.
 #[test]
 fn removed_interface_is_an_error() {
@@ -532,13 +570,22 @@ fn impossible_wishes_are_refused() {
     drop(open("n0", XdpConfig::default()));
 }
 
-/// Each missing capability is named, with the command that grants it.
+/// The four capabilities that we ask for are enough; each that is missing is named, with the command that grants it.
 #[test]
 fn missing_rights_are_named() {
     if !on_veth(9000) {
         return;
     }
     let all = capabilities(None).expect("capabilities");
+    let mut enough = all;
+    enough.effective = CapabilitySet::NET_RAW
+        | CapabilitySet::NET_ADMIN
+        | CapabilitySet::BPF
+        | CapabilitySet::IPC_LOCK;
+    set_capabilities(None, enough).expect("drop");
+    let opened = Xdp::open("n0", native());
+    set_capabilities(None, all).expect("restore");
+    drop(opened.expect("these four are enough"));
     for (without, named) in [
         (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
         (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
