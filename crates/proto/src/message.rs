@@ -13,7 +13,7 @@ pub enum Payload<'a> {
 }
 
 /// Names a submitted message until it is acknowledged: per peer, increasing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SendId(pub u64);
 
 /// A message that arrived.

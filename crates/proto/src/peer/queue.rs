@@ -142,10 +142,11 @@ impl Queue {
 
     #[inline]
     pub(super) fn push(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
-        let (length_bytes, fed) = (body.len(), fragments(body.len(), self.fragment_bytes));
+        let length_bytes = body.len();
+        let fragments = fragments(length_bytes, self.fragment_bytes);
         self.queued_bytes += length_bytes;
-        self.push_outgoing(lane, body, None, length_bytes, fed, notify)
-            .1
+        let (_, id) = self.push_outgoing(lane, body, length_bytes, fragments, fragments, notify);
+        id
     }
 
     /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
@@ -160,8 +161,9 @@ impl Queue {
         }
         let mut stream = self.spare_stream.take().unwrap_or_default();
         stream.begin(self.fragment_bytes);
-        let (slot, id) =
-            self.push_outgoing(lane, Vec::new(), Some(stream), length_bytes, 0, notify);
+        let fragments = fragments(length_bytes, self.fragment_bytes);
+        let (slot, id) = self.push_outgoing(lane, Vec::new(), length_bytes, fragments, 0, notify);
+        self.messages[slot as usize].stream = Some(stream);
         self.feeding = Some(slot);
         Some(id)
     }
@@ -213,43 +215,39 @@ impl Queue {
         &mut self,
         lane: Lane,
         body: Vec<u8>,
-        stream: Option<Box<Stream>>,
         length_bytes: usize,
+        fragments: u32,
         fed: u32,
         notify: bool,
     ) -> (u32, SendId) {
         let id = SendId(self.next_id);
         self.next_id += 1;
         self.queued_messages += 1;
-        let outgoing = Outgoing {
-            lane,
-            lane_index: self.lane_index(lane),
-            number: 0,
-            id,
-            body,
-            stream,
-            length_bytes,
-            fragments: fragments(length_bytes, self.fragment_bytes),
-            fed,
-            next_fragment: 0,
-            acknowledged: 0,
-            bitmap: Vec::new(),
-            notify,
-            live: true,
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => self.add_slot(),
         };
-        let slot = if let Some(slot) = self.free.pop() {
-            self.messages[slot as usize] = outgoing;
-            slot
-        } else {
-            self.messages.push(outgoing);
-            (self.messages.len() - 1) as u32
-        };
+        let lane_index = self.lane_index(lane);
+        // Field by field where it lies: a value built elsewhere and moved here costs a third of a submit.
+        let outgoing = &mut self.messages[slot as usize];
+        (outgoing.lane, outgoing.lane_index) = (lane, lane_index);
+        (outgoing.number, outgoing.id) = (0, id);
+        (outgoing.body, outgoing.length_bytes) = (body, length_bytes);
+        (outgoing.fragments, outgoing.fed) = (fragments, fed);
+        (outgoing.next_fragment, outgoing.acknowledged) = (0, 0);
+        (outgoing.notify, outgoing.live) = (notify, true);
         let priority = usize::from(lane.priority().get());
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
         self.backlog += 1;
         self.choice = None;
         (slot, id)
+    }
+
+    #[cold]
+    fn add_slot(&mut self) -> u32 {
+        self.messages.push(Outgoing::default());
+        (self.messages.len() - 1) as u32
     }
 
     pub(super) fn is_acknowledged(&self, id: SendId) -> bool {
