@@ -6,13 +6,16 @@
 //! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
 //! follow from `pending` and `repairs`.
 
+mod begun;
+mod feed;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::flight::Part;
 use super::outgoing::{LaneSend, Outgoing, fragments};
-use super::stream::{AHEAD_BYTES, Stream};
+use super::stream::Stream;
 use crate::counters::Counters;
 use crate::message::SendId;
 use crate::pool::{Pool, has_bit, set_bit};
@@ -148,66 +151,6 @@ impl Queue {
             .1
     }
 
-    /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
-    pub(super) fn push_stream(
-        &mut self,
-        lane: Lane,
-        length_bytes: usize,
-        notify: bool,
-    ) -> Option<SendId> {
-        if self.feeding.is_some() {
-            return None;
-        }
-        let mut stream = self.spare_stream.take().unwrap_or_default();
-        stream.begin(self.fragment_bytes);
-        let (slot, id) =
-            self.push_outgoing(lane, Vec::new(), Some(stream), length_bytes, 0, notify);
-        self.feeding = Some(slot);
-        Some(id)
-    }
-
-    /// A message is not yet fed to its end.
-    pub(super) fn is_feeding(&self) -> bool {
-        self.feeding.is_some()
-    }
-
-    /// A message is being fed and has less than [`AHEAD_BYTES`] waiting to leave.
-    pub(super) fn is_hungry(&self) -> bool {
-        self.feeding.is_some_and(|slot| {
-            let outgoing = &self.messages[slot as usize];
-            let ahead = (outgoing.fed - outgoing.next_fragment) as usize;
-            ahead * self.fragment_bytes < AHEAD_BYTES
-        })
-    }
-
-    /// Takes as much of `rest`, the part of the message that was not taken yet, as may wait. `None`: no message is being fed,
-    /// or it has another length.
-    pub(super) fn feed(&mut self, rest: &[u8], pool: &mut Pool) -> Option<usize> {
-        let slot = self.feeding?;
-        let fragment_bytes = self.fragment_bytes;
-        let mut taken = 0;
-        while self.is_hungry() {
-            let outgoing = &mut self.messages[slot as usize];
-            let stream = outgoing.stream.as_deref_mut()?;
-            let before = stream.fed_bytes();
-            if outgoing.length_bytes - before != rest.len() - taken {
-                return None;
-            }
-            let fragments = stream.feed(&rest[taken..], fragment_bytes, pool);
-            taken += stream.fed_bytes() - before;
-            outgoing.fed += fragments;
-            if outgoing.fed == outgoing.fragments {
-                self.feeding = None;
-            }
-            if fragments == 0 {
-                break;
-            }
-        }
-        self.queued_bytes += taken;
-        self.choice = None;
-        Some(taken)
-    }
-
     #[inline]
     fn push_outgoing(
         &mut self,
@@ -238,7 +181,11 @@ impl Queue {
             live: true,
         };
         let slot = if let Some(slot) = self.free.pop() {
-            self.messages[slot as usize] = outgoing;
+            let old = core::mem::replace(&mut self.messages[slot as usize], outgoing);
+            // It owns nothing: what it had was given back when it was acknowledged. So nothing is to be dropped.
+            debug_assert!(!old.live && old.stream.is_none());
+            debug_assert!(old.body.capacity() + old.bitmap.capacity() == 0);
+            core::mem::forget(old);
             slot
         } else {
             self.messages.push(outgoing);
@@ -302,42 +249,6 @@ impl Queue {
             candidates &= candidates - 1;
         }
         None
-    }
-
-    /// As `choose`, but only of messages that the peer has begun to take: their memory is set aside there, and comes
-    /// free only when they are whole. Others would use up the credit meant for these and be refused again.
-    #[cold]
-    fn next_begun(&mut self) -> Option<Choice> {
-        for priority in 0..Priority::COUNT {
-            let begun = |part: &Part| self.is_wanted(part) && self.is_begun(part.slot);
-            if let Some(index) = self.repairs[priority].iter().position(begun) {
-                if let Some(part) = self.repairs[priority].remove(index) {
-                    self.repairs[priority].push_front(part);
-                }
-                return Some(Choice::Repair { priority });
-            }
-            if let Some(&slot) = self.pending[priority].front()
-                && self.is_begun(slot)
-                && self.messages[slot as usize].next_fragment < self.messages[slot as usize].fed
-            {
-                return Some(Choice::New { priority });
-            }
-        }
-        None
-    }
-
-    fn is_begun(&self, slot: u32) -> bool {
-        self.messages[slot as usize].acknowledged > 0
-    }
-
-    /// The peer's memory refused frames, or has room again.
-    pub(super) fn set_begun_first(&mut self, begun_first: bool) {
-        self.begun_first = begun_first;
-        self.choice = None;
-    }
-
-    pub(super) fn is_begun_first(&self) -> bool {
-        self.begun_first
     }
 
     /// Forgets repairs that are no longer wanted; is there one that is?
@@ -474,16 +385,17 @@ impl Queue {
             return;
         }
         outgoing.acknowledged += 1;
+        let whole = outgoing.acknowledged == outgoing.fragments;
         if let Some(stream) = &mut outgoing.stream {
             self.queued_bytes -= stream.acknowledge(part.fragment, pool);
+            if whole {
+                self.spare_stream = outgoing.stream.take();
+            }
         }
-        if outgoing.acknowledged < outgoing.fragments {
+        if !whole {
             return;
         }
         outgoing.live = false;
-        if outgoing.stream.is_some() {
-            self.spare_stream = outgoing.stream.take();
-        }
         let body = core::mem::take(&mut outgoing.body);
         let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;
