@@ -295,6 +295,55 @@ fn floods_cross_hosts() {
     );
 }
 
+/// Another host without `via` is reached by ssh, whose words a shell reads on the other side, wherever the program lies there.
+#[test]
+fn other_hosts_are_reached_by_ssh() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    // What ssh does with its words, without the way there.
+    let ssh = "#!/bin/sh\ntest \"$1 $2\" = '-T pc-elsewhere' || exit 99\nshift 2\ncd /\nexec sh -c \"$*\"\n";
+    let ssh = file(folder.path(), "ssh", ssh);
+    std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let there = folder.path().join("a folder with 'quotes'");
+    symlink(env!("CARGO_BIN_EXE_tsumuji"), &there).unwrap();
+    let hosts = file(
+        folder.path(),
+        "ssh.toml",
+        "[[node]]\nid = 0\nhost = \"pc-elsewhere\"\naddr = \"udp:192.0.2.1:7000\"\n",
+    );
+    let path = format!(
+        "{}:{}",
+        folder.path().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let script = [
+        "sh",
+        "-c",
+        "echo \"$1\" $TSUMUJI_LINK; exit 5",
+        "x",
+        "two  words; $HOME",
+    ];
+    let output = command(&[
+        "launch",
+        "--hosts",
+        &hosts,
+        "--program",
+        there.to_str().unwrap(),
+        "--",
+    ])
+    .args(script)
+    .env("PATH", path)
+    .output()
+    .unwrap();
+    let complaint = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{complaint}");
+    assert_eq!(
+        text(&output.stdout),
+        "two  words; $HOME udp:192.0.2.1:7000\n"
+    );
+    assert!(complaint.contains("node 0 on pc-elsewhere"), "{complaint}");
+}
+
 /// What cannot be is refused in one line.
 #[test]
 fn impossible_hosts_are_refused() {
