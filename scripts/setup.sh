@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 BUILD=(gcc libc6-dev make pkg-config ca-certificates curl python3)
-TEST=(python3-numpy python3-scipy valgrind iproute2 ethtool util-linux)
+TEST=(python3-numpy python3-scipy tshark valgrind iproute2 ethtool util-linux)
 BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev python3-petsc4py)
 
 say() { printf 'setup: %s\n' "$*" >&2; }

@@ -33,6 +33,7 @@ fn engine(me: u16, now: Instant) -> Engine {
         seed: 1,
         frame_bytes: FRAME_BYTES,
         receive_frames: 64,
+        lossless: false,
         budget_bytes: BUDGET_BYTES,
         message_limit_bytes: MESSAGE_LIMIT_BYTES,
         send_queue_bytes: 1 << 20,

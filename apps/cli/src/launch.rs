@@ -1,6 +1,7 @@
 //! `tsumuji launch`: runs a user's own program several times, each with an endpoint reachable by the environment.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,10 +10,12 @@ use std::os::unix::process::ExitStatusExt;
 use tsumuji_node::{LaunchSpec, Launcher, LinkSpec, Printing, Progress, WorkerExit, WorkerFailure};
 
 use crate::interrupt::Interrupt;
-use crate::{BAD_INPUT, DONE, Outcome, output};
+use crate::{BAD_INPUT, DONE, Outcome, hosts, output};
 
 /// Processes that are left when one has failed, or the user wants to stop, get this long to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
+/// A host that runs nothing of ours within this does not answer.
+const HOSTS_ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How often the user's wish to stop is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -22,15 +25,27 @@ const LOOK: Duration = Duration::from_millis(50);
 /// fail (128 + signal if it was killed, 2 if it could not be started).
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  tsumuji launch -n 4 --link shm -- target/release/examples/ring"
+    after_help = "Examples:\n  tsumuji launch -n 4 --link shm -- target/release/examples/ring\n  tsumuji launch --hosts lab.toml --link packet -- ./ring"
 )]
 pub(crate) struct Args {
     /// How many processes
-    #[arg(short = 'n', long = "nodes", value_name = "N")]
-    nodes: usize,
-    /// How they reach each other: shm, udp or udp:ADDRESS:PORT
-    #[arg(long, value_name = "LINK", default_value = "shm")]
-    link: LinkSpec,
+    #[arg(
+        short = 'n',
+        long = "nodes",
+        value_name = "N",
+        required_unless_present = "hosts",
+        conflicts_with = "hosts"
+    )]
+    nodes: Option<usize>,
+    /// Several hosts, one process on each node of this file; started by ssh or the node's own command
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Where tsumuji lies on the other hosts; default: where it lies here
+    #[arg(long = "program", value_name = "PATH", requires = "hosts")]
+    program_path: Option<PathBuf>,
+    /// How they reach each other: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    #[arg(long, value_name = "LINK")]
+    link: Option<LinkSpec>,
     /// Fraction of received frames to drop on purpose, 0 to 1
     #[arg(long, value_name = "P", value_parser = crate::solve::fraction)]
     loss: Option<f64>,
@@ -66,8 +81,20 @@ fn code_of_failure(failure: &WorkerFailure) -> u8 {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
     let interrupt = Interrupt::listen()?;
-    let mut spec = LaunchSpec::new(args.nodes, args.command);
-    spec.link = args.link;
+    let mut spec = LaunchSpec::new(args.nodes.unwrap_or(0), args.command);
+    spec.link = args.link.unwrap_or(LinkSpec::Shm);
+    let mut link_name = spec.link.to_string();
+    if let Some(path) = &args.hosts {
+        let file = hosts::read(path, args.link.as_ref())?;
+        link_name = file.hosts()[0].link.kind().to_owned();
+        spec.nodes = file.hosts().len();
+        spec.join_timeout = HOSTS_ANSWER_WITHIN;
+        spec.hosts = Some(hosts::of(
+            &file,
+            hosts::program(args.program_path.as_ref())?,
+        ));
+    }
+    let nodes = spec.nodes;
     spec.name_prefix = "node".to_owned();
     let printing = if args.tag {
         Printing::Tagged
@@ -116,8 +143,8 @@ pub(crate) fn run(args: Args) -> Outcome {
             .map(|exit| json!({ "node": exit.node.0, "name": exit.name, "pid": exit.pid, "code": exit.status.code(), "signal": exit.status.signal() }))
             .collect();
         output::print_json(&json!({
-            "nodes": args.nodes,
-            "link": args.link.to_string(),
+            "nodes": nodes,
+            "link": link_name,
             "ok": failure.is_none() && !interrupt.is_set(),
             "failure": failure.as_ref().map(ToString::to_string),
             "exits": exits,

@@ -3,8 +3,10 @@
 //! Exit codes: 0 success; 1 it did not converge, or a check failed; 2 usage or bad input (`launch`: see there). With `--json`
 //! one object goes to standard output, also when a command fails; everything else goes to standard error.
 
+mod agent;
 mod bench;
 mod doctor;
+mod hosts;
 mod interrupt;
 mod launch;
 mod output;
@@ -39,6 +41,8 @@ enum Command {
     Doctor(doctor::Args),
     Testbed(testbed::Args),
     #[command(hide = true)]
+    Agent(agent::Args),
+    #[command(hide = true)]
     Worker(worker::Args),
     #[command(hide = true)]
     BenchServe(bench::ServeArgs),
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),
     };

@@ -4,6 +4,7 @@
 //! refused is refused before a worker is started; the output file is opened up front and named only when it is whole.
 
 mod distributed;
+use distributed::Cluster;
 pub(crate) use distributed::join;
 mod show;
 
@@ -22,7 +23,7 @@ use tsumuji_solve::system::formats::{read_system, write_vector};
 use tsumuji_solve::system::{Generate, Order, System};
 
 use crate::interrupt::Interrupt;
-use crate::{DONE, NOT_REACHED, Outcome, output};
+use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 use show::{Bar, Run, Traffic};
 
 /// Solve A x = b by relaxation with several processes.
@@ -35,11 +36,18 @@ use show::{Bar, Run, Traffic};
   tsumuji solve --generate poisson2d:200 --link udp --loss 0.2
   tsumuji solve A.npy --mode sync --omega 1.2 --json
 
-Several hosts: the same command on each, with --hosts cluster.toml and --id 0 (the judge), 1, 2 …; the cluster file:
+Several hosts: --hosts FILE starts a worker on each node but the first, by ssh or the node's own command; node 0 is this process,
+the judge. The file:
   [[node]]
   id = 0
   host = \"pc1\"
-  addr = \"udp:10.0.0.1:7000\"")]
+  addr = \"udp:10.0.0.1:7000\"
+  [[node]]
+  id = 1
+  host = \"pc2\"
+  addr = \"udp:10.0.0.2:7000\"
+  via = [\"ssh\", \"-T\", \"pc2\"]
+With --id I nothing is started: the same command runs on each host, with its own I.")]
 pub(crate) struct Args {
     /// The matrix: Matrix Market (.mtx, .mtx.gz), NumPy (.npy) or Harwell-Boeing (.rua, .rsa)
     #[arg(value_name = "MATRIX")]
@@ -56,9 +64,9 @@ pub(crate) struct Args {
     /// Processes (or threads) that relax; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How they reach each other: shm, udp or udp:ADDRESS:PORT
-    #[arg(long, value_name = "LINK", default_value = "shm")]
-    link: LinkSpec,
+    /// How they reach each other: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    #[arg(long, value_name = "LINK")]
+    link: Option<LinkSpec>,
     /// async: nobody waits; sync: everyone waits for everyone each lap; threads and single: without messages, to compare
     #[arg(long, value_name = "MODE", default_value = "async")]
     mode: ModeName,
@@ -88,12 +96,18 @@ pub(crate) struct Args {
     /// Of everything random: generated systems, the choice of dropped frames
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Cluster file (several hosts)
-    #[arg(long, value_name = "FILE", requires = "id")]
+    /// Several hosts: the file that says which
+    #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// Which node of the cluster file this process is
+    /// Start nothing; be this node of the hosts file
     #[arg(long, value_name = "I", requires = "hosts")]
     id: Option<u16>,
+    /// Where this program lies on the other hosts; default: where it lies here
+    #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
+    program: Option<PathBuf>,
+    /// This process is already where node 0 runs
+    #[arg(long, hide = true, requires = "hosts")]
+    inside: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -182,20 +196,34 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let (Some(hosts), Some(id)) = (&args.hosts, args.id)
         && id > 0
     {
-        return crate::worker::serve_host(hosts, id, args.loss, args.seed);
+        let file = hosts::read(hosts, args.link.as_ref())?;
+        return crate::worker::serve_host(&file, hosts, id, args.loss, args.seed);
     }
     check(&args)?;
+    let cluster = match &args.hosts {
+        Some(path) => {
+            let file = hosts::read(path, args.link.as_ref())?;
+            if args.id.is_none() && !args.inside {
+                hosts::enter_node_0(&file, path)?;
+            }
+            Some(Cluster { file, path })
+        }
+        None => None,
+    };
     let limits = Limits::new(args.tol, args.max_laps)?;
     let relaxation = Relaxation::new(args.inner, args.omega)?;
 
     let began = Instant::now();
     let (source, notes) = load(&args)?;
-    let workers = workers(&args, source.rows())?;
+    let workers = workers(&args, cluster.as_ref(), source.rows())?;
     let mut run = Run {
         system: source.name(),
         rows: source.rows(),
         mode: args.mode.name().to_owned(),
-        link: args.mode.uses_messages().then(|| args.link.to_string()),
+        link: args.mode.uses_messages().then(|| match &cluster {
+            Some(cluster) => cluster.link_name(),
+            None => args.link.unwrap_or(LinkSpec::Shm).to_string(),
+        }),
         workers,
         ..Run::default()
     };
@@ -240,12 +268,12 @@ pub(crate) fn run(args: Args) -> Outcome {
             };
             distributed::solve(
                 &args,
+                cluster.as_ref(),
                 workers,
                 source.input(),
                 &config,
                 &mut progress,
                 &interrupt,
-                &mut run,
             )?
         }
     };
@@ -326,9 +354,15 @@ fn load(args: &Args) -> anyhow::Result<(Source, Vec<String>)> {
 }
 
 /// How many take part: what was asked for, or one a core.
-fn workers(args: &Args, rows: usize) -> anyhow::Result<usize> {
-    if let Some(hosts) = &args.hosts {
-        return distributed::workers_of(hosts);
+fn workers(args: &Args, cluster: Option<&Cluster<'_>>, rows: usize) -> anyhow::Result<usize> {
+    if let Some(cluster) = cluster {
+        let workers = cluster.workers()?;
+        ensure!(
+            workers <= rows,
+            "{workers} workers in {} for {rows} rows: each must own a row",
+            cluster.path.display()
+        );
+        return Ok(workers);
     }
     let workers = match (args.mode, args.workers) {
         (ModeName::Single, None | Some(1)) => 1,

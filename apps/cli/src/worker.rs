@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tsumuji_node::{Endpoint, Link, Options, endpoint_from_env, report_error};
+use tsumuji_node::{ClusterFile, Endpoint, Link, Options, endpoint_from_env, report_error};
 use tsumuji_solve::distributed::{WorkerError, WorkerFault, worker_main};
 
 use crate::{DONE, NOT_REACHED, Outcome, solve};
@@ -37,8 +37,14 @@ pub(crate) fn run(_: Args) -> Outcome {
 }
 
 /// Runs a worker that was started by hand, as node `id` of the cluster file.
-pub(crate) fn serve_host(hosts: &Path, id: u16, loss: f64, seed: u64) -> Outcome {
-    match serve(solve::join(hosts, id, loss, seed)?) {
+pub(crate) fn serve_host(
+    file: &ClusterFile,
+    path: &Path,
+    id: u16,
+    loss: f64,
+    seed: u64,
+) -> Outcome {
+    match serve(solve::join(file, path, id, loss, seed)?) {
         Ok(()) => Ok(DONE),
         Err(error) => {
             eprintln!("tsumuji: {error}");

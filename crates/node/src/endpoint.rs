@@ -100,6 +100,7 @@ impl<L: Link> Endpoint<L> {
                 ^ (u64::from(membership.me.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15), // golden ratio: spreads ids
             frame_bytes: caps.frame_bytes,
             receive_frames: caps.receive_frames,
+            lossless: caps.lossless,
             budget_bytes: options.budget_bytes,
             message_limit_bytes: options.message_limit_bytes,
             send_queue_bytes: options.send_queue_bytes,

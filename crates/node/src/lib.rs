@@ -45,7 +45,7 @@ mod table;
 
 pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
 pub use bootstrap::{
-    LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
+    Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
     endpoint_from_env, report_error,
 };
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};

@@ -25,7 +25,7 @@ pub struct Options {
     pub incarnation: Option<u32>,
     /// Memory that arrived and not yet consumed messages may take, all peers together. Peers wait when it is full.
     pub budget_bytes: usize,
-    /// Largest message accepted from a peer; one such message may exceed `budget_bytes`.
+    /// Largest message accepted from a peer; two such messages may exceed `budget_bytes` (`tsumuji_proto::Config` says when).
     pub message_limit_bytes: usize,
     /// Bytes queued to one peer before `send` blocks and `try_send` refuses.
     pub send_queue_bytes: usize,

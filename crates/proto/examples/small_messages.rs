@@ -29,6 +29,7 @@ fn engine(me: u16, now: Instant) -> Engine {
         seed: 1,
         frame_bytes: 4096,
         receive_frames: 256,
+        lossless: false,
         budget_bytes: 64 << 20,
         message_limit_bytes: 64 << 20,
         send_queue_bytes: 64 << 20,

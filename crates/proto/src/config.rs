@@ -16,6 +16,8 @@ pub struct Config {
     pub frame_bytes: usize,
     /// How many frames of `frame_bytes` the link's receive side holds for all peers together: Σ credit stays below it.
     pub receive_frames: usize,
+    /// The link loses nothing between live peers: silence means that the peer does not run, not that frames are gone.
+    pub lossless: bool,
     /// Memory that messages which arrived and were not released may take, all peers together, at 64 bytes each beside their
     /// content. Two messages may exceed it: the one that found something free, however little, and one that an ordered lane
     /// waits for. So they never take more than `budget_bytes + 2 × (message_limit_bytes + 64)`.

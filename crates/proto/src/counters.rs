@@ -111,7 +111,7 @@ pub struct Counters {
     pub retransmitted_frames: u64,
     /// Fragments declared lost whose acknowledgement came after all.
     pub spurious_losses: u64,
-    /// Tail-loss probes.
+    /// Times that silence was probed, by content sent again or by a question.
     pub probes: u64,
     /// Messages delivered.
     pub delivered_messages: u64,

@@ -72,6 +72,7 @@ impl Pair {
                 seed: 1,
                 frame_bytes: 4096,
                 receive_frames: 256,
+                lossless: false,
                 budget_bytes: 64 << 20,
                 message_limit_bytes: 64 << 20,
                 send_queue_bytes: 64 << 20,

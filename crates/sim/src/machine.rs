@@ -55,6 +55,7 @@ pub fn config() -> Config {
         seed: 0,
         frame_bytes: 1500,
         receive_frames: 256,
+        lossless: false,
         budget_bytes: 16 << 20,
         message_limit_bytes: 1 << 30,
         send_queue_bytes: 8 << 20,

@@ -47,7 +47,7 @@ impl Priority {
 /// One of 256 independent message sequences between two nodes: class, priority and channel in one byte.
 ///
 /// Messages of one ordered lane arrive in the order sent; between lanes there is no order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lane(pub u8);
 
 impl Lane {

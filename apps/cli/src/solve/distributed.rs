@@ -1,41 +1,69 @@
 //! The runs with messages: starts the workers (or joins a cluster), judges, and puts what happened into an outcome.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use tsumuji_node::any_link::{AnyLink, Base};
 use tsumuji_node::{
-    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, NodeId, OpenError,
-    Options, Printing, WorkerFailure, bootstrap,
+    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId,
+    OpenError, Options, Printing, WorkerFailure, bootstrap,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
 
 use super::Args;
-use super::show::{Run, Traffic};
+use super::show::Traffic;
+use crate::hosts;
 use crate::interrupt::Interrupt;
 
 /// Workers that are left when a run has failed get this long to end by themselves.
 const GRACE: Duration = Duration::from_secs(1);
 /// Hosts of a cluster are started by hand, one after the other.
 const HOSTS_JOIN_WITHIN: Duration = Duration::from_secs(120);
+/// A worker of another host must have joined within this: a connection by ssh, and a program that starts.
+const HOSTS_ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Solves with workers of this host, or with those of the cluster file.
+/// Several hosts, as their file says.
+pub(super) struct Cluster<'a> {
+    pub(super) file: ClusterFile,
+    /// For messages.
+    pub(super) path: &'a Path,
+}
+
+impl Cluster<'_> {
+    /// Workers that the file leaves beside the judge.
+    pub(super) fn workers(&self) -> anyhow::Result<usize> {
+        let nodes = self.file.hosts().len();
+        ensure!(
+            nodes >= 2,
+            "{}: {nodes} node; a judge (id 0) and at least one worker are needed",
+            self.path.display()
+        );
+        Ok(nodes - 1)
+    }
+
+    /// The judge's link stands for all: `udp`, `packet` or `xdp`.
+    pub(super) fn link_name(&self) -> String {
+        self.file.hosts()[0].link.kind().to_owned()
+    }
+}
+
+/// Solves with workers of this host, or with those of the hosts file.
 pub(super) fn solve(
     args: &Args,
+    cluster: Option<&Cluster<'_>>,
     workers: usize,
     input: Input<'_>,
     config: &SolveConfig,
     progress: &mut dyn FnMut(Progress),
     interrupt: &Interrupt,
-    run: &mut Run,
 ) -> anyhow::Result<(Outcome, Traffic)> {
-    match (&args.hosts, args.id) {
-        (Some(hosts), Some(id)) => {
-            run.link = Some("udp".to_owned());
-            let mut endpoint = join(hosts, id, args.loss, args.seed)?;
+    match (cluster, args.id) {
+        (Some(Cluster { file, path }), Some(id)) => {
+            let mut endpoint = join(file, path, id, args.loss, args.seed)?;
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
@@ -50,19 +78,11 @@ pub(super) fn solve(
             endpoint.close(FAREWELL);
             result
         }
-        _ => on_this_host(args, workers, input, config, progress, interrupt),
+        _ => {
+            let spec = launch_spec(args, cluster, workers)?;
+            with_launched(args, spec, input, config, progress, interrupt)
+        }
     }
-}
-
-/// Workers that a cluster file leaves beside the judge.
-pub(super) fn workers_of(hosts: &Path) -> anyhow::Result<usize> {
-    let nodes = ClusterFile::read(hosts)?.members().len();
-    ensure!(
-        nodes >= 2,
-        "{}: {nodes} node; a judge (id 0) and at least one worker are needed",
-        hosts.display()
-    );
-    Ok(nodes - 1)
 }
 
 fn impairment(loss: f64, seed: u64) -> Option<ImpairConfig> {
@@ -75,13 +95,13 @@ fn impairment(loss: f64, seed: u64) -> Option<ImpairConfig> {
 
 /// Opens this node of the cluster file and waits for all others.
 pub(crate) fn join(
-    hosts: &Path,
+    file: &ClusterFile,
+    path: &Path,
     id: u16,
     loss: f64,
     seed: u64,
 ) -> anyhow::Result<Endpoint<AnyLink>> {
-    let file = ClusterFile::read(hosts)?;
-    let membership = file.membership(NodeId(id), hosts)?;
+    let membership = file.membership(NodeId(id), path)?;
     let base = Base::open(&file.hosts()[usize::from(id)].link)?;
     let link = AnyLink::open(
         base,
@@ -107,19 +127,21 @@ pub(crate) fn join(
     Ok(endpoint)
 }
 
-fn on_this_host(
+/// What starts the workers.
+fn launch_spec(
     args: &Args,
+    cluster: Option<&Cluster<'_>>,
     workers: usize,
-    input: Input<'_>,
-    config: &SolveConfig,
-    progress: &mut dyn FnMut(Progress),
-    interrupt: &Interrupt,
-) -> anyhow::Result<(Outcome, Traffic)> {
-    let program = std::env::current_exe().context("this program's own file")?;
-    let mut spec = LaunchSpec::new(workers, [program.into_os_string(), "worker".into()]);
+) -> anyhow::Result<LaunchSpec> {
+    let program = hosts::program(args.program.as_ref())?;
+    let mut spec = LaunchSpec::new(workers, [program.clone().into(), OsString::from("worker")]);
+    if let Some(cluster) = cluster {
+        spec.hosts = Some(hosts::of(&cluster.file, program));
+        spec.join_timeout = HOSTS_ANSWER_WITHIN;
+    }
     spec.with_self = true;
     spec.self_name = "judge".to_owned();
-    spec.link = args.link;
+    spec.link = args.link.unwrap_or(LinkSpec::Shm);
     // Nothing of a worker's may stand where the result goes.
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     spec.env
@@ -128,6 +150,17 @@ fn on_this_host(
         spec.env
             .push((bootstrap::ENV_LOSS.into(), args.loss.to_string().into()));
     }
+    Ok(spec)
+}
+
+fn with_launched(
+    args: &Args,
+    spec: LaunchSpec,
+    input: Input<'_>,
+    config: &SolveConfig,
+    progress: &mut dyn FnMut(Progress),
+    interrupt: &Interrupt,
+) -> anyhow::Result<(Outcome, Traffic)> {
     let mut launcher = match Launcher::start(spec) {
         Ok(launcher) => launcher,
         Err(LaunchError::Worker(failure)) => return Ok(lost(&failure)),
@@ -237,7 +270,7 @@ fn lost(failure: &WorkerFailure) -> (Outcome, Traffic) {
         WorkerFailure::Ended { exit, .. } => {
             split(&text, &format!("{} (pid {})", exit.name, exit.pid))
         }
-        _ => split(&text, &format!("worker {}", failure.node().0)),
+        _ => split(&text, failure.name()),
     };
     ended(Reason::WorkerLost { worker, cause })
 }

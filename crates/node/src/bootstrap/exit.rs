@@ -78,6 +78,20 @@ pub enum WorkerFailure {
         /// How long it was waited for.
         after: Duration,
     },
+    /// Nothing of its host answers.
+    #[error("{name} (pid {pid}): `{program}` leads to no agent within {} s; it must run tsumuji there without asking anything", after.as_secs_f64())]
+    NoAnswer {
+        /// Its node.
+        node: NodeId,
+        /// As the table names it.
+        name: String,
+        /// Of the command that should lead there.
+        pid: u32,
+        /// That command.
+        program: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
     /// It ended with an error, by a signal, or before it joined.
     #[error("{exit}{}", if *early { " (before it joined the others, which wait for it)" } else { "" })]
     Ended {
@@ -106,8 +120,20 @@ impl WorkerFailure {
         match self {
             Self::CouldNotStart { node, .. }
             | Self::NotReported { node, .. }
+            | Self::NoAnswer { node, .. }
             | Self::Reported { node, .. } => *node,
             Self::Ended { exit, .. } => exit.node,
+        }
+    }
+
+    /// The name of the worker that failed, as every message about it begins.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::CouldNotStart { name, .. }
+            | Self::NotReported { name, .. }
+            | Self::NoAnswer { name, .. }
+            | Self::Reported { name, .. } => name,
+            Self::Ended { exit, .. } => &exit.name,
         }
     }
 }

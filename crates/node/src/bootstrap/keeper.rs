@@ -9,17 +9,18 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, Signal};
 use tsumuji_proto::NodeId;
 
+use super::child::{AGENT_READ_BYTES, GarbledAgent, Order, PIPE_REST_BYTES, Worker};
 use super::exit::{WorkerExit, WorkerFailure};
-use super::lines::Lines;
-use super::output::{Output, Target};
+use super::frames::{FromAgent, ToAgent};
+use super::output::Output;
+use super::remote::status_of;
 use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 
 /// Connections beyond one per worker: strays of our own user, workers that ask twice.
@@ -31,10 +32,6 @@ const REPORT_TO_EXIT: Duration = Duration::from_millis(500);
 /// Packets read from one connection in one round, so that a flood from one does not starve the others.
 const PACKETS_PER_ROUND: usize = 16;
 
-/// Bytes read from one pipe at once, and bytes taken from it in one round.
-const PIPE_READ_BYTES: usize = 64 << 10;
-/// Bytes taken from the pipe of a process that has ended: four times what a pipe holds, should a child that it left print on.
-const PIPE_REST_BYTES: usize = 256 << 10;
 /// Before a failure is told, what the workers printed is given this long to be written.
 const FLUSH: Duration = Duration::from_millis(500);
 /// When all have ended and the launcher wants it over, this is how long a reader that takes nothing can hold it up.
@@ -109,24 +106,6 @@ impl Shared {
     }
 }
 
-/// One worker to be spawned.
-pub(super) struct Order {
-    pub(super) node: NodeId,
-    pub(super) name: String,
-    pub(super) command: Command,
-    /// Where what it prints to its standard output and standard error goes; `None`: that is not piped.
-    pub(super) stdout: Option<Print>,
-    pub(super) stderr: Option<Print>,
-}
-
-/// Where lines go.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Print {
-    pub(super) target: Target,
-    /// The worker's name stands before each.
-    pub(super) tagged: bool,
-}
-
 /// All that the thread owns.
 pub(super) struct Keeper {
     listener: OwnedFd,
@@ -138,75 +117,11 @@ pub(super) struct Keeper {
     output: Output,
     workers: Vec<Worker>,
     connections: Vec<Connection>,
+    /// When the workers were started.
+    spawned: Instant,
     /// When some process began to wait for the others.
     waiting_since: Option<Instant>,
     table_sent: bool,
-}
-
-struct Worker {
-    node: NodeId,
-    name: String,
-    child: Child,
-    /// Readable when the process has ended; `None` once it is reaped.
-    pidfd: Option<OwnedFd>,
-    /// Its entry, once it has said hello.
-    entry: Option<TableEntry>,
-    reported: Option<(String, Instant)>,
-    stdout: Option<Pipe>,
-    stderr: Option<Pipe>,
-}
-
-/// What a worker prints.
-struct Pipe {
-    /// `None`: the worker has closed it, or nobody reads what comes.
-    fd: Option<OwnedFd>,
-    lines: Lines,
-    target: Target,
-}
-
-impl Pipe {
-    fn new(fd: impl Into<OwnedFd>, print: Print, name: &str) -> io::Result<Self> {
-        let fd = fd.into();
-        rustix::io::ioctl_fionbio(&fd, true)?; // our end alone: the two ends of a pipe do not share their flags
-        Ok(Self {
-            fd: Some(fd),
-            lines: Lines::new(print.tagged.then_some(name)),
-            target: print.target,
-        })
-    }
-
-    /// Passes on what is there, at most about `most` bytes.
-    fn read(&mut self, most: usize, output: &Output) {
-        let mut bytes = [0; PIPE_READ_BYTES];
-        let mut block = Vec::new();
-        let mut taken = 0;
-        while let (Some(fd), true) = (&self.fd, taken < most) {
-            match rustix::io::read(fd, &mut bytes) {
-                Ok(0) => self.close(&mut block),
-                Ok(count) => {
-                    self.lines.feed(&bytes[..count], &mut block);
-                    taken += count;
-                }
-                Err(rustix::io::Errno::AGAIN) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => self.close(&mut block),
-            }
-        }
-        output.push(self.target, block);
-    }
-
-    fn close(&mut self, block: &mut Vec<u8>) {
-        self.fd = None;
-        self.lines.finish(block);
-    }
-
-    /// Its process has ended: passes on what is left.
-    fn read_rest(&mut self, output: &Output) {
-        self.read(PIPE_REST_BYTES, output);
-        let mut block = Vec::new();
-        self.close(&mut block);
-        output.push(self.target, block);
-    }
 }
 
 struct Connection {
@@ -214,43 +129,6 @@ struct Connection {
     /// The worker that said hello here.
     worker: Option<usize>,
     open: bool,
-}
-
-impl Worker {
-    fn pipes(&self) -> impl Iterator<Item = &Pipe> {
-        self.stdout.iter().chain(&self.stderr)
-    }
-
-    fn pipes_mut(&mut self) -> impl Iterator<Item = &mut Pipe> {
-        self.stdout.iter_mut().chain(&mut self.stderr)
-    }
-
-    /// The last that it printed to standard error.
-    fn last_lines(&self) -> Vec<String> {
-        let lines = self.stderr.as_ref().map(|pipe| pipe.lines.last_lines());
-        lines.unwrap_or_default()
-    }
-}
-
-/// What is held of a running child: its descriptor and its pipes.
-type Watched = (OwnedFd, Option<Pipe>, Option<Pipe>);
-
-fn watch(
-    child: &mut Child,
-    name: &str,
-    stdout: Option<Print>,
-    stderr: Option<Print>,
-) -> io::Result<Watched> {
-    let pidfd = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-    let out = child.stdout.take().zip(stdout);
-    let err = child.stderr.take().zip(stderr);
-    Ok((
-        pidfd,
-        out.map(|(fd, print)| Pipe::new(fd, print, name))
-            .transpose()?,
-        err.map(|(fd, print)| Pipe::new(fd, print, name))
-            .transpose()?,
-    ))
 }
 
 impl Keeper {
@@ -269,6 +147,7 @@ impl Keeper {
             output,
             workers: Vec::new(),
             connections: Vec::new(),
+            spawned: Instant::now(),
             waiting_since: None,
             table_sent: false,
         }
@@ -282,7 +161,7 @@ impl Keeper {
             state.pids = self
                 .workers
                 .iter()
-                .map(|worker| (worker.node, worker.child.id()))
+                .map(|worker| (worker.node, worker.pid))
                 .collect();
             state.spawned = true;
             state.failure = failure;
@@ -322,63 +201,22 @@ impl Keeper {
     }
 
     fn spawn_all(&mut self, orders: Vec<Order>) -> Option<WorkerFailure> {
-        for Order {
-            node,
-            name,
-            mut command,
-            stdout,
-            stderr,
-        } in orders
-        {
-            crate::sys::die_with_parent(&mut command);
-            if stdout.is_some() {
-                command.stdout(Stdio::piped());
-            }
-            if stderr.is_some() {
-                command.stderr(Stdio::piped());
-            }
-            let started = command.spawn().and_then(|mut child| {
-                match watch(&mut child, &name, stdout, stderr) {
-                    Ok(watched) => Ok((child, watched)),
-                    Err(error) => {
-                        child.kill().and_then(|()| child.wait())?;
-                        Err(error)
-                    }
-                }
-            });
-            match started {
-                Ok((child, (pidfd, stdout, stderr))) => {
-                    self.workers.push(Worker {
-                        node,
-                        name,
-                        child,
-                        pidfd: Some(pidfd),
-                        entry: None,
-                        reported: None,
-                        stdout,
-                        stderr,
-                    });
-                }
-                Err(error) => {
-                    let program = command.get_program().to_string_lossy().into_owned();
-                    return Some(WorkerFailure::CouldNotStart {
-                        node,
-                        name,
-                        program,
-                        reason: error.to_string(),
-                    });
-                }
+        self.spawned = Instant::now();
+        for order in orders {
+            match Worker::spawn(order) {
+                Ok(worker) => self.workers.push(worker),
+                Err(failure) => return Some(failure),
             }
         }
         None
     }
 
-    /// Signals the process group of each child that is not yet reaped.
-    fn signal_all(&self, signal: Signal) {
-        for worker in self.workers.iter().filter(|worker| worker.pidfd.is_some()) {
-            // The group may be empty only if the child was reaped, which the filter excludes; other errors cannot be mended.
-            let _ = rustix::process::kill_process_group(Pid::from_child(&worker.child), signal);
-        }
+    /// Signals each child that is not yet reaped, and what it started.
+    fn signal_all(&mut self, signal: Signal) {
+        let workers = self.workers.iter_mut();
+        workers
+            .filter(|worker| worker.pidfd.is_some())
+            .for_each(|worker| worker.signal(signal));
     }
 
     /// Names workers that do not join, and those that said they fail but do not end.
@@ -393,13 +231,21 @@ impl Keeper {
         let late = self
             .waiting_since
             .is_some_and(|since| since.elapsed() >= self.join_timeout);
+        let unanswered = self.spawned.elapsed() >= self.join_timeout;
         let failure = self
             .workers
             .iter()
             .filter(|worker| worker.pidfd.is_some())
             .find_map(|worker| {
-                let (node, name, pid) = (worker.node, worker.name.clone(), worker.child.id());
+                let (node, name, pid) = (worker.node, worker.name.clone(), worker.pid);
                 match &worker.reported {
+                    None if unanswered && worker.is_unanswered() => Some(WorkerFailure::NoAnswer {
+                        node,
+                        name,
+                        pid,
+                        program: worker.program.clone(),
+                        after: self.join_timeout,
+                    }),
                     Some((message, at)) if at.elapsed() >= REPORT_TO_EXIT => {
                         Some(WorkerFailure::Reported {
                             node,
@@ -455,10 +301,15 @@ impl Keeper {
         fds.extend(pidfds.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
         // Workers that print more than our own output takes wait for it; `output` wakes us when there is room.
         let has_room = self.output.has_room();
-        if has_room {
-            let pipes = self.workers.iter().flat_map(Worker::pipes);
-            let pipes = pipes.filter_map(|pipe| pipe.fd.as_ref());
-            fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        // Agents must be heard to the end when all is to be over.
+        let hear_agents = has_room || kill_at.is_some();
+        for worker in &self.workers {
+            if has_room {
+                worker.poll_pipes(&mut fds);
+            }
+            if let Some(remote) = &worker.remote {
+                remote.poll_fds(hear_agents, &mut fds);
+            }
         }
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -475,22 +326,94 @@ impl Keeper {
             self.read_connection(index, shared);
         }
         self.connections.retain(|connection| connection.open);
-        self.send_table(shared);
-        if has_room {
-            self.read_pipes();
+        for index in 0..self.workers.len() {
+            if has_room {
+                self.workers[index].read_pipes(&self.output);
+            }
+            if hear_agents {
+                self.read_agent(index, AGENT_READ_BYTES, !has_room, shared);
+            }
+            if let Some(remote) = &mut self.workers[index].remote {
+                remote.write();
+            }
         }
+        self.send_table(shared);
         Ok(())
     }
 
-    fn read_pipes(&mut self) {
-        let stdout_gone = self.output.is_stdout_gone();
-        for pipe in self.workers.iter_mut().flat_map(Worker::pipes_mut) {
-            if stdout_gone && pipe.target == Target::Stdout {
-                pipe.fd = None;
-            } else {
-                pipe.read(PIPE_READ_BYTES, &self.output);
+    fn read_agent(&mut self, index: usize, most: usize, drop_printed: bool, shared: &Shared) {
+        for said in self.workers[index].read_agent(most, &self.output, drop_printed) {
+            let message = match said {
+                Ok(FromAgent::Forward { message }) => message,
+                Ok(other) => {
+                    self.hear(index, other, shared);
+                    continue;
+                }
+                Err(GarbledAgent) => {
+                    let text = "its agent speaks another language; is this very tsumuji installed there (--program)?";
+                    let worker = &mut self.workers[index];
+                    worker
+                        .reported
+                        .get_or_insert((text.to_owned(), Instant::now()));
+                    continue;
+                }
+            };
+            let node = self.workers[index].node.0;
+            match message {
+                FromWorker::Hello {
+                    version,
+                    node: claimed,
+                    addr,
+                    ..
+                } => {
+                    let refusal = self.refusal(version, claimed, addr).or_else(|| {
+                        (claimed != node)
+                            .then(|| format!("this host runs node {node}, not {claimed}"))
+                    });
+                    match refusal {
+                        None => self.admit(index, addr),
+                        Some(reason) => {
+                            self.answer(index, FromLauncher::Refused { reason });
+                        }
+                    }
+                }
+                FromWorker::Failed { error, .. } => self.note_report(node, &error),
             }
         }
+    }
+
+    /// What an agent says for itself.
+    fn hear(&mut self, index: usize, message: FromAgent, shared: &Shared) {
+        let worker = &mut self.workers[index];
+        match message {
+            FromAgent::Started { pid } => {
+                worker.pid = pid;
+                let node = worker.node;
+                shared.update(|state| {
+                    if let Some(known) = state.pids.iter_mut().find(|known| known.0 == node) {
+                        known.1 = pid;
+                    }
+                });
+            }
+            FromAgent::CouldNotStart { program, reason } => {
+                let failure = WorkerFailure::CouldNotStart {
+                    node: worker.node,
+                    name: worker.name.clone(),
+                    program: rendezvous::presentable(&program),
+                    reason: rendezvous::presentable(&reason),
+                };
+                self.fail(Some(failure), shared);
+            }
+            FromAgent::Left if !self.table_sent => worker.entry = None, // its address is no longer good
+            FromAgent::Ended { code, signal } => worker.ended = Some(status_of(code, signal)),
+            FromAgent::Left | FromAgent::Forward { .. } => {}
+        }
+    }
+
+    /// Says something to a worker by its agent. `false`: it is not a worker of an agent, or that is gone.
+    fn answer(&mut self, index: usize, message: FromLauncher) -> bool {
+        let remote = self.workers[index].remote.as_mut();
+        remote.is_some_and(|remote| remote.tell(&ToAgent::Forward { message }).is_ok())
     }
 
     fn next_deadline(&self, kill_at: Option<Instant>) -> Option<Instant> {
@@ -502,8 +425,12 @@ impl Keeper {
         let reports = self.workers.iter().filter(|worker| worker.pidfd.is_some());
         let reports = reports
             .filter_map(|worker| worker.reported.as_ref().map(|(_, at)| *at + REPORT_TO_EXIT));
+        let mut workers = self.workers.iter();
+        let unanswered = workers.any(|worker| worker.pidfd.is_some() && worker.is_unanswered());
+        let unanswered = unanswered.then(|| self.spawned + self.join_timeout);
         let now = Instant::now();
-        late.into_iter().chain(reports).filter(|at| *at > now).min()
+        let late = late.into_iter().chain(unanswered);
+        late.chain(reports).filter(|at| *at > now).min()
     }
 
     fn accept_all(&mut self) -> io::Result<()> {
@@ -534,12 +461,7 @@ impl Keeper {
                     self.hello(index, version, node, addr);
                 }
                 Ok(Received::Message(FromWorker::Failed { node, error }, _)) => {
-                    let error = rendezvous::presentable(&error);
-                    if let Some(worker) =
-                        self.workers.iter_mut().find(|worker| worker.node.0 == node)
-                    {
-                        worker.reported.get_or_insert((error, Instant::now()));
-                    }
+                    self.note_report(node, &error);
                 }
                 Ok(Received::Nothing) => return,
                 Ok(Received::Garbage | Received::Closed) | Err(_) => {
@@ -555,38 +477,59 @@ impl Keeper {
         }
     }
 
-    fn hello(&mut self, index: usize, version: u32, node: u16, addr: Option<Address>) {
-        let position = self.workers.iter().position(|worker| worker.node.0 == node);
-        let refusal = match position {
+    fn note_report(&mut self, node: u16, error: &str) {
+        let error = rendezvous::presentable(error);
+        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.node.0 == node) {
+            worker.reported.get_or_insert((error, Instant::now()));
+        }
+    }
+
+    /// Why whoever says hello as `node` cannot join.
+    fn refusal(&self, version: u32, node: u16, addr: Option<Address>) -> Option<String> {
+        let worker = self.workers.iter().find(|worker| worker.node.0 == node);
+        match worker {
             _ if version != VERSION => Some(format!(
                 "this program was built with another tsumuji (rendezvous {version}, launcher {VERSION})"
             )),
             None => Some(format!("node {node} is not of this launch")),
             Some(_) if self.table_sent => Some(format!("node {node} has joined already")),
-            Some(at) if self.workers[at].entry.is_some() => {
+            Some(worker) if worker.entry.is_some() => {
                 Some(format!("another process joined as node {node}"))
             }
             Some(_) if addr.is_none() != self.memory.is_some() => {
                 Some("the launch uses another link".to_owned())
             }
-            Some(_) if self.connections[index].worker.is_some() => {
-                Some("one process joins as one node".to_owned())
-            }
             Some(_) => None,
-        };
-        let connection = &mut self.connections[index];
+        }
+    }
+
+    fn admit(&mut self, index: usize, addr: Option<Address>) {
+        let worker = &mut self.workers[index];
+        worker.entry = Some(TableEntry {
+            name: worker.name.clone(),
+            addr,
+        });
+    }
+
+    fn hello(&mut self, index: usize, version: u32, node: u16, addr: Option<Address>) {
+        let position = self
+            .workers
+            .iter()
+            .position(|worker| worker.node.0 == node && worker.remote.is_none());
+        let refusal = self.refusal(version, node, addr).or_else(|| {
+            let bound = self.connections[index].worker.is_some();
+            bound.then(|| "one process joins as one node".to_owned())
+        });
         match (refusal, position) {
             (None, Some(at)) => {
-                connection.worker = Some(at);
-                self.workers[at].entry = Some(TableEntry {
-                    name: self.workers[at].name.clone(),
-                    addr,
-                });
+                self.connections[index].worker = Some(at);
+                self.admit(at, addr);
             }
             (reason, _) => {
                 let refused = FromLauncher::Refused {
-                    reason: reason.unwrap_or_default(),
+                    reason: reason.unwrap_or_else(|| format!("node {node} is of another host")),
                 };
+                let connection = &mut self.connections[index];
                 let _ = rendezvous::send(connection.fd.as_fd(), &refused, None); // it is turned away in any case
                 connection.open = false;
             }
@@ -616,6 +559,9 @@ impl Keeper {
                 connection.open = false; // that worker is dying; its end will be reported
             }
         }
+        for index in 0..self.workers.len() {
+            self.answer(index, table.clone()); // nothing happens for workers of this host
+        }
         self.table_sent = true;
         shared.update(|state| state.table = Some(members));
     }
@@ -639,6 +585,7 @@ impl Keeper {
                 }
                 self.connections.retain(|connection| connection.open);
             }
+            self.read_agent(index, PIPE_REST_BYTES, false, shared);
             let worker = &mut self.workers[index];
             // What it left running goes with it; the number is still its own, because it is not yet reaped.
             let _ =
@@ -647,14 +594,12 @@ impl Keeper {
                 continue;
             };
             worker.pidfd = None;
-            for pipe in worker.pipes_mut() {
-                pipe.read_rest(&self.output);
-            }
+            worker.read_rest(&self.output);
             let exit = WorkerExit {
                 node: worker.node,
                 name: worker.name.clone(),
-                pid: worker.child.id(),
-                status,
+                pid: worker.pid,
+                status: worker.ended.unwrap_or(status),
                 reported: worker.reported.take().map(|(text, _)| text),
                 last_lines: worker.last_lines(),
             };

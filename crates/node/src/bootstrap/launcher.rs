@@ -1,4 +1,4 @@
-//! The parent's side: starts the processes of one host, and knows which of them failed.
+//! The parent's side: starts the processes of one host, or of several, and knows which of them failed.
 //!
 //! Called by programs that spread their work (`solve`) and by `tsumuji launch`. Signals to the parent (Ctrl-C) are the
 //! caller's: workers run in process groups of their own, so the terminal's interrupt reaches only the parent, which then
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,8 +18,10 @@ use rustix::event::EventfdFlags;
 use tsumuji_link::shm::{ShmConfig, ShmCreateError, ShmJob};
 use tsumuji_proto::NodeId;
 
+use super::child::{Order, Print};
 use super::exit::{WorkerExit, WorkerFailure};
-use super::keeper::{Keeper, Order, Print, Shared};
+use super::hosts::{self, Hosts};
+use super::keeper::{Keeper, Shared};
 use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::{ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
@@ -37,8 +39,10 @@ const DROP_GRACE: Duration = Duration::from_millis(500);
 /// What is to be started.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
-    /// Processes to spawn.
+    /// Processes to spawn. Not looked at where `hosts` says who takes part.
     pub nodes: usize,
+    /// Processes of several hosts, each reached as stated; `link` is not looked at.
+    pub hosts: Option<Hosts>,
     /// The parent takes part as node 0 and the children are 1 to `nodes`; otherwise they are 0 to `nodes` − 1.
     pub with_self: bool,
     /// How they reach each other. `udp:ADDRESS:PORT`: node *i* takes `PORT` + *i*.
@@ -66,6 +70,7 @@ impl LaunchSpec {
     pub fn new<S: Into<OsString>>(nodes: usize, command: impl IntoIterator<Item = S>) -> Self {
         Self {
             nodes,
+            hosts: None,
             with_self: false,
             link: LinkSpec::Shm,
             command: command.into_iter().map(Into::into).collect(),
@@ -78,26 +83,36 @@ impl LaunchSpec {
             join_timeout: Duration::from_secs(10),
         }
     }
+
+    /// Where standard output goes when this process passes it on.
+    pub(super) fn print_stdout(&self) -> Print {
+        Print {
+            target: if self.stdout_to_stderr {
+                Target::Stderr
+            } else {
+                Target::Stdout
+            },
+            tagged: self.stdout == Printing::Tagged,
+        }
+    }
+
+    pub(super) fn print_stderr(&self) -> Print {
+        Print {
+            target: Target::Stderr,
+            tagged: self.stderr == Printing::Tagged,
+        }
+    }
 }
 
 /// What becomes of what workers print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Printing {
-    /// It goes where the parent's goes, without the parent: lines of several workers may mix.
+    /// It goes where the parent's goes, without the parent: lines of several workers may mix. Across hosts as `Lines`.
     Inherit,
     /// The parent passes it on in whole lines.
     Lines,
     /// The same, with the worker's name before each line.
     Tagged,
-}
-
-impl Printing {
-    fn to(self, target: Target) -> Option<Print> {
-        (self != Self::Inherit).then_some(Print {
-            target,
-            tagged: self == Self::Tagged,
-        })
-    }
 }
 
 /// Why nothing was started. What had been started is gone again.
@@ -115,6 +130,12 @@ pub enum LaunchError {
     /// `LaunchSpec::command` is empty.
     #[error("no program was given to launch")]
     NoCommand,
+    /// Words for another host that are no text.
+    #[error("`{word}` is not readable as text and cannot be told to another host")]
+    NotText {
+        /// As far as it can be shown.
+        word: String,
+    },
     /// The ports counted up from the given one do not exist.
     #[error("link `{link}` leaves no room for {nodes} ports (the highest is 65535)")]
     Ports {
@@ -167,7 +188,7 @@ pub enum Progress {
     Failed(WorkerFailure),
 }
 
-/// Processes of one host that were started together; they end with it.
+/// Processes that were started together; they end with it.
 #[derive(Debug)]
 pub struct Launcher {
     shared: Arc<Shared>,
@@ -181,17 +202,20 @@ impl Launcher {
     /// Makes the job and spawns the workers; returns as soon as all processes run.
     pub fn start(spec: LaunchSpec) -> Result<Self, LaunchError> {
         let first = usize::from(spec.with_self);
-        let total = spec.nodes.saturating_add(first);
-        if spec.nodes == 0 || total > MAX_NODES {
+        let total = match &spec.hosts {
+            Some(hosts) => hosts.nodes.len(),
+            None => spec.nodes.saturating_add(first),
+        };
+        if total <= first || total > MAX_NODES {
             return Err(LaunchError::Nodes {
-                nodes: spec.nodes,
+                nodes: total.saturating_sub(first),
                 limit: MAX_NODES - first,
             });
         }
         if spec.command.is_empty() {
             return Err(LaunchError::NoCommand);
         }
-        if let LinkSpec::Udp(Some(addr)) = spec.link
+        if let (LinkSpec::Udp(Some(addr)), None) = (spec.link, &spec.hosts)
             && addr.port() != 0
             && usize::from(addr.port()) + total > usize::from(u16::MAX) + 1
         {
@@ -206,26 +230,34 @@ impl Launcher {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(|error| io("eventfd")(error.into()))?);
 
-        let memory = match spec.link {
-            LinkSpec::Shm => Some(ShmJob::create(total, ShmConfig::for_nodes(total))?),
-            LinkSpec::Udp(_) => None,
-            LinkSpec::Packet(_) | LinkSpec::Xdp(_) => {
+        let memory = match (spec.link, &spec.hosts) {
+            (LinkSpec::Udp(_), None) | (_, Some(_)) => None,
+            (LinkSpec::Shm, None) => Some(ShmJob::create(total, ShmConfig::for_nodes(total))?),
+            (LinkSpec::Packet(_) | LinkSpec::Xdp(_), None) => {
                 return Err(LaunchError::OneHost { link: spec.link });
             }
         };
-        let own = match (&memory, spec.with_self) {
-            (_, false) => None,
-            (Some(memory), true) => Some(Base::attach(memory.as_fd(), 0)?),
-            (None, true) => Some(Base::open(&link_of(&spec.link, 0))?),
+        let own = match (&memory, &spec.hosts, spec.with_self) {
+            (_, _, false) => None,
+            (Some(memory), _, true) => Some(Base::attach(memory.as_fd(), 0)?),
+            (None, Some(hosts), true) => Some(Base::open(&hosts.nodes[0].link)?),
+            (None, None, true) => Some(Base::open(&link_of(&spec.link, 0))?),
         };
         let own_entry = own.as_ref().map(|base| TableEntry {
             name: spec.self_name.clone(),
             addr: Address::of(base.local_addr()),
         });
 
-        let orders = (first..total)
-            .map(|node| order(&spec, node, total, &name))
-            .collect();
+        let numbers = (0..=u16::MAX).take(total).skip(first); // `MAX_NODES` is far below
+        let orders: Result<_, LaunchError> = match &spec.hosts {
+            Some(there) => numbers
+                .map(|node| hosts::order(&spec, there, node))
+                .collect(),
+            None => Ok(numbers
+                .map(|node| order(&spec, node, total, &name))
+                .collect()),
+        };
+        let orders = orders?;
         let output = Output::start(Arc::clone(&wake)).map_err(io("start a thread"))?;
         let keeper = Keeper::new(listener, memory, own_entry, spec.join_timeout, output);
         let shared = Arc::new(Shared::default());
@@ -356,27 +388,24 @@ fn link_of(link: &LinkSpec, index: u16) -> LinkSpec {
     }
 }
 
-fn order(spec: &LaunchSpec, node: usize, total: usize, rendezvous: &str) -> Order {
-    let node = NodeId(u16::try_from(node).unwrap_or(u16::MAX)); // `MAX_NODES` is far below
+fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str) -> Order {
     let mut command = Command::new(&spec.command[0]);
     command.args(&spec.command[1..]);
     command.envs(spec.env.iter().map(|(key, value)| (key, value)));
     command.env(ENV_RENDEZVOUS, rendezvous);
-    command.env(ENV_NODE, node.0.to_string());
+    command.env(ENV_NODE, node.to_string());
     command.env(ENV_NODES, total.to_string());
-    command.env(ENV_LINK, link_of(&spec.link, node.0).to_string());
+    command.env(ENV_LINK, link_of(&spec.link, node).to_string());
     // A group of its own: everything it starts can be ended with it. Such a group may not read the terminal.
-    command.process_group(0).stdin(Stdio::null());
+    command.process_group(0);
+    let inherits = |printing| printing == Printing::Inherit;
     Order {
-        node,
-        name: format!("{} {}", spec.name_prefix, node.0),
+        node: NodeId(node),
+        name: format!("{} {node}", spec.name_prefix),
         command,
-        stdout: spec.stdout.to(if spec.stdout_to_stderr {
-            Target::Stderr
-        } else {
-            Target::Stdout
-        }),
-        stderr: spec.stderr.to(Target::Stderr),
+        start: None,
+        stdout: (!inherits(spec.stdout)).then(|| spec.print_stdout()),
+        stderr: (!inherits(spec.stderr)).then(|| spec.print_stderr()),
     }
 }
 

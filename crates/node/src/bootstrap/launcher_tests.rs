@@ -193,7 +193,7 @@ fn reported_errors_are_told() {
     rustix::net::send(&stranger, b"\x00\xff{]", rustix::net::SendFlags::NOSIGNAL).expect("send");
     let bold = rendezvous::connect(&name).expect("connect");
     let hello = rendezvous::FromWorker::Hello {
-        version: 1,
+        version: rendezvous::VERSION,
         node: 7,
         pid: 1,
         addr: None,
@@ -237,6 +237,67 @@ fn impossible_launches_are_refused() {
         Launcher::start(spec),
         Err(LaunchError::Ports { nodes: 10, .. })
     ));
+}
+
+/// Two processes on loopback, behind the command `via`, whose agents are `agent`.
+fn far(via: &str, agent: &[&str]) -> LaunchSpec {
+    let node = |id: u16| {
+        format!(
+            "[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:127.0.0.1:{}\"\nvia = {via}\n",
+            7000 + id
+        )
+    };
+    let text = node(0) + &node(1);
+    let file = crate::ClusterFile::parse(&text, Path::new("lab.toml")).expect("sound");
+    let mut spec = sh(0, "true");
+    spec.hosts = Some(Hosts {
+        nodes: file.hosts().to_vec(),
+        agent: agent.iter().map(ToString::to_string).collect(),
+    });
+    spec
+}
+
+/// A command that leads nowhere is named after the time it had, though nobody waits for the program.
+#[test]
+fn silent_host_is_named() {
+    let mut spec = far("[\"env\"]", &["sleep", "1000"]);
+    spec.join_timeout = Duration::from_millis(200);
+    let mut launcher = Launcher::start(spec).expect("start");
+    let Progress::Failed(failure) = launcher.wait(LONG) else {
+        panic!("no failure")
+    };
+    let line = failure.to_string();
+    let pids = launcher.pids();
+    let start = format!(
+        "worker 0 on pc0 (pid {}): `env` leads to no agent within 0.2 s",
+        pids[0].1
+    );
+    assert!(line.starts_with(&start), "{line}");
+    drop(launcher);
+    assert!(pids.iter().all(|(_, pid)| is_gone(*pid)));
+}
+
+/// What talks on without being an agent is told as such; an agent that greets and then talks nonsense, too.
+#[test]
+fn garbled_agents_are_named() {
+    for script in [
+        "printf 'tsumuji agent 2\\nnonsense'; sleep 1000",
+        "yes 'a shell that never stops talking'",
+        "printf 'tsumuji agent 2\\n\\005\\0\\0\\0\\0null'; sleep 1000",
+    ] {
+        let mut launcher = Launcher::start(far("[]", &["sh", "-c", script])).expect("start");
+        let Progress::Failed(failure) = launcher.wait(LONG) else {
+            panic!("no failure")
+        };
+        let line = failure.to_string();
+        assert!(
+            line.contains("its agent speaks another language"),
+            "{script}: {line}"
+        );
+        let pids = launcher.pids();
+        drop(launcher);
+        assert!(pids.iter().all(|(_, pid)| is_gone(*pid)), "{script}");
+    }
 }
 
 fn pid_of(pid: u32) -> rustix::process::Pid {

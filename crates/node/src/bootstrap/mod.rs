@@ -2,17 +2,25 @@
 //!
 //! On one host a [`Launcher`] starts them and passes the table of addresses (and the shared memory) over a UNIX socket; each
 //! opens its endpoint by [`endpoint_from_env`]. On several hosts a cluster file says where everybody is
-//! ([`ClusterFile`](crate::ClusterFile)), and whoever starts the processes sets `TSUMUJI_CLUSTER` and `TSUMUJI_NODE`.
+//! ([`ClusterFile`](crate::ClusterFile)): a `Launcher` starts an agent on each by the command that leads there, and the agent
+//! starts the process and carries its rendezvous; or whoever starts the processes sets `TSUMUJI_CLUSTER` and `TSUMUJI_NODE`.
 
+mod agent;
+mod child;
 mod exit;
+mod frames;
+mod hosts;
 mod keeper;
 mod launcher;
 mod lines;
 mod output;
+mod remote;
 pub(crate) mod rendezvous;
 mod worker;
 
+pub use agent::{AgentError, serve_agent};
 pub use exit::{WorkerExit, WorkerFailure};
+pub use hosts::Hosts;
 pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
 pub use worker::{endpoint_from_env, report_error, was_launched};
 

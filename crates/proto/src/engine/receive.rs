@@ -11,7 +11,9 @@ use crate::peer::send::{AckNews, Agreed};
 use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
-use tsumuji_wire::{Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, flags};
+use tsumuji_wire::{
+    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, flags,
+};
 
 /// Unit of the delay that a data frame states.
 pub(super) const ACK_DELAY_UNIT: Duration = Duration::from_micros(4);
@@ -227,6 +229,7 @@ impl Engine {
         let agreed = Agreed {
             fragment_bytes: frame_bytes - DATA_HEADER_BYTES,
             message_limit_bytes: limit,
+            told_frames: 8 * (frame_bytes - ACK_HEADER_BYTES),
             credit_frames: u64::from(welcome.credit),
         };
         let (events, from) = (&mut shared.events, welcome.source);

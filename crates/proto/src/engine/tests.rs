@@ -55,6 +55,7 @@ pub(super) fn config(me: u16, incarnation: u32) -> Config {
         seed: 1,
         frame_bytes: 1472,
         receive_frames: 256,
+        lossless: false,
         budget_bytes: 1 << 20,
         message_limit_bytes: 64 << 20,
         send_queue_bytes: 8 << 20,

@@ -91,7 +91,10 @@ impl Engine {
                     peer.receive.ack_now = true;
                 }
                 if peer.send.deadline().is_some_and(|at| at <= now) {
-                    peer.send.on_timeout(now, &mut self.shared.counters);
+                    let counters = &mut self.shared.counters;
+                    peer.ping_due |=
+                        peer.send
+                            .on_timeout(now, peer.last_heard, config.lossless, counters);
                 }
             }
             Phase::Dead => {}

@@ -65,6 +65,8 @@ pub(super) struct Flight {
     base: u64,
     next: u64,
     in_flight: usize,
+    /// So many may be unanswered: all that an acknowledgement can tell of.
+    window: usize,
 }
 
 impl Flight {
@@ -74,7 +76,13 @@ impl Flight {
             base: FIRST_NUMBER,
             next: FIRST_NUMBER,
             in_flight: 0,
+            window: NUMBER_WINDOW as usize,
         }
+    }
+
+    /// An acknowledgement tells of so many numbers.
+    pub(super) fn set_window(&mut self, frames: usize) {
+        self.window = frames.min(NUMBER_WINDOW as usize);
     }
 
     /// Lowest number still unanswered.
@@ -103,7 +111,7 @@ impl Flight {
     /// As many are unanswered as may be.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.sent.len() as u64 >= NUMBER_WINDOW
+        self.sent.len() >= self.window
     }
 
     /// A frame leaves; returns its number.

@@ -79,11 +79,13 @@ impl Overtaken {
     }
 }
 
-/// How long nothing was sent or heard while something was unanswered or could not leave.
+/// How long nothing was sent or answered while something was unanswered or could not leave.
 #[derive(Debug)]
 pub(super) struct Silence {
-    last_sent: Instant,
+    /// Something was sent or answered, or a probe became due.
+    quiet_since: Instant,
     blocked_since: Option<Instant>,
+    /// Probes since the last answer.
     backoff: u32,
     /// Silence after which a probe goes; follows from the round-trip time and `backoff`.
     probe_after: Duration,
@@ -92,7 +94,7 @@ pub(super) struct Silence {
 impl Silence {
     pub(super) fn new() -> Self {
         Self {
-            last_sent: Instant::default(),
+            quiet_since: Instant::default(),
             blocked_since: None,
             backoff: 0,
             probe_after: Rtt::new().probe_after(ACK_DELAY, 0),
@@ -102,13 +104,14 @@ impl Silence {
     /// A frame left.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Instant) {
-        self.last_sent = now;
+        self.quiet_since = now;
         self.blocked_since = None;
     }
 
     /// An acknowledgement told something new.
     #[inline]
-    pub(super) fn on_answer(&mut self, rtt: &Rtt) {
+    pub(super) fn on_answer(&mut self, now: Instant, rtt: &Rtt) {
+        self.quiet_since = now;
         self.backoff = 0;
         self.probe_after = rtt.probe_after(ACK_DELAY, 0);
     }
@@ -124,11 +127,16 @@ impl Silence {
         self.blocked_since = None;
     }
 
+    /// Was the peer heard since the last probe went, without answering for what it was sent?
+    pub(super) fn is_evaded(&self, last_heard: Instant) -> bool {
+        self.backoff > 0 && last_heard > self.quiet_since
+    }
+
     /// A probe goes; the next one waits longer.
     pub(super) fn on_probe(&mut self, now: Instant, rtt: &Rtt) {
         self.backoff += 1;
         self.probe_after = rtt.probe_after(ACK_DELAY, self.backoff);
-        self.last_sent = now;
+        self.quiet_since = now;
         if self.blocked_since.is_some() {
             self.blocked_since = Some(now);
         }
@@ -138,7 +146,7 @@ impl Silence {
     #[inline]
     pub(super) fn probe_at(&self, in_flight: bool) -> Option<Instant> {
         let since = if in_flight {
-            Some(self.last_sent)
+            Some(self.quiet_since)
         } else {
             self.blocked_since
         };

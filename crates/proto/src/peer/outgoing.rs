@@ -13,7 +13,7 @@ use crate::message::SendId;
 use crate::numbers::{Arrivals, FIRST_NUMBER, NUMBER_WINDOW};
 use tsumuji_wire::Lane;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) lane: Lane,
     /// Its place in `Queue::lanes`.

@@ -6,13 +6,16 @@
 //! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
 //! follow from `pending` and `repairs`.
 
+mod begun;
+mod feed;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::flight::Part;
 use super::outgoing::{LaneSend, Outgoing, fragments};
-use super::stream::{AHEAD_BYTES, Stream};
+use super::stream::Stream;
 use crate::counters::Counters;
 use crate::message::SendId;
 use crate::pool::{Pool, has_bit, set_bit};
@@ -142,72 +145,10 @@ impl Queue {
 
     #[inline]
     pub(super) fn push(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
-        let length_bytes = body.len();
-        let fragments = fragments(length_bytes, self.fragment_bytes);
+        let (length_bytes, fed) = (body.len(), fragments(body.len(), self.fragment_bytes));
         self.queued_bytes += length_bytes;
-        let (_, id) = self.push_outgoing(lane, body, length_bytes, fragments, fragments, notify);
-        id
-    }
-
-    /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
-    pub(super) fn push_stream(
-        &mut self,
-        lane: Lane,
-        length_bytes: usize,
-        notify: bool,
-    ) -> Option<SendId> {
-        if self.feeding.is_some() {
-            return None;
-        }
-        let mut stream = self.spare_stream.take().unwrap_or_default();
-        stream.begin(self.fragment_bytes);
-        let fragments = fragments(length_bytes, self.fragment_bytes);
-        let (slot, id) = self.push_outgoing(lane, Vec::new(), length_bytes, fragments, 0, notify);
-        self.messages[slot as usize].stream = Some(stream);
-        self.feeding = Some(slot);
-        Some(id)
-    }
-
-    /// A message is not yet fed to its end.
-    pub(super) fn is_feeding(&self) -> bool {
-        self.feeding.is_some()
-    }
-
-    /// A message is being fed and has less than [`AHEAD_BYTES`] waiting to leave.
-    pub(super) fn is_hungry(&self) -> bool {
-        self.feeding.is_some_and(|slot| {
-            let outgoing = &self.messages[slot as usize];
-            let ahead = (outgoing.fed - outgoing.next_fragment) as usize;
-            ahead * self.fragment_bytes < AHEAD_BYTES
-        })
-    }
-
-    /// Takes as much of `rest`, the part of the message that was not taken yet, as may wait. `None`: no message is being fed,
-    /// or it has another length.
-    pub(super) fn feed(&mut self, rest: &[u8], pool: &mut Pool) -> Option<usize> {
-        let slot = self.feeding?;
-        let fragment_bytes = self.fragment_bytes;
-        let mut taken = 0;
-        while self.is_hungry() {
-            let outgoing = &mut self.messages[slot as usize];
-            let stream = outgoing.stream.as_deref_mut()?;
-            let before = stream.fed_bytes();
-            if outgoing.length_bytes - before != rest.len() - taken {
-                return None;
-            }
-            let fragments = stream.feed(&rest[taken..], fragment_bytes, pool);
-            taken += stream.fed_bytes() - before;
-            outgoing.fed += fragments;
-            if outgoing.fed == outgoing.fragments {
-                self.feeding = None;
-            }
-            if fragments == 0 {
-                break;
-            }
-        }
-        self.queued_bytes += taken;
-        self.choice = None;
-        Some(taken)
+        self.push_outgoing(lane, body, None, length_bytes, fed, notify)
+            .1
     }
 
     #[inline]
@@ -215,39 +156,47 @@ impl Queue {
         &mut self,
         lane: Lane,
         body: Vec<u8>,
+        stream: Option<Box<Stream>>,
         length_bytes: usize,
-        fragments: u32,
         fed: u32,
         notify: bool,
     ) -> (u32, SendId) {
         let id = SendId(self.next_id);
         self.next_id += 1;
         self.queued_messages += 1;
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => self.add_slot(),
+        let outgoing = Outgoing {
+            lane,
+            lane_index: self.lane_index(lane),
+            number: 0,
+            id,
+            body,
+            stream,
+            length_bytes,
+            fragments: fragments(length_bytes, self.fragment_bytes),
+            fed,
+            next_fragment: 0,
+            acknowledged: 0,
+            bitmap: Vec::new(),
+            notify,
+            live: true,
         };
-        let lane_index = self.lane_index(lane);
-        // Field by field where it lies: a value built elsewhere and moved here costs a third of a submit.
-        let outgoing = &mut self.messages[slot as usize];
-        (outgoing.lane, outgoing.lane_index) = (lane, lane_index);
-        (outgoing.number, outgoing.id) = (0, id);
-        (outgoing.body, outgoing.length_bytes) = (body, length_bytes);
-        (outgoing.fragments, outgoing.fed) = (fragments, fed);
-        (outgoing.next_fragment, outgoing.acknowledged) = (0, 0);
-        (outgoing.notify, outgoing.live) = (notify, true);
+        let slot = if let Some(slot) = self.free.pop() {
+            let old = core::mem::replace(&mut self.messages[slot as usize], outgoing);
+            // It owns nothing: what it had was given back when it was acknowledged. So nothing is to be dropped.
+            debug_assert!(!old.live && old.stream.is_none());
+            debug_assert!(old.body.capacity() + old.bitmap.capacity() == 0);
+            core::mem::forget(old);
+            slot
+        } else {
+            self.messages.push(outgoing);
+            (self.messages.len() - 1) as u32
+        };
         let priority = usize::from(lane.priority().get());
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
         self.backlog += 1;
         self.choice = None;
         (slot, id)
-    }
-
-    #[cold]
-    fn add_slot(&mut self) -> u32 {
-        self.messages.push(Outgoing::default());
-        (self.messages.len() - 1) as u32
     }
 
     pub(super) fn is_acknowledged(&self, id: SendId) -> bool {
@@ -300,42 +249,6 @@ impl Queue {
             candidates &= candidates - 1;
         }
         None
-    }
-
-    /// As `choose`, but only of messages that the peer has begun to take: their memory is set aside there, and comes
-    /// free only when they are whole. Others would use up the credit meant for these and be refused again.
-    #[cold]
-    fn next_begun(&mut self) -> Option<Choice> {
-        for priority in 0..Priority::COUNT {
-            let begun = |part: &Part| self.is_wanted(part) && self.is_begun(part.slot);
-            if let Some(index) = self.repairs[priority].iter().position(begun) {
-                if let Some(part) = self.repairs[priority].remove(index) {
-                    self.repairs[priority].push_front(part);
-                }
-                return Some(Choice::Repair { priority });
-            }
-            if let Some(&slot) = self.pending[priority].front()
-                && self.is_begun(slot)
-                && self.messages[slot as usize].next_fragment < self.messages[slot as usize].fed
-            {
-                return Some(Choice::New { priority });
-            }
-        }
-        None
-    }
-
-    fn is_begun(&self, slot: u32) -> bool {
-        self.messages[slot as usize].acknowledged > 0
-    }
-
-    /// The peer's memory refused frames, or has room again.
-    pub(super) fn set_begun_first(&mut self, begun_first: bool) {
-        self.begun_first = begun_first;
-        self.choice = None;
-    }
-
-    pub(super) fn is_begun_first(&self) -> bool {
-        self.begun_first
     }
 
     /// Forgets repairs that are no longer wanted; is there one that is?
@@ -472,16 +385,17 @@ impl Queue {
             return;
         }
         outgoing.acknowledged += 1;
+        let whole = outgoing.acknowledged == outgoing.fragments;
         if let Some(stream) = &mut outgoing.stream {
             self.queued_bytes -= stream.acknowledge(part.fragment, pool);
+            if whole {
+                self.spare_stream = outgoing.stream.take();
+            }
         }
-        if outgoing.acknowledged < outgoing.fragments {
+        if !whole {
             return;
         }
         outgoing.live = false;
-        if outgoing.stream.is_some() {
-            self.spare_stream = outgoing.stream.take();
-        }
         let body = core::mem::take(&mut outgoing.body);
         let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;

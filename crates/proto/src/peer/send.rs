@@ -38,6 +38,8 @@ pub(crate) struct Agreed {
     pub(crate) fragment_bytes: usize,
     /// Largest message that the peer takes.
     pub(crate) message_limit_bytes: usize,
+    /// So many numbers fit an acknowledgement's bitmap.
+    pub(crate) told_frames: usize,
     /// So many frames may be sent at once.
     pub(crate) credit_frames: u64,
 }
@@ -86,6 +88,7 @@ impl Send {
             pool,
             too_large,
         );
+        self.flight.set_window(agreed.told_frames);
         self.credit = FIRST_NUMBER + agreed.credit_frames;
     }
 
@@ -224,7 +227,7 @@ impl Send {
             Answer::Old => {}
             Answer::New { number, at } => {
                 self.rtt.sample(now.since(at + news.delay));
-                self.silence.on_answer(&self.rtt);
+                self.silence.on_answer(now, &self.rtt);
                 if flight.is_empty() {
                     overtaken.due_at = None;
                     return true;
@@ -283,7 +286,15 @@ impl Send {
         }
     }
 
-    pub(crate) fn on_timeout(&mut self, now: Instant, counters: &mut Counters) {
+    /// Looks at the deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: it is to be asked for an
+    /// acknowledgement.
+    pub(crate) fn on_timeout(
+        &mut self,
+        now: Instant,
+        last_heard: Instant,
+        lossless: bool,
+        counters: &mut Counters,
+    ) -> bool {
         self.advance(now);
         let queue = &mut self.queue;
         self.overtaken
@@ -291,22 +302,31 @@ impl Send {
                 queue.push_repair(part, false);
             });
         self.advance(now);
-        if self.deadline().is_some_and(|at| at <= now) {
-            self.send_probe(now, counters);
+        if self.deadline().is_none_or(|at| now < at) {
+            return false;
         }
+        counters.probes += 1;
+        let evaded = self.silence.is_evaded(last_heard);
+        self.silence.on_probe(now, &self.rtt);
+        // Where nothing is lost, what the peer has not answered it has not seen, unless it was heard since it was asked.
+        let ask = lossless && self.flight.in_flight() > 0 && !evaded;
+        if !ask {
+            self.send_probe(now);
+        }
+        ask
     }
 
-    /// The oldest unanswered fragment goes again, ahead of all and beyond credit, and asks for an answer.
-    fn send_probe(&mut self, now: Instant, counters: &mut Counters) {
-        counters.probes += 1;
-        self.silence.on_probe(now, &self.rtt);
+    /// The oldest unanswered fragment goes again, ahead of all and beyond credit, and asks for an answer. Where memory
+    /// refuses frames it goes behind the others: another one may be what the peer waits for.
+    fn send_probe(&mut self, now: Instant) {
         self.probe = true;
+        let ahead = !self.queue.is_begun_first();
         let queue = &mut self.queue;
         let mut first = true;
         self.flight.give_up(
             u64::MAX,
             |_, _| core::mem::take(&mut first).then_some(true),
-            |part| queue.push_repair(part, true),
+            |part| queue.push_repair(part, ahead),
         );
         self.advance(now);
     }
@@ -316,5 +336,85 @@ impl Send {
         let failed = self.queue.clear(pool);
         *self = Self::with_queue(core::mem::replace(&mut self.queue, Queue::new(0)));
         failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Duration;
+    use alloc::vec;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    fn sender(credit_frames: u64, pool: &mut Pool) -> Send {
+        let mut send = Send::new();
+        let agreed = Agreed {
+            fragment_bytes: 100,
+            message_limit_bytes: 1000,
+            told_frames: 1000,
+            credit_frames,
+        };
+        send.begin(&agreed, pool, |_, _| {});
+        send
+    }
+
+    /// Which message's fragment leaves; `None`: nothing may.
+    fn leave(send: &mut Send, now: Instant, pool: &mut Pool) -> Option<u64> {
+        let mut counters = Counters::default();
+        if !send.is_sendable(now) {
+            return None;
+        }
+        let next = send.next_fragment(now, pool, &mut counters)?;
+        Some(next.message - FIRST_NUMBER)
+    }
+
+    /// While memory refuses frames, probes take turns: the one that is refused again and again may not be the one that is waited for.
+    #[test]
+    fn refused_fragments_take_turns() {
+        let (mut pool, mut counters) = (Pool::new(), Counters::default());
+        let mut send = sender(2, &mut pool);
+        let mut now = Instant::from_nanos(0);
+        for _ in 0..2 {
+            send.submit(Lane::ordered(0), vec![1], false);
+            assert!(leave(&mut send, now, &mut pool).is_some());
+        }
+        now += MILLISECOND.times(10);
+        send.on_refusal(now);
+        let mut probed = vec![];
+        for _ in 0..4 {
+            assert_eq!(leave(&mut send, now, &mut pool), None, "no credit");
+            now = send.deadline().unwrap();
+            send.on_timeout(now, now, false, &mut counters);
+            probed.extend(leave(&mut send, now, &mut pool));
+            // Refused again, and so soon that it might be of what was sent before.
+            send.on_refusal(now + Duration::from_nanos(1));
+        }
+        assert_eq!(probed, [0, 1, 0, 1]);
+    }
+
+    /// Where nothing is lost, silence is asked about; only what a peer that was heard has not acknowledged goes again.
+    #[test]
+    fn silence_of_a_lossless_link_is_asked_about() {
+        let (mut pool, mut counters) = (Pool::new(), Counters::default());
+        for lossless in [true, false] {
+            let mut send = sender(10, &mut pool);
+            let mut now = Instant::from_nanos(0);
+            send.submit(Lane::ordered(0), vec![1], false);
+            assert!(leave(&mut send, now, &mut pool).is_some());
+            let last_heard = now;
+            for _ in 0..5 {
+                now = send.deadline().unwrap();
+                assert_eq!(
+                    send.on_timeout(now, last_heard, lossless, &mut counters),
+                    lossless
+                );
+                assert_eq!(leave(&mut send, now, &mut pool).is_some(), !lossless);
+            }
+            let last_heard = now + MILLISECOND;
+            now = send.deadline().unwrap();
+            assert!(!send.on_timeout(now, last_heard, lossless, &mut counters));
+            assert_eq!(leave(&mut send, now, &mut pool), Some(0), "was refused");
+        }
     }
 }

@@ -1,0 +1,84 @@
+//! What commands over several hosts share: the hosts file, the agents, and the way to node 0.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use tsumuji_node::bootstrap::Hosts;
+use tsumuji_node::{ClusterFile, LinkSpec};
+
+use crate::agent;
+
+/// Said to the program when it is already where node 0 runs.
+pub(crate) const INSIDE: &str = "--inside";
+
+/// Reads the file, over another link where one is asked for.
+pub(crate) fn read(path: &Path, link: Option<&LinkSpec>) -> anyhow::Result<ClusterFile> {
+    let file = ClusterFile::read(path)?;
+    Ok(match link {
+        Some(link) => file.over(link, path)?,
+        None => file,
+    })
+}
+
+/// This program, as it is found on every host.
+pub(crate) fn program(given: Option<&PathBuf>) -> anyhow::Result<String> {
+    let path = match given {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().context("this program's own file")?,
+    };
+    let text = path.to_str().map(str::to_owned);
+    text.with_context(|| {
+        format!(
+            "{}: the program's path must be readable text",
+            path.display()
+        )
+    })
+}
+
+/// Who takes part, and what runs the agents.
+pub(crate) fn of(file: &ClusterFile, program: String) -> Hosts {
+    Hosts {
+        nodes: file.hosts().to_vec(),
+        agent: vec![program, agent::WORDS.to_owned()],
+    }
+}
+
+/// Node 0 is the process itself. Where it lives behind a command, this process becomes that command, running the same again.
+pub(crate) fn enter_node_0(file: &ClusterFile, path: &Path) -> anyhow::Result<()> {
+    let node = &file.hosts()[0];
+    match &node.via {
+        Some(via) if via.is_empty() => Ok(()),
+        None if node.is_this_host() => Ok(()),
+        None => bail!(
+            "{}: node 0 is the one that this command runs on, and `{}` is another host; run it there, or give node 0 a `via`",
+            path.display(),
+            node.host
+        ),
+        Some(_) => {
+            let own = program(None)?;
+            let mut words = vec![own];
+            for word in std::env::args_os().skip(1) {
+                let Ok(word) = word.into_string() else {
+                    bail!(
+                        "{}: arguments for node 0 must be readable text",
+                        path.display()
+                    );
+                };
+                words.push(word);
+            }
+            // Before a `--`, if there is one.
+            words.insert(2, INSIDE.to_owned());
+            let words = node.command_there(&words);
+            let error = Command::new(&words[0]).args(&words[1..]).exec();
+            Err(error).with_context(|| {
+                format!(
+                    "{}: field `via` of node 0: cannot run `{}`",
+                    path.display(),
+                    words[0]
+                )
+            })
+        }
+    }
+}

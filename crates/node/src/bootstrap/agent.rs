@@ -1,0 +1,367 @@
+//! The launcher's hand on another host: runs one program there and carries its rendezvous over standard input and output.
+//!
+//! Started by `remote` through whatever command reaches the host (`ip netns exec`, `ssh`); the hidden command `tsumuji agent`
+//! is nothing but [`serve_agent`]. The program meets the agent as it would meet a launcher on its own host (`rendezvous`), so it
+//! need not know that it runs elsewhere. What it prints is carried along.
+//!
+//! Invariant: when standard input ends, whatever the cause, the program and all of its process group are killed at once and
+//! the agent ends: nothing is left running on a host whose launcher is gone. Writing blocks on purpose: a launcher that does not
+//! read stops the program's printing, and one that is gone makes the write fail.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::frames::{self, Frames, FromAgent, Kind, ToAgent};
+use super::rendezvous::{self, FromLauncher, FromWorker, Received};
+use super::{ENV_NODE, ENV_RENDEZVOUS};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Bytes taken from the pipe of a program that has ended, should a child that it left print on.
+const REST_BYTES: usize = 256 << 10;
+/// Connections at one time: the program's own, and strays of our own user.
+const CONNECTIONS_MAX: usize = 16;
+/// Packets read from one connection in one round.
+const PACKETS_PER_ROUND: usize = 16;
+
+/// Why the agent gave up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// Standard input holds something else.
+    #[error("standard input is not that of a tsumuji launcher; this command is not for people")]
+    Garbage,
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which step.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AgentError {
+    move |source| AgentError::Io { what, source }
+}
+
+/// How the wait for the program's end is over.
+enum Over {
+    /// It has ended.
+    Ended,
+    /// The launcher is gone.
+    Abandoned,
+}
+
+/// Serves one launcher over standard input and output until the program has ended, or the launcher is gone.
+pub fn serve_agent() -> Result<(), AgentError> {
+    let (stdin, stdout) = (io::stdin(), io::stdout());
+    let mut line = Line {
+        input: stdin.as_fd(),
+        output: stdout.as_fd(),
+        frames: Frames::new(false),
+    };
+    line.write(frames::GREETING)?;
+    let Some(start) = line.wait_for_start()? else {
+        return Ok(()); // a launcher that is gone already
+    };
+    Agent::start(start, &mut line)?.map_or(Ok(()), |agent| agent.run(&mut line))
+}
+
+/// Standard input and output.
+struct Line<'a> {
+    input: BorrowedFd<'a>,
+    output: BorrowedFd<'a>,
+    frames: Frames,
+}
+
+impl Line<'_> {
+    fn write(&self, mut bytes: &[u8]) -> Result<(), AgentError> {
+        while !bytes.is_empty() {
+            match rustix::io::write(self.output, bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(failed("write to the launcher")(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, message: &FromAgent) -> Result<(), AgentError> {
+        let mut frame = Vec::new();
+        frames::put_message(&mut frame, message).map_err(failed("write to the launcher"))?;
+        self.write(&frame)
+    }
+
+    /// Reads what is there, at least one byte. `false`: the launcher is gone.
+    fn read(&mut self) -> Result<bool, AgentError> {
+        let mut bytes = [0; READ_BYTES];
+        loop {
+            match rustix::io::read(self.input, &mut bytes) {
+                Ok(0) => return Ok(false),
+                Ok(count) => {
+                    self.frames.feed(&bytes[..count]);
+                    return Ok(true);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(failed("read from the launcher")(error.into())),
+            }
+        }
+    }
+
+    /// The next whole message.
+    fn message(&mut self) -> Result<Option<ToAgent>, AgentError> {
+        match self.frames.next() {
+            Ok(None) => Ok(None),
+            Ok(Some((Kind::Message, content))) => serde_json::from_slice(content)
+                .map(Some)
+                .map_err(|_| AgentError::Garbage),
+            _ => Err(AgentError::Garbage),
+        }
+    }
+
+    fn wait_for_start(&mut self) -> Result<Option<ToAgent>, AgentError> {
+        loop {
+            if let Some(message) = self.message()? {
+                return Ok(Some(message));
+            }
+            if !self.read()? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// What the program prints, one of two.
+struct Pipe {
+    fd: Option<OwnedFd>,
+    kind: Kind,
+}
+
+impl Pipe {
+    fn new(fd: Option<impl Into<OwnedFd>>, kind: Kind) -> io::Result<Self> {
+        let fd = fd.map(Into::into);
+        if let Some(fd) = &fd {
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        Ok(Self { fd, kind })
+    }
+
+    /// Passes on what is there, at most about `most` bytes.
+    fn carry(&mut self, most: usize, line: &Line<'_>) -> Result<(), AgentError> {
+        let mut bytes = [0; READ_BYTES];
+        let mut taken = 0;
+        while let (Some(fd), true) = (&self.fd, taken < most) {
+            match rustix::io::read(fd, &mut bytes) {
+                Ok(0) => self.fd = None,
+                Ok(count) => {
+                    let mut frame = Vec::with_capacity(count + 8);
+                    frames::put(&mut frame, self.kind, &bytes[..count]);
+                    line.write(&frame)?;
+                    taken += count;
+                }
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => self.fd = None,
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Agent {
+    node: u16,
+    child: Child,
+    pidfd: OwnedFd,
+    pipes: [Pipe; 2],
+    listener: OwnedFd,
+    connections: Vec<OwnedFd>,
+    /// Where the program said hello: what the launcher answers goes there.
+    joined: Option<OwnedFd>,
+}
+
+impl Agent {
+    /// Runs the program. `None`: that failed, and the launcher was told.
+    fn start(start: ToAgent, line: &mut Line<'_>) -> Result<Option<Self>, AgentError> {
+        let ToAgent::Start {
+            node,
+            command,
+            env,
+            directory,
+        } = start
+        else {
+            return Err(AgentError::Garbage);
+        };
+        let (program, arguments) = command.split_first().ok_or(AgentError::Garbage)?;
+        let name = rendezvous::random_name().map_err(failed("random name"))?;
+        let listener = rendezvous::listen(&name).map_err(failed("rendezvous socket"))?;
+        let mut run = Command::new(program);
+        run.args(arguments)
+            .envs(env)
+            .env(ENV_RENDEZVOUS, name)
+            .env(ENV_NODE, node.to_string())
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(directory) = directory.filter(|path| std::path::Path::new(path).is_dir()) {
+            run.current_dir(directory);
+        }
+        crate::sys::die_with_parent(&mut run);
+        let mut child = match run.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                line.tell(&FromAgent::CouldNotStart {
+                    program: program.clone(),
+                    reason: error.to_string(),
+                })?;
+                return Ok(None);
+            }
+        };
+        let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .map_err(|error| failed("pidfd_open")(error.into()))?; // dying takes the child along
+        let pipes = [
+            Pipe::new(child.stdout.take(), Kind::Stdout).map_err(failed("pipe"))?,
+            Pipe::new(child.stderr.take(), Kind::Stderr).map_err(failed("pipe"))?,
+        ];
+        line.tell(&FromAgent::Started { pid: child.id() })?;
+        Ok(Some(Self {
+            node,
+            child,
+            pidfd,
+            pipes,
+            listener,
+            connections: Vec::new(),
+            joined: None,
+        }))
+    }
+
+    fn run(mut self, line: &mut Line<'_>) -> Result<(), AgentError> {
+        let over = self.serve(line);
+        // What it left running goes with it. Its number is still its own: it is not reaped yet.
+        self.signal(Signal::KILL);
+        let status = self.child.wait().map_err(failed("wait for the program"))?;
+        match over? {
+            Over::Abandoned => Ok(()),
+            Over::Ended => line.tell(&FromAgent::Ended {
+                code: status.code(),
+                signal: status.signal(),
+            }),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), signal); // it may be empty, which is fine
+    }
+
+    fn serve(&mut self, line: &mut Line<'_>) -> Result<Over, AgentError> {
+        loop {
+            while let Some(message) = line.message()? {
+                self.obey(message)?;
+            }
+            let [input, ended] = self.sleep(line.input)?;
+            if input && !line.read()? {
+                return Ok(Over::Abandoned);
+            }
+            self.accept_all()?;
+            self.carry_messages(line)?;
+            for pipe in &mut self.pipes {
+                pipe.carry(if ended { REST_BYTES } else { READ_BYTES }, line)?;
+            }
+            if ended {
+                self.carry_messages(line)?; // its last words may have come meanwhile
+                return Ok(Over::Ended);
+            }
+        }
+    }
+
+    /// Sleeps until something happens. Whether the launcher says something, and whether the program has ended.
+    fn sleep(&self, input: BorrowedFd<'_>) -> Result<[bool; 2], AgentError> {
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(input, PollFlags::IN),
+            PollFd::new(&self.pidfd, PollFlags::IN),
+            PollFd::new(&self.listener, PollFlags::IN),
+        ];
+        let connections = self.connections.iter().chain(&self.joined);
+        fds.extend(connections.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let pipes = self.pipes.iter().filter_map(|pipe| pipe.fd.as_ref());
+        fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed("poll")(error.into())),
+        }
+        Ok([0, 1].map(|index: usize| !fds[index].revents().is_empty()))
+    }
+
+    fn obey(&mut self, message: ToAgent) -> Result<(), AgentError> {
+        match message {
+            ToAgent::Start { .. } => return Err(AgentError::Garbage),
+            ToAgent::Stop => self.signal(Signal::TERM),
+            ToAgent::CloseStdout => self.pipes[0].fd = None,
+            ToAgent::Forward { message } => {
+                if let Some(program) = &self.joined {
+                    // One that does not take it is dying, and its end will be told.
+                    let _ = rendezvous::send(program.as_fd(), &message, None);
+                }
+                if matches!(message, FromLauncher::Refused { .. }) {
+                    self.joined = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept_all(&mut self) -> Result<(), AgentError> {
+        while let Some(fd) =
+            rendezvous::accept(self.listener.as_fd()).map_err(failed("rendezvous socket"))?
+        {
+            if self.connections.len() < CONNECTIONS_MAX {
+                self.connections.push(fd);
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries what came over the rendezvous. The first connection that says hello as our node is the program's.
+    fn carry_messages(&mut self, line: &Line<'_>) -> Result<(), AgentError> {
+        let strangers = std::mem::take(&mut self.connections);
+        for fd in strangers {
+            match rendezvous::receive::<FromWorker>(fd.as_fd()) {
+                Ok(Received::Nothing) => self.connections.push(fd),
+                Ok(Received::Message(message, _)) => {
+                    let joins = match &message {
+                        FromWorker::Hello { node, .. } | FromWorker::Failed { node, .. } => {
+                            *node == self.node && self.joined.is_none()
+                        }
+                    };
+                    if joins {
+                        line.tell(&FromAgent::Forward { message })?;
+                        self.joined = Some(fd);
+                    } else {
+                        let reason = "another process joined as this node".to_owned();
+                        let refused = FromLauncher::Refused { reason };
+                        let _ = rendezvous::send(fd.as_fd(), &refused, None); // it is turned away in any case
+                    }
+                }
+                Ok(Received::Garbage | Received::Closed) | Err(_) => {}
+            }
+        }
+        for _ in 0..PACKETS_PER_ROUND {
+            let Some(program) = &self.joined else { break };
+            match rendezvous::receive::<FromWorker>(program.as_fd()) {
+                Ok(Received::Nothing) => break,
+                Ok(Received::Message(message, _)) => line.tell(&FromAgent::Forward { message })?,
+                Ok(Received::Garbage | Received::Closed) | Err(_) => {
+                    self.joined = None;
+                    line.tell(&FromAgent::Left)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! One worker as its keeper holds it: the process, its pipes, and what is known of it.
+//!
+//! Called by `keeper`. A worker of this host is the process itself; one of another host is the command that leads to its agent
+//! (`remote`), and is spoken to through that.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use tsumuji_proto::NodeId;
+
+use super::exit::WorkerFailure;
+use super::frames::{FromAgent, Kind, ToAgent};
+use super::lines::Lines;
+use super::output::{Output, Target};
+use super::remote::{Remote, Said};
+use super::rendezvous::TableEntry;
+
+/// Bytes read from one pipe at once, and bytes taken from it in one round.
+const PIPE_READ_BYTES: usize = 64 << 10;
+/// Bytes taken of an agent in one round.
+pub(super) const AGENT_READ_BYTES: usize = 128 << 10;
+/// Bytes taken from the pipe of a process that has ended: four times what a pipe holds, should a child that it left print on.
+pub(super) const PIPE_REST_BYTES: usize = 256 << 10;
+
+/// One worker to be spawned.
+pub(super) struct Order {
+    pub(super) node: NodeId,
+    pub(super) name: String,
+    pub(super) command: Command,
+    /// The command leads to an agent, which is told this.
+    pub(super) start: Option<ToAgent>,
+    /// Where what it prints to its standard output and standard error goes; `None`: that is not piped.
+    pub(super) stdout: Option<Print>,
+    pub(super) stderr: Option<Print>,
+}
+
+/// Where lines go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Print {
+    pub(super) target: Target,
+    /// The worker's name stands before each.
+    pub(super) tagged: bool,
+}
+
+/// What a worker prints.
+struct Pipe {
+    /// `None`: the worker has closed it, nobody reads what comes, or it comes from an agent.
+    fd: Option<OwnedFd>,
+    lines: Lines,
+    target: Target,
+}
+
+impl Pipe {
+    fn new(print: Print, name: &str) -> Self {
+        Self {
+            fd: None,
+            lines: Lines::new(print.tagged.then_some(name)),
+            target: print.target,
+        }
+    }
+
+    fn of(fd: impl Into<OwnedFd>, print: Print, name: &str) -> io::Result<Self> {
+        let fd = fd.into();
+        rustix::io::ioctl_fionbio(&fd, true)?; // our end alone: the two ends of a pipe do not share their flags
+        Ok(Self {
+            fd: Some(fd),
+            ..Self::new(print, name)
+        })
+    }
+
+    /// Passes on what is there, at most about `most` bytes.
+    fn read(&mut self, most: usize, output: &Output) {
+        let mut bytes = [0; PIPE_READ_BYTES];
+        let mut block = Vec::new();
+        let mut taken = 0;
+        while let (Some(fd), true) = (&self.fd, taken < most) {
+            match rustix::io::read(fd, &mut bytes) {
+                Ok(0) => self.close(&mut block),
+                Ok(count) => {
+                    self.lines.feed(&bytes[..count], &mut block);
+                    taken += count;
+                }
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => self.close(&mut block),
+            }
+        }
+        output.push(self.target, block);
+    }
+
+    fn feed(&mut self, bytes: &[u8], output: &Output) {
+        let mut block = Vec::new();
+        self.lines.feed(bytes, &mut block);
+        output.push(self.target, block);
+    }
+
+    fn close(&mut self, block: &mut Vec<u8>) {
+        self.fd = None;
+        self.lines.finish(block);
+    }
+
+    /// Its process has ended: passes on what is left.
+    fn read_rest(&mut self, output: &Output) {
+        self.read(PIPE_REST_BYTES, output);
+        let mut block = Vec::new();
+        self.close(&mut block);
+        output.push(self.target, block);
+    }
+}
+
+/// A process that was spawned.
+pub(super) struct Worker {
+    pub(super) node: NodeId,
+    pub(super) name: String,
+    /// What was run.
+    pub(super) program: String,
+    pub(super) child: Child,
+    /// Of the worker's process, on its host.
+    pub(super) pid: u32,
+    /// Readable when the process has ended; `None` once it is reaped.
+    pub(super) pidfd: Option<OwnedFd>,
+    /// Its entry, once it has said hello.
+    pub(super) entry: Option<TableEntry>,
+    pub(super) reported: Option<(String, Instant)>,
+    /// What its agent says of its end.
+    pub(super) ended: Option<ExitStatus>,
+    pub(super) remote: Option<Remote>,
+    /// The agent was told that nobody reads standard output.
+    told_deaf: bool,
+    stdout: Option<Pipe>,
+    stderr: Option<Pipe>,
+    /// What the command that leads to an agent says itself.
+    via_stderr: Option<Pipe>,
+}
+
+impl Worker {
+    /// Starts it. An error names what could not be run.
+    pub(super) fn spawn(order: Order) -> Result<Self, WorkerFailure> {
+        let Order {
+            node,
+            name,
+            mut command,
+            start,
+            stdout,
+            stderr,
+        } = order;
+        if start.is_some() {
+            // No death signal: an agent whose input ends also ends what its program started, which a signal would not.
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        } else {
+            crate::sys::die_with_parent(&mut command);
+            command.stdin(Stdio::null());
+            if stdout.is_some() {
+                command.stdout(Stdio::piped());
+            }
+        }
+        if start.is_some() || stderr.is_some() {
+            command.stderr(Stdio::piped());
+        }
+        let spawned = command.spawn().and_then(|mut child| {
+            match Self::watch(&name, &mut child, start.as_ref(), stdout, stderr) {
+                Ok(parts) => Ok((child, parts)),
+                Err(error) => {
+                    child.kill().and_then(|()| child.wait())?;
+                    Err(error)
+                }
+            }
+        });
+        let program = command.get_program().to_string_lossy().into_owned();
+        match spawned {
+            Ok((child, (pidfd, remote, [stdout, stderr, via_stderr]))) => Ok(Self {
+                node,
+                name,
+                program,
+                pid: child.id(),
+                child,
+                pidfd: Some(pidfd),
+                entry: None,
+                reported: None,
+                ended: None,
+                remote,
+                told_deaf: false,
+                stdout,
+                stderr,
+                via_stderr,
+            }),
+            Err(error) => Err(WorkerFailure::CouldNotStart {
+                node,
+                name,
+                program,
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    /// What is held of a running child: its descriptor, its agent and its pipes.
+    #[allow(clippy::type_complexity)] // taken apart by its one caller
+    fn watch(
+        name: &str,
+        child: &mut Child,
+        start: Option<&ToAgent>,
+        stdout: Option<Print>,
+        stderr: Option<Print>,
+    ) -> io::Result<(OwnedFd, Option<Remote>, [Option<Pipe>; 3])> {
+        let pidfd = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+        let Some(start) = start else {
+            let out = child.stdout.take().zip(stdout);
+            let out = out.map(|(fd, print)| Pipe::of(fd, print, name));
+            let err = child.stderr.take().zip(stderr);
+            let err = err.map(|(fd, print)| Pipe::of(fd, print, name));
+            return Ok((pidfd, None, [out.transpose()?, err.transpose()?, None]));
+        };
+        let remote = Remote::new(child, start)?;
+        let tagged = Print {
+            target: Target::Stderr,
+            tagged: true,
+        };
+        let via = child.stderr.take().map(|fd| Pipe::of(fd, tagged, name));
+        let pipes = [
+            stdout.map(|print| Pipe::new(print, name)),
+            stderr.map(|print| Pipe::new(print, name)),
+            via.transpose()?,
+        ];
+        Ok((pidfd, Some(remote), pipes))
+    }
+
+    /// It is on another host, of which nothing has been heard yet.
+    pub(super) fn is_unanswered(&self) -> bool {
+        let remote = self.remote.as_ref();
+        remote.is_some_and(|remote| !remote.is_greeted())
+    }
+
+    /// Ends the worker and what it started: TERM in good order, KILL at once.
+    pub(super) fn signal(&mut self, signal: Signal) {
+        if let Some(remote) = &mut self.remote {
+            if signal == Signal::TERM {
+                let _ = remote.tell(&ToAgent::Stop); // an agent that is gone needs no signal
+                return;
+            }
+            // The second time the command itself is killed: it leads nowhere any more.
+            if remote.hang_up() {
+                return;
+            }
+        }
+        // The group may be empty only if the child was reaped; other errors cannot be mended.
+        let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), signal);
+    }
+
+    fn pipes(&self) -> impl Iterator<Item = &Pipe> {
+        self.stdout
+            .iter()
+            .chain(&self.stderr)
+            .chain(&self.via_stderr)
+    }
+
+    fn pipes_mut(&mut self) -> impl Iterator<Item = &mut Pipe> {
+        self.stdout
+            .iter_mut()
+            .chain(&mut self.stderr)
+            .chain(&mut self.via_stderr)
+    }
+
+    /// Adds what it prints to what is slept on.
+    pub(super) fn poll_pipes<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let pipes = self.pipes().filter_map(|pipe| pipe.fd.as_ref());
+        fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
+    }
+
+    /// Passes on what it prints.
+    pub(super) fn read_pipes(&mut self, output: &Output) {
+        let stdout_gone = output.is_stdout_gone();
+        for pipe in self.pipes_mut() {
+            if stdout_gone && pipe.target == Target::Stdout {
+                pipe.fd = None;
+            } else {
+                pipe.read(PIPE_READ_BYTES, output);
+            }
+        }
+        let deaf = self.stdout.as_ref().map(|pipe| pipe.target) == Some(Target::Stdout);
+        if let (Some(remote), true, false) = (&mut self.remote, stdout_gone && deaf, self.told_deaf)
+        {
+            self.told_deaf = remote.tell(&ToAgent::CloseStdout).is_ok();
+        }
+    }
+
+    /// What its agent says; what that carries of the program's printing is passed on, or dropped if the reader takes nothing.
+    pub(super) fn read_agent(
+        &mut self,
+        most: usize,
+        output: &Output,
+        drop_printed: bool,
+    ) -> Vec<Result<FromAgent, GarbledAgent>> {
+        let mut said = Vec::new();
+        let Some(remote) = &mut self.remote else {
+            return said;
+        };
+        let (stdout, stderr) = (&mut self.stdout, &mut self.stderr);
+        remote.read(most, |what| match what {
+            Said::Message(message) => said.push(Ok(message)),
+            Said::Garbage => said.push(Err(GarbledAgent)),
+            Said::Printed(..) if drop_printed => {}
+            Said::Printed(kind, bytes) => {
+                let pipe = match kind {
+                    Kind::Stdout => stdout.as_mut(),
+                    _ => stderr.as_mut(),
+                };
+                if let Some(pipe) = pipe {
+                    pipe.feed(bytes, output);
+                }
+            }
+        });
+        said
+    }
+
+    /// Its process has ended: passes on what is left.
+    pub(super) fn read_rest(&mut self, output: &Output) {
+        for pipe in self.pipes_mut() {
+            pipe.read_rest(output);
+        }
+    }
+
+    /// The last that it printed to standard error.
+    pub(super) fn last_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for pipe in self.stderr.iter().chain(&self.via_stderr) {
+            lines.extend(pipe.lines.last_lines());
+        }
+        lines
+    }
+}
+
+/// An agent spoke what is no language of ours, and was let go.
+#[derive(Debug)]
+pub(super) struct GarbledAgent;

@@ -1,0 +1,617 @@
+-- Wireshark dissector of the tsumuji protocol, version 1 (docs/protocol.md; rule numbers below are its).
+--
+-- Try it:     tshark -X lua_script:tools/wireshark/tsumuji.lua -r trace.0.pcapng
+-- Install it: copy this file into the folder that Wireshark names under Help, About, Folders, "Personal Lua Plugins".
+--
+-- Takes EtherType 0x88B5 (raw links, and every capture file of tsumuji's own), UDP on the ports of the preference
+-- `tsumuji.udp_ports`, and UDP on any port if the payload is exactly one frame.
+--
+-- Invariant: nothing is read that was not captured, so no frame, however mangled, ends in a Lua error. What a receiver would
+-- drop is marked by an expert item. Left out on purpose: opening sealed frames; this file never sees a key.
+
+local tsumuji = Proto("tsumuji", "tsumuji message passing")
+
+local VERSION = 1
+local BITMAP_BYTES_MAX = 512 -- R-4
+local FRAME_BYTES_LEAST = 64 -- R-5
+local TWO_32 = 4294967296
+local FLAG_SEALED_BYTES = 8 + 16 -- R-7: nonce and tag after the stated length
+local ENVELOPE_BYTES, TAG_BYTES = 16, 16
+-- Begins what a raw link sends to make itself known to a switch; no frame begins with 0.
+local ANNOUNCEMENT = "\0tsumuji is here"
+
+local DATA, SHARE, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE = 0, 1, 2, 3, 4, 5, 6, 7, 8
+local KIND_NAMES = {
+    [DATA] = "data", [SHARE] = "share", [ACK] = "ack", [HELLO] = "hello", [WELCOME] = "welcome",
+    [RESET] = "reset", [CLOSE] = "close", [SEALED] = "sealed", [HANDSHAKE] = "handshake",
+}
+-- Bytes before payload or bitmap.
+local HEADER_BYTES = {
+    [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 32, [WELCOME] = 32, [RESET] = 12, [CLOSE] = 12,
+    [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 2,
+}
+
+local f = tsumuji.fields
+local function field(name, make, ...)
+    f[name] = make("tsumuji." .. name, ...)
+end
+
+-- R-1
+field("version", ProtoField.uint8, "Version", base.DEC, nil, 0xf0)
+field("kind", ProtoField.uint8, "Kind", base.DEC, KIND_NAMES, 0x0f)
+field("flags", ProtoField.uint8, "Flags", base.HEX)
+f.flag_ack_now = ProtoField.bool("tsumuji.flags.ack_now", "ACK_NOW: an acknowledgement is asked for", 8, nil, 0x01)
+f.flag_more = ProtoField.bool("tsumuji.flags.more", "MORE: more frames for this peer wait", 8, nil, 0x02)
+f.flag_busy = ProtoField.bool("tsumuji.flags.busy", "BUSY: the sender serves other peers too", 8, nil, 0x04)
+f.flag_refused = ProtoField.bool("tsumuji.flags.refused", "REFUSED: memory refused frames", 8, nil, 0x08)
+f.flag_sealed = ProtoField.bool("tsumuji.flags.sealed", "SEALED: reserved (R-7)", 8, nil, 0x80)
+field("source", ProtoField.uint16, "Source")
+field("destination", ProtoField.uint16, "Destination")
+field("payload_bytes", ProtoField.uint16, "Payload bytes")
+field("payload", ProtoField.bytes, "Payload")
+field("padding", ProtoField.bytes, "Padding of the link")
+field("announcement", ProtoField.string, "Announcement to the switch")
+field("opaque", ProtoField.bytes, "Bytes not understood")
+-- R-2
+field("session", ProtoField.uint32, "Session", base.HEX)
+field("number", ProtoField.uint32, "Number")
+field("ack", ProtoField.uint32, "Ack: all numbers below are answered")
+field("credit", ProtoField.uint32, "Credit: numbers below may be sent")
+field("message", ProtoField.uint32, "Message")
+field("offset", ProtoField.uint32, "Offset")
+field("length", ProtoField.uint32, "Length of the whole message")
+field("floor_delta", ProtoField.uint16, "Number minus lowest unanswered")
+field("floor", ProtoField.uint32, "Lowest number still unanswered")
+field("lane", ProtoField.uint8, "Lane", base.HEX)
+f.unordered = ProtoField.bool("tsumuji.lane.unordered", "Unordered", 8, nil, 0x80)
+f.priority = ProtoField.uint8("tsumuji.lane.priority", "Priority", base.DEC, nil, 0x60)
+f.channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x1f)
+field("ack_delay", ProtoField.uint8, "Ack held back (4 µs)")
+field("ack_delay_us", ProtoField.uint32, "Ack held back (µs)")
+field("first_sent_in", ProtoField.framenum, "First sent in", base.NONE, frametype.RETRANS_PREV)
+-- R-3
+field("port", ProtoField.uint16, "Port")
+field("incarnation", ProtoField.uint32, "Incarnation", base.HEX)
+field("epoch", ProtoField.uint32, "Epoch")
+field("lap", ProtoField.uint32, "Lap")
+field("start", ProtoField.uint32, "Start index")
+-- R-4
+field("bitmap_bytes", ProtoField.uint16, "Bitmap bytes")
+field("bitmap", ProtoField.bytes, "Bitmap")
+field("arrived", ProtoField.uint32, "Arrived")
+field("arrived_count", ProtoField.uint32, "Numbers arrived above ack")
+field("window_kib", ProtoField.uint32, "Window (KiB)")
+-- R-5
+field("zero", ProtoField.uint16, "Zero")
+field("pairing", ProtoField.uint32, "Pairing: lives the sender gave up")
+field("nonce", ProtoField.uint32, "Nonce", base.HEX)
+field("frame_bytes", ProtoField.uint32, "Largest frame taken")
+field("first_credit", ProtoField.uint32, "Frames that may be sent at once")
+field("message_limit", ProtoField.uint32, "Largest message taken")
+-- R-7
+field("seal_nonce", ProtoField.bytes, "Nonce of the seal")
+field("seal_tag", ProtoField.bytes, "Tag of the seal")
+-- Envelope
+f.flag_readable = ProtoField.bool("tsumuji.flags.readable", "READABLE: only the tag protects the inner frame", 8, nil, 0x01)
+f.flag_group = ProtoField.bool("tsumuji.flags.group", "GROUP: sealed with the sender's group key", 8, nil, 0x02)
+f.flag_control = ProtoField.bool("tsumuji.flags.control", "CONTROL: for the peer's seal", 8, nil, 0x04)
+field("inner_bytes", ProtoField.uint16, "Inner bytes")
+field("key_id", ProtoField.uint32, "Key", base.HEX)
+field("counter", ProtoField.uint64, "Counter")
+field("inner", ProtoField.bytes, "Inner frame")
+field("tag", ProtoField.bytes, "Tag")
+field("handshake", ProtoField.bytes, "Handshake")
+
+local function expert_item(name, text, group, severity)
+    return ProtoExpert.new("tsumuji." .. name, text, group, severity)
+end
+local e = {
+    truncated = expert_item("truncated", "shorter than it says", expert.group.MALFORMED, expert.severity.ERROR),
+    version = expert_item("bad_version", "another version", expert.group.MALFORMED, expert.severity.ERROR),
+    kind = expert_item("bad_kind", "impossible kind", expert.group.MALFORMED, expert.severity.ERROR),
+    malformed = expert_item("malformed", "fields contradict each other", expert.group.MALFORMED, expert.severity.ERROR),
+    sealed = expert_item("sealed_flag", "flag 128: every node drops this frame", expert.group.SECURITY, expert.severity.WARN),
+    flags = expert_item("unknown_flags", "flags that have no meaning in this kind", expert.group.PROTOCOL, expert.severity.NOTE),
+    cut = expert_item("cut", "the capture holds only part of this frame", expert.group.UNDECODED, expert.severity.NOTE),
+    again = expert_item("sent_again", "content sent again", expert.group.SEQUENCE, expert.severity.NOTE),
+    refused = expert_item("memory_refused", "the receiver's memory refused frames", expert.group.SEQUENCE, expert.severity.WARN),
+    reset = expert_item("session_unknown", "the session is unknown to the sender", expert.group.SEQUENCE, expert.severity.WARN),
+}
+tsumuji.experts = { e.truncated, e.version, e.kind, e.malformed, e.sealed, e.flags, e.cut, e.again, e.refused, e.reset }
+
+-- Each kind's flags: field and bit.
+local FLAGS = {
+    [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_sealed", 128 } },
+    [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_sealed", 128 } },
+    [SEALED] = { { "flag_readable", 1 }, { "flag_group", 2 }, { "flag_control", 4 } },
+}
+local ONLY_SEALED = { { "flag_sealed", 128 } }
+
+-- Names for the info column, most telling first.
+local FLAG_WORDS = {
+    flag_ack_now = "ACK_NOW", flag_more = "MORE", flag_busy = "BUSY", flag_refused = "REFUSED", flag_sealed = "SEALED",
+    flag_readable = "READABLE", flag_group = "GROUP", flag_control = "CONTROL",
+}
+
+local function has_bit(value, bit_value)
+    return math.floor(value / bit_value) % 2 == 1
+end
+
+local function u8(tvb, at) return tvb(at, 1):uint() end
+local function u16(tvb, at) return tvb(at, 2):le_uint() end
+local function u32(tvb, at) return tvb(at, 4):le_uint() end
+
+-- One frame while it is dissected: `captured` bytes can be read, `stated` is what was on the wire.
+local function malformed(frame, what, item)
+    frame.tree:add_proto_expert_info(item or e.malformed, what)
+    frame.bad = frame.bad or (item == e.sealed and "DROPPED: " or "MALFORMED: ") .. what
+end
+
+local function add_flags(frame)
+    local tvb, flags = frame.tvb, u8(frame.tvb, 1)
+    local known = FLAGS[frame.kind] or ONLY_SEALED
+    local tree = frame.tree:add(f.flags, tvb(1, 1))
+    local words, rest = {}, flags
+    for _, flag in ipairs(known) do
+        tree:add(f[flag[1]], tvb(1, 1))
+        if has_bit(flags, flag[2]) then
+            words[#words + 1] = FLAG_WORDS[flag[1]]
+            rest = rest - flag[2]
+        end
+    end
+    if #words > 0 then
+        tree:append_text(" (" .. table.concat(words, ", ") .. ")")
+    end
+    if rest ~= 0 then
+        if frame.kind == SEALED then -- R-61: flags from the future change what the rest means
+            malformed(frame, "flags that this version does not know")
+        else
+            tree:add_proto_expert_info(e.flags)
+        end
+    end
+    if frame.kind ~= SEALED and has_bit(flags, 128) then
+        malformed(frame, "sealed by flag: every node drops it", e.sealed)
+        frame.sealed_by_flag = true
+    end
+    frame.words = words
+end
+
+-- What the frame says follows its header: adds those bytes, what follows them, and returns the range and whether all is there.
+local function add_rest(frame, at, bytes, as)
+    local end_at = at + bytes
+    if frame.sealed_by_flag and frame.stated >= end_at + FLAG_SEALED_BYTES then
+        frame.trailer_bytes = FLAG_SEALED_BYTES
+    end
+    if end_at > frame.stated then
+        malformed(frame, string.format("%d bytes, and it states %d", frame.stated, end_at), e.truncated)
+    end
+    local there = math.min(bytes, frame.captured - at)
+    local range
+    if there > 0 then
+        range = frame.tvb(at, there)
+        frame.tree:add(as, range)
+    end
+    local function add_more(what, count)
+        local got = math.min(count, frame.captured - end_at)
+        if got > 0 then
+            frame.tree:add(what, frame.tvb(end_at, got))
+        end
+        end_at = end_at + count
+    end
+    if frame.trailer_bytes then
+        add_more(f.seal_nonce, 8)
+        add_more(f.seal_tag, 16)
+    end
+    if frame.captured > end_at then
+        frame.tree:add(f.padding, frame.tvb(end_at, frame.captured - end_at))
+    end
+    return range
+end
+
+local function add_ends(frame)
+    frame.source, frame.destination = u16(frame.tvb, 2), u16(frame.tvb, 4)
+    frame.tree:add_le(f.source, frame.tvb(2, 2))
+    frame.tree:add_le(f.destination, frame.tvb(4, 2))
+end
+
+local function add_le(frame, name, at, bytes)
+    frame.tree:add_le(f[name], frame.tvb(at, bytes))
+end
+
+-- Where each fragment was first seen, to tell repairs; emptied for each capture.
+local first_seen = {}
+function tsumuji.init()
+    first_seen = {}
+end
+
+local function tell_repair(frame, number, key)
+    local seen = first_seen[key]
+    if not seen then
+        if not frame.pinfo.visited then
+            first_seen[key] = { frame = frame.pinfo.number, number = number }
+        end
+    -- The same number again is the same frame, captured at both ends or doubled on its way.
+    elseif seen.number ~= number and seen.frame < frame.pinfo.number then
+        local item = frame.tree:add(f.first_sent_in, seen.frame)
+        item:set_generated()
+        item:add_proto_expert_info(e.again)
+        frame.words[#frame.words + 1] = "sent again"
+    end
+end
+
+local function data(frame) -- R-2
+    local tvb, tree = frame.tvb, frame.tree
+    add_ends(frame)
+    local bytes = u16(tvb, 6)
+    add_le(frame, "payload_bytes", 6, 2)
+    add_le(frame, "session", 8, 4)
+    add_le(frame, "number", 12, 4)
+    add_le(frame, "ack", 16, 4)
+    add_le(frame, "credit", 20, 4)
+    add_le(frame, "message", 24, 4)
+    add_le(frame, "offset", 28, 4)
+    add_le(frame, "length", 32, 4)
+    add_le(frame, "floor_delta", 36, 2)
+    local session, number, message = u32(tvb, 8), u32(tvb, 12), u32(tvb, 24)
+    local offset, length, delta, lane = u32(tvb, 28), u32(tvb, 32), u16(tvb, 36), u8(tvb, 38)
+    if delta < 65535 then
+        tree:add(f.floor, tvb(36, 2), (number - delta) % TWO_32):set_generated()
+    end
+    local lane_tree = tree:add(f.lane, tvb(38, 1))
+    lane_tree:add(f.unordered, tvb(38, 1))
+    lane_tree:add(f.priority, tvb(38, 1))
+    lane_tree:add(f.channel, tvb(38, 1))
+    local unordered, priority, channel = lane >= 128, math.floor(lane / 32) % 4, lane % 32
+    local order = unordered and "unord" or "ord"
+    lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", unordered and "unordered" or "ordered", priority, channel))
+    tree:add(f.ack_delay, tvb(39, 1))
+    tree:add(f.ack_delay_us, tvb(39, 1), u8(tvb, 39) * 4):set_generated()
+    if offset + bytes > length then
+        malformed(frame, string.format("[%.0f..%.0f) lies beyond the message's %.0f bytes", offset, offset + bytes, length))
+    elseif bytes == 0 and length ~= 0 then
+        malformed(frame, "an empty fragment of a message that is not empty")
+    end
+    if not frame.bad then
+        local key = string.format("%d %d %.0f %d %.0f %.0f", frame.source, frame.destination, session, lane, message, offset)
+        tell_repair(frame, number, key)
+    end
+    add_rest(frame, 40, bytes, f.payload)
+    frame.info = string.format("data %d→%d #%.0f msg %.0f [%.0f..%.0f)/%.0f %s prio%d%s ack %.0f credit %.0f",
+        frame.source, frame.destination, number, message, offset, offset + bytes, length, order, priority,
+        channel > 0 and " ch" .. channel or "", u32(tvb, 16), u32(tvb, 20))
+end
+
+local function share(frame) -- R-3
+    local tvb = frame.tvb
+    frame.source = u16(tvb, 2)
+    add_le(frame, "source", 2, 2)
+    add_le(frame, "port", 4, 2)
+    add_le(frame, "payload_bytes", 6, 2)
+    add_le(frame, "incarnation", 8, 4)
+    add_le(frame, "epoch", 12, 4)
+    add_le(frame, "lap", 16, 4)
+    add_le(frame, "start", 20, 4)
+    add_rest(frame, 24, u16(tvb, 6), f.payload)
+    frame.info = string.format("share %d port %d epoch %.0f lap %.0f start %.0f, %d bytes",
+        frame.source, u16(tvb, 4), u32(tvb, 12), u32(tvb, 16), u32(tvb, 20), u16(tvb, 6))
+end
+
+-- "5–9, 12": the numbers of a bitmap as text, at most `limit` runs of them.
+local function runs_text(runs, limit)
+    local words = {}
+    for index, run in ipairs(runs) do
+        if index > limit then
+            words[#words + 1] = "…"
+            break
+        end
+        words[#words + 1] = run[1] == run[2] and string.format("%.0f", run[1]) or string.format("%.0f–%.0f", run[1], run[2])
+    end
+    return table.concat(words, ", ")
+end
+
+local function ack(frame) -- R-4
+    local tvb, tree = frame.tvb, frame.tree
+    add_ends(frame)
+    local bytes, acked = u16(tvb, 6), u32(tvb, 12)
+    add_le(frame, "bitmap_bytes", 6, 2)
+    add_le(frame, "session", 8, 4)
+    add_le(frame, "ack", 12, 4)
+    add_le(frame, "credit", 16, 4)
+    add_le(frame, "window_kib", 20, 4)
+    add_le(frame, "ack_delay_us", 24, 4)
+    if bytes > BITMAP_BYTES_MAX then
+        malformed(frame, string.format("a bitmap of %d bytes; the window has %d", bytes, BITMAP_BYTES_MAX))
+    end
+    local bitmap = add_rest(frame, 28, bytes, f.bitmap)
+    local arrived, runs = {}, {}
+    for at = 0, bitmap and math.min(bitmap:len(), BITMAP_BYTES_MAX) - 1 or -1 do
+        local byte = u8(tvb, 28 + at)
+        for i = 0, 7 do
+            if byte % 2 == 1 then
+                local number, run = (acked + 8 * at + i) % TWO_32, runs[#runs]
+                arrived[#arrived + 1] = { at = 28 + at, number = number }
+                if run and (run[2] + 1) % TWO_32 == number then
+                    run[2] = number
+                else
+                    runs[#runs + 1] = { number, number }
+                end
+            end
+            byte = math.floor(byte / 2)
+        end
+    end
+    if #arrived > 0 then
+        local list = tree:add(f.arrived_count, bitmap, #arrived)
+        list:append_text(" (" .. runs_text(runs, 64) .. ")")
+        list:set_generated()
+        for _, one in ipairs(arrived) do
+            list:add(f.arrived, tvb(one.at, 1), one.number):set_generated()
+        end
+    end
+    if has_bit(u8(tvb, 1), 8) then
+        tree:add_proto_expert_info(e.refused)
+    end
+    frame.info = string.format("ack %d→%d ack %.0f credit %.0f window %.0f KiB%s", frame.source, frame.destination, acked,
+        u32(tvb, 16), u32(tvb, 20), #arrived > 0 and " and " .. runs_text(runs, 4) or "")
+end
+
+local function hello(frame) -- R-5
+    local tvb = frame.tvb
+    add_ends(frame)
+    add_le(frame, "zero", 6, 2)
+    add_le(frame, "incarnation", 8, 4)
+    add_le(frame, "pairing", 12, 4)
+    add_le(frame, "nonce", 16, 4)
+    add_le(frame, "frame_bytes", 20, 4)
+    add_le(frame, "first_credit", 24, 4)
+    add_le(frame, "message_limit", 28, 4)
+    if u32(tvb, 8) == 0 then
+        malformed(frame, "incarnation 0")
+    elseif u16(tvb, 6) ~= 0 then
+        malformed(frame, "bytes 6 and 7 are not zero")
+    elseif u32(tvb, 20) < FRAME_BYTES_LEAST then
+        malformed(frame, string.format("frames of %.0f bytes; the least is %d", u32(tvb, 20), FRAME_BYTES_LEAST))
+    end
+    add_rest(frame, 32, 0, f.payload)
+    frame.info = string.format("%s %d→%d life %08x pairing %.0f nonce %08x frames ≤ %.0f B, %.0f at once, messages ≤ %.0f B",
+        KIND_NAMES[frame.kind], frame.source, frame.destination, u32(tvb, 8), u32(tvb, 12), u32(tvb, 16), u32(tvb, 20),
+        u32(tvb, 24), u32(tvb, 28))
+end
+
+local function control(frame) -- R-6
+    local tvb = frame.tvb
+    add_ends(frame)
+    add_le(frame, "zero", 6, 2)
+    add_le(frame, "session", 8, 4)
+    if u16(tvb, 6) ~= 0 then
+        malformed(frame, "bytes 6 and 7 are not zero")
+    end
+    if frame.kind == RESET then
+        frame.tree:add_proto_expert_info(e.reset)
+    end
+    add_rest(frame, 12, 0, f.payload)
+    frame.info = string.format("%s %d→%d session %08x", KIND_NAMES[frame.kind], frame.source, frame.destination, u32(tvb, 8))
+end
+
+local dissect_frame
+
+local function sealed(frame) -- R-61
+    local tvb, tree = frame.tvb, frame.tree
+    local flags, bytes = u8(tvb, 1), u16(tvb, 2)
+    add_le(frame, "inner_bytes", 2, 2)
+    add_le(frame, "key_id", 4, 4)
+    add_le(frame, "counter", 8, 8)
+    local end_at = ENVELOPE_BYTES + bytes
+    if bytes == 0 then
+        malformed(frame, "nothing is sealed in it")
+    elseif end_at + TAG_BYTES > frame.stated then
+        malformed(frame, string.format("%d bytes, and it states %d", frame.stated, end_at + TAG_BYTES), e.truncated)
+    end
+    local there = math.min(bytes, frame.captured - ENVELOPE_BYTES)
+    local inner
+    if there > 0 then
+        local range = tvb(ENVELOPE_BYTES, there)
+        -- One envelope only: an envelope within is not looked into.
+        if there == bytes and has_bit(flags, 1) and not has_bit(flags, 4) and not frame.is_inner and not frame.bad then
+            inner = dissect_frame(range:tvb(), frame.pinfo, tree, true)
+        else
+            tree:add(f.inner, range)
+        end
+    end
+    local tag = math.min(TAG_BYTES, frame.captured - end_at)
+    if tag > 0 then
+        tree:add(f.tag, tvb(end_at, tag))
+    end
+    if frame.captured > end_at + TAG_BYTES then
+        tree:add(f.padding, tvb(end_at + TAG_BYTES, frame.captured - end_at - TAG_BYTES))
+    end
+    frame.info = string.format("sealed key %08x counter %s, %d bytes%s", u32(tvb, 4), tostring(tvb(8, 8):le_uint64()), bytes,
+        inner and ": " .. inner or "")
+end
+
+local function handshake(frame)
+    local bytes = frame.captured - 2
+    if bytes > 0 then
+        frame.tree:add(f.handshake, frame.tvb(2, bytes))
+    end
+    frame.info = string.format("handshake, %d bytes", frame.stated)
+end
+
+local DISSECT = {
+    [DATA] = data, [SHARE] = share, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = control,
+    [SEALED] = sealed, [HANDSHAKE] = handshake,
+}
+
+local function body(frame)
+    local tvb, tree = frame.tvb, frame.tree
+    local first = u8(tvb, 0)
+    local version, kind = math.floor(first / 16), first % 16
+    if frame.captured >= #ANNOUNCEMENT and tvb:raw(0, #ANNOUNCEMENT) == ANNOUNCEMENT then
+        tree:add(f.announcement, tvb(1, #ANNOUNCEMENT - 1))
+        if frame.captured > #ANNOUNCEMENT then
+            tree:add(f.padding, tvb(#ANNOUNCEMENT, frame.captured - #ANNOUNCEMENT))
+        end
+        frame.info = "announcement to the switch"
+        return
+    end
+    tree:add(f.version, tvb(0, 1))
+    tree:add(f.kind, tvb(0, 1))
+    frame.kind = kind
+    local function opaque(from, info)
+        if frame.captured > from then
+            tree:add(f.opaque, tvb(from, frame.captured - from))
+        end
+        frame.info = info
+    end
+    if version ~= VERSION then
+        malformed(frame, string.format("version %d; this is version %d's dissector", version, VERSION), e.version)
+        return opaque(1, "version " .. version)
+    elseif not DISSECT[kind] then
+        malformed(frame, string.format("kind %d is not assigned", kind), e.kind)
+        return opaque(1, "kind " .. kind)
+    elseif frame.stated < HEADER_BYTES[kind] then
+        malformed(frame, string.format("%d bytes; the header of this kind has %d", frame.stated, HEADER_BYTES[kind]), e.truncated)
+        return opaque(1, KIND_NAMES[kind])
+    elseif frame.captured < HEADER_BYTES[kind] then
+        tree:add_proto_expert_info(e.cut)
+        return opaque(1, KIND_NAMES[kind] .. " (cut by the capture)")
+    end
+    if kind == HANDSHAKE then
+        tree:add(f.flags, tvb(1, 1)) -- its meaning is the handshake's
+        frame.words = {}
+    else
+        add_flags(frame)
+    end
+    DISSECT[kind](frame)
+    if frame.captured < frame.stated then
+        tree:add_proto_expert_info(e.cut)
+    end
+end
+
+-- Adds one frame to `parent` and returns its line for the info column.
+function dissect_frame(tvb, pinfo, parent, is_inner)
+    local frame = {
+        tvb = tvb, pinfo = pinfo, is_inner = is_inner,
+        captured = tvb:len(), stated = math.max(tvb:reported_len(), tvb:len()),
+    }
+    frame.tree = parent:add(tsumuji, tvb(0, frame.captured))
+    body(frame)
+    local info = frame.info
+    if frame.words and #frame.words > 0 then
+        info = info .. " [" .. table.concat(frame.words, ", ") .. "]"
+    end
+    if frame.bad then
+        info = info .. " — " .. frame.bad
+    end
+    frame.tree:append_text(", " .. info)
+    return info
+end
+
+function tsumuji.dissector(tvb, pinfo, tree)
+    if tvb:len() == 0 then
+        return 0
+    end
+    pinfo.cols.protocol = "tsumuji"
+    pinfo.cols.info = dissect_frame(tvb, pinfo, tree, false)
+    return tvb:len()
+end
+
+-- Whether the bytes are exactly one frame, for UDP, which adds no padding. A random payload is one in 2^28 times and less.
+local function is_one_frame(tvb)
+    local stated, captured = tvb:reported_len(), tvb:len()
+    if captured < 1 then
+        return false
+    end
+    local first = u8(tvb, 0)
+    local version, kind = math.floor(first / 16), first % 16
+    local header = version == VERSION and HEADER_BYTES[kind]
+    -- A handshake has nothing that tells it from other protocols: it needs the port.
+    if not header or kind == HANDSHAKE or stated < header or captured < header then
+        return false
+    end
+    local flags = u8(tvb, 1)
+    for _, flag in ipairs(FLAGS[kind] or ONLY_SEALED) do
+        if has_bit(flags, flag[2]) then
+            flags = flags - flag[2]
+        end
+    end
+    if flags ~= 0 then
+        return false
+    end
+    if kind == SEALED then
+        local bytes = u16(tvb, 2)
+        return bytes > 0 and stated == ENVELOPE_BYTES + bytes + TAG_BYTES
+    end
+    if kind == HELLO or kind == WELCOME then
+        return stated == header and u16(tvb, 6) == 0 and u32(tvb, 8) ~= 0 and u32(tvb, 20) >= FRAME_BYTES_LEAST
+    elseif kind == RESET or kind == CLOSE then
+        return stated == header and u16(tvb, 6) == 0
+    end
+    local bytes = u16(tvb, 6)
+    local trailer = has_bit(u8(tvb, 1), 128) and FLAG_SEALED_BYTES or 0
+    if stated ~= header + bytes + trailer then
+        return false
+    elseif kind == DATA then
+        local length = u32(tvb, 32)
+        return u32(tvb, 28) + bytes <= length and (bytes > 0 or length == 0)
+    elseif kind == ACK then
+        return bytes <= BITMAP_BYTES_MAX
+    end
+    return true -- a share
+end
+
+local function heuristic(tvb, pinfo, tree)
+    if not is_one_frame(tvb) then
+        return false
+    end
+    tsumuji.dissector(tvb, pinfo, tree)
+    return true
+end
+
+tsumuji.prefs.udp_ports = Pref.range("UDP ports", "7000", "Ports whose datagrams are frames, for example 7000-7031", 65535)
+
+-- On the ports of the preference the frames that are none of ours go to whoever had the port before.
+local by_port = Proto("tsumuji_udp", "tsumuji message passing on a stated UDP port")
+local udp_table = DissectorTable.get("udp.port")
+local previous = {}
+
+function by_port.dissector(tvb, pinfo, tree)
+    local before = previous[pinfo.dst_port] or previous[pinfo.src_port]
+    if before and not is_one_frame(tvb) then
+        return before:call(tvb, pinfo, tree)
+    end
+    return tsumuji.dissector(tvb, pinfo, tree)
+end
+
+local function ports_of(text)
+    local ports = {}
+    for first, last in string.gmatch(text .. ",", "(%d+)%-?(%d*)[, ]") do
+        first, last = tonumber(first), tonumber(last) or tonumber(first)
+        for port = math.max(first, 1), math.min(last, 65535) do
+            ports[#ports + 1] = port
+        end
+    end
+    return ports
+end
+
+local registered = {}
+local function register_ports()
+    for _, port in ipairs(registered) do
+        udp_table:remove(port, by_port)
+        if previous[port] then
+            udp_table:add(port, previous[port])
+        end
+    end
+    registered, previous = ports_of(tostring(tsumuji.prefs.udp_ports)), {}
+    for _, port in ipairs(registered) do
+        previous[port] = udp_table:get_dissector(port)
+        udp_table:add(port, by_port)
+    end
+end
+
+function tsumuji.prefs_changed()
+    register_ports()
+end
+
+register_ports()
+DissectorTable.get("ethertype"):add(0x88B5, tsumuji)
+tsumuji:register_heuristic("udp", heuristic)
