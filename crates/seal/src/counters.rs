@@ -1,0 +1,82 @@
+//! What sealing did. Each frame that was not passed on is counted under exactly one reason.
+
+/// Counts since the link was sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SealCounters {
+    /// Frames of the layer above that left sealed.
+    pub sealed: u64,
+    /// Frames that were opened and given to the layer above.
+    pub opened: u64,
+    /// Frames between the seals of two nodes (confirmations, group keys) that were opened.
+    pub control: u64,
+    /// Handshake frames that were genuine and led on.
+    pub handshake_frames: u64,
+    /// Handshakes completed.
+    pub handshakes: u64,
+
+    /// Frames of the layer above dropped because there is no session yet; the handshake is under way.
+    pub no_session: u64,
+    /// Frames of the layer above dropped because a key is used up and no new one was agreed.
+    pub exhausted: u64,
+
+    /// Received, and the tag is wrong: forged, damaged, or sealed by other keys.
+    pub bad_tag: u64,
+    /// Received a second time, or too late to tell.
+    pub replayed: u64,
+    /// Received for a session or group key that is not known (any more).
+    pub unknown_session: u64,
+    /// Received for a session of another address.
+    pub wrong_source: u64,
+    /// Received and not sealed.
+    pub unsealed: u64,
+    /// Received, and no legal frame.
+    pub malformed: u64,
+    /// Received from a node that runs the other mode (`auth` against `encrypt`).
+    pub other_mode: u64,
+    /// Handshake frames that name a key we do not have, or whose proof of the key is wrong.
+    pub wrong_key: u64,
+    /// Genuine handshake frames that came too late, twice, or when not asked for.
+    pub stale_handshake: u64,
+    /// Turned away by a limit of work or memory.
+    pub limited: u64,
+}
+
+impl SealCounters {
+    /// Received frames that were dropped, for whatever reason.
+    pub fn received_drops(&self) -> u64 {
+        self.bad_tag
+            + self.replayed
+            + self.unknown_session
+            + self.wrong_source
+            + self.unsealed
+            + self.malformed
+            + self.other_mode
+            + self.wrong_key
+            + self.stale_handshake
+            + self.limited
+    }
+
+    /// All counts with their names, for tables and metrics.
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("sealed", self.sealed),
+            ("opened", self.opened),
+            ("control", self.control),
+            ("handshake_frames", self.handshake_frames),
+            ("handshakes", self.handshakes),
+            ("no_session", self.no_session),
+            ("exhausted", self.exhausted),
+            ("bad_tag", self.bad_tag),
+            ("replayed", self.replayed),
+            ("unknown_session", self.unknown_session),
+            ("wrong_source", self.wrong_source),
+            ("unsealed", self.unsealed),
+            ("malformed", self.malformed),
+            ("other_mode", self.other_mode),
+            ("wrong_key", self.wrong_key),
+            ("stale_handshake", self.stale_handshake),
+            ("limited", self.limited),
+        ]
+        .into_iter()
+    }
+}

@@ -1,0 +1,288 @@
+//! Cluster keys: what all nodes of a cluster share, read from a file that only its owner may read.
+//!
+//! A key file is text: one key a line, 32 bytes in hex or base64, `#` begins a comment. The first key is the one handshakes
+//! are begun with; the others are accepted, too, so that a key can be changed while the cluster runs (`docs/security.md`).
+//!
+//! Invariant: key bytes are wiped when their holder is dropped, and never printed.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::{digest, hmac};
+use data_encoding::{
+    BASE64, BASE64_NOPAD, BASE64URL, BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE,
+};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
+/// Keys in use at once: the old, the new, and some for a cluster that is slow to follow.
+pub const KEYS_MAX: usize = 8;
+/// Largest key file: eight keys with a page of comments each.
+const FILE_BYTES_MAX: usize = 64 << 10;
+
+/// Why there are no usable keys.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Cannot be read.
+    #[error("cannot read the key file {path}: {source}", path = path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Others could know the key.
+    #[error("{path} is open to others (mode {mode:03o}); run: chmod 600 {path}", path = path.display())]
+    TooOpen {
+        /// Which file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Far more than keys.
+    #[error("{path} is larger than {FILE_BYTES_MAX} bytes; a key file has one key of 32 bytes a line", path = path.display())]
+    TooLong {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A line that is no key. (The line itself is not shown: it may be most of a key.)
+    #[error("{path}:{line}: {what}; a key is 32 random bytes as 64 hex digits or as base64", path = path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Nothing to use.
+    #[error(
+        "no key given; write one with ClusterKey::generate, or `head -c 32 /dev/urandom | base64`"
+    )]
+    None,
+    /// More than are tried.
+    #[error("more than {KEYS_MAX} keys; remove those that no node uses any more")]
+    TooMany,
+    /// Cannot be written.
+    #[error("cannot write a key to {path}: {source}", path = path.display())]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The kernel gave no random bytes.
+    #[error("the kernel has no random bytes: {0}")]
+    Random(getrandom::Error),
+}
+
+/// 32 random bytes that all nodes of a cluster share.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct ClusterKey([u8; KEY_BYTES]);
+
+impl ClusterKey {
+    /// A new key from the kernel's randomness.
+    pub fn generate() -> Result<Self, KeyError> {
+        let mut key = Self([0; KEY_BYTES]);
+        getrandom::fill(&mut key.0).map_err(KeyError::Random)?;
+        Ok(key)
+    }
+
+    /// From 64 hex digits or base64; `Err`: what is wrong.
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let encoding = match text.len() {
+            64 => HEXLOWER_PERMISSIVE,
+            43 if text.contains(['-', '_']) => BASE64URL_NOPAD,
+            43 => BASE64_NOPAD,
+            44 if text.contains(['-', '_']) => BASE64URL,
+            44 => BASE64,
+            _ => return Err("not the length of a key"),
+        };
+        // Decoding writes at most what the encoding says, a little more than a key.
+        let mut bytes = Zeroizing::new([0; KEY_BYTES + 4]);
+        let most = encoding.decode_len(text.len());
+        let decoded = most.ok().filter(|&most| most <= bytes.len());
+        let decoded = decoded
+            .and_then(|most| {
+                encoding
+                    .decode_mut(text.as_bytes(), &mut bytes[..most])
+                    .ok()
+            })
+            .ok_or("a digit that is neither hex nor base64")?;
+        let mut key = Self([0; KEY_BYTES]);
+        if decoded != KEY_BYTES {
+            return Err("not the length of a key");
+        }
+        key.0.copy_from_slice(&bytes[..KEY_BYTES]);
+        if key.0.iter().all(|byte| *byte == key.0[0]) {
+            return Err("all bytes are the same, which no random key is");
+        }
+        Ok(key)
+    }
+
+    /// As 64 hex digits, for a key file.
+    pub fn to_hex(&self) -> Zeroizing<String> {
+        // The exact size from the beginning: growing would leave a copy behind.
+        let mut text = String::with_capacity(2 * KEY_BYTES);
+        HEXLOWER.encode_append(&self.0, &mut text);
+        Zeroizing::new(text)
+    }
+
+    /// Writes a new file with this key that only its owner may read. An existing file is left alone.
+    pub fn write_new(&self, path: impl AsRef<Path>) -> Result<(), KeyError> {
+        let path = path.as_ref();
+        let mut line = Zeroizing::new(Vec::with_capacity(2 * KEY_BYTES + 1));
+        line.extend_from_slice(self.to_hex().as_bytes());
+        line.push(b'\n');
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .and_then(|mut file| file.write_all(&line).and_then(|()| file.sync_all()))
+            .map_err(|source| KeyError::Write {
+                path: path.to_owned(),
+                source,
+            })
+    }
+
+    /// Names the key without telling it, for messages and the wire.
+    pub fn print(&self) -> KeyPrint {
+        let mut context = digest::Context::new(&digest::SHA256);
+        context.update(b"tsumuji: name of a cluster key");
+        context.update(&self.0);
+        let mut print = [0; 8];
+        print.copy_from_slice(&context.finish().as_ref()[..8]);
+        KeyPrint(print)
+    }
+
+    fn derive(&self, purpose: &[u8]) -> Zeroizing<[u8; KEY_BYTES]> {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        let mut derived = Zeroizing::new([0; KEY_BYTES]);
+        derived.copy_from_slice(hmac::sign(&key, purpose).as_ref());
+        derived
+    }
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClusterKey({})", self.print())
+    }
+}
+
+/// The public name of a key: 8 bytes of a hash. A key is random, so it cannot be guessed from its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyPrint(pub(crate) [u8; 8]);
+
+impl fmt::Display for KeyPrint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&HEXLOWER.encode(&self.0))
+    }
+}
+
+/// The keys a node accepts; the first is the one it begins handshakes with.
+#[derive(Debug, Clone)]
+pub struct Keys(Vec<ClusterKey>);
+
+impl Keys {
+    /// These keys, repetitions left out.
+    pub fn new(keys: impl IntoIterator<Item = ClusterKey>) -> Result<Self, KeyError> {
+        let mut kept: Vec<ClusterKey> = Vec::with_capacity(KEYS_MAX);
+        for key in keys {
+            if kept.iter().any(|known| known.print() == key.print()) {
+                continue;
+            }
+            if kept.len() == KEYS_MAX {
+                return Err(KeyError::TooMany);
+            }
+            kept.push(key);
+        }
+        if kept.is_empty() {
+            return Err(KeyError::None);
+        }
+        Ok(Self(kept))
+    }
+
+    /// Reads a key file.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, KeyError> {
+        let path = path.as_ref();
+        let failed = |source| KeyError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(failed)?;
+        // Of the file that was opened, not of the name, which may lead elsewhere by now.
+        let mode = file.metadata().map_err(failed)?.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(KeyError::TooOpen {
+                path: path.to_owned(),
+                mode,
+            });
+        }
+        let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX + 1));
+        file.take(FILE_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut text)
+            .map_err(failed)?;
+        if text.len() > FILE_BYTES_MAX {
+            return Err(KeyError::TooLong {
+                path: path.to_owned(),
+            });
+        }
+        Self::parse(&text, path)
+    }
+
+    /// The content of a key file; `path` is for messages.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, KeyError> {
+        let mut keys = Vec::with_capacity(KEYS_MAX);
+        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let wrong = |what| KeyError::Line {
+                path: path.to_owned(),
+                line: index + 1,
+                what,
+            };
+            let line = std::str::from_utf8(line).map_err(|_| wrong("not text"))?;
+            let word = line.split('#').next().unwrap_or_default().trim();
+            if word.is_empty() {
+                continue;
+            }
+            if keys.len() == KEYS_MAX {
+                return Err(KeyError::TooMany);
+            }
+            keys.push(ClusterKey::parse(word).map_err(wrong)?);
+        }
+        Self::new(keys)
+    }
+
+    pub(crate) fn derive(&self) -> Vec<DerivedKey> {
+        self.0.iter().map(DerivedKey::new).collect()
+    }
+}
+
+/// What handshakes use of a cluster key. Each purpose has a key of its own.
+#[derive(Debug)]
+pub(crate) struct DerivedKey {
+    pub(crate) print: KeyPrint,
+    /// Proves each handshake frame.
+    pub(crate) proof: hmac::Key,
+    /// The Noise handshake's pre-shared key.
+    pub(crate) psk: Zeroizing<[u8; KEY_BYTES]>,
+}
+
+impl DerivedKey {
+    fn new(key: &ClusterKey) -> Self {
+        let proof = key.derive(b"tsumuji: proof of a handshake frame");
+        Self {
+            print: key.print(),
+            proof: hmac::Key::new(hmac::HMAC_SHA256, &*proof),
+            psk: key.derive(b"tsumuji: pre-shared key of a handshake"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,378 @@
+//! Sealed links: every frame of any link is authenticated, or encrypted, with a key that the cluster shares.
+//!
+//! [`Sealed`] wraps a [`Link`] and is one. The engine above knows nothing of it: all frames, whatever their kind, leave and arrive
+//! through here. What is on the wire is said in `docs/protocol.md` (R-60 to R-66), what it protects against in
+//! `docs/security.md`, why it is a wrapper in `docs/decisions`.
+//!
+//! ```
+//! use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+//! use tsumuji_link::{Link, LinkAddr};
+//! use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
+//!
+//! let keys = Keys::new([ClusterKey::generate()?])?;
+//! let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
+//! let mut a = Sealed::new(Shm::attach(&job, 0)?, &keys, SealMode::Encrypt)?;
+//! let mut b = Sealed::new(Shm::attach(&job, 1)?, &keys, SealMode::Encrypt)?;
+//! let hello = |slot: &mut [u8]| {
+//!     slot[..5].copy_from_slice(b"hello");
+//!     5
+//! };
+//! // What is sent before the two have met is lost, as on any link; then frames arrive.
+//! let mut arrived = Vec::new();
+//! while arrived != b"hello" {
+//!     a.send_with(LinkAddr::Local(1), hello)?;
+//!     a.flush()?;
+//!     b.recv_burst(8, |_, frame| arrived = frame.to_vec())?;
+//!     a.recv_burst(8, |_, _| {})?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Rooms: `key` reads keys; `envelope`, `handshake` and `control` are the three kinds of frame; `session` seals and opens,
+//! `window` refuses repetitions, `slots` finds sessions, `group` holds broadcast keys; `peers` joins them. Left out on purpose:
+//! who may be a member (whoever has the key), and hiding how much is sent to whom.
+
+mod control;
+mod counters;
+mod envelope;
+mod group;
+mod handshake;
+mod key;
+mod peers;
+mod random;
+mod session;
+mod slots;
+mod window;
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tsumuji_link::impair::{Clock, SystemClock};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+
+pub use counters::SealCounters;
+pub use envelope::OVERHEAD_BYTES;
+pub use key::{ClusterKey, KEY_BYTES, KEYS_MAX, KeyError, KeyPrint, Keys};
+
+use envelope::{HEADER_BYTES, INNER_BYTES_MAX};
+use peers::{NEVER, Out, Peers};
+
+/// A sealed link must have room for this much in a frame: handshakes, and an engine's smallest frames.
+const FRAME_BYTES_MIN: usize = 256;
+
+/// What sealing gives. All nodes of a cluster run the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SealMode {
+    /// Nobody without the key can forge, change or repeat a frame; all can read it.
+    Auth,
+    /// Nor read it.
+    Encrypt,
+}
+
+impl fmt::Display for SealMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auth => "auth",
+            Self::Encrypt => "encrypt",
+        })
+    }
+}
+
+/// No such mode.
+#[derive(Debug, thiserror::Error)]
+#[error("no mode is called `{0}`; take auth or encrypt")]
+pub struct SealModeError(String);
+
+impl FromStr for SealMode {
+    type Err = SealModeError;
+
+    fn from_str(text: &str) -> Result<Self, SealModeError> {
+        match text {
+            "auth" => Ok(Self::Auth),
+            "encrypt" => Ok(Self::Encrypt),
+            other => Err(SealModeError(other.to_owned())),
+        }
+    }
+}
+
+/// Why a link cannot be sealed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SealError {
+    /// No room for the envelope.
+    #[error("frames of {frame_bytes} bytes have no room for a seal; configure the link for {least} or more", least = FRAME_BYTES_MIN + OVERHEAD_BYTES)]
+    FrameBytes {
+        /// What the link has.
+        frame_bytes: usize,
+    },
+    /// The kernel gave no random bytes.
+    #[error("the kernel has no random bytes: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// A link whose every frame is sealed.
+///
+/// Handshakes run within `recv_burst`, `send_with`, `flush` and `wait`; who polls or waits for frames needs nothing else. Until
+/// there is a session with an address, frames to it are dropped and counted (`SealCounters::no_session`). On `fd`'s owner: a
+/// handshake message that got lost is repeated at the next call, not by the descriptor.
+#[derive(Debug)]
+pub struct Sealed<L, C = SystemClock> {
+    inner: L,
+    clock: C,
+    peers: Peers,
+    frame_bytes: usize,
+    broadcast: bool,
+    /// Frames of the layer above and their bytes; the wrapped link counts ours, too.
+    counted: LinkCounters,
+    /// For frames that have no session.
+    void: Box<[u8]>,
+}
+
+impl<L: Link> Sealed<L> {
+    /// Seals a link; time is the system's.
+    pub fn new(inner: L, keys: &Keys, mode: SealMode) -> Result<Self, SealError> {
+        Self::with_clock(inner, keys, mode, SystemClock::default())
+    }
+}
+
+impl<L: Link, C: Clock> Sealed<L, C> {
+    /// Seals a link; `clock` tells the time. `wait` assumes that it runs like the system's.
+    pub fn with_clock(inner: L, keys: &Keys, mode: SealMode, clock: C) -> Result<Self, SealError> {
+        let caps = inner.caps();
+        if caps.frame_bytes < FRAME_BYTES_MIN + OVERHEAD_BYTES {
+            let frame_bytes = caps.frame_bytes;
+            return Err(SealError::FrameBytes { frame_bytes });
+        }
+        let frame_bytes = (caps.frame_bytes - OVERHEAD_BYTES).min(INNER_BYTES_MAX);
+        Ok(Self {
+            peers: Peers::new(keys, mode == SealMode::Auth, caps.broadcast)?,
+            inner,
+            clock,
+            frame_bytes,
+            broadcast: caps.broadcast,
+            counted: LinkCounters::default(),
+            void: vec![0; frame_bytes].into(),
+        })
+    }
+
+    /// Takes other keys while running. Sessions under keys that are gone end at once; where the first key is another, new
+    /// sessions are agreed under it while the old ones go on.
+    pub fn reload(&mut self, keys: &Keys) -> Result<(), SealError> {
+        self.peers.reload(keys)?;
+        self.look();
+        Ok(())
+    }
+
+    /// Begins a handshake with an address before there is anything to send.
+    pub fn connect(&mut self, to: LinkAddr) -> Result<(), LinkError> {
+        if !self.has_session(to) {
+            self.peers.wish(self.clock.now(), to);
+        }
+        self.send_own(Some(to))
+    }
+
+    /// Is there a session with this address, that it has spoken in?
+    pub fn has_session(&self, addr: LinkAddr) -> bool {
+        self.peers.has_session(addr)
+    }
+
+    /// Addresses with a session.
+    pub fn sessions(&self) -> usize {
+        self.peers.sessions()
+    }
+
+    /// What sealing did, and why frames were dropped.
+    pub fn seal_counters(&self) -> SealCounters {
+        self.peers.counters
+    }
+
+    /// The wrapped link.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// The wrapped link.
+    pub fn inner_mut(&mut self) -> &mut L {
+        &mut self.inner
+    }
+
+    /// Does what is due; reads the clock only if something may be.
+    #[inline]
+    fn look(&mut self) {
+        if self.peers.next_due() != NEVER {
+            self.peers.upkeep(self.clock.now());
+        }
+    }
+
+    /// Sends what the seals have to say to each other. Only what `asked` cannot be reached is an error.
+    #[inline]
+    fn send_own(&mut self, asked: Option<LinkAddr>) -> Result<(), LinkError> {
+        let Self { inner, peers, .. } = self;
+        let mut failed = None;
+        let mut any = false;
+        while let Some(out) = peers.next_out() {
+            let (to, sent) = match out {
+                Out::Handshake(to, frame) => {
+                    let fill = |slot: &mut [u8]| {
+                        slot[..frame.len()].copy_from_slice(&frame); // `FRAME_BYTES_MIN` is more
+                        frame.len()
+                    };
+                    (to, inner.send_with(to, fill))
+                }
+                Out::Control { to, wants_answer } => {
+                    let fill = |slot: &mut [u8]| peers.write_control(to, wants_answer, slot);
+                    (to, inner.send_with(to, fill))
+                }
+            };
+            any = true;
+            match sent {
+                // No slot: as good as lost, and repeated.
+                Ok(_) => {}
+                Err(LinkError::NoSuchPeer { link, to: nobody }) => {
+                    peers.forget(to);
+                    if asked == Some(to) {
+                        failed = Some(LinkError::NoSuchPeer { link, to: nobody });
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if any {
+            inner.flush()?;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// There is no session: the frame goes nowhere, a handshake begins.
+    #[cold]
+    fn send_nowhere(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        if fill(&mut self.void) > 0 {
+            self.peers.counters.no_session += 1;
+            self.peers.wish(self.clock.now(), to);
+            self.send_own(Some(to))?;
+        }
+        Ok(true)
+    }
+}
+
+impl<L: Link, C: Clock> Link for Sealed<L, C> {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            frame_bytes: self.frame_bytes,
+            // Frames without a session are lost.
+            lossless: false,
+            ..self.inner.caps()
+        }
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        self.inner.local_addr()
+    }
+
+    #[inline]
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        let Self {
+            inner,
+            clock,
+            peers,
+            counted,
+            ..
+        } = self;
+        peers.begin_burst();
+        let mut frames = 0;
+        inner.recv_burst(max, |from, frame| {
+            if let Some(opened) = peers.receive(|| clock.now(), from, frame) {
+                frames += 1;
+                counted.received_frames += 1;
+                counted.received_bytes += opened.len() as u64;
+                on_frame(from, opened);
+            }
+        })?;
+        self.look();
+        self.send_own(None)?;
+        Ok(frames)
+    }
+
+    #[inline]
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        let sealer = match to {
+            LinkAddr::Broadcast if self.broadcast => self.peers.group_sealer(),
+            LinkAddr::Broadcast => return self.inner.send_with(to, |_| 0), // the link says why not
+            _ => self.peers.sealer(to),
+        };
+        let Some((sealer, flag_bits)) = sealer else {
+            return self.send_nowhere(to, fill);
+        };
+        let (mut filled, mut sealed) = (0, 0);
+        let frame_bytes = self.frame_bytes;
+        let taken = self.inner.send_with(to, |slot| {
+            filled = fill(&mut slot[HEADER_BYTES..HEADER_BYTES + frame_bytes]);
+            assert!(filled <= frame_bytes, "a frame is longer than its slot");
+            if filled > 0 {
+                sealed = sealer.seal(slot, filled, flag_bits);
+            }
+            sealed
+        })?;
+        if sealed > 0 {
+            self.peers.counters.sealed += 1;
+            self.counted.sent_frames += 1;
+            self.counted.sent_bytes += filled as u64;
+        } else if filled > 0 {
+            self.peers.counters.exhausted += 1;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.look();
+        self.send_own(None)?;
+        self.inner.flush()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.look();
+        self.send_own(None)?;
+        let due = self.peers.next_due();
+        let until_due = if due == NEVER {
+            timeout
+        } else {
+            due.saturating_sub(self.clock.now())
+        };
+        self.inner.wait(timeout.min(until_due))
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.look();
+        self.send_own(None)?;
+        self.inner.arm_fd()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let inner = self.inner.counters();
+        LinkCounters {
+            sent_frames: self.counted.sent_frames,
+            sent_bytes: self.counted.sent_bytes,
+            received_frames: self.counted.received_frames,
+            received_bytes: self.counted.received_bytes,
+            ..inner
+        }
+    }
+}

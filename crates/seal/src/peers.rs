@@ -1,0 +1,479 @@
+//! Who we have sessions with, and how frames become sealed and opened.
+//!
+//! Called by `Sealed`, which owns the link: everything here is given frames and the time, and leaves what is to be sent in
+//! `outbox`. `agree` holds the handshake's steps, `upkeep` what happens as time passes.
+//!
+//! Invariants: a peer is remembered only if the layer above sends to it, or if it proved that it has a cluster key and receives
+//! at its address; a session is replaced only by one in which a frame was opened (by the second handshake message for who
+//! began); the layer above is given only what was opened, each frame once.
+
+mod agree;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use snow::HandshakeState;
+use tsumuji_link::LinkAddr;
+use zeroize::Zeroize;
+
+use crate::control::Control;
+use crate::counters::SealCounters;
+use crate::envelope::{self, Envelope, HEADER_BYTES, INNER_BYTES_MAX, Kind, OVERHEAD_BYTES, flags};
+use crate::group::{OwnGroup, PeerGroup};
+use crate::key::{DerivedKey, KEY_BYTES, KeyPrint, Keys};
+use crate::random;
+use crate::session::{OpenFailure, Sealer};
+use crate::slots::{Session, Slots};
+
+/// Peers remembered at once: a cluster's nodes, and what is left of earlier lives at other addresses.
+pub(crate) const PEERS_MAX: usize = 4096;
+/// A peer that was not heard for so long may be forgotten for another if there are too many.
+pub(crate) const FORGET_QUIET: Duration = Duration::from_secs(60);
+/// Frames that wait to be sent by ourselves: more than a burst can ask for.
+const OUTBOX_FRAMES_MAX: usize = 256;
+/// Multiplications on the curve in one burst, each some 50 µs: frames of sessions wait that long at most.
+pub(crate) const HANDSHAKES_PER_BURST: u32 = 8;
+/// Handshakes begun by one address in the life of a challenge.
+pub(crate) const FIRSTS_MAX: usize = 8;
+/// A challenge is good for one to two of these.
+pub(crate) const COOKIE_PERIOD: Duration = Duration::from_secs(5);
+/// How long an answered handshake waits for its confirmation.
+const ANSWERED_LIFE: Duration = Duration::from_secs(5);
+/// How long frames of the session before are still opened.
+const PREVIOUS_LIFE: Duration = Duration::from_secs(10);
+/// Between two attempts to renew a session that goes on.
+const RENEW_GAP: Duration = Duration::from_secs(10);
+/// Between two questions for a peer's broadcast key.
+const GROUP_QUESTION_GAP: Duration = Duration::from_millis(5);
+/// No need to look at the time.
+pub(crate) const NEVER: Duration = Duration::MAX;
+
+/// When to send once more what was not answered.
+#[derive(Debug, Clone, Copy)]
+struct Repeat {
+    at: Duration,
+    gap: Duration,
+    left: u32,
+}
+
+impl Repeat {
+    /// A few round trips of a busy host.
+    const FIRST_GAP: Duration = Duration::from_millis(2);
+    const LONGEST_GAP: Duration = Duration::from_millis(500);
+    /// About three seconds.
+    const TIMES: u32 = 13;
+
+    fn from(now: Duration) -> Self {
+        Self {
+            at: now + Self::FIRST_GAP,
+            gap: Self::FIRST_GAP,
+            left: Self::TIMES,
+        }
+    }
+
+    /// `Some(true)`: send now. `None`: it was sent often enough.
+    fn due(&mut self, now: Duration) -> Option<bool> {
+        if now < self.at {
+            return Some(false);
+        }
+        self.left = self.left.checked_sub(1)?;
+        self.gap = (self.gap * 2).min(Self::LONGEST_GAP);
+        self.at = now + self.gap;
+        Some(true)
+    }
+}
+
+/// A handshake that we began.
+#[derive(Debug)]
+struct Asking {
+    nonce: u64,
+    print: KeyPrint,
+    repeat: Repeat,
+    /// What is sent until it is answered.
+    frame: Vec<u8>,
+    /// Once we were challenged.
+    first: Option<First>,
+}
+
+#[derive(Debug)]
+struct First {
+    noise: Box<HandshakeState>,
+    ephemeral: [u8; KEY_BYTES],
+    id: u32,
+}
+
+/// A handshake that the peer began and we answered.
+#[derive(Debug)]
+struct Answered {
+    nonce: u64,
+    id: u32,
+    /// The answer, should it get lost.
+    frame: Vec<u8>,
+    repeat: Repeat,
+    expires: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    /// Frames to it are sealed with this one.
+    current: Option<u32>,
+    /// Frames of it are still opened until then.
+    previous: Option<(u32, Duration)>,
+    asking: Option<Asking>,
+    answered: Option<Answered>,
+    /// We began the current session and have not heard the peer in it.
+    confirm: Option<Repeat>,
+    /// Time for a new session.
+    renew_at: Option<Duration>,
+    /// The handshake by which we began the current session.
+    completed: Option<u64>,
+    /// Handshakes that the peer began lately, and when: each is answered once.
+    firsts: Vec<(u64, Duration)>,
+    group: PeerGroup,
+    /// Which of our broadcast keys it was told.
+    told_generation: u32,
+    group_question_at: Duration,
+    quiet_since: Duration,
+}
+
+/// A frame of our own that waits to be sent.
+#[derive(Debug)]
+pub(crate) enum Out {
+    Handshake(LinkAddr, Vec<u8>),
+    Control { to: LinkAddr, wants_answer: bool },
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// Frames stay readable (`auth`).
+    readable: bool,
+    /// The first is for beginning.
+    keys: Vec<DerivedKey>,
+    cookie_secret: hmac::Key,
+    peers: HashMap<LinkAddr, Peer>,
+    slots: Slots,
+    /// Where the link has broadcast.
+    group: Option<OwnGroup>,
+    outbox: VecDeque<Out>,
+    /// When `upkeep` has something to do.
+    next_due: Duration,
+    /// Number of the next session.
+    next_session: u64,
+    handshakes_left: u32,
+    scratch: Box<[u8]>,
+    pub(crate) counters: SealCounters,
+}
+
+impl Peers {
+    pub(crate) fn new(
+        keys: &Keys,
+        readable: bool,
+        broadcast: bool,
+    ) -> Result<Self, getrandom::Error> {
+        let mut secret = zeroize::Zeroizing::new([0; KEY_BYTES]);
+        random::fill(&mut *secret)?;
+        Ok(Self {
+            readable,
+            keys: keys.derive(),
+            cookie_secret: hmac::Key::new(hmac::HMAC_SHA256, &*secret),
+            peers: HashMap::new(),
+            slots: Slots::default(),
+            group: broadcast.then(OwnGroup::new).transpose()?,
+            outbox: VecDeque::new(),
+            next_due: NEVER,
+            next_session: 0,
+            handshakes_left: HANDSHAKES_PER_BURST,
+            scratch: vec![0; INNER_BYTES_MAX + OVERHEAD_BYTES].into(),
+            counters: SealCounters::default(),
+        })
+    }
+
+    /// A burst begins.
+    pub(crate) fn begin_burst(&mut self) {
+        self.handshakes_left = HANDSHAKES_PER_BURST;
+    }
+
+    pub(crate) fn next_out(&mut self) -> Option<Out> {
+        self.outbox.pop_front()
+    }
+
+    pub(crate) fn next_due(&self) -> Duration {
+        self.next_due
+    }
+
+    pub(crate) fn has_session(&self, addr: LinkAddr) -> bool {
+        self.peers
+            .get(&addr)
+            .is_some_and(|peer| peer.current.is_some() && peer.confirm.is_none())
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        let current = |peer: &&Peer| peer.current.is_some();
+        self.peers.values().filter(current).count()
+    }
+
+    /// Memory in use: peers, session ids, frames that wait.
+    #[cfg(test)]
+    fn sizes(&self) -> [usize; 3] {
+        [self.peers.len(), self.slots.taken(), self.outbox.len()]
+    }
+
+    fn push(&mut self, out: Out) {
+        if self.outbox.len() < OUTBOX_FRAMES_MAX {
+            self.outbox.push_back(out);
+        } else {
+            self.counters.limited += 1;
+        }
+    }
+
+    /// See that `upkeep` runs at `at`.
+    fn wake_at(&mut self, at: Duration) {
+        self.next_due = self.next_due.min(at);
+    }
+
+    /// The flag of ordinary frames.
+    fn mode_flag(&self) -> u8 {
+        if self.readable { flags::READABLE } else { 0 }
+    }
+
+    /// Seals what goes to `to`; `None`: no session yet. The flags go with it.
+    #[inline]
+    pub(crate) fn sealer(&mut self, to: LinkAddr) -> Option<(&mut Sealer, u8)> {
+        let flag_bits = self.mode_flag();
+        let peer = self.peers.get_mut(&to)?;
+        let session = self.slots.get(peer.current?)?;
+        if session.sealer.is_worn() && peer.renew_at.is_none() {
+            peer.renew_at = Some(Duration::ZERO);
+            self.next_due = Duration::ZERO;
+        }
+        Some((&mut session.sealer, flag_bits))
+    }
+
+    /// Seals what goes to all.
+    pub(crate) fn group_sealer(&mut self) -> Option<(&mut Sealer, u8)> {
+        let flag_bits = self.mode_flag() | flags::GROUP;
+        let group = self.group.as_mut()?;
+        if group.sealer.is_worn() && group.renew().is_ok() {
+            self.next_due = Duration::ZERO; // all must be told
+        }
+        Some((&mut group.sealer, flag_bits))
+    }
+
+    /// Takes any bytes; what is for the layer above is returned, once and opened.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        now: impl Fn() -> Duration,
+        from: LinkAddr,
+        frame: &[u8],
+    ) -> Option<&[u8]> {
+        match envelope::kind_of(frame) {
+            Kind::Sealed => self.open(now, from, frame),
+            Kind::Handshake => {
+                self.handshake(now(), from, frame);
+                None
+            }
+            Kind::Open => {
+                self.counters.unsealed += 1;
+                None
+            }
+            Kind::Unknown => {
+                self.counters.malformed += 1;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn open(&mut self, now: impl Fn() -> Duration, from: LinkAddr, frame: &[u8]) -> Option<&[u8]> {
+        let parsed = frame.split_first_chunk::<HEADER_BYTES>();
+        let parsed = parsed.and_then(|(header, rest)| {
+            // A copy: on some links the sender could still write to the frame.
+            let header = *header;
+            Some((Envelope::parse(&header, frame.len())?, header, rest))
+        });
+        let Some((envelope, header, rest)) = parsed else {
+            self.counters.malformed += 1;
+            return None;
+        };
+        let control = envelope.has(flags::CONTROL);
+        if control && envelope.has(flags::READABLE | flags::GROUP) {
+            self.counters.malformed += 1;
+            return None;
+        }
+        if !control && envelope.has(flags::READABLE) != self.readable {
+            self.counters.other_mode += 1;
+            return None;
+        }
+        let opened = if envelope.has(flags::GROUP) {
+            let Some(peer) = self.peers.get_mut(&from) else {
+                self.counters.unknown_session += 1;
+                return None;
+            };
+            let opener = match peer.current {
+                Some(_) => peer.group.opener(envelope.key_id, &now),
+                None => None,
+            };
+            let Some(opener) = opener else {
+                self.counters.unknown_session += 1;
+                self.ask_for_group(now(), from);
+                return None;
+            };
+            opener.open(&envelope, &header, rest, &mut self.scratch)
+        } else {
+            let Some(session) = self.slots.get(envelope.key_id) else {
+                self.counters.unknown_session += 1;
+                return None;
+            };
+            if session.addr != from {
+                self.counters.wrong_source += 1;
+                return None;
+            }
+            let opened = session
+                .opener
+                .open(&envelope, &header, rest, &mut self.scratch);
+            session.heard |= opened.is_ok();
+            opened
+        };
+        let inner_bytes = match opened {
+            Ok(inner) => inner.len(),
+            Err(OpenFailure::Replayed) => {
+                self.counters.replayed += 1;
+                return None;
+            }
+            Err(OpenFailure::BadTag) => {
+                self.counters.bad_tag += 1;
+                return None;
+            }
+        };
+        let inner = HEADER_BYTES..HEADER_BYTES + inner_bytes;
+        if !envelope.has(flags::GROUP) {
+            if self.slots.get(envelope.key_id)?.fresh {
+                self.proven(now(), from, envelope.key_id);
+            }
+            if control {
+                let control = Control::parse(&self.scratch[inner.clone()]);
+                self.scratch[inner].zeroize(); // it held a key
+                self.control(now(), from, envelope.key_id, control);
+                return None;
+            }
+        }
+        self.counters.opened += 1;
+        Some(&self.scratch[inner])
+    }
+
+    /// The first frame of a session was opened: the peer has its keys, now, and not only a copy of an old message.
+    fn proven(&mut self, now: Duration, from: LinkAddr, id: u32) {
+        if let Some(session) = self.slots.get(id) {
+            session.fresh = false;
+        }
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return;
+        };
+        if peer.current == Some(id) {
+            peer.confirm = None;
+        }
+        if let Some(answered) = peer.answered.take_if(|answered| answered.id == id) {
+            peer.completed = None;
+            Self::replace(&mut self.slots, peer, answered.id, now);
+            self.counters.handshakes += 1;
+        }
+        self.wake_at(now + PREVIOUS_LIFE);
+    }
+
+    /// A new session takes the current one's place.
+    fn replace(slots: &mut Slots, peer: &mut Peer, id: u32, now: Duration) {
+        if let Some(old) = peer.current.replace(id) {
+            if let Some((older, _)) = peer.previous.replace((old, now + PREVIOUS_LIFE)) {
+                slots.release(older);
+            }
+        }
+        peer.renew_at = None;
+        peer.quiet_since = now;
+    }
+
+    /// A broadcast came under a key that we were not told, or have forgotten.
+    fn ask_for_group(&mut self, now: Duration, from: LinkAddr) {
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return;
+        };
+        if peer.current.is_none() || now < peer.group_question_at {
+            return;
+        }
+        peer.group_question_at = now + GROUP_QUESTION_GAP;
+        self.push(Out::Control {
+            to: from,
+            wants_answer: true,
+        });
+    }
+
+    fn control(&mut self, now: Duration, from: LinkAddr, id: u32, control: Option<Control>) {
+        let (Some(control), Some(session)) = (control, self.slots.get(id)) else {
+            // Someone with the keys wrote what we do not understand.
+            self.counters.malformed += 1;
+            return;
+        };
+        self.counters.control += 1;
+        let number = session.number;
+        if let (Some(group), Some(peer)) = (&control.group, self.peers.get_mut(&from)) {
+            peer.group.learn(group, number, now);
+        }
+        if control.wants_answer {
+            self.push(Out::Control {
+                to: from,
+                wants_answer: false,
+            });
+        }
+    }
+
+    /// Writes a control frame to a peer with a session; 0: it has none.
+    pub(crate) fn write_control(
+        &mut self,
+        to: LinkAddr,
+        wants_answer: bool,
+        slot: &mut [u8],
+    ) -> usize {
+        let Some(peer) = self.peers.get_mut(&to) else {
+            return 0;
+        };
+        let session = peer.current.and_then(|id| self.slots.get(id));
+        let Some(session) = session else {
+            return 0;
+        };
+        let control = Control {
+            wants_answer,
+            group: self.group.as_ref().map(OwnGroup::news),
+        };
+        let inner_bytes = control.write(&mut slot[HEADER_BYTES..]);
+        let bytes = session.sealer.seal(slot, inner_bytes, flags::CONTROL);
+        if bytes == 0 {
+            slot[HEADER_BYTES..HEADER_BYTES + inner_bytes].zeroize();
+        } else if let Some(group) = &self.group {
+            peer.told_generation = group.generation;
+        }
+        bytes
+    }
+}
+
+/// A session under agreed keys.
+fn session(
+    agreed: &crate::handshake::Agreed,
+    addr: LinkAddr,
+    print: KeyPrint,
+    number: u64,
+) -> Session {
+    Session {
+        addr,
+        print,
+        number,
+        sealer: Sealer::new(&agreed.seal, agreed.peer_id),
+        opener: crate::session::Opener::new(&agreed.open, 0),
+        fresh: true,
+        heard: false,
+    }
+}

@@ -1,0 +1,172 @@
+//! What happens to peers as time passes, and when keys are changed.
+//!
+//! Invariant: every wait that `agree` begins ends here, after a named time or number of repetitions.
+
+use std::time::Duration;
+
+use tsumuji_link::LinkAddr;
+
+use super::agree::FIRST_MEMORY;
+use super::{NEVER, Out, Peer, Peers, RENEW_GAP};
+use crate::key::{KeyPrint, Keys};
+use crate::slots::Slots;
+
+/// All peers are looked at no more often than this.
+const SHORTEST_GAP: Duration = Duration::from_millis(1);
+
+/// What a look at a peer leads to.
+#[derive(Default)]
+struct Todo {
+    asks: Vec<LinkAddr>,
+    outs: Vec<Out>,
+    gone: Vec<LinkAddr>,
+    next: Option<Duration>,
+}
+
+impl Todo {
+    fn wake_at(&mut self, at: Duration) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+}
+
+impl Peers {
+    /// Does what is due.
+    pub(crate) fn upkeep(&mut self, now: Duration) {
+        if now < self.next_due {
+            return;
+        }
+        let mut todo = Todo::default();
+        let generation = self.group.as_ref().map_or(0, |group| group.generation);
+        for (addr, peer) in &mut self.peers {
+            peer.look(*addr, now, &mut self.slots, &mut todo);
+            if peer.current.is_some()
+                && peer.confirm.is_none()
+                && peer.told_generation != generation
+            {
+                todo.outs.push(Out::Control {
+                    to: *addr,
+                    wants_answer: false,
+                });
+                todo.wake_at(now + RETELL_GAP);
+            }
+        }
+        // Never sooner than that: else a peer that is due for ever would have us look for ever.
+        self.next_due = todo.next.map_or(NEVER, |next| next.max(now + SHORTEST_GAP));
+        for out in todo.outs {
+            self.push(out);
+        }
+        for addr in todo.asks {
+            self.ask(now, addr);
+        }
+        for addr in todo.gone {
+            self.forget(addr);
+        }
+    }
+
+    /// Other keys from now on. Sessions under keys that are gone end at once; those under keys that are no longer the first go
+    /// on until a new one is agreed.
+    pub(crate) fn reload(&mut self, keys: &Keys) -> Result<(), getrandom::Error> {
+        let old: Vec<KeyPrint> = self.keys.iter().map(|key| key.print).collect();
+        self.keys = keys.derive();
+        let first = self.keys[0].print;
+        let removed = |print: KeyPrint| self.key(print).is_none();
+        let any_removed = old.iter().any(|print| removed(*print));
+        if any_removed && let Some(group) = &mut self.group {
+            // Who has the key that is gone may have been told it.
+            group.renew()?;
+        }
+        let keys = &self.keys;
+        let removed = |print: KeyPrint| keys.iter().all(|key| key.print != print);
+        for peer in self.peers.values_mut() {
+            let slots = &mut self.slots;
+            let mut ends = |id: u32| {
+                let ends = slots.get(id).is_some_and(|session| removed(session.print));
+                if ends {
+                    slots.release(id);
+                }
+                ends
+            };
+            if peer.current.take_if(|id| ends(*id)).is_some() {
+                peer.confirm = None;
+                peer.completed = None;
+                peer.renew_at = None;
+            }
+            peer.previous.take_if(|(id, _)| ends(*id));
+            peer.answered.take_if(|answered| ends(answered.id));
+            // What was begun under another key than is the first now is begun anew.
+            if let Some(asking) = peer.asking.take_if(|asking| asking.print != first) {
+                asking.first.into_iter().for_each(|it| slots.release(it.id));
+            }
+            let current = peer.current.and_then(|id| slots.get(id));
+            peer.renew_at = current
+                .filter(|session| session.print != first)
+                .map(|_| Duration::ZERO);
+        }
+        self.next_due = Duration::ZERO;
+        Ok(())
+    }
+}
+
+/// A peer that was told our broadcast key and did not get it is told again after this.
+const RETELL_GAP: Duration = Duration::from_millis(20);
+
+impl Peer {
+    fn look(&mut self, addr: LinkAddr, now: Duration, slots: &mut Slots, todo: &mut Todo) {
+        if let Some((id, _)) = self.previous.take_if(|(_, until)| *until <= now) {
+            slots.release(id);
+        }
+        if let Some(answered) = self.answered.take_if(|answered| answered.expires <= now) {
+            slots.release(answered.id);
+        }
+        if let Some(asking) = &mut self.asking {
+            match asking.repeat.due(now) {
+                Some(true) => {
+                    let frame = asking.frame.clone();
+                    todo.outs.push(Out::Handshake(addr, frame));
+                }
+                Some(false) => {}
+                None => {
+                    let first = self.asking.take().and_then(|asking| asking.first);
+                    first.into_iter().for_each(|first| slots.release(first.id));
+                    if let Some(at) = &mut self.renew_at {
+                        *at = now + RENEW_GAP;
+                    }
+                }
+            }
+        }
+        match self.confirm.as_mut().map(|repeat| repeat.due(now)) {
+            Some(Some(true)) => todo.outs.push(Out::Control {
+                to: addr,
+                wants_answer: true,
+            }),
+            Some(None) => {
+                // The peer never spoke in it: it has forgotten, or was never there.
+                self.confirm = None;
+                self.completed = None;
+                let before = self.previous.take().map(|(id, _)| id);
+                if let Some(id) = std::mem::replace(&mut self.current, before) {
+                    slots.release(id);
+                }
+            }
+            _ => {}
+        }
+        self.firsts
+            .retain(|(_, at)| now.saturating_sub(*at) < FIRST_MEMORY);
+        let idle = self.asking.is_none() && self.answered.is_none();
+        if self.current.is_some() && idle && self.renew_at.is_some_and(|at| at <= now) {
+            todo.asks.push(addr);
+        }
+        if idle && self.current.is_none() && self.previous.is_none() && self.firsts.is_empty() {
+            todo.gone.push(addr);
+        }
+        let dues = [
+            self.previous.map(|(_, until)| until),
+            self.answered.as_ref().map(|answered| answered.expires),
+            self.asking.as_ref().map(|asking| asking.repeat.at),
+            self.confirm.map(|repeat| repeat.at),
+            self.renew_at.filter(|_| idle),
+            self.firsts.first().map(|(_, at)| *at + FIRST_MEMORY),
+        ];
+        dues.into_iter().flatten().for_each(|at| todo.wake_at(at));
+    }
+}
