@@ -7,33 +7,42 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use tsumuji_bench::exchange::{self, Kind, Measured, Plan};
+use tsumuji_bench::exchange::{self, ExchangeError, Kind, Measured, Plan, Side};
 use tsumuji_bench::figures::{self, Part, Setting};
 use tsumuji_bench::limits;
 use tsumuji_bench::machine;
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::versus::{Better, Contender, Standing, alternate};
 use tsumuji_node::LinkSpec;
+use tsumuji_node::bootstrap::Hosts;
 
-use crate::{DONE, NOT_REACHED, Outcome, output};
+use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 
 /// Measure messages between two processes of this machine, or print all figures the project promises.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
+    /// This process is already where node 0 runs
+    #[arg(long, hide = true)]
+    inside: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// One message at a time, each answered: half-round-trip times.
-    #[command(after_help = "Example:\n  tsumuji bench pingpong --link shm --size 8,1K,64K --vs")]
+    #[command(
+        after_help = "Examples:\n  tsumuji bench pingpong --link shm --size 8,1K,64K --vs\n  tsumuji bench pingpong --hosts lab.toml --link packet"
+    )]
     Pingpong(ExchangeArgs),
     /// Messages one way as fast as they are taken: throughput.
     #[command(
         after_help = "Example:\n  tsumuji bench burst --link udp --size 64,1500,64K,1M --json"
     )]
     Burst(ExchangeArgs),
+    /// No message for some seconds: the processor time of two processes that wait.
+    #[command(after_help = "Example:\n  tsumuji bench idle --link udp")]
+    Idle(IdleArgs),
     /// Every promised figure beside its limit or peer, in one run (about ten minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part pingpong --rounds 3"
@@ -43,9 +52,8 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct ExchangeArgs {
-    /// The link: shm, udp or udp:ADDRESS:PORT
-    #[arg(long, value_name = "LINK", default_value = "shm")]
-    link: LinkSpec,
+    #[command(flatten)]
+    between: Between,
     /// Bytes of a message; several by commas; K, M and G are powers of 1024
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "8", value_parser = size)]
     size: Vec<usize>,
@@ -56,11 +64,79 @@ struct ExchangeArgs {
     #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: u64,
     /// Beside the bare exchange of the machine, in turn (at least 5 rounds)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "hosts")]
     vs: bool,
     /// Let idle processes yield and sleep instead of spinning
     #[arg(long)]
     no_spin: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Between whom.
+#[derive(Debug, clap::Args)]
+struct Between {
+    /// The link: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    #[arg(long, value_name = "LINK")]
+    link: Option<LinkSpec>,
+    /// Between the first two nodes of this file, not two processes here; node 0 sends
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Where this program lies on the other host; default: where it lies here
+    #[arg(long, value_name = "PATH", requires = "hosts")]
+    program: Option<PathBuf>,
+}
+
+/// Two processes and what joins them, ready to be measured.
+struct Pair {
+    link: LinkSpec,
+    hosts: Option<Hosts>,
+    command: Vec<OsString>,
+}
+
+impl Pair {
+    /// Goes to where node 0 runs, if that is elsewhere.
+    fn of(between: &Between, inside: bool) -> anyhow::Result<Self> {
+        let Some(path) = &between.hosts else {
+            return Ok(Self {
+                link: between.link.unwrap_or(LinkSpec::Shm),
+                hosts: None,
+                command: serve_command()?,
+            });
+        };
+        let file = hosts::read(path, between.link.as_ref())?;
+        anyhow::ensure!(
+            file.hosts().len() >= 2,
+            "{}: two nodes are needed",
+            path.display()
+        );
+        if !inside {
+            hosts::enter_node_0(&file, path)?;
+        }
+        let program = hosts::program(between.program.as_ref())?;
+        let command = vec![program.clone().into(), "bench-serve".into()];
+        let mut both = hosts::of(&file, program);
+        both.nodes.truncate(2);
+        Ok(Self {
+            link: both.nodes[0].link,
+            hosts: Some(both),
+            command,
+        })
+    }
+
+    fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
+        exchange::measure(plan, self.link, self.hosts.as_ref(), &self.command)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct IdleArgs {
+    #[command(flatten)]
+    between: Between,
+    /// How long
+    #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -73,7 +149,7 @@ struct FiguresArgs {
         long,
         value_name = "PART",
         value_delimiter = ',',
-        default_value = "pingpong,burst,dense"
+        default_value = "pingpong,burst,dense,ethernet"
     )]
     part: Vec<PartName>,
     /// Times that each comparison is repeated in turn
@@ -98,6 +174,7 @@ enum PartName {
     Pingpong,
     Burst,
     Dense,
+    Ethernet,
 }
 
 /// The other side of an exchange.
@@ -132,8 +209,9 @@ fn serve_command() -> anyhow::Result<Vec<OsString>> {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
     match args.what {
-        What::Pingpong(args) => exchange(Kind::Pingpong, &args),
-        What::Burst(args) => exchange(Kind::Burst, &args),
+        What::Pingpong(what) => exchange(Kind::Pingpong, &what, args.inside),
+        What::Burst(what) => exchange(Kind::Burst, &what, args.inside),
+        What::Idle(what) => idle(&what, args.inside),
         What::Figures(args) => run_figures(&args),
     }
 }
@@ -149,8 +227,31 @@ pub(crate) fn serve(args: ServeArgs) -> Outcome {
     }
 }
 
-fn exchange(kind: Kind, args: &ExchangeArgs) -> Outcome {
-    let command = serve_command()?;
+/// What two processes that wait take of a core.
+fn idle(args: &IdleArgs, inside: bool) -> Outcome {
+    let pair = Pair::of(&args.between, inside)?;
+    let mut plan = Plan::new(Kind::Idle, 0);
+    (plan.iterations, plan.spin, plan.cpus) = (args.seconds, false, None);
+    let measured = pair.measure(&plan)?;
+    let share = |side: Side| side.cpu_seconds / measured.seconds;
+    let (sender, receiver) = (share(measured.sender), share(measured.receiver));
+    eprintln!(
+        "waiting over {} for {} s: {:.2} % and {:.2} % of a core",
+        measured.link,
+        args.seconds,
+        sender * 100.0,
+        receiver * 100.0
+    );
+    if args.json {
+        output::print_json(
+            &json!({ "kind": "idle", "link": measured.link, "seconds": measured.seconds, "cpu_share": [sender, receiver] }),
+        );
+    }
+    Ok(DONE)
+}
+
+fn exchange(kind: Kind, args: &ExchangeArgs, inside: bool) -> Outcome {
+    let pair = Pair::of(&args.between, inside)?;
     let machine = machine::describe();
     eprintln!("machine: {machine}");
     match machine::two_cpus() {
@@ -180,9 +281,8 @@ fn exchange(kind: Kind, args: &ExchangeArgs) -> Outcome {
         plan.spin &= !args.no_spin;
         let mut measured: Vec<Measured> = Vec::new();
         let mut failure = None;
-        let ours = Contender::new(
-            format!("tsumuji {}", args.link),
-            || match exchange::measure(&plan, args.link, &command) {
+        let ours = Contender::new(format!("tsumuji {}", pair.link), || {
+            match pair.measure(&plan) {
                 Ok(one) => {
                     measured.push(one);
                     Ok(headline(kind, measured.last().expect("just pushed")))
@@ -192,11 +292,11 @@ fn exchange(kind: Kind, args: &ExchangeArgs) -> Outcome {
                     failure = Some(error);
                     Err(text)
                 }
-            },
-        );
+            }
+        });
         let mut contenders = vec![ours];
         if args.vs {
-            contenders.extend(bare(&plan, args.link));
+            contenders.extend(bare(&plan, pair.link));
         }
         let standings = alternate(rounds, &mut contenders);
         drop(contenders);
@@ -225,7 +325,7 @@ fn exchange(kind: Kind, args: &ExchangeArgs) -> Outcome {
 fn headline(kind: Kind, measured: &Measured) -> f64 {
     match kind {
         Kind::Pingpong => measured.half_rtt_us.p50,
-        Kind::Burst => measured.messages_per_second,
+        Kind::Burst | Kind::Idle => measured.messages_per_second,
     }
 }
 
@@ -255,6 +355,7 @@ fn bare(plan: &Plan, link: LinkSpec) -> Vec<Contender<'static>> {
                 .map(|half| half.p50)
                 .map_err(|error| error.to_string())
         })],
+        (Kind::Idle, _) => Vec::new(),
         (Kind::Burst, _) => vec![Contender::new("bare UDP", move || {
             limits::udp::burst(cpus, size, iterations)
                 .map(|burst| burst.messages_per_second)
@@ -349,6 +450,7 @@ fn run_figures(args: &FiguresArgs) -> Outcome {
         PartName::Pingpong => Part::Pingpong,
         PartName::Burst => Part::Burst,
         PartName::Dense => Part::Dense,
+        PartName::Ethernet => Part::Ethernet,
     });
     let mut setting = Setting {
         program: std::env::current_exe().context("this program's own file")?,

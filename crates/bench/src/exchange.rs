@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tsumuji_link::Link;
+use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
     Body, Endpoint, EndpointError, Handler, IdlePolicy, Lane, LaunchError, LaunchSpec, Launcher,
     LinkSpec, NodeId, OpenError, Options, SendError, WorkerFailure, endpoint_from_env,
@@ -44,6 +45,8 @@ pub enum Kind {
     Pingpong,
     /// Messages one way, as fast as they are taken.
     Burst,
+    /// Nothing, for a while: what waiting costs.
+    Idle,
 }
 
 /// One measurement.
@@ -53,7 +56,7 @@ pub struct Plan {
     pub kind: Kind,
     /// Bytes of a message.
     pub size: usize,
-    /// Round trips, or messages of the burst.
+    /// Round trips, or messages of the burst, or seconds of idling.
     pub iterations: u64,
     /// The core of the sender and that of the receiver; `None`: wherever the system puts them.
     pub cpus: Option<[usize; 2]>,
@@ -68,6 +71,7 @@ impl Plan {
         let iterations = match kind {
             Kind::Pingpong => (by_bytes / 4).clamp(20, 100_000),
             Kind::Burst => by_bytes.clamp(16, 1_000_000),
+            Kind::Idle => 3, // seconds
         };
         let cpus = machine::two_cpus();
         Self {
@@ -131,7 +135,7 @@ pub struct Measured {
     pub link: String,
     /// Bytes of a message.
     pub size: usize,
-    /// Round trips, or messages of the burst.
+    /// Round trips, or messages of the burst, or seconds of idling.
     pub iterations: u64,
     /// Wall-clock time of the measured part.
     pub seconds: f64,
@@ -302,6 +306,16 @@ impl<L: Link> Runner<L> {
         Ok(trips)
     }
 
+    /// Waits as a program without work does.
+    fn idle(&mut self, span: Duration) -> Result<(), ExchangeError> {
+        let start = Instant::now();
+        while start.elapsed() < span {
+            let rest = span.saturating_sub(start.elapsed());
+            self.endpoint.poll_wait(&mut self.arrivals, rest)?;
+        }
+        Ok(())
+    }
+
     /// Answers `count` messages.
     fn answer(&mut self, message: &[u8], count: u64) -> Result<(), ExchangeError> {
         for _ in 0..count {
@@ -320,13 +334,16 @@ fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
     })
 }
 
-/// Measures once: starts `command` (which must call [`serve`] with the plan that is appended to it), and exchanges.
+/// Measures once: starts `command` (which must call [`serve`] with the plan that is appended to it), and exchanges. With `hosts`,
+/// node 1 of them is the receiver, and this process must be where node 0 is.
 pub fn measure(
     plan: &Plan,
     link: LinkSpec,
+    hosts: Option<&Hosts>,
     command: &[OsString],
 ) -> Result<Measured, ExchangeError> {
     let mut spec = LaunchSpec::new(1, command.to_vec());
+    spec.hosts = hosts.cloned();
     spec.command.push(serde_json::to_string(plan)?.into());
     spec.with_self = true;
     spec.link = link;
@@ -370,6 +387,12 @@ pub fn measure(
                 start.elapsed(),
                 plan.iterations,
             )
+        }
+        Kind::Idle => {
+            let (cpu, start) = (machine::process_cpu(), Instant::now());
+            runner.idle(Duration::from_secs(plan.iterations))?;
+            let (cpu, span) = (machine::process_cpu() - cpu, start.elapsed());
+            (RoundTrips::default(), cpu, span, 1)
         }
     };
     runner.poll_until(&mut watch, |arrivals| arrivals.report.is_some())?;
@@ -422,6 +445,11 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
             let awaited = runner.arrivals.messages + plan.iterations;
             runner.poll_until(&mut || Ok(()), |arrivals| arrivals.messages >= awaited)?;
             (machine::process_cpu() - cpu, plan.iterations)
+        }
+        Kind::Idle => {
+            let cpu = machine::process_cpu();
+            runner.idle(Duration::from_secs(plan.iterations))?;
+            (machine::process_cpu() - cpu, 1)
         }
     };
     let report = serde_json::to_vec(&Side::new(cpu, crossed, plan.size))?;

@@ -23,7 +23,7 @@ const SWEEP_MESSAGES_MAX: u64 = 300_000;
 const PAST_EDGES: [usize; 4] = [1500, 9001, (16 << 10) + 1, (64 << 10) + 1];
 
 fn ours(setting: &Setting, link: LinkSpec, plan: &Plan) -> Result<Measured, String> {
-    measure(plan, link, &setting.serve).map_err(|error| error.to_string())
+    measure(plan, link, None, &setting.serve).map_err(|error| error.to_string())
 }
 
 fn micros(standing: &Standing) -> String {

@@ -4,6 +4,7 @@
 //! side is missing is printed without a verdict. The whole list takes about ten minutes on a quiet machine.
 
 mod dense;
+mod ethernet;
 mod messages;
 
 use std::ffi::OsString;
@@ -41,6 +42,8 @@ pub enum Part {
     Burst,
     /// The dense system, ours and PETSc's.
     Dense,
+    /// Raw Ethernet between hosts of a testbed.
+    Ethernet,
 }
 
 /// Whether a figure is what it was promised to be.
@@ -136,6 +139,7 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
             Part::Pingpong => messages::pingpong(setting, &mut report, say),
             Part::Burst => messages::burst(setting, &mut report, say),
             Part::Dense => dense::dense(setting, &mut report, say),
+            Part::Ethernet => ethernet::ethernet(setting, &mut report, say),
         }
     }
     say("");

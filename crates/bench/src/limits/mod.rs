@@ -1,12 +1,16 @@
 //! What this machine can do at best: the same exchanges done bare, without header, acknowledgement or protocol.
 //!
 //! Each limit takes the two cores it may use and answers like our own benchmark does, so that they can be put side by
-//! side. They share nothing with the code they are compared with.
+//! side. They share nothing with the code they are compared with; `link` is the
+//! exception: the link alone, to tell what the engine above it costs.
 
 pub mod bandwidth;
 pub mod cacheline;
 pub mod copy;
+pub mod link;
+pub mod place;
 mod ring;
+pub mod tcp;
 pub mod udp;
 
 /// Binds the calling thread of a limit, where there are two cores to choose from.

@@ -1,10 +1,11 @@
 //! UDP over loopback as a program would do it by hand: `sendto`, `recvfrom`, spinning, no acknowledgement.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::place::Place;
 use super::{pin_to, relax};
 use crate::stats::{HalfRtt, RoundTrips};
 
@@ -20,10 +21,10 @@ const QUIET: Duration = Duration::from_millis(50);
 #[non_exhaustive]
 pub enum UdpLimitError {
     /// The kernel refused.
-    #[error("bare UDP over loopback: {0}")]
+    #[error("bare UDP: {0}")]
     Io(#[from] io::Error),
     /// No answer.
-    #[error("a datagram over loopback was lost; the machine is overloaded or a firewall drops it")]
+    #[error("a bare datagram was lost; the machine is overloaded or a firewall drops it")]
     Lost,
     /// There is no such datagram.
     #[error("{size} bytes do not fit a UDP datagram; at most {DATAGRAM_BYTES_MAX} do")]
@@ -33,15 +34,16 @@ pub enum UdpLimitError {
     },
 }
 
-fn pair() -> io::Result<(UdpSocket, UdpSocket)> {
-    let open = || {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
+    let open = |place: &Place| {
+        let ip = place.ip;
+        let socket = place.enter(move || UdpSocket::bind((ip, 0)))?;
         socket.set_nonblocking(true)?;
         // Best effort: the system's limit caps it.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20);
         io::Result::Ok(socket)
     };
-    Ok((open()?, open()?))
+    Ok((open(&places[0])?, open(&places[1])?))
 }
 
 /// Sends, spinning while the socket is full.
@@ -66,10 +68,20 @@ pub fn pingpong(
     size: usize,
     iterations: u64,
 ) -> Result<HalfRtt, UdpLimitError> {
+    pingpong_between(&Place::LOOPBACK, cpus, size, iterations)
+}
+
+/// [`pingpong`] between two hosts of this machine.
+pub fn pingpong_between(
+    places: &[Place; 2],
+    cpus: Option<[usize; 2]>,
+    size: usize,
+    iterations: u64,
+) -> Result<HalfRtt, UdpLimitError> {
     if size > DATAGRAM_BYTES_MAX {
         return Err(UdpLimitError::TooLarge { size });
     }
-    let (asker, echo) = pair()?;
+    let (asker, echo) = pair(places)?;
     let (asker_addr, echo_addr) = (asker.local_addr()?, echo.local_addr()?);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -131,7 +143,7 @@ pub struct Burst {
 /// `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in datagrams of the largest size, from and to
 /// their places in a message.
 pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Burst, UdpLimitError> {
-    let (sender, receiver) = pair()?;
+    let (sender, receiver) = pair(&Place::LOOPBACK)?;
     let to = receiver.local_addr()?;
     let pieces = size.div_ceil(DATAGRAM_BYTES_MAX).max(1) as u64;
     let datagram = size.min(DATAGRAM_BYTES_MAX);

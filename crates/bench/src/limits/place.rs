@@ -1,0 +1,52 @@
+//! Where a bare exchange takes place: this host, or hosts of a testbed.
+
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// One end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Network namespace, as a file; `None`: ours.
+    pub netns: Option<PathBuf>,
+    /// Address there.
+    pub ip: Ipv4Addr,
+    /// Interface there.
+    pub interface: String,
+}
+
+impl Place {
+    /// Both ends here, over the loopback interface.
+    pub const LOOPBACK: [Self; 2] = [Self::here(), Self::here()];
+
+    const fn here() -> Self {
+        Self {
+            netns: None,
+            ip: Ipv4Addr::LOCALHOST,
+            interface: String::new(),
+        }
+    }
+
+    /// Runs `open` there. What it opens stays there, whoever uses it: so a thread of its own goes, and ends.
+    pub fn enter<T: Send, E: Send + From<io::Error>>(
+        &self,
+        open: impl FnOnce() -> Result<T, E> + Send,
+    ) -> Result<T, E> {
+        let Some(netns) = &self.netns else {
+            return open();
+        };
+        let netns = File::open(netns)?;
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(move || {
+                move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+                    .map_err(io::Error::from)?;
+                open()
+            });
+            opening.join().expect("opening does not panic")
+        })
+    }
+}
