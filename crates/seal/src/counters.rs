@@ -18,6 +18,8 @@ pub struct SealCounters {
     pub no_session: u64,
     /// Frames of the layer above dropped because a key is used up and no new one was agreed.
     pub exhausted: u64,
+    /// Frames of the seal's own that were not sent: too many waited, or too many peers are remembered.
+    pub unsent: u64,
 
     /// Received, and the tag is wrong: forged, damaged, or sealed by other keys.
     pub bad_tag: u64,
@@ -37,7 +39,7 @@ pub struct SealCounters {
     pub wrong_key: u64,
     /// Genuine handshake frames that came too late, twice, or when not asked for.
     pub stale_handshake: u64,
-    /// Turned away by a limit of work or memory.
+    /// Received handshake frames turned away by a limit of work or memory.
     pub limited: u64,
 }
 
@@ -66,6 +68,7 @@ impl SealCounters {
             ("handshakes", self.handshakes),
             ("no_session", self.no_session),
             ("exhausted", self.exhausted),
+            ("unsent", self.unsent),
             ("bad_tag", self.bad_tag),
             ("replayed", self.replayed),
             ("unknown_session", self.unknown_session),

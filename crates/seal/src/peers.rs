@@ -227,7 +227,7 @@ impl Peers {
         if self.outbox.len() < OUTBOX_FRAMES_MAX {
             self.outbox.push_back(out);
         } else {
-            self.counters.limited += 1;
+            self.counters.unsent += 1;
         }
     }
 

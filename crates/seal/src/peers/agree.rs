@@ -26,7 +26,7 @@ impl Peers {
     /// A frame is to go to `to` and there is no session: begins a handshake, or goes on with it.
     pub(crate) fn wish(&mut self, now: Duration, to: LinkAddr) {
         if !self.make_room(now, to) {
-            self.counters.limited += 1;
+            self.counters.unsent += 1;
             return;
         }
         let peer = self.peers.entry(to).or_default();
