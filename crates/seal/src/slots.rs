@@ -86,6 +86,7 @@ impl Slots {
     }
 
     /// How many ids are taken.
+    #[cfg(test)]
     pub(crate) fn taken(&self) -> usize {
         self.slots.len() - self.free.len()
     }
