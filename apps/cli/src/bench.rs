@@ -13,8 +13,8 @@ use tsumuji_bench::limits;
 use tsumuji_bench::machine;
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::versus::{Better, Contender, Standing, alternate};
-use tsumuji_node::LinkSpec;
 use tsumuji_node::bootstrap::Hosts;
+use tsumuji_node::{LinkSpec, Security};
 
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 
@@ -86,6 +86,8 @@ struct Between {
     /// Where this program lies on the other host; default: where it lies here
     #[arg(long, value_name = "PATH", requires = "hosts")]
     program: Option<PathBuf>,
+    #[command(flatten)]
+    security: crate::security::Flags,
 }
 
 /// Two processes and what joins them, ready to be measured.
@@ -93,6 +95,7 @@ struct Pair {
     link: LinkSpec,
     hosts: Option<Hosts>,
     command: Vec<OsString>,
+    security: Security,
 }
 
 impl Pair {
@@ -103,6 +106,7 @@ impl Pair {
                 link: between.link.unwrap_or(LinkSpec::Shm),
                 hosts: None,
                 command: serve_command()?,
+                security: between.security.stated(between.link.as_ref(), None),
             });
         };
         let file = hosts::read(path, between.link.as_ref())?;
@@ -114,6 +118,7 @@ impl Pair {
         if !inside {
             hosts::enter_node_0(&file, path)?;
         }
+        let security = between.security.stated(between.link.as_ref(), Some(&file));
         let program = hosts::program(between.program.as_ref())?;
         let command = vec![program.clone().into(), "bench-serve".into()];
         let mut both = hosts::of(&file, program);
@@ -122,11 +127,14 @@ impl Pair {
             link: both.nodes[0].link,
             hosts: Some(both),
             command,
+            security,
         })
     }
 
     fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
-        exchange::measure(plan, self.link, self.hosts.as_ref(), &self.command)
+        let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
+        crate::security::tell(&mut spec, &self.security);
+        exchange::measure(plan, spec, &self.security)
     }
 }
 

@@ -52,6 +52,8 @@ pub(crate) struct Args {
     /// Seed of random choices
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    #[command(flatten)]
+    security: crate::security::Flags,
     /// Put `node I: ` before each line that the programs print
     #[arg(long)]
     tag: bool,
@@ -84,16 +86,18 @@ pub(crate) fn run(args: Args) -> Outcome {
     let mut spec = LaunchSpec::new(args.nodes.unwrap_or(0), args.command);
     spec.link = args.link.unwrap_or(LinkSpec::Shm);
     let mut link_name = spec.link.to_string();
+    let mut file_of_hosts = None;
     if let Some(path) = &args.hosts {
-        let file = hosts::read(path, args.link.as_ref())?;
+        let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref())?);
         link_name = file.hosts()[0].link.kind().to_owned();
         spec.nodes = file.hosts().len();
         spec.join_timeout = HOSTS_ANSWER_WITHIN;
-        spec.hosts = Some(hosts::of(
-            &file,
-            hosts::program(args.program_path.as_ref())?,
-        ));
+        spec.hosts = Some(hosts::of(file, hosts::program(args.program_path.as_ref())?));
     }
+    let security = args
+        .security
+        .stated(args.link.as_ref(), file_of_hosts.as_ref());
+    crate::security::tell(&mut spec, &security);
     let nodes = spec.nodes;
     spec.name_prefix = "node".to_owned();
     let printing = if args.tag {

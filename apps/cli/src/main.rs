@@ -8,8 +8,10 @@ mod bench;
 mod doctor;
 mod hosts;
 mod interrupt;
+mod key;
 mod launch;
 mod output;
+mod security;
 mod solve;
 mod testbed;
 mod worker;
@@ -40,6 +42,7 @@ enum Command {
     Bench(bench::Args),
     Doctor(doctor::Args),
     Testbed(testbed::Args),
+    Key(key::Args),
     #[command(hide = true)]
     Agent(agent::Args),
     #[command(hide = true)]
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
+        Command::Key(args) => key::run(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),

@@ -105,6 +105,8 @@ pub(crate) struct Args {
     /// Where this program lies on the other hosts; default: where it lies here
     #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
     program: Option<PathBuf>,
+    #[command(flatten)]
+    security: crate::security::Flags,
     /// This process is already where node 0 runs
     #[arg(long, hide = true, requires = "hosts")]
     inside: bool,
@@ -197,7 +199,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         && id > 0
     {
         let file = hosts::read(hosts, args.link.as_ref())?;
-        return crate::worker::serve_host(&file, hosts, id, args.loss, args.seed);
+        let security = args.security.stated(args.link.as_ref(), Some(&file));
+        return crate::worker::serve_host(&file, hosts, id, args.loss, args.seed, &security);
     }
     check(&args)?;
     let cluster = match &args.hosts {

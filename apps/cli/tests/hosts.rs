@@ -471,13 +471,36 @@ fn namespaces_are_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let hosts = namespaces.hosts_file(folder.path());
     let solve = ["solve", "--generate", "poisson2d:20", "--hosts", &hosts];
+    let key = folder.path().join("lab.key");
+    let key = key.to_str().unwrap();
+    let (code, made) = json(&["key", key]);
+    assert_eq!((code, &made["file"]), (0, &key.into()), "{made}");
     for link in ["udp", "packet", "xdp"] {
-        for more in [&[][..], &["--loss", "0.2"]] {
+        for more in [
+            &["--open"][..],
+            &["--open", "--loss", "0.2"],
+            &["--key", key],
+            &["--key", key, "--loss", "0.2"],
+            &["--key", key, "--seal", "auth"],
+        ] {
             let (code, run) = json(&[&solve[..], &["--link", link], more].concat());
-            assert_eq!((code, &run["link"]), (0, &link.into()), "{link}: {run}");
+            assert_eq!(
+                (code, &run["link"]),
+                (0, &link.into()),
+                "{link} {more:?}: {run}"
+            );
             assert!(run["residual"].as_f64().unwrap() <= 1e-10);
         }
+        let (code, run) = json(&[&solve[..], &["--link", link]].concat());
+        assert_eq!(code, 2, "without a word about safety: {run}");
+        let complaint = run["error"].as_str().unwrap();
+        assert!(complaint.contains("--key FILE") && complaint.contains("--open"));
     }
+    // The file may name the key, beside itself.
+    let text_of_hosts = std::fs::read_to_string(&hosts).unwrap();
+    std::fs::write(&hosts, format!("key = \"lab.key\"\n{text_of_hosts}")).unwrap();
+    let (code, run) = json(&solve);
+    assert_eq!(code, 0, "{run}");
     let output = tsumuji(&[
         "launch",
         "--hosts",

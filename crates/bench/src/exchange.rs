@@ -12,7 +12,7 @@ use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
     Body, Endpoint, EndpointError, Handler, IdlePolicy, Lane, LaunchError, LaunchSpec, Launcher,
-    LinkSpec, NodeId, OpenError, Options, SendError, WorkerFailure, endpoint_from_env,
+    LinkSpec, NodeId, OpenError, Options, Security, SendError, WorkerFailure, endpoint_from_env,
 };
 
 use crate::machine;
@@ -334,25 +334,34 @@ fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
     })
 }
 
-/// Measures once: starts `command` (which must call [`serve`] with the plan that is appended to it), and exchanges. With `hosts`,
-/// node 1 of them is the receiver, and this process must be where node 0 is.
-pub fn measure(
-    plan: &Plan,
-    link: LinkSpec,
-    hosts: Option<&Hosts>,
-    command: &[OsString],
-) -> Result<Measured, ExchangeError> {
+/// What [`measure`] is to start: `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, node 1 of
+/// them is the receiver, and this process must be where node 0 is.
+pub fn spec(link: LinkSpec, hosts: Option<&Hosts>, command: &[OsString]) -> LaunchSpec {
     let mut spec = LaunchSpec::new(1, command.to_vec());
     spec.hosts = hosts.cloned();
+    spec.link = link;
+    spec
+}
+
+/// Measures once.
+pub fn measure(
+    plan: &Plan,
+    mut spec: LaunchSpec,
+    security: &Security,
+) -> Result<Measured, ExchangeError> {
+    let link = spec.link;
     spec.command.push(serde_json::to_string(plan)?.into());
     spec.with_self = true;
-    spec.link = link;
     spec.name_prefix = "receiver".to_owned();
     spec.self_name = "sender".to_owned();
     let mut launcher = Launcher::start(spec)?;
     // After the launcher's own thread was started: that one must not sit on the measured core.
     let _pinned = pin(plan.cpu_of(SENDER))?;
-    let endpoint = launcher.endpoint(plan.options(), None, None)?;
+    let options = Options {
+        security: security.clone(),
+        ..plan.options()
+    };
+    let endpoint = launcher.endpoint(options, None, None)?;
     let mut runner = Runner::new(endpoint, plan.spin);
     let mut watch = || {
         launcher

@@ -18,6 +18,7 @@ use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 
 use crate::error::OpenError;
+use crate::security::Keyed;
 
 /// A link as users name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -190,11 +191,33 @@ impl Base {
     }
 }
 
-/// Any of the links, as it is or with wrappers around it.
+/// Any of the links, its frames as they are or sealed.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // a process has one; a box would cost the hot path
 #[non_exhaustive]
 pub enum AnyLink {
+    /// As they are.
+    Open(Unsealed),
+    /// Sealed with a cluster key.
+    Sealed(Box<Keyed>),
+}
+
+impl AnyLink {
+    /// Wraps `base` as wanted; frames are not sealed (see [`Security`](crate::Security)).
+    pub fn open(
+        base: Base,
+        impair: Option<ImpairConfig>,
+        capture: Option<&Path>,
+    ) -> Result<Self, OpenError> {
+        Unsealed::open(base, impair, capture).map(Self::Open)
+    }
+}
+
+/// Any of the links, as it is or with wrappers around it.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a process has one; a box would cost the hot path
+#[non_exhaustive]
+pub enum Unsealed {
     /// Shared memory.
     Shm(Shm),
     /// One UDP socket.
@@ -211,7 +234,7 @@ pub enum AnyLink {
     CapturedImpaired(Box<Capture<Impair<Base>>>),
 }
 
-impl AnyLink {
+impl Unsealed {
     /// Wraps `base` as wanted.
     pub fn open(
         base: Base,
@@ -289,7 +312,8 @@ macro_rules! delegate {
 }
 
 delegate!(Base: Shm Udp Packet Xdp);
-delegate!(AnyLink: Shm Udp Packet Xdp Impaired Captured CapturedImpaired);
+delegate!(Unsealed: Shm Udp Packet Xdp Impaired Captured CapturedImpaired);
+delegate!(AnyLink: Open Sealed);
 
 #[cfg(test)]
 mod tests {

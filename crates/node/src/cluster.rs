@@ -45,6 +45,7 @@ const VIA_WORDS_MAX: usize = 64;
 pub struct ClusterFile {
     members: Vec<Member>,
     hosts: Vec<HostNode>,
+    key: Option<PathBuf>,
 }
 
 /// One `[[node]]`: where it runs and by what it is reached.
@@ -127,6 +128,7 @@ pub enum ClusterFileError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
+    key: Option<PathBuf>,
     #[serde(default)]
     node: Vec<Spanned<RawNode>>,
 }
@@ -249,7 +251,7 @@ impl ClusterFile {
             problem,
         };
         let raw: RawFile = toml::from_str(text).map_err(|found| {
-            let accepted = "accepted are [[node]] tables with `id`, `host`, `addr` and, if needed, `interface`, `ip`, `mac`, `via`";
+            let accepted = "accepted are `key` and [[node]] tables with `id`, `host`, `addr` and, if needed, `interface`, `ip`, `mac`, `via`";
             error(
                 found.span(),
                 format!("{}; {accepted}", found.message().replace('\n', " ")),
@@ -293,7 +295,11 @@ impl ClusterFile {
             hosts[usize::from(id)] = Some(host);
         }
         // As many places as nodes, and none taken twice: all are taken.
-        Ok(Self::of(hosts.into_iter().flatten().collect()))
+        let mut file = Self::of(hosts.into_iter().flatten().collect());
+        // Beside the file, wherever that is read from.
+        let folder = path.parent().unwrap_or(Path::new(""));
+        file.key = raw.key.map(|key| folder.join(key));
+        Ok(file)
     }
 
     fn of(hosts: Vec<HostNode>) -> Self {
@@ -305,6 +311,7 @@ impl ClusterFile {
         Self {
             members: members.collect(),
             hosts,
+            key: None,
         }
     }
 
@@ -322,7 +329,14 @@ impl ClusterFile {
             })?;
             (host.link, host.addr) = found;
         }
-        Ok(Self::of(hosts))
+        let mut file = Self::of(hosts);
+        file.key = self.key;
+        Ok(file)
+    }
+
+    /// The key file it names (`key = "lab.key"`, beside the cluster file), with which all frames are sealed.
+    pub fn key(&self) -> Option<&Path> {
+        self.key.as_deref()
     }
 
     /// Where each node runs, in order of their ids.

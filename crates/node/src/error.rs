@@ -67,6 +67,20 @@ pub enum OpenError {
         /// As given.
         link: crate::LinkSpec,
     },
+    /// A link that others on the network can reach, and not a word about its safety.
+    #[error(
+        "frames over `{link}` leave this host: give a cluster key (--key FILE, or TSUMUJI_KEY), or say that all who can reach this network are trusted (--open, or TSUMUJI_OPEN=1)"
+    )]
+    Unprotected {
+        /// Its name.
+        link: &'static str,
+    },
+    /// The key file cannot be used.
+    #[error(transparent)]
+    Key(#[from] tsumuji_seal::KeyError),
+    /// The link cannot be sealed.
+    #[error("cannot seal the link: {0}")]
+    Seal(#[from] tsumuji_seal::SealError),
     /// The wanted misfortune makes no sense.
     #[error(transparent)]
     Impair(#[from] tsumuji_link::impair::ImpairError),

@@ -40,6 +40,7 @@ mod intake;
 mod membership;
 mod options;
 mod peers;
+pub mod security;
 mod sys;
 mod table;
 
@@ -55,6 +56,8 @@ pub use handler::Handler;
 pub use inbox::Message;
 pub use membership::{Member, Membership};
 pub use options::{IdlePolicy, Options};
+pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr};
 pub use tsumuji_proto::{Body, DeliveryClass, Flow, Lane, NodeId, Priority, SendId, Share};
+pub use tsumuji_seal::SealMode;

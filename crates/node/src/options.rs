@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::security::Security;
+
 /// How an endpoint spends the time in which there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum IdlePolicy {
@@ -35,6 +37,9 @@ pub struct Options {
     pub dead_after: Duration,
     /// What to do while there is nothing to do.
     pub idle: IdlePolicy,
+    /// Whether frames are sealed; looked at by [`endpoint_from_env`](crate::endpoint_from_env) and
+    /// [`Launcher::endpoint`](crate::Launcher::endpoint), which open the link.
+    pub security: Security,
 }
 
 impl Default for Options {
@@ -50,6 +55,7 @@ impl Default for Options {
             keep_alive: Duration::from_secs(1),
             dead_after: Duration::from_secs(10),
             idle: IdlePolicy::Adaptive,
+            security: Security::Unstated,
         }
     }
 }

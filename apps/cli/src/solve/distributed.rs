@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
-use tsumuji_node::any_link::{AnyLink, Base};
+use tsumuji_node::any_link::{AnyLink, Base, Unsealed};
 use tsumuji_node::{
     ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId,
-    OpenError, Options, Printing, WorkerFailure, bootstrap,
+    OpenError, Options, Printing, Security, WorkerFailure, bootstrap,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -61,9 +61,11 @@ pub(super) fn solve(
     progress: &mut dyn FnMut(Progress),
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, Traffic)> {
+    let file = cluster.map(|cluster| &cluster.file);
+    let security = args.security.stated(args.link.as_ref(), file);
     match (cluster, args.id) {
         (Some(Cluster { file, path }), Some(id)) => {
-            let mut endpoint = join(file, path, id, args.loss, args.seed)?;
+            let mut endpoint = join(file, path, id, args.loss, args.seed, &security)?;
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
@@ -79,8 +81,8 @@ pub(super) fn solve(
             result
         }
         _ => {
-            let spec = launch_spec(args, cluster, workers)?;
-            with_launched(args, spec, input, config, progress, interrupt)
+            let spec = launch_spec(args, cluster, workers, &security)?;
+            with_launched(args, security, spec, input, config, progress, interrupt)
         }
     }
 }
@@ -100,14 +102,12 @@ pub(crate) fn join(
     id: u16,
     loss: f64,
     seed: u64,
+    security: &Security,
 ) -> anyhow::Result<Endpoint<AnyLink>> {
     let membership = file.membership(NodeId(id), path)?;
     let base = Base::open(&file.hosts()[usize::from(id)].link)?;
-    let link = AnyLink::open(
-        base,
-        impairment(loss, seed.wrapping_add(u64::from(id))),
-        None,
-    )?;
+    let impair = impairment(loss, seed.wrapping_add(u64::from(id)));
+    let link = security.apply(Unsealed::open(base, impair, None)?)?;
     let mut endpoint = Endpoint::new(
         link,
         membership,
@@ -132,6 +132,7 @@ fn launch_spec(
     args: &Args,
     cluster: Option<&Cluster<'_>>,
     workers: usize,
+    security: &Security,
 ) -> anyhow::Result<LaunchSpec> {
     let program = hosts::program(args.program.as_ref())?;
     let mut spec = LaunchSpec::new(workers, [program.clone().into(), OsString::from("worker")]);
@@ -146,6 +147,7 @@ fn launch_spec(
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     spec.env
         .push((bootstrap::ENV_SEED.into(), args.seed.to_string().into()));
+    crate::security::tell(&mut spec, security);
     if args.loss > 0.0 {
         spec.env
             .push((bootstrap::ENV_LOSS.into(), args.loss.to_string().into()));
@@ -155,6 +157,7 @@ fn launch_spec(
 
 fn with_launched(
     args: &Args,
+    security: Security,
     spec: LaunchSpec,
     input: Input<'_>,
     config: &SolveConfig,
@@ -168,6 +171,7 @@ fn with_launched(
     };
     let options = Options {
         seed: args.seed,
+        security,
         ..Options::default()
     };
     let mut endpoint = match launcher.endpoint(options, impairment(args.loss, args.seed), None) {

@@ -93,7 +93,7 @@ fn bench(setting: &Setting, testbed: &Testbed, words: &[&str]) -> Result<Value, 
         .args(["bench", words[0], "--hosts"])
         .arg(testbed.hosts_file())
         .args(&words[1..])
-        .arg("--json")
+        .args(["--open", "--json"]) // the hosts are namespaces of this machine
         .stdin(Stdio::null())
         .output()
         .map_err(|error| error.to_string())?;

@@ -1,9 +1,9 @@
 //! Figures of messages: half-round-trips beside the bare machine and MPI, throughput by size beside bare copies.
 
-use tsumuji_node::LinkSpec;
+use tsumuji_node::{LinkSpec, Security};
 
 use super::{Point, Report, Say, Setting, Sweep, Wanted, add};
-use crate::exchange::{Kind, Measured, Plan, measure};
+use crate::exchange::{Kind, Measured, Plan, measure, spec};
 use crate::limits;
 use crate::machine;
 use crate::peers::mpi::{Library, Mpi, Transport};
@@ -23,7 +23,8 @@ const SWEEP_MESSAGES_MAX: u64 = 300_000;
 const PAST_EDGES: [usize; 4] = [1500, 9001, (16 << 10) + 1, (64 << 10) + 1];
 
 fn ours(setting: &Setting, link: LinkSpec, plan: &Plan) -> Result<Measured, String> {
-    measure(plan, link, None, &setting.serve).map_err(|error| error.to_string())
+    measure(plan, spec(link, None, &setting.serve), &Security::Unstated)
+        .map_err(|error| error.to_string())
 }
 
 fn micros(standing: &Standing) -> String {

@@ -25,7 +25,7 @@ use super::keeper::{Keeper, Shared};
 use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::{ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
-use crate::any_link::{AnyLink, Base, LinkSpec};
+use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::Membership;
@@ -316,7 +316,9 @@ impl Launcher {
             }
         };
         let membership = Membership::from_table(NodeId(0), members);
-        let link = AnyLink::open(base, impair, capture)?;
+        let link = options
+            .security
+            .apply(Unsealed::open(base, impair, capture)?)?;
         Endpoint::new(link, membership, options)
     }
 

@@ -40,3 +40,9 @@ pub const ENV_SEED: &str = "TSUMUJI_SEED";
 pub const ENV_LOSS: &str = "TSUMUJI_LOSS";
 /// Path of a capture file; the node's number is put before its extension.
 pub const ENV_CAPTURE: &str = "TSUMUJI_CAPTURE";
+/// File with the cluster's keys: all frames are sealed.
+pub const ENV_KEY: &str = "TSUMUJI_KEY";
+/// How they are sealed: `encrypt` (default) or `auth`.
+pub const ENV_SEAL: &str = "TSUMUJI_SEAL";
+/// `1`: the network is trusted, frames that leave the host need no key.
+pub const ENV_OPEN: &str = "TSUMUJI_OPEN";

@@ -14,16 +14,19 @@ use super::rendezvous::{
     self, Address, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION,
 };
 use super::{
-    ENV_CAPTURE, ENV_CLUSTER, ENV_LINK, ENV_LOSS, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, ENV_SEED,
+    ENV_CAPTURE, ENV_CLUSTER, ENV_KEY, ENV_LINK, ENV_LOSS, ENV_NODE, ENV_NODES, ENV_OPEN,
+    ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
 };
-use crate::any_link::{AnyLink, Base, LinkSpec};
+use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::cluster::ClusterFile;
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::Membership;
 use crate::options::Options;
+use crate::security::Security;
 use tsumuji_link::Link;
 use tsumuji_link::impair::ImpairConfig;
+use tsumuji_seal::{SealMode, SealModeError};
 
 /// The launcher's ear, once `endpoint_from_env` has found it.
 static LAUNCHER: OnceLock<(OwnedFd, u16)> = OnceLock::new();
@@ -39,7 +42,8 @@ pub fn was_launched() -> bool {
 ///
 /// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts:
 /// `TSUMUJI_CLUSTER` (path of a cluster file) and `TSUMUJI_NODE`. In both cases `TSUMUJI_SEED`, `TSUMUJI_LOSS` and
-/// `TSUMUJI_CAPTURE` where wanted. A failure is told to the launcher, too.
+/// `TSUMUJI_CAPTURE` where wanted. Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that leaves the host needs
+/// these, or `TSUMUJI_OPEN=1`. A failure is told to the launcher, too.
 pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
     let endpoint = open(options);
     if let Err(error) = &endpoint {
@@ -95,11 +99,20 @@ fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
         let file = ClusterFile::read(&path)?;
         membership = file.membership(node(me), &path)?;
         base = Base::open(&file.hosts()[usize::from(me)].link)?;
+        if let (Some(key), Security::Unstated) = (file.key(), &options.security) {
+            let (key_file, mode) = (key.to_owned(), SealMode::Encrypt);
+            options.security = Security::Sealed { key_file, mode };
+        }
     } else {
         return Err(OpenError::NotLaunched);
     }
     let capture = capture.map(|path| numbered(&path, membership.me));
-    let link = AnyLink::open(base, impair, capture.as_deref())?;
+    if let Some(security) = security()? {
+        options.security = security;
+    }
+    let link = options
+        .security
+        .apply(Unsealed::open(base, impair, capture.as_deref())?)?;
     Endpoint::new(link, membership, options)
 }
 
@@ -171,6 +184,25 @@ fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<Owned
             }
             Received::Closed => return Err(OpenError::Abandoned),
         }
+    }
+}
+
+/// What the environment says of the link's safety, if anything.
+fn security() -> Result<Option<Security>, OpenError> {
+    if let Some(key_file) = std::env::var_os(ENV_KEY) {
+        let mode = match text(ENV_SEAL)? {
+            None => SealMode::Encrypt,
+            Some(mode) => mode
+                .parse()
+                .map_err(|problem: SealModeError| bad(ENV_SEAL, &mode, problem.to_string()))?,
+        };
+        let key_file = key_file.into();
+        return Ok(Some(Security::Sealed { key_file, mode }));
+    }
+    match text(ENV_OPEN)?.as_deref() {
+        None | Some("0") => Ok(None),
+        Some("1") => Ok(Some(Security::Open)),
+        Some(other) => Err(bad(ENV_OPEN, other, "accepted are 0 and 1".to_owned())),
     }
 }
 

@@ -1,0 +1,63 @@
+//! `--key`, `--seal` and `--open`: what commands that send over a network say about its safety.
+
+use std::path::PathBuf;
+
+use tsumuji_node::bootstrap::{ENV_KEY, ENV_OPEN, ENV_SEAL};
+use tsumuji_node::{ClusterFile, LaunchSpec, LinkSpec, SealMode, Security, security};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Flags {
+    /// Seal every frame with the first key of this file (`tsumuji key FILE` makes one); all nodes have the same file
+    #[arg(long, value_name = "FILE", conflicts_with = "open")]
+    key: Option<PathBuf>,
+    /// How: encrypt, or auth (nobody can forge a frame, all can read it)
+    #[arg(long, value_name = "MODE", default_value = "encrypt")]
+    seal: SealMode,
+    /// All who can reach this network are trusted: frames that leave the host need no key
+    #[arg(long)]
+    open: bool,
+}
+
+impl Flags {
+    /// What holds for this run; the hosts file may name a key, too. Warns once where frames will leave the host as they are.
+    pub(crate) fn stated(&self, link: Option<&LinkSpec>, file: Option<&ClusterFile>) -> Security {
+        let of_file = || file.and_then(ClusterFile::key).map(PathBuf::from);
+        if self.open {
+            let leaves = match (file, link) {
+                (Some(file), _) => file
+                    .members()
+                    .iter()
+                    .any(|member| security::leaves_host(member.addr)),
+                (None, Some(LinkSpec::Udp(Some(addr)))) => !addr.ip().is_loopback(),
+                (None, link) => matches!(link, Some(LinkSpec::Packet(_) | LinkSpec::Xdp(_))),
+            };
+            if leaves {
+                eprintln!(
+                    "warning: frames leave this host neither authenticated nor encrypted (--open); whoever reaches the network can change the result"
+                );
+            }
+            return Security::Open;
+        }
+        match self.key.clone().or_else(of_file) {
+            Some(key_file) => Security::Sealed {
+                // Workers may start elsewhere.
+                key_file: std::path::absolute(&key_file).unwrap_or(key_file),
+                mode: self.seal,
+            },
+            None => Security::Unstated,
+        }
+    }
+}
+
+/// Tells the processes that are launched.
+pub(crate) fn tell(spec: &mut LaunchSpec, security: &Security) {
+    match security {
+        Security::Unstated => {}
+        Security::Open => spec.env.push((ENV_OPEN.into(), "1".into())),
+        Security::Sealed { key_file, mode } => {
+            spec.env
+                .push((ENV_KEY.into(), key_file.clone().into_os_string()));
+            spec.env.push((ENV_SEAL.into(), mode.to_string().into()));
+        }
+    }
+}
