@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::metrics::MetricsAt;
+
 /// How an endpoint spends the time in which there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum IdlePolicy {
@@ -35,6 +37,8 @@ pub struct Options {
     pub dead_after: Duration,
     /// What to do while there is nothing to do.
     pub idle: IdlePolicy,
+    /// To whom counters are shown. Takes a thread that sleeps until somebody asks.
+    pub metrics: MetricsAt,
 }
 
 impl Default for Options {
@@ -50,6 +54,7 @@ impl Default for Options {
             keep_alive: Duration::from_secs(1),
             dead_after: Duration::from_secs(10),
             idle: IdlePolicy::Adaptive,
+            metrics: MetricsAt::Off,
         }
     }
 }
