@@ -9,9 +9,11 @@ mod doctor;
 mod hosts;
 mod interrupt;
 mod launch;
+mod metrics;
 mod output;
 mod solve;
 mod testbed;
+mod top;
 mod worker;
 
 use std::process::ExitCode;
@@ -40,6 +42,7 @@ enum Command {
     Bench(bench::Args),
     Doctor(doctor::Args),
     Testbed(testbed::Args),
+    Top(top::Args),
     #[command(hide = true)]
     Agent(agent::Args),
     #[command(hide = true)]
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
+        Command::Top(args) => top::run(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
-use tsumuji_node::LinkSpec;
+use tsumuji_node::{LinkSpec, MetricsAt};
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
@@ -108,6 +108,9 @@ pub(crate) struct Args {
     /// This process is already where node 0 runs
     #[arg(long, hide = true, requires = "hosts")]
     inside: bool,
+    /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<MetricsAt>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -197,7 +200,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         && id > 0
     {
         let file = hosts::read(hosts, args.link.as_ref())?;
-        return crate::worker::serve_host(&file, hosts, id, args.loss, args.seed);
+        return crate::worker::serve_host(&file, hosts, id, args.loss, args.seed, args.metrics);
     }
     check(&args)?;
     let cluster = match &args.hosts {

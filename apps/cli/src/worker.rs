@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tsumuji_node::{ClusterFile, Endpoint, Link, Options, endpoint_from_env, report_error};
+use tsumuji_node::{
+    ClusterFile, Endpoint, Link, MetricsAt, Options, endpoint_from_env, report_error,
+};
 use tsumuji_solve::distributed::{WorkerError, WorkerFault, worker_main};
 
 use crate::{DONE, NOT_REACHED, Outcome, solve};
@@ -43,8 +45,9 @@ pub(crate) fn serve_host(
     id: u16,
     loss: f64,
     seed: u64,
+    metrics: Option<MetricsAt>,
 ) -> Outcome {
-    match serve(solve::join(file, path, id, loss, seed)?) {
+    match serve(solve::join(file, path, id, loss, seed, metrics)?) {
         Ok(()) => Ok(DONE),
         Err(error) => {
             eprintln!("tsumuji: {error}");
