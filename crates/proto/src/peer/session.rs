@@ -51,7 +51,8 @@ pub(crate) struct Session {
     pub(crate) hello_at: Option<Instant>,
     /// When we began to ask this life of the peer, or a dead one asked us.
     pub(crate) connecting_since: Instant,
-    /// A life that has said hello, or of which a reset speaks, since the present one was established; [`ANY_LIFE`] where it is not known.
+    /// A life that has said hello, or of which a reset speaks, since the present one was established; [`ANY_LIFE`] where it is not
+    /// known, or where they are several.
     rumoured: Option<Life>,
     retry: Duration,
     nonce: u32,
@@ -115,7 +116,8 @@ impl Session {
         };
         if self.phase != Phase::Up || self.remote != Some(life) {
             self.hello_due = true;
-            self.rumoured = Some(life);
+            let others = self.rumoured.is_some_and(|other| other != life);
+            self.rumoured = Some(if others { ANY_LIFE } else { life });
         }
         if self.phase == Phase::Dead && self.hello_at.is_none() {
             self.connecting_since = now;
@@ -262,6 +264,20 @@ mod tests {
             session.establish(ME, 7, &says(2, nonce));
             assert!(session.hello_due);
         }
+    }
+
+    /// A late hello of an earlier life does not hide the later one's.
+    #[test]
+    fn late_hello_hides_nobody() {
+        let (mut session, _) = up();
+        session.on_hello(NOW, &says(2, 0));
+        let nonce = session.next_hello(NOW);
+        session.on_hello(NOW, &says(3, 0));
+        session.next_hello(NOW);
+        session.on_hello(NOW, &says(2, 1));
+        session.next_hello(NOW);
+        session.establish(ME, 7, &says(2, nonce));
+        assert!(session.hello_due);
     }
 
     /// A late copy of an earlier life's hello costs one hello, and none after that.
