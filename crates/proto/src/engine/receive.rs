@@ -373,7 +373,7 @@ fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
 pub(super) fn end_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     if peer.session.phase != Phase::Dead {
         fail_session(now, peer, shared);
-        peer.session.die();
+        peer.session.die(now);
     }
 }
 

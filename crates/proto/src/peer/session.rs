@@ -164,14 +164,17 @@ impl Session {
         self.incoming = token(welcome.source, remote, me, local);
     }
 
-    /// We give up on this life of the peer.
-    pub(crate) fn die(&mut self) {
+    /// We give up on this life of the peer. If another one has said hello, it goes on being asked.
+    pub(crate) fn die(&mut self, now: Instant) {
         self.phase = Phase::Dead;
         self.pairing = self.pairing.wrapping_add(1);
-        self.hello_due = false;
-        self.rumoured = None;
-        self.hello_at = None;
         self.close_due = false;
+        if self.rumoured.is_some() {
+            self.connecting_since = now;
+        } else {
+            self.hello_due = false;
+            self.hello_at = None;
+        }
     }
 
     /// A frame of a session that we do not know: perhaps the peer has not noticed that we are new.
@@ -276,6 +279,22 @@ mod tests {
         session.next_hello(NOW);
         session.on_hello(NOW, &says(2, 1));
         session.next_hello(NOW);
+        session.establish(ME, 7, &says(2, nonce));
+        assert!(session.hello_due);
+    }
+
+    /// The farewell of a life that has a successor already does not end the asking for that one.
+    #[test]
+    fn late_farewell_hides_nobody() {
+        let (mut session, _) = up();
+        session.on_hello(NOW, &says(2, 0));
+        session.die(NOW);
+        assert!(session.hello_due);
+        let nonce = session.next_hello(NOW);
+        session.on_hello(NOW, &says(3, 0));
+        session.next_hello(NOW);
+        session.die(NOW);
+        assert!(session.hello_at.is_some());
         session.establish(ME, 7, &says(2, nonce));
         assert!(session.hello_due);
     }
