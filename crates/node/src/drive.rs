@@ -301,9 +301,12 @@ impl<L: Link> Drive<L> {
         self.idle.begin();
         let (mut deadline, mut empty, mut step) = (None, 0_u32, Step::Spin);
         loop {
-            // The first empty poll starts the wait, so it reads the clock; spinning ones seldom do.
-            let look =
-                empty == 1 || step != Step::Spin || empty % POLLS_PER_CLOCK == POLLS_PER_CLOCK - 1;
+            // The first empty poll starts the wait, so it reads the clock; spinning ones seldom do. A call that does not wait may be
+            // the only kind that the program makes: timers pass by it alone.
+            let look = timeout.is_zero()
+                || empty == 1
+                || step != Step::Spin
+                || empty % POLLS_PER_CLOCK == POLLS_PER_CLOCK - 1;
             if self.turn(look, intake)? > 0 {
                 if done(&self.engine, intake) {
                     self.idle.work(self.now.as_nanos());
