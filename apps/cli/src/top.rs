@@ -23,7 +23,7 @@ const SLICE: Duration = Duration::from_millis(100);
 /// Show the nodes that run on this machine: rates, losses, queues, windows, CPU.
 ///
 /// Rates are per second, over the last interval. Nodes of commands in another network namespace are seen from there only
-/// (`tsumuji testbed run NODE -- tsumuji top`). q or Ctrl-C ends.
+/// (`tsumuji testbed exec HOST -- tsumuji top`). q or Ctrl-C ends.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tsumuji top\n  tsumuji top --flows --interval 0.5\n  tsumuji top --json"
