@@ -15,7 +15,6 @@ local VERSION = 1
 local BITMAP_BYTES_MAX = 512 -- R-4
 local FRAME_BYTES_LEAST = 64 -- R-5
 local TWO_32 = 4294967296
-local FLAG_SEALED_BYTES = 8 + 16 -- R-7: nonce and tag after the stated length
 local ENVELOPE_BYTES, TAG_BYTES = 16, 16
 -- R-62: what each step of a handshake carries between header and proof.
 local PROOF_BYTES = 32
@@ -91,9 +90,6 @@ field("nonce", ProtoField.uint32, "Nonce", base.HEX)
 field("frame_bytes", ProtoField.uint32, "Largest frame taken")
 field("first_credit", ProtoField.uint32, "Frames that may be sent at once")
 field("message_limit", ProtoField.uint32, "Largest message taken")
--- R-7
-field("seal_nonce", ProtoField.bytes, "Nonce of the seal")
-field("seal_tag", ProtoField.bytes, "Tag of the seal")
 -- Envelope
 f.flag_readable = ProtoField.bool("tsumuji.flags.readable", "READABLE: only the tag protects the inner frame", 8, nil, 0x01)
 f.flag_group = ProtoField.bool("tsumuji.flags.group", "GROUP: sealed with the sender's group key", 8, nil, 0x02)
@@ -181,17 +177,13 @@ local function add_flags(frame)
     end
     if frame.kind < SEALED and has_bit(flags, 128) then
         malformed(frame, "sealed by flag: every node drops it", e.sealed)
-        frame.sealed_by_flag = true
     end
     frame.words = words
 end
 
--- What the frame says follows its header: adds those bytes, what follows them, and returns the range and whether all is there.
+-- What the frame says follows its header: adds those bytes and what follows them, and returns the range of the former.
 local function add_rest(frame, at, bytes, as)
     local end_at = at + bytes
-    if frame.sealed_by_flag and frame.stated >= end_at + FLAG_SEALED_BYTES then
-        frame.trailer_bytes = FLAG_SEALED_BYTES
-    end
     if end_at > frame.stated then
         malformed(frame, string.format("%d bytes, and it states %d", frame.stated, end_at), e.truncated)
     end
@@ -200,17 +192,6 @@ local function add_rest(frame, at, bytes, as)
     if there > 0 then
         range = frame.tvb(at, there)
         frame.tree:add(as, range)
-    end
-    local function add_more(what, count)
-        local got = math.min(count, frame.captured - end_at)
-        if got > 0 then
-            frame.tree:add(what, frame.tvb(end_at, got))
-        end
-        end_at = end_at + count
-    end
-    if frame.trailer_bytes then
-        add_more(f.seal_nonce, 8)
-        add_more(f.seal_tag, 16)
     end
     if frame.captured > end_at then
         frame.tree:add(f.padding, frame.tvb(end_at, frame.captured - end_at))
@@ -570,8 +551,7 @@ local function is_one_frame(tvb)
         return stated == header and u16(tvb, 6) == 0
     end
     local bytes = u16(tvb, 6)
-    local trailer = has_bit(u8(tvb, 1), 128) and FLAG_SEALED_BYTES or 0
-    if stated ~= header + bytes + trailer then
+    if stated ~= header + bytes then
         return false
     elseif kind == DATA then
         local length = u32(tvb, 32)
