@@ -15,8 +15,10 @@ local VERSION = 1
 local BITMAP_BYTES_MAX = 512 -- R-4
 local FRAME_BYTES_LEAST = 64 -- R-5
 local TWO_32 = 4294967296
-local FLAG_SEALED_BYTES = 8 + 16 -- R-7: nonce and tag after the stated length
 local ENVELOPE_BYTES, TAG_BYTES = 16, 16
+-- R-62: what each step of a handshake carries between header and proof.
+local PROOF_BYTES = 32
+local BODY_BYTES = { [0] = 8 + 32, [1] = 8 + 32, [2] = 8 + 32 + 52, [3] = 8 + 52 }
 -- Begins what a raw link sends to make itself known to a switch; no frame begins with 0.
 local ANNOUNCEMENT = "\0tsumuji is here"
 
@@ -28,7 +30,7 @@ local KIND_NAMES = {
 -- Bytes before payload or bitmap.
 local HEADER_BYTES = {
     [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 32, [WELCOME] = 32, [RESET] = 12, [CLOSE] = 12,
-    [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 2,
+    [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16,
 }
 
 local f = tsumuji.fields
@@ -88,9 +90,6 @@ field("nonce", ProtoField.uint32, "Nonce", base.HEX)
 field("frame_bytes", ProtoField.uint32, "Largest frame taken")
 field("first_credit", ProtoField.uint32, "Frames that may be sent at once")
 field("message_limit", ProtoField.uint32, "Largest message taken")
--- R-7
-field("seal_nonce", ProtoField.bytes, "Nonce of the seal")
-field("seal_tag", ProtoField.bytes, "Tag of the seal")
 -- Envelope
 f.flag_readable = ProtoField.bool("tsumuji.flags.readable", "READABLE: only the tag protects the inner frame", 8, nil, 0x01)
 f.flag_group = ProtoField.bool("tsumuji.flags.group", "GROUP: sealed with the sender's group key", 8, nil, 0x02)
@@ -100,7 +99,13 @@ field("key_id", ProtoField.uint32, "Key", base.HEX)
 field("counter", ProtoField.uint64, "Counter")
 field("inner", ProtoField.bytes, "Inner frame")
 field("tag", ProtoField.bytes, "Tag")
-field("handshake", ProtoField.bytes, "Handshake")
+-- Handshake
+local STEP_NAMES = { [0] = "ask", [1] = "challenge", [2] = "first", [3] = "second" }
+field("body_bytes", ProtoField.uint16, "Body bytes")
+field("step", ProtoField.uint8, "Step", base.DEC, STEP_NAMES)
+field("key_print", ProtoField.bytes, "Name of the cluster key")
+field("body", ProtoField.bytes, "Body")
+field("proof", ProtoField.bytes, "Proof of the key")
 
 local function expert_item(name, text, group, severity)
     return ProtoExpert.new("tsumuji." .. name, text, group, severity)
@@ -124,6 +129,7 @@ local FLAGS = {
     [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_sealed", 128 } },
     [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_sealed", 128 } },
     [SEALED] = { { "flag_readable", 1 }, { "flag_group", 2 }, { "flag_control", 4 } },
+    [HANDSHAKE] = { { "flag_readable", 1 } },
 }
 local ONLY_SEALED = { { "flag_sealed", 128 } }
 
@@ -163,25 +169,21 @@ local function add_flags(frame)
         tree:append_text(" (" .. table.concat(words, ", ") .. ")")
     end
     if rest ~= 0 then
-        if frame.kind == SEALED then -- R-61: flags from the future change what the rest means
+        if frame.kind >= SEALED then -- R-61, R-62: flags from the future change what the rest means
             malformed(frame, "flags that this version does not know")
         else
             tree:add_proto_expert_info(e.flags)
         end
     end
-    if frame.kind ~= SEALED and has_bit(flags, 128) then
+    if frame.kind < SEALED and has_bit(flags, 128) then
         malformed(frame, "sealed by flag: every node drops it", e.sealed)
-        frame.sealed_by_flag = true
     end
     frame.words = words
 end
 
--- What the frame says follows its header: adds those bytes, what follows them, and returns the range and whether all is there.
+-- What the frame says follows its header: adds those bytes and what follows them, and returns the range of the former.
 local function add_rest(frame, at, bytes, as)
     local end_at = at + bytes
-    if frame.sealed_by_flag and frame.stated >= end_at + FLAG_SEALED_BYTES then
-        frame.trailer_bytes = FLAG_SEALED_BYTES
-    end
     if end_at > frame.stated then
         malformed(frame, string.format("%d bytes, and it states %d", frame.stated, end_at), e.truncated)
     end
@@ -190,17 +192,6 @@ local function add_rest(frame, at, bytes, as)
     if there > 0 then
         range = frame.tvb(at, there)
         frame.tree:add(as, range)
-    end
-    local function add_more(what, count)
-        local got = math.min(count, frame.captured - end_at)
-        if got > 0 then
-            frame.tree:add(what, frame.tvb(end_at, got))
-        end
-        end_at = end_at + count
-    end
-    if frame.trailer_bytes then
-        add_more(f.seal_nonce, 8)
-        add_more(f.seal_tag, 16)
     end
     if frame.captured > end_at then
         frame.tree:add(f.padding, frame.tvb(end_at, frame.captured - end_at))
@@ -428,12 +419,27 @@ local function sealed(frame) -- R-61
         inner and ": " .. inner or "")
 end
 
-local function handshake(frame)
-    local bytes = frame.captured - 2
-    if bytes > 0 then
-        frame.tree:add(f.handshake, frame.tvb(2, bytes))
+local function handshake(frame) -- R-62
+    local tvb, tree = frame.tvb, frame.tree
+    local bytes, step = u16(tvb, 2), u8(tvb, 4)
+    add_le(frame, "body_bytes", 2, 2)
+    tree:add(f.step, tvb(4, 1))
+    tree:add(f.key_print, tvb(8, 8))
+    local end_at = 16 + bytes
+    if end_at + PROOF_BYTES > frame.stated then
+        malformed(frame, string.format("%d bytes, and it states %d", frame.stated, end_at + PROOF_BYTES), e.truncated)
+    elseif bytes ~= BODY_BYTES[step] then
+        malformed(frame, STEP_NAMES[step] and "a body that this step does not have" or "no such step")
+    elseif u8(tvb, 5) + u16(tvb, 6) ~= 0 then
+        malformed(frame, "bytes 5 to 7 are not zero")
     end
-    frame.info = string.format("handshake, %d bytes", frame.stated)
+    for _, part in ipairs({ { f.body, 16, bytes }, { f.proof, end_at, PROOF_BYTES }, { f.padding, end_at + PROOF_BYTES, math.huge } }) do
+        local there = math.min(part[3], frame.captured - part[2])
+        if there > 0 then
+            tree:add(part[1], tvb(part[2], there))
+        end
+    end
+    frame.info = string.format("handshake %s key %s", STEP_NAMES[step] or "step " .. step, tostring(tvb(8, 8):bytes()):lower())
 end
 
 local DISSECT = {
@@ -475,12 +481,7 @@ local function body(frame)
         tree:add_proto_expert_info(e.cut)
         return opaque(1, KIND_NAMES[kind] .. " (cut by the capture)")
     end
-    if kind == HANDSHAKE then
-        tree:add(f.flags, tvb(1, 1)) -- its meaning is the handshake's
-        frame.words = {}
-    else
-        add_flags(frame)
-    end
+    add_flags(frame)
     DISSECT[kind](frame)
     if frame.captured < frame.stated then
         tree:add_proto_expert_info(e.cut)
@@ -524,8 +525,7 @@ local function is_one_frame(tvb)
     local first = u8(tvb, 0)
     local version, kind = math.floor(first / 16), first % 16
     local header = version == VERSION and HEADER_BYTES[kind]
-    -- A handshake has nothing that tells it from other protocols: it needs the port.
-    if not header or kind == HANDSHAKE or stated < header or captured < header then
+    if not header or stated < header or captured < header then
         return false
     end
     local flags = u8(tvb, 1)
@@ -541,14 +541,17 @@ local function is_one_frame(tvb)
         local bytes = u16(tvb, 2)
         return bytes > 0 and stated == ENVELOPE_BYTES + bytes + TAG_BYTES
     end
+    if kind == HANDSHAKE then
+        local bytes = BODY_BYTES[u8(tvb, 4)]
+        return bytes == u16(tvb, 2) and stated == header + bytes + PROOF_BYTES and u8(tvb, 5) + u16(tvb, 6) == 0
+    end
     if kind == HELLO or kind == WELCOME then
         return stated == header and u16(tvb, 6) == 0 and u32(tvb, 8) ~= 0 and u32(tvb, 20) >= FRAME_BYTES_LEAST
     elseif kind == RESET or kind == CLOSE then
         return stated == header and u16(tvb, 6) == 0
     end
     local bytes = u16(tvb, 6)
-    local trailer = has_bit(u8(tvb, 1), 128) and FLAG_SEALED_BYTES or 0
-    if stated ~= header + bytes + trailer then
+    if stated ~= header + bytes then
         return false
     elseif kind == DATA then
         local length = u32(tvb, 32)

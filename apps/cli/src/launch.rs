@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use std::os::unix::process::ExitStatusExt;
-use tsumuji_node::{LaunchSpec, Launcher, LinkSpec, Printing, Progress, WorkerExit, WorkerFailure};
+use tsumuji_node::{
+    LaunchSpec, Launcher, LinkSpec, MetricsAt, Printing, Progress, WorkerExit, WorkerFailure,
+};
 
 use crate::interrupt::Interrupt;
-use crate::{BAD_INPUT, DONE, Outcome, hosts, output};
+use crate::{BAD_INPUT, DONE, Outcome, hosts, metrics, output};
 
 /// Processes that are left when one has failed, or the user wants to stop, get this long to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
@@ -54,6 +56,9 @@ pub(crate) struct Args {
     seed: Option<u64>,
     #[command(flatten)]
     security: crate::security::Flags,
+    /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<MetricsAt>,
     /// Put `node I: ` before each line that the programs print
     #[arg(long)]
     tag: bool,
@@ -107,6 +112,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     };
     (spec.stdout, spec.stderr) = (printing, printing);
     spec.stdout_to_stderr = args.json;
+    spec.env.push(metrics::env(metrics::wanted(args.metrics)?));
     spec.env.extend(args.loss.map(|loss| {
         (
             tsumuji_node::bootstrap::ENV_LOSS.into(),

@@ -10,10 +10,12 @@ mod hosts;
 mod interrupt;
 mod key;
 mod launch;
+mod metrics;
 mod output;
 mod security;
 mod solve;
 mod testbed;
+mod top;
 mod worker;
 
 use std::process::ExitCode;
@@ -43,6 +45,7 @@ enum Command {
     Doctor(doctor::Args),
     Testbed(testbed::Args),
     Key(key::Args),
+    Top(top::Args),
     #[command(hide = true)]
     Agent(agent::Args),
     #[command(hide = true)]
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
         Command::Key(args) => key::run(args),
+        Command::Top(args) => top::run(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),

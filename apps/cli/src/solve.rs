@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
-use tsumuji_node::LinkSpec;
+use tsumuji_node::{LinkSpec, MetricsAt};
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
@@ -110,6 +110,9 @@ pub(crate) struct Args {
     /// This process is already where node 0 runs
     #[arg(long, hide = true, requires = "hosts")]
     inside: bool,
+    /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<MetricsAt>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -200,7 +203,15 @@ pub(crate) fn run(args: Args) -> Outcome {
     {
         let file = hosts::read(hosts, args.link.as_ref())?;
         let security = args.security.stated(args.link.as_ref(), Some(&file));
-        return crate::worker::serve_host(&file, hosts, id, args.loss, args.seed, &security);
+        return crate::worker::serve_host(
+            &file,
+            hosts,
+            id,
+            args.loss,
+            args.seed,
+            args.metrics,
+            &security,
+        );
     }
     check(&args)?;
     let cluster = match &args.hosts {

@@ -18,6 +18,7 @@ use tsumuji_proto::{
 use crate::clock::{Clock, from_std, to_std};
 use crate::error::SendError;
 use crate::idle::{Idle, Step};
+use crate::metrics::{NEVER, PUBLISH_EVERY, Publisher};
 use crate::table::Table;
 
 /// Frames received in one turn before others get their turn to be sent.
@@ -42,6 +43,10 @@ pub(crate) trait Intake {
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
     fn share(&mut self, share: Share<'_>);
     fn event(&mut self, event: &Event);
+    /// Shares that it had no room for, ever, where it counts them.
+    fn dropped_shares(&self) -> u64 {
+        0
+    }
 }
 
 /// Engine, link, and what joins them.
@@ -60,10 +65,20 @@ pub(crate) struct Drive<L: Link> {
     scratch: Vec<u8>,
     /// Frames that did not come from where their source lives.
     pub(crate) misplaced_frames: u64,
+    pub(crate) publisher: Option<Publisher>,
+    /// When readers are to be shown new numbers; `NEVER` without publisher.
+    publish_at: Instant,
 }
 
 impl<L: Link> Drive<L> {
-    pub(crate) fn new(link: L, engine: Engine, table: Table, clock: Clock, idle: Idle) -> Self {
+    pub(crate) fn new(
+        link: L,
+        engine: Engine,
+        table: Table,
+        clock: Clock,
+        idle: Idle,
+        publisher: Option<Publisher>,
+    ) -> Self {
         let caps = link.caps();
         let scratch = vec![0; if caps.broadcast { 0 } else { caps.frame_bytes }];
         let now = clock.now();
@@ -79,6 +94,8 @@ impl<L: Link> Drive<L> {
             idle,
             scratch,
             misplaced_frames: 0,
+            publish_at: if publisher.is_some() { now } else { NEVER },
+            publisher,
         }
     }
 
@@ -125,6 +142,9 @@ impl<L: Link> Drive<L> {
         })?;
         self.backlog = backlog;
         self.now = read.unwrap_or(self.now);
+        if self.now >= self.publish_at {
+            self.publish(intake.dropped_shares());
+        }
         let due = self.due.is_some_and(|due| due <= self.now);
         if received == 0 && !due && !self.backlog {
             return Ok(0);
@@ -134,6 +154,20 @@ impl<L: Link> Drive<L> {
         }
         let sent = self.transmit()?;
         Ok(received + sent + self.take_events(intake))
+    }
+
+    /// Shows readers the present numbers, if there may be any.
+    #[cold]
+    pub(crate) fn publish(&mut self, dropped_shares: u64) {
+        if let Some(publisher) = &self.publisher {
+            publisher.publish(
+                &self.engine,
+                &self.link,
+                self.misplaced_frames,
+                dropped_shares,
+            );
+            self.publish_at = self.now + PUBLISH_EVERY;
+        }
     }
 
     /// Sends what is due, as far as the link takes it, and wakes receivers.
@@ -267,9 +301,12 @@ impl<L: Link> Drive<L> {
         self.idle.begin();
         let (mut deadline, mut empty, mut step) = (None, 0_u32, Step::Spin);
         loop {
-            // The first empty poll starts the wait, so it reads the clock; spinning ones seldom do.
-            let look =
-                empty == 1 || step != Step::Spin || empty % POLLS_PER_CLOCK == POLLS_PER_CLOCK - 1;
+            // The first empty poll starts the wait, so it reads the clock; spinning ones seldom do. A call that does not wait may be
+            // the only kind that the program makes: timers pass by it alone.
+            let look = timeout.is_zero()
+                || empty == 1
+                || step != Step::Spin
+                || empty % POLLS_PER_CLOCK == POLLS_PER_CLOCK - 1;
             if self.turn(look, intake)? > 0 {
                 if done(&self.engine, intake) {
                     self.idle.work(self.now.as_nanos());

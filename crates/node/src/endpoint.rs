@@ -5,6 +5,7 @@
 //!
 //! Invariant: what the inbox holds is older than anything a turn may bring, so it is handed over first.
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use crate::idle::Idle;
 use crate::inbox::{Inbox, Message};
 use crate::intake::{Kept, ToHandler};
 use crate::membership::{Member, Membership};
+use crate::metrics::Publisher;
 use crate::options::Options;
 use crate::peers::Peers;
 use crate::table::Table;
@@ -63,7 +65,7 @@ pub struct Endpoint<L: Link> {
 }
 
 /// What an endpoint has counted since it was opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counters {
     /// The engine's: messages and frames, drops by reason.
@@ -115,8 +117,9 @@ impl<L: Link> Endpoint<L> {
         }
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let idle = Idle::new(options.idle, table.pollers_here(), cores);
+        let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
         Ok(Self {
-            drive: Drive::new(link, engine, table, clock, idle),
+            drive: Drive::new(link, engine, table, clock, idle, publisher),
             inbox: Inbox::default(),
             peers: Peers::new(membership.members.len()),
             membership,
@@ -495,6 +498,18 @@ impl<L: Link> Endpoint<L> {
             misplaced_frames: self.drive.misplaced_frames,
             dropped_shares: self.inbox.dropped_shares,
         }
+    }
+
+    /// Shows the present numbers to readers of metrics now, as polling does ten times a second: for a program about to compute
+    /// long without polling. Never waits.
+    pub fn publish_metrics(&mut self) {
+        self.drive.look();
+        self.drive.publish(self.inbox.dropped_shares);
+    }
+
+    /// Where metrics can be read over TCP, if `Options::metrics` asked for that.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.drive.publisher.as_ref().and_then(Publisher::addr)
     }
 
     /// As users write it, without parameters: `shm`, `udp`.

@@ -130,6 +130,14 @@ pub enum OpenError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// Metrics cannot be shown there.
+    #[error("cannot show metrics at {addr}: {source}")]
+    Metrics {
+        /// As given, or where this node's place would be.
+        addr: std::net::SocketAddr,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
     /// The kernel gave no random number.
     #[error("cannot read /dev/urandom: {0}")]
     Random(std::io::Error),

@@ -54,4 +54,8 @@ impl Intake for Kept<'_> {
         self.peers.note(event);
         self.inbox.event(event);
     }
+
+    fn dropped_shares(&self) -> u64 {
+        self.inbox.dropped_shares
+    }
 }

@@ -23,7 +23,7 @@
 //!
 //! Rooms: `endpoint` is what programs call; `drive` is the loop that joins engine and link; `inbox` and `peers` keep what
 //! programs ask for later; `idle` decides between spinning, yielding and sleeping; `table` binds ids to addresses;
-//! [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
+//! [`metrics`] shows counters to others; [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
 //! purpose: what happens on the wire (`tsumuji_proto`), and how frames move (`tsumuji_link`).
 
 pub mod any_link;
@@ -38,6 +38,7 @@ mod idle;
 mod inbox;
 mod intake;
 mod membership;
+pub mod metrics;
 mod options;
 mod peers;
 pub mod security;
@@ -55,6 +56,7 @@ pub use error::{EndpointError, OpenError, RecvError, SendError};
 pub use handler::Handler;
 pub use inbox::Message;
 pub use membership::{Member, Membership};
+pub use metrics::MetricsAt;
 pub use options::{IdlePolicy, Options};
 pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::metrics::MetricsAt;
 use crate::security::Security;
 
 /// How an endpoint spends the time in which there is nothing to do.
@@ -40,6 +41,8 @@ pub struct Options {
     /// Whether frames are sealed; looked at by [`endpoint_from_env`](crate::endpoint_from_env) and
     /// [`Launcher::endpoint`](crate::Launcher::endpoint), which open the link.
     pub security: Security,
+    /// To whom counters are shown. Takes a thread that sleeps until somebody asks.
+    pub metrics: MetricsAt,
 }
 
 impl Default for Options {
@@ -56,6 +59,7 @@ impl Default for Options {
             dead_after: Duration::from_secs(10),
             idle: IdlePolicy::Adaptive,
             security: Security::Unstated,
+            metrics: MetricsAt::Off,
         }
     }
 }

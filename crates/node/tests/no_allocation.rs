@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::thread;
 
 use common::{LONG, Over, pair};
-use tsumuji_node::{AnyLink, Body, Endpoint, Handler, Lane, NodeId, Options};
+use tsumuji_node::{AnyLink, Body, Endpoint, Handler, Lane, MetricsAt, NodeId, Options};
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -55,6 +55,14 @@ const MEASURED: u32 = 20_000;
 /// Queues that may reach a new greatest length while we measure.
 const GROWTH: u64 = 12;
 
+/// Numbers are published on the way, which must allocate nothing either.
+fn watched() -> Options {
+    Options {
+        metrics: MetricsAt::Local,
+        ..Options::default()
+    }
+}
+
 /// Runs `round` until warm, then counts this thread's allocations over the measured rounds.
 fn allocations(mut round: impl FnMut()) -> u64 {
     for _ in 0..WARM_UP {
@@ -81,7 +89,7 @@ fn echo(mut endpoint: Endpoint<AnyLink>) -> Endpoint<AnyLink> {
 /// Message forms: send, recv, recycle.
 #[test]
 fn ping_pong_of_messages_allocates_nothing() {
-    let (mut a, b) = pair(Over::Shm, &Options::default());
+    let (mut a, b) = pair(Over::Shm, &watched());
     let peer = thread::spawn(move || echo(b));
     let count = allocations(|| {
         a.send(B, LANE, b"12345678").expect("send");
@@ -148,4 +156,12 @@ fn shares_allocate_nothing() {
         b.poll(&mut Nothing).expect("poll");
     });
     assert!(count <= GROWTH, "{count} allocations in {MEASURED} shares");
+}
+
+/// Showing numbers to readers of metrics.
+#[test]
+fn publishing_allocates_nothing() {
+    let (mut a, b) = pair(Over::Shm, &watched());
+    assert_eq!(allocations(|| a.publish_metrics()), 0);
+    drop(b);
 }

@@ -4,8 +4,9 @@
 //! covers new data and repairs alike, a lost frame gives its credit back as soon as a later one arrives, and a lost grant
 //! is made good by the next. Owned by the engine, fed by `peer::receive`.
 //!
-//! Invariant: Σ outstanding over all peers, that is granted and not yet seen, never exceeds `receive_frames`, as
-//! long as there are no more peers than that.
+//! Invariant: Σ claims over all peers never exceeds `receive_frames`, as long as there are no more peers than that. A claim is
+//! what is granted and not yet seen, and at least what hello and welcome promise: a peer that is gone may be back, and send that
+//! much, before anyone else's credit is used up.
 
 use alloc::vec::Vec;
 
@@ -32,6 +33,8 @@ pub(crate) struct Grant {
     pub(crate) served: u64,
     /// Charge of its messages that arrive, wait for their turn, or are held by the program. Outlives the session.
     pub(crate) used_bytes: usize,
+    /// Credit stated in our hello and welcome: the same in all of them. 0 before the first. Outlives sessions.
+    promised: u64,
     /// The peer's last frame said that more are waiting.
     pub(crate) backlog: bool,
     /// Memory refused its latest frame.
@@ -53,6 +56,7 @@ impl Grant {
             seen: FIRST_NUMBER,
             served: 0,
             used_bytes: 0,
+            promised: 0,
             backlog: false,
             refused: false,
             busy: false,
@@ -62,16 +66,22 @@ impl Grant {
         }
     }
 
-    /// A session begins or ends. What the program holds stays.
-    fn reset(&mut self) {
+    /// A session begins or ends. What the program holds stays, and what was promised.
+    pub(crate) fn reset(&mut self) {
         *self = Self {
             used_bytes: self.used_bytes,
+            promised: self.promised,
             ..Self::new()
         };
     }
 
     fn outstanding(&self) -> u64 {
         self.granted.saturating_sub(self.seen)
+    }
+
+    /// What the receive ring must have room for.
+    pub(crate) fn claim(&self) -> u64 {
+        self.outstanding().max(self.promised)
     }
 
     /// The peer cannot send as far as it knows, has something to send, and we have granted more.
@@ -199,7 +209,7 @@ impl Active {
 pub(crate) struct Credit {
     receive_frames: u64,
     peers: u64,
-    outstanding: u64,
+    claimed: u64,
     /// What is granted to all together: `receive_frames`, or less where the path holds less.
     path: Path,
     /// What an idle peer may always send.
@@ -216,7 +226,7 @@ impl Credit {
         Self {
             receive_frames: (receive_frames as u64).max(1),
             peers: 0,
-            outstanding: 0,
+            claimed: 0,
             path: Path::new((receive_frames as u64).max(1)),
             allowance: 1,
             active: Vec::new(),
@@ -241,23 +251,31 @@ impl Credit {
             (self.path.pool_frames() / 2 / self.peers.max(1)).clamp(1, UNSCHEDULED_FRAMES_MAX);
     }
 
-    #[cfg(test)]
-    pub(crate) fn outstanding(&self) -> u64 {
-        self.outstanding
+    /// By all peers.
+    pub(crate) fn claimed(&self) -> u64 {
+        self.claimed
     }
 
-    /// A session begins; hello and welcome told the peer of `initial`.
-    pub(crate) fn begin(&mut self, grant: &mut Grant, initial: u64) {
+    /// What hello and welcome tell the peer. All members are added by now: the first statement counts them, later ones repeat it.
+    pub(crate) fn promise(&mut self, grant: &mut Grant) -> u64 {
+        if grant.promised == 0 {
+            grant.promised = self.allowance;
+            self.claimed += grant.promised;
+        }
+        grant.promised
+    }
+
+    /// A session begins; hello and welcome told the peer what is promised.
+    pub(crate) fn begin(&mut self, grant: &mut Grant) {
         grant.reset();
-        grant.granted += initial;
-        grant.told += initial;
-        grant.window = initial;
-        self.outstanding += initial;
+        grant.granted += grant.promised;
+        grant.told += grant.promised;
+        grant.window = grant.promised;
     }
 
     /// A session ends.
     pub(crate) fn end(&mut self, now: Instant, peer: u16, grant: &mut Grant) {
-        self.outstanding -= grant.outstanding();
+        self.claimed -= grant.claim() - grant.promised;
         self.deactivate(now, peer, grant);
         self.set_refused(grant, false);
         grant.reset();
@@ -277,10 +295,10 @@ impl Credit {
         }
         if frame.next > grant.seen {
             self.path.on_gap(frame.next - 1 - grant.seen);
-            let before = grant.outstanding();
+            let before = grant.claim();
             grant.seen = frame.next;
             grant.granted = grant.granted.max(frame.next);
-            self.outstanding -= before - grant.outstanding();
+            self.claimed -= before - grant.claim();
             grant.backlog = frame.more;
             grant.busy = frame.busy;
         } else if frame.used {
@@ -358,17 +376,19 @@ impl Credit {
         self.give(grant, grant.seen + affordable);
     }
 
-    /// The pool bounds windows, the ring bounds what is outstanding: idle peers may hold more of an earlier, larger pool.
+    /// The pool bounds windows, the ring bounds claims: idle peers may hold more of an earlier, larger pool.
     #[inline]
     fn give(&mut self, grant: &mut Grant, target: u64) {
         if target > grant.granted {
             let wanted = target - grant.granted;
-            let given = wanted.min(self.receive_frames.saturating_sub(self.outstanding));
+            let claimed_by_others = self.claimed - grant.claim();
+            let room = self.receive_frames.saturating_sub(claimed_by_others);
+            let given = wanted.min(room.max(grant.promised).saturating_sub(grant.outstanding()));
             if given < wanted {
                 self.hungry = true;
             }
             grant.granted += given;
-            self.outstanding += given;
+            self.claimed = claimed_by_others + grant.claim();
         }
     }
 

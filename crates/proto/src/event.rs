@@ -76,3 +76,26 @@ pub struct Flow {
     /// Frames we may still send before the peer must grant more.
     pub credit_frames: usize,
 }
+
+/// What the engine keeps books of, each account twice: as one total, and as the sum over its peers. The two are always equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Accounts {
+    /// Charged to the budget: messages that arrive, wait for their turn, or are held by the program.
+    pub memory_bytes: usize,
+    /// The same, by peer.
+    pub peers_memory_bytes: usize,
+    /// Frames that peers may send and that have not come, or may send once they are back.
+    pub claimed_frames: u64,
+    /// The same, by peer.
+    pub peers_claimed_frames: u64,
+    /// Bytes queued to all peers.
+    pub queued_bytes: usize,
+}
+
+impl Accounts {
+    /// Nothing is counted for nobody, or twice.
+    pub fn are_balanced(&self) -> bool {
+        self.memory_bytes == self.peers_memory_bytes
+            && self.claimed_frames == self.peers_claimed_frames
+    }
+}

@@ -26,7 +26,7 @@ mod shares;
 pub use config::Config;
 pub use counters::{Counters, Drop, DropCounts};
 pub use engine::Engine;
-pub use event::{Destination, Event, Flow};
+pub use event::{Accounts, Destination, Event, Flow};
 pub use message::{Body, Delivery, Payload, SendId, Sink, SubmitError};
 pub use time::{Duration, Instant};
 pub use tsumuji_wire::{DeliveryClass, Lane, NodeId, Priority, Share};

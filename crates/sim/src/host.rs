@@ -64,7 +64,22 @@ pub struct ReceivedShare {
 #[derive(Debug, Clone)]
 pub(crate) enum Wish {
     Given(Vec<u8>),
-    Made { bytes: usize, count: u64 },
+    Made {
+        bytes: usize,
+        count: u64,
+    },
+    /// One message, handed over piece by piece while it leaves.
+    Fed {
+        bytes: usize,
+    },
+}
+
+/// A message that a program hands over piece by piece.
+#[derive(Debug)]
+pub(crate) struct Feeding {
+    pub(crate) body: Vec<u8>,
+    /// Bytes the engine has taken.
+    pub(crate) taken: usize,
 }
 
 #[derive(Debug)]
@@ -100,6 +115,8 @@ pub(crate) struct Host<E> {
     pub(crate) largest: usize,
 
     pub(crate) wishes: BTreeMap<NodeId, VecDeque<(Lane, Wish)>>,
+    /// One at a time for each peer.
+    pub(crate) feeding: BTreeMap<NodeId, Feeding>,
     pub(crate) events: Vec<(Instant, Event)>,
     pub(crate) received: Vec<Received>,
     pub(crate) bodies: Vec<Vec<u8>>,
@@ -133,6 +150,7 @@ impl<E> Host<E> {
             consume_planned: false,
             largest: 0,
             wishes: BTreeMap::new(),
+            feeding: BTreeMap::new(),
             events: Vec::new(),
             received: Vec::new(),
             bodies: Vec::new(),
@@ -164,6 +182,7 @@ impl<E> Host<E> {
         self.held_bytes = 0;
         self.consume_planned = false;
         self.wishes.clear();
+        self.feeding.clear();
     }
 }
 

@@ -32,6 +32,22 @@ pub trait Machine {
         start: u32,
         payload: &[u8],
     ) -> Result<(), SubmitError>;
+    /// A stand-in need not know how to be fed.
+    fn submit_stream(
+        &mut self,
+        to: NodeId,
+        _lane: Lane,
+        _length_bytes: usize,
+        _notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        Err(SubmitError::UnknownPeer { peer: to })
+    }
+    fn feed(&mut self, to: NodeId, _rest: &[u8]) -> Result<usize, SubmitError> {
+        Err(SubmitError::UnknownPeer { peer: to })
+    }
+    fn is_hungry(&self, _to: NodeId) -> bool {
+        false
+    }
     fn next_destination(&mut self, now: Instant) -> Option<Destination>;
     fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize;
     fn defer(&mut self, to: Destination);
@@ -97,6 +113,21 @@ impl Machine for Engine {
         payload: &[u8],
     ) -> Result<(), SubmitError> {
         self.submit_share(to, port, epoch, lap, start, payload)
+    }
+    fn submit_stream(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        length_bytes: usize,
+        notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        self.submit_stream(to, lane, length_bytes, notify)
+    }
+    fn feed(&mut self, to: NodeId, rest: &[u8]) -> Result<usize, SubmitError> {
+        self.feed(to, rest)
+    }
+    fn is_hungry(&self, to: NodeId) -> bool {
+        self.is_hungry(to)
     }
     fn next_destination(&mut self, now: Instant) -> Option<Destination> {
         self.next_destination(now)

@@ -1,12 +1,13 @@
 //! The net: hosts, switch and judge on one timeline, and what a test does with them.
 //!
-//! `net/setup` builds it, `net/program` is what the simulated programs and the test do, `net/drive` moves events to engines and
-//! their frames away. A violation of the oracle's rules panics at once; the panic's last words name the seed and the
+//! `net/setup` builds it, `net/program` is what the simulated programs and the test do, `net/offer` gives engines what programs wish
+//! to send, `net/drive` moves events to engines and their frames away. A violation of the oracle's rules panics at once; the panic's last words name the seed and the
 //! command that replays it.
 //!
 //! Invariant: nothing here depends on anything but the seed and the calls made, so a replay is exact.
 
 mod drive;
+mod offer;
 mod program;
 mod setup;
 

@@ -151,6 +151,12 @@ impl Oracle {
         self.up.contains_key(&(who, of))
     }
 
+    /// Up with the life that the other has now.
+    pub(crate) fn has_met(&self, who: NodeId, of: NodeId) -> bool {
+        let life = self.lives.get(&of);
+        life.is_some() && self.up.get(&(who, of)) == life
+    }
+
     /// A best-effort frame may be handed over only while the life that wrote it is up.
     pub(crate) fn shared(&self, from: NodeId, to: NodeId, life: u32) -> Result<(), String> {
         match self.up.get(&(to, from)) {

@@ -7,16 +7,16 @@ use std::time::Duration;
 use anyhow::ensure;
 use tsumuji_node::any_link::{AnyLink, Base, Unsealed};
 use tsumuji_node::{
-    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId,
-    OpenError, Options, Printing, Security, WorkerFailure, bootstrap,
+    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec, MetricsAt,
+    NodeId, OpenError, Options, Printing, Security, WorkerFailure, bootstrap,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
 
 use super::Args;
 use super::show::Traffic;
-use crate::hosts;
 use crate::interrupt::Interrupt;
+use crate::{hosts, metrics};
 
 /// Workers that are left when a run has failed get this long to end by themselves.
 const GRACE: Duration = Duration::from_secs(1);
@@ -65,7 +65,15 @@ pub(super) fn solve(
     let security = args.security.stated(args.link.as_ref(), file);
     match (cluster, args.id) {
         (Some(Cluster { file, path }), Some(id)) => {
-            let mut endpoint = join(file, path, id, args.loss, args.seed, &security)?;
+            let mut endpoint = join(
+                file,
+                path,
+                id,
+                args.loss,
+                args.seed,
+                args.metrics,
+                &security,
+            )?;
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
@@ -102,6 +110,7 @@ pub(crate) fn join(
     id: u16,
     loss: f64,
     seed: u64,
+    shown_at: Option<MetricsAt>,
     security: &Security,
 ) -> anyhow::Result<Endpoint<AnyLink>> {
     let membership = file.membership(NodeId(id), path)?;
@@ -113,6 +122,7 @@ pub(crate) fn join(
         membership,
         Options {
             seed,
+            metrics: metrics::wanted(shown_at)?,
             ..Options::default()
         },
     )?;
@@ -148,6 +158,7 @@ fn launch_spec(
     spec.env
         .push((bootstrap::ENV_SEED.into(), args.seed.to_string().into()));
     crate::security::tell(&mut spec, security);
+    spec.env.push(metrics::env(metrics::wanted(args.metrics)?));
     if args.loss > 0.0 {
         spec.env
             .push((bootstrap::ENV_LOSS.into(), args.loss.to_string().into()));
@@ -172,6 +183,7 @@ fn with_launched(
     let options = Options {
         seed: args.seed,
         security,
+        metrics: metrics::wanted(args.metrics)?,
         ..Options::default()
     };
     let mut endpoint = match launcher.endpoint(options, impairment(args.loss, args.seed), None) {

@@ -38,6 +38,8 @@ pub const ENV_CLUSTER: &str = "TSUMUJI_CLUSTER";
 pub const ENV_SEED: &str = "TSUMUJI_SEED";
 /// Fraction of received frames to drop on purpose, 0 to 1.
 pub const ENV_LOSS: &str = "TSUMUJI_LOSS";
+/// Where metrics are shown: ADDRESS:PORT (node i: PORT + i), `local` (the default: for `tsumuji top`) or `off`.
+pub const ENV_METRICS: &str = "TSUMUJI_METRICS";
 /// Path of a capture file; the node's number is put before its extension.
 pub const ENV_CAPTURE: &str = "TSUMUJI_CAPTURE";
 /// File with the cluster's keys: all frames are sealed.

@@ -14,14 +14,15 @@ use super::rendezvous::{
     self, Address, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION,
 };
 use super::{
-    ENV_CAPTURE, ENV_CLUSTER, ENV_KEY, ENV_LINK, ENV_LOSS, ENV_NODE, ENV_NODES, ENV_OPEN,
-    ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
+    ENV_CAPTURE, ENV_CLUSTER, ENV_KEY, ENV_LINK, ENV_LOSS, ENV_METRICS, ENV_NODE, ENV_NODES,
+    ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
 };
 use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::cluster::ClusterFile;
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
 use crate::membership::Membership;
+use crate::metrics::MetricsAt;
 use crate::options::Options;
 use crate::security::Security;
 use tsumuji_link::Link;
@@ -41,9 +42,9 @@ pub fn was_launched() -> bool {
 /// Opens this process's endpoint as its environment says; waits until all others of the launch have reported.
 ///
 /// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts:
-/// `TSUMUJI_CLUSTER` (path of a cluster file) and `TSUMUJI_NODE`. In both cases `TSUMUJI_SEED`, `TSUMUJI_LOSS` and
-/// `TSUMUJI_CAPTURE` where wanted. Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that leaves the host needs
-/// these, or `TSUMUJI_OPEN=1`. A failure is told to the launcher, too.
+/// `TSUMUJI_CLUSTER` (path of a cluster file) and `TSUMUJI_NODE`. In both cases `TSUMUJI_SEED`, `TSUMUJI_LOSS`,
+/// `TSUMUJI_CAPTURE` and `TSUMUJI_METRICS` where wanted. Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that
+/// leaves the host needs these, or `TSUMUJI_OPEN=1`. A failure is told to the launcher, too.
 pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
     let endpoint = open(options);
     if let Err(error) = &endpoint {
@@ -69,6 +70,15 @@ fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
     if let Some(seed) = number(ENV_SEED, "a whole number, 0 or more")? {
         options.seed = seed;
     }
+    options.metrics = match text(ENV_METRICS)? {
+        Some(at) => at
+            .parse()
+            .map_err(|problem: crate::metrics::MetricsAtError| {
+                bad(ENV_METRICS, &at, problem.to_string())
+            })?,
+        None if options.metrics == MetricsAt::Off => MetricsAt::Local,
+        None => options.metrics,
+    };
     let impair = impairment(options.seed)?;
     let capture = std::env::var_os(ENV_CAPTURE).map(PathBuf::from);
     let membership;

@@ -170,7 +170,7 @@ fn numbers_far_ahead() {
     }
     assert_eq!(wire.nodes[1].inbox.messages.len(), 49);
     let credit = &wire.nodes[1].engine.shared.credit;
-    assert!(credit.outstanding() <= 256);
+    assert!(credit.claimed() <= 256);
 }
 
 /// Fragments of one message that contradict each other, or the agreed size, are refused.
@@ -392,7 +392,7 @@ proptest! {
             }
             wire.run(Duration::from_micros(steps_us), |_| false);
             let shared = &wire.nodes[1].engine.shared;
-            prop_assert!(shared.credit.outstanding() <= 256);
+            prop_assert!(shared.credit.claimed() <= 256);
             prop_assert!(shared.memory.used_bytes() <= (1 << 20) + 2 * (64 << 20) + 200);
         }
     }

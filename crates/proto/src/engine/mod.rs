@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
-use crate::event::{Destination, Event, Flow};
+use crate::event::{Accounts, Destination, Event, Flow};
 use crate::memory::{Memory, charge};
 use crate::message::{Payload, SendId, SubmitError};
 use crate::peer::Peer;
@@ -329,6 +329,21 @@ impl Engine {
             retransmitted_frames: peer.send.retransmitted(),
             credit_frames: peer.send.credit_left() as usize,
         })
+    }
+
+    /// Looks at every peer: for tests, and for whoever suspects a leak.
+    pub fn accounts(&self) -> Accounts {
+        let mut accounts = Accounts {
+            memory_bytes: self.shared.memory.used_bytes(),
+            claimed_frames: self.shared.credit.claimed(),
+            ..Accounts::default()
+        };
+        for peer in self.peers.iter().flatten() {
+            accounts.peers_memory_bytes += peer.receive.grant.used_bytes;
+            accounts.peers_claimed_frames += peer.receive.grant.claim();
+            accounts.queued_bytes += peer.send.queued_bytes();
+        }
+        accounts
     }
 
     /// Hello and welcome were exchanged, and the peer is not dead.

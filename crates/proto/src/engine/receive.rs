@@ -177,7 +177,7 @@ impl Engine {
         if closed {
             return Err(Drop::Session);
         }
-        peer.session.on_hello(hello);
+        peer.session.on_hello(now, hello);
         self.enqueue(hello.source, now);
         Ok(())
     }
@@ -203,21 +203,16 @@ impl Engine {
             pairing: welcome.pairing,
         };
         if peer.is_up() && peer.session.remote == Some(life) {
-            peer.session.settle();
+            peer.session.settle(welcome.nonce, life);
+            self.enqueue(welcome.source, now);
             return Ok(());
         }
         if peer.is_up() {
             fail_session(now, peer, shared);
         }
-        peer.session.establish(
-            shared.config.me,
-            shared.config.incarnation,
-            welcome.source,
-            life,
-        );
-        // We said hello, so it is known.
-        let initial_credit = peer.initial_credit.unwrap_or(1);
-        shared.credit.begin(&mut peer.receive.grant, initial_credit);
+        peer.session
+            .establish(shared.config.me, shared.config.incarnation, welcome);
+        shared.credit.begin(&mut peer.receive.grant);
         peer.last_heard = now;
         peer.last_ping = now;
         shared.events.push_back(Event::PeerUp {
@@ -258,7 +253,7 @@ impl Engine {
         if !peer.is_up() || reset.session != peer.session.outgoing {
             return Err(Drop::Session);
         }
-        peer.session.hello_due = true;
+        peer.session.on_reset();
         self.enqueue(reset.source, now);
         Ok(())
     }
@@ -378,7 +373,7 @@ fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
 pub(super) fn end_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     if peer.session.phase != Phase::Dead {
         fail_session(now, peer, shared);
-        peer.session.die();
+        peer.session.die(now);
     }
 }
 

@@ -67,15 +67,16 @@ impl Engine {
             return;
         };
         let config = &self.shared.config;
+        let patience = config.dead_after.times(CONNECT_PATIENCE);
+        let given_up = now.since(peer.session.connecting_since) >= patience;
         if peer.session.hello_at.is_some_and(|at| at <= now) {
             peer.session.hello_at = None;
-            peer.session.hello_due = true;
+            // Whoever said hello after its death, and then nothing more, is not asked for ever.
+            peer.session.hello_due = peer.session.phase != Phase::Dead || !given_up;
         }
         match peer.session.phase {
             Phase::Connecting => {
-                if now.since(peer.session.connecting_since)
-                    >= config.dead_after.times(CONNECT_PATIENCE)
-                {
+                if given_up {
                     end_session(now, peer, &mut self.shared);
                 }
             }

@@ -193,9 +193,7 @@ impl Engine {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
-        // All members are added by now: the first statement counts them, later ones repeat it.
-        let allowance = self.shared.credit.allowance();
-        let credit = *peer.initial_credit.get_or_insert(allowance);
+        let credit = self.shared.credit.promise(&mut peer.receive.grant);
         let session = &mut peer.session;
         let hello = Hello {
             source: config.me,

@@ -36,8 +36,6 @@ pub(crate) struct Peer {
     pub(crate) message_limit_bytes: usize,
     /// What the peer's program had room for when it last said so.
     pub(crate) window_bytes: usize,
-    /// Credit stated in our hello and welcome: the same in all of them. `None` before the first.
-    pub(crate) initial_credit: Option<u64>,
     pub(crate) last_heard: Instant,
     pub(crate) last_ping: Instant,
     /// Ask for a sign of life.
@@ -56,7 +54,6 @@ impl Peer {
             frame_bytes: 0,
             message_limit_bytes: u32::MAX as usize,
             window_bytes: 0,
-            initial_credit: None,
             last_heard: now,
             last_ping: now,
             ping_due: false,

@@ -208,8 +208,12 @@ impl Receive {
         }
         let cleared_bytes = used_before_bytes - memory.used_bytes();
         // What the program holds stays charged to the peer, whatever its life.
-        let held_bytes = self.grant.used_bytes.saturating_sub(cleared_bytes);
-        *self = Self::new();
-        self.grant.used_bytes = held_bytes;
+        self.grant.reset();
+        self.grant.used_bytes = self.grant.used_bytes.saturating_sub(cleared_bytes);
+        let grant = core::mem::replace(&mut self.grant, Grant::new());
+        *self = Self {
+            grant,
+            ..Self::new()
+        };
     }
 }

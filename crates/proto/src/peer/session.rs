@@ -28,6 +28,12 @@ pub(crate) struct Life {
     pub(crate) pairing: u32,
 }
 
+/// No process has it.
+const ANY_LIFE: Life = Life {
+    incarnation: 0,
+    pairing: 0,
+};
+
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) phase: Phase,
@@ -43,7 +49,11 @@ pub(crate) struct Session {
     pub(crate) reset_due: Option<u32>,
     pub(crate) close_due: bool,
     pub(crate) hello_at: Option<Instant>,
+    /// When we began to ask this life of the peer, or a dead one asked us.
     pub(crate) connecting_since: Instant,
+    /// A life that has said hello, or of which a reset speaks, since the present one was established; [`ANY_LIFE`] where it is not
+    /// known, or where they are several.
+    rumoured: Option<Life>,
     retry: Duration,
     nonce: u32,
     /// Welcomes to hellos up to this one are of the past.
@@ -68,6 +78,7 @@ impl Session {
             close_due: false,
             hello_at: None,
             connecting_since: now,
+            rumoured: None,
             retry: RETRY_FIRST,
             nonce,
             nonce_floor: nonce,
@@ -97,7 +108,7 @@ impl Session {
         self.nonce
     }
 
-    pub(crate) fn on_hello(&mut self, hello: &Hello) {
+    pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello) {
         self.welcome_due = Some(hello.nonce);
         let life = Life {
             incarnation: hello.incarnation,
@@ -105,7 +116,19 @@ impl Session {
         };
         if self.phase != Phase::Up || self.remote != Some(life) {
             self.hello_due = true;
+            let others = self.rumoured.is_some_and(|other| other != life);
+            self.rumoured = Some(if others { ANY_LIFE } else { life });
         }
+        if self.phase == Phase::Dead && self.hello_at.is_none() {
+            self.connecting_since = now;
+            self.retry = RETRY_FIRST;
+        }
+    }
+
+    /// The peer does not know our session.
+    pub(crate) fn on_reset(&mut self) {
+        self.hello_due = true;
+        self.rumoured = Some(ANY_LIFE);
     }
 
     /// Is this the answer to a hello that we sent since the current life was established?
@@ -114,33 +137,44 @@ impl Session {
         age < self.nonce.wrapping_sub(self.nonce_floor)
     }
 
-    /// The challenge was answered: no further hello.
-    pub(crate) fn settle(&mut self) {
-        self.hello_due = false;
+    /// The hello with this nonce was answered by `life`: no further one is due. Unless another life was rumoured since, and this is
+    /// no answer to a hello sent after that: what is under way counts as of the past from now on, so it is asked once more.
+    pub(crate) fn settle(&mut self, nonce: u32, life: Life) {
+        let latest = nonce == self.nonce && !self.hello_due;
+        let other = self.rumoured.take().is_some_and(|other| other != life);
+        self.hello_due = other && !latest;
         self.hello_at = None;
         self.retry = RETRY_FIRST;
         self.nonce_floor = self.nonce;
     }
 
-    pub(crate) fn establish(&mut self, me: NodeId, incarnation: u32, peer: NodeId, remote: Life) {
+    pub(crate) fn establish(&mut self, me: NodeId, incarnation: u32, welcome: &Hello) {
+        let remote = Life {
+            incarnation: welcome.incarnation,
+            pairing: welcome.pairing,
+        };
         let local = Life {
             incarnation,
             pairing: self.pairing,
         };
-        self.settle();
+        self.settle(welcome.nonce, remote);
         self.phase = Phase::Up;
         self.remote = Some(remote);
-        self.outgoing = token(me, local, peer, remote);
-        self.incoming = token(peer, remote, me, local);
+        self.outgoing = token(me, local, welcome.source, remote);
+        self.incoming = token(welcome.source, remote, me, local);
     }
 
-    /// We give up on this life of the peer.
-    pub(crate) fn die(&mut self) {
+    /// We give up on this life of the peer. If another one has said hello, it goes on being asked.
+    pub(crate) fn die(&mut self, now: Instant) {
         self.phase = Phase::Dead;
         self.pairing = self.pairing.wrapping_add(1);
-        self.hello_due = false;
-        self.hello_at = None;
         self.close_due = false;
+        if self.rumoured.is_some() {
+            self.connecting_since = now;
+        } else {
+            self.hello_due = false;
+            self.hello_at = None;
+        }
     }
 
     /// A frame of a session that we do not know: perhaps the peer has not noticed that we are new.
@@ -169,4 +203,126 @@ fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: NodeId = NodeId(0);
+    const NOW: Instant = Instant::from_nanos(0);
+
+    fn says(incarnation: u32, nonce: u32) -> Hello {
+        Hello {
+            source: NodeId(1),
+            destination: ME,
+            incarnation,
+            pairing: 0,
+            nonce,
+            frame_bytes: 1500,
+            credit: 1,
+            message_limit: 1,
+        }
+    }
+
+    /// A session that is up with life 1; the nonce of its hello.
+    fn up() -> (Session, u32) {
+        let mut session = Session::new(NOW, 7);
+        let nonce = session.next_hello(NOW);
+        session.establish(ME, 7, &says(1, nonce));
+        assert!(!session.hello_due);
+        (session, nonce)
+    }
+
+    /// A welcome of a life that has ended since establishes it, and is found out by the next hello: not only by silence.
+    #[test]
+    fn late_welcome_is_doubted() {
+        let (mut session, _) = up();
+        session.on_hello(NOW, &says(2, 0));
+        let early = session.next_hello(NOW);
+        session.on_hello(NOW, &says(3, 0));
+        let late = session.next_hello(NOW);
+        assert!(session.is_answer(&says(2, early)));
+        session.establish(ME, 7, &says(2, early));
+        assert!(!session.is_answer(&says(3, late)), "counts as of the past");
+        assert!(session.hello_due);
+        let last = session.next_hello(NOW);
+        assert!(session.is_answer(&says(3, last)));
+        session.establish(ME, 7, &says(3, last));
+        assert!(!session.hello_due);
+    }
+
+    /// The same where the later life's hello was heard, and ours to it has not left.
+    #[test]
+    fn rumour_outlives_an_answer() {
+        for heard in [true, false] {
+            let (mut session, _) = up();
+            session.on_hello(NOW, &says(2, 0));
+            let nonce = session.next_hello(NOW);
+            if heard {
+                session.on_hello(NOW, &says(3, 0));
+            } else {
+                session.on_reset();
+            }
+            session.establish(ME, 7, &says(2, nonce));
+            assert!(session.hello_due);
+        }
+    }
+
+    /// A late hello of an earlier life does not hide the later one's.
+    #[test]
+    fn late_hello_hides_nobody() {
+        let (mut session, _) = up();
+        session.on_hello(NOW, &says(2, 0));
+        let nonce = session.next_hello(NOW);
+        session.on_hello(NOW, &says(3, 0));
+        session.next_hello(NOW);
+        session.on_hello(NOW, &says(2, 1));
+        session.next_hello(NOW);
+        session.establish(ME, 7, &says(2, nonce));
+        assert!(session.hello_due);
+    }
+
+    /// The farewell of a life that has a successor already does not end the asking for that one.
+    #[test]
+    fn late_farewell_hides_nobody() {
+        let (mut session, _) = up();
+        session.on_hello(NOW, &says(2, 0));
+        session.die(NOW);
+        assert!(session.hello_due);
+        let nonce = session.next_hello(NOW);
+        session.on_hello(NOW, &says(3, 0));
+        session.next_hello(NOW);
+        session.die(NOW);
+        assert!(session.hello_at.is_some());
+        session.establish(ME, 7, &says(2, nonce));
+        assert!(session.hello_due);
+    }
+
+    /// A late copy of an earlier life's hello costs one hello, and none after that.
+    #[test]
+    fn stale_rumour_ends() {
+        let (mut session, _) = up();
+        session.on_hello(NOW, &says(9, 0));
+        let early = session.next_hello(NOW);
+        session.on_hello(NOW, &says(9, 0));
+        session.next_hello(NOW);
+        session.settle(
+            early,
+            Life {
+                incarnation: 1,
+                pairing: 0,
+            },
+        );
+        assert!(session.hello_due);
+        let nonce = session.next_hello(NOW);
+        session.settle(
+            nonce,
+            Life {
+                incarnation: 1,
+                pairing: 0,
+            },
+        );
+        assert!(!session.hello_due);
+    }
 }

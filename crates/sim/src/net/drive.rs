@@ -2,13 +2,13 @@
 
 use super::Net;
 use super::program::share_seed;
-use crate::host::{Arrived, Pace, Received, Wish};
+use crate::host::{Arrived, Pace, Received};
 use crate::machine::Machine;
 use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
 use crate::timeline::Happening;
 use crate::wires::wire_bytes;
-use tsumuji_proto::{Destination, Duration, Event, Lane, NodeId, Payload, SubmitError};
+use tsumuji_proto::{Destination, Duration, Event, NodeId};
 
 /// Frames that a processor without cost takes from its ring in one turn.
 const RECEIVE_BURST: usize = 32;
@@ -342,126 +342,6 @@ impl<E: Machine> Net<E> {
         }
     }
 
-    /// A program drops what it still wished to send to a dead peer.
-    fn give_up(&mut self, from: NodeId, to: NodeId) {
-        for (_, wish) in self.host_mut(from).wishes.remove(&to).unwrap_or_default() {
-            self.wishes -= 1;
-            self.refused_messages += match wish {
-                Wish::Given(_) => 1,
-                Wish::Made { count, .. } => count,
-            };
-        }
-    }
-
-    /// Submits what a program wishes to send to `to`, as far as the queue takes it.
-    pub(super) fn offer(&mut self, from: NodeId, to: NodeId) {
-        loop {
-            let host = &mut self.hosts[usize::from(from.0)];
-            let Some((lane, wish)) = host
-                .wishes
-                .get_mut(&to)
-                .and_then(|wishes| wishes.pop_front())
-            else {
-                host.wishes.remove(&to);
-                return;
-            };
-            self.wishes -= 1;
-            // Kept aside: a refused message is made anew from the same state.
-            let rng = self.payload_rng.clone();
-            match self.submit(from, to, lane, &wish) {
-                Ok(()) => match wish {
-                    Wish::Made { bytes, count } if count > 1 => {
-                        self.put_back(
-                            from,
-                            to,
-                            lane,
-                            Wish::Made {
-                                bytes,
-                                count: count - 1,
-                            },
-                        );
-                    }
-                    _ => {}
-                },
-                Err(SubmitError::QueueFull { .. }) => {
-                    self.payload_rng = rng;
-                    return self.put_back(from, to, lane, wish);
-                }
-                Err(SubmitError::PeerDead { .. }) => {
-                    self.put_back(from, to, lane, wish);
-                    return self.give_up(from, to);
-                }
-                Err(other) => self.fail(&format!("{from} could not submit: {other}")),
-            }
-        }
-    }
-
-    fn put_back(&mut self, from: NodeId, to: NodeId, lane: Lane, wish: Wish) {
-        self.host_mut(from)
-            .wishes
-            .entry(to)
-            .or_default()
-            .push_front((lane, wish));
-        self.wishes += 1;
-    }
-
-    fn submit(
-        &mut self,
-        from: NodeId,
-        to: NodeId,
-        lane: Lane,
-        wish: &Wish,
-    ) -> Result<(), SubmitError> {
-        let now = self.now();
-        let host = &mut self.hosts[usize::from(from.0)];
-        let Some(engine) = host.engine.as_mut() else {
-            return Ok(());
-        };
-        let (id, message, notify) = match wish {
-            Wish::Given(bytes) => {
-                let sum = checksum(bytes);
-                let message = Expected {
-                    bytes: bytes.len(),
-                    checksum: sum,
-                    submitted: now,
-                    keep: true,
-                };
-                (
-                    engine.submit(now, to, lane, Payload::Copied(bytes), true)?,
-                    message,
-                    true,
-                )
-            }
-            Wish::Made { bytes, .. } => {
-                let seed = self.payload_rng.bits();
-                let mut body = engine.buffer(*bytes);
-                body.resize(*bytes, 0);
-                fill(seed, &mut body);
-                let sum = checksum(&body);
-                let message = Expected {
-                    bytes: *bytes,
-                    checksum: sum,
-                    submitted: now,
-                    keep: false,
-                };
-                let notify = seed & 1 == 0;
-                let id = if seed & 2 == 0 {
-                    engine.submit(now, to, lane, Payload::Owned(body), notify)?
-                } else {
-                    let id = engine.submit(now, to, lane, Payload::Copied(&body), notify);
-                    engine.recycle(body);
-                    id?
-                };
-                (id, message, notify)
-            }
-        };
-        let verdict = self
-            .oracle
-            .submitted((from, to), lane, message, (id, notify));
-        self.judge(verdict);
-        Ok(())
-    }
-
     /// One turn of the driver without receiving: timeouts that are due, events, and all frames that the card takes.
     pub(super) fn pump(&mut self, node: NodeId) {
         let now = self.now();
@@ -487,7 +367,7 @@ impl<E: Machine> Net<E> {
             };
             let Some(to) = engine.next_destination(now) else {
                 // A program's answer to an event may be more to send.
-                if self.take_events(node) {
+                if self.take_events(node) || self.feed_hungry(node) {
                     continue;
                 }
                 break;

@@ -32,6 +32,11 @@ impl<E: Machine> Net<E> {
         }
     }
 
+    /// A program sends one message of `bytes` random bytes piece by piece, as the engine asks for them.
+    pub fn feed(&mut self, from: NodeId, to: NodeId, lane: Lane, bytes: usize) {
+        self.wish(from, to, lane, Wish::Fed { bytes });
+    }
+
     /// A program publishes `bytes` of a shared vector, best effort; content is made from the stamp and checked on arrival.
     pub fn publish(
         &mut self,
@@ -192,6 +197,11 @@ impl<E: Machine> Net<E> {
     /// Whether it has the peer up now.
     pub fn is_up(&self, node: NodeId, peer: NodeId) -> bool {
         self.oracle.is_up(node, peer)
+    }
+
+    /// Whether it has the life up that the peer has now.
+    pub fn has_met(&self, node: NodeId, peer: NodeId) -> bool {
+        self.oracle.has_met(node, peer)
     }
 
     /// Bodies of the messages that came to `node` by `send`, in order of delivery.

@@ -1,0 +1,217 @@
+//! What an endpoint has counted, shown to others: Prometheus text over HTTP, and what `tsumuji top` reads.
+//!
+//! `drive` publishes a [`Snapshot`] at most every `PUBLISH_EVERY`, and only if nobody reads at that moment; a thread of its own
+//! (`serve`) hands it out as text (`text`). `local` finds and asks the nodes of this host, `parse` reads the text again.
+//!
+//! Invariant: the thread that polls never waits for a reader and never allocates here. Left out on purpose: rates and histories
+//! (readers have two samples), and anything of single frames (captures have that).
+
+mod local;
+mod parse;
+mod serve;
+mod text;
+
+pub use local::{LocalNode, local_nodes};
+pub use parse::{Sample, parse};
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tsumuji_link::Link;
+use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId};
+
+use crate::endpoint::Counters;
+use crate::error::OpenError;
+use crate::membership::Membership;
+use serve::Server;
+
+/// A reader sees nothing older while the node polls. Ten times a second is more than any reader asks, and costs nothing.
+pub(crate) const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+
+/// Never: no publisher, and a comparison that is false.
+pub(crate) const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
+/// To whom an endpoint shows its counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum MetricsAt {
+    /// Nobody.
+    #[default]
+    Off,
+    /// `tsumuji top` of the same user, on the same host.
+    Local,
+    /// The same, and whoever reaches this address: node *i* listens on the port + *i*. Port 0: the kernel chooses.
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for MetricsAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Local => f.write_str("local"),
+            Self::Tcp(addr) => addr.fmt(f),
+        }
+    }
+}
+
+/// A text that names no place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "accepted is ADDRESS:PORT (for example 127.0.0.1:9464; node i listens on PORT + i), `local` or `off`"
+)]
+pub struct MetricsAtError;
+
+impl std::str::FromStr for MetricsAt {
+    type Err = MetricsAtError;
+
+    fn from_str(text: &str) -> Result<Self, MetricsAtError> {
+        match text {
+            "off" => Ok(Self::Off),
+            "local" => Ok(Self::Local),
+            _ => text.parse().map(Self::Tcp).map_err(|_| MetricsAtError),
+        }
+    }
+}
+
+/// One peer, as the node sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct PeerSnapshot {
+    id: NodeId,
+    name: String,
+    up: bool,
+    flow: Option<Flow>,
+}
+
+/// All that is shown of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    node: NodeId,
+    name: String,
+    link: &'static str,
+    pid: u32,
+    born: std::time::Instant,
+    published: std::time::Instant,
+    counters: Counters,
+    peers: Vec<PeerSnapshot>,
+}
+
+/// The side of the thread that polls.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    shared: Arc<Mutex<Snapshot>>,
+    server: Server,
+}
+
+impl Publisher {
+    /// `None`: nobody is to see anything.
+    pub(crate) fn start(
+        at: MetricsAt,
+        membership: &Membership,
+        link: &'static str,
+    ) -> Result<Option<Self>, OpenError> {
+        let tcp = match at {
+            MetricsAt::Off => return Ok(None),
+            MetricsAt::Local => None,
+            MetricsAt::Tcp(addr) => Some(of_node(addr, membership.me)?),
+        };
+        let others = membership.members.iter();
+        let peers = others
+            .filter(|member| member.id != membership.me)
+            .map(|member| PeerSnapshot {
+                id: member.id,
+                name: member.name.clone(),
+                up: false,
+                flow: None,
+            })
+            .collect();
+        let own = membership.members.get(usize::from(membership.me.0));
+        let now = std::time::Instant::now();
+        let shared = Arc::new(Mutex::new(Snapshot {
+            node: membership.me,
+            name: own.map(|member| member.name.clone()).unwrap_or_default(),
+            link,
+            pid: std::process::id(),
+            born: now,
+            published: now,
+            counters: Counters::default(),
+            peers,
+        }));
+        let server = Server::start(Arc::clone(&shared), tcp, membership.me)?;
+        Ok(Some(Self { shared, server }))
+    }
+
+    /// Where the TCP side listens.
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        self.server.addr()
+    }
+
+    /// Copies the present state, unless a reader holds the last one: then the next time will do.
+    #[cold]
+    pub(crate) fn publish(
+        &self,
+        engine: &Engine,
+        link: &impl Link,
+        misplaced_frames: u64,
+        dropped_shares: u64,
+    ) {
+        let Ok(mut snapshot) = self.shared.try_lock() else {
+            return;
+        };
+        snapshot.published = std::time::Instant::now();
+        snapshot.counters = Counters {
+            engine: *engine.counters(),
+            link: link.counters(),
+            misplaced_frames,
+            dropped_shares: dropped_shares.max(snapshot.counters.dropped_shares),
+        };
+        for peer in &mut snapshot.peers {
+            peer.up = engine.is_up(peer.id);
+            peer.flow = engine.flow(peer.id);
+        }
+    }
+}
+
+/// Ports are counted up by node, so that all nodes of a host can be given the same address.
+fn of_node(addr: SocketAddr, node: NodeId) -> Result<SocketAddr, OpenError> {
+    if addr.port() == 0 {
+        return Ok(addr);
+    }
+    let port = addr.port().checked_add(node.0);
+    let port = port.ok_or_else(|| OpenError::Metrics {
+        addr,
+        source: std::io::Error::other(format!(
+            "{node} would listen on port {} + {}, and the highest is 65535",
+            addr.port(),
+            node.0
+        )),
+    })?;
+    Ok(SocketAddr::new(addr.ip(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is printed is read back; anything else is refused with what is accepted.
+    #[test]
+    fn places_have_names() {
+        for text in ["off", "local", "127.0.0.1:9464", "[::1]:0"] {
+            let at: MetricsAt = text.parse().expect(text);
+            assert_eq!(at.to_string(), text);
+        }
+        for text in ["", "9464", "localhost", "on", "1.2.3.4:70000"] {
+            let error = text.parse::<MetricsAt>().expect_err(text);
+            assert!(error.to_string().contains("ADDRESS:PORT"));
+        }
+    }
+
+    /// Each node has a port of its own, and none beyond the last.
+    #[test]
+    fn ports_are_counted_by_node() {
+        let addr: SocketAddr = "127.0.0.1:65530".parse().expect("address");
+        assert_eq!(of_node(addr, NodeId(5)).expect("65535").port(), 65535);
+        let error = of_node(addr, NodeId(6)).expect_err("too high").to_string();
+        assert!(error.contains("65530 + 6"), "{error}");
+        let any = SocketAddr::new(addr.ip(), 0);
+        assert_eq!(of_node(any, NodeId(6)).expect("the kernel's"), any);
+    }
+}

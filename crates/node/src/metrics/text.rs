@@ -1,0 +1,386 @@
+//! A snapshot as Prometheus text, format 0.0.4.
+//!
+//! Called by `serve`. Names end in their unit, counters in `_total`; every sample bears `node` and `link`.
+
+use std::fmt::{Display, Write};
+
+use tsumuji_proto::Drop;
+
+use super::{PeerSnapshot, Snapshot};
+
+/// Bytes of one sample line, about: only spares growing.
+const LINE_BYTES: usize = 96;
+
+struct Page {
+    text: String,
+    /// Labels of all samples.
+    base: String,
+}
+
+impl Page {
+    /// Begins a metric. `kind` is `counter` or `gauge`; `help` is ours and needs no escapes.
+    fn metric(&mut self, name: &str, kind: &str, help: &str) {
+        self.put(format_args!(
+            "# HELP tsumuji_{name} {help}\n# TYPE tsumuji_{name} {kind}\n"
+        ));
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.put(format_args!("tsumuji_{name}{{"));
+        let base = std::mem::take(&mut self.base);
+        self.text.push_str(&base);
+        self.base = base;
+        for (label, value) in labels {
+            self.put(format_args!(",{label}=\"{}\"", Escaped(value)));
+        }
+        self.put(format_args!("}} {value}\n"));
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.metric(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    fn put(&mut self, what: std::fmt::Arguments<'_>) {
+        let _ = self.text.write_fmt(what); // a `String` takes everything
+    }
+}
+
+/// Of a label's value: backslash, quote and newline are escaped, other control characters (none of ours) left out.
+struct Escaped<'a>(&'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for c in self.0.chars() {
+            match c {
+                '\\' => f.write_str("\\\\")?,
+                '"' => f.write_str("\\\"")?,
+                '\n' => f.write_str("\\n")?,
+                c if c.is_control() => {}
+                c => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All metrics of one node.
+pub(super) fn render(snapshot: &Snapshot) -> String {
+    let mut page = Page {
+        text: String::with_capacity(LINE_BYTES * (80 + 10 * snapshot.peers.len())),
+        base: format!(
+            "node=\"{}\",link=\"{}\"",
+            snapshot.node.0,
+            Escaped(snapshot.link)
+        ),
+    };
+    page.metric("node_info", "gauge", "The node itself; always 1.");
+    page.sample(
+        "node_info",
+        &[
+            ("name", &snapshot.name),
+            ("pid", &snapshot.pid.to_string()),
+            ("version", env!("CARGO_PKG_VERSION")),
+        ],
+        1,
+    );
+    page.one(
+        "uptime_seconds",
+        "gauge",
+        "Time since the endpoint was opened.",
+        snapshot.born.elapsed().as_secs_f64(),
+    );
+    page.one(
+        "snapshot_age_seconds",
+        "gauge",
+        "How old these numbers are: a node that does not poll does not publish.",
+        snapshot.published.elapsed().as_secs_f64(),
+    );
+    engine(&mut page, snapshot);
+    link(&mut page, snapshot);
+    peers(&mut page, &snapshot.peers);
+    page.text
+}
+
+fn engine(page: &mut Page, snapshot: &Snapshot) {
+    let engine = &snapshot.counters.engine;
+    let counters = [
+        (
+            "frames_sent_total",
+            "Frames written, of every kind.",
+            engine.sent_frames,
+        ),
+        (
+            "sent_bytes_total",
+            "Bytes of the frames written.",
+            engine.sent_bytes,
+        ),
+        (
+            "frames_received_total",
+            "Frames received, of every kind, dropped ones included.",
+            engine.received_frames,
+        ),
+        (
+            "received_bytes_total",
+            "Bytes of the frames received.",
+            engine.received_bytes,
+        ),
+        (
+            "frames_retransmitted_total",
+            "Fragments sent again.",
+            engine.retransmitted_frames,
+        ),
+        (
+            "spurious_losses_total",
+            "Fragments declared lost whose acknowledgement came after all.",
+            engine.spurious_losses,
+        ),
+        (
+            "probes_total",
+            "Times that silence was probed.",
+            engine.probes,
+        ),
+        (
+            "messages_delivered_total",
+            "Messages handed to the program.",
+            engine.delivered_messages,
+        ),
+        (
+            "misplaced_frames_total",
+            "Frames dropped because they did not come from where their source lives.",
+            snapshot.counters.misplaced_frames,
+        ),
+        (
+            "shares_dropped_total",
+            "Shares dropped because the inbox was full.",
+            snapshot.counters.dropped_shares,
+        ),
+    ];
+    for (name, help, value) in counters {
+        page.one(name, "counter", help, value);
+    }
+    let name = "frames_dropped_total";
+    page.metric(name, "counter", "Frames received and not used, by reason.");
+    for reason in Drop::ALL {
+        page.sample(name, &[("reason", reason.name())], engine.drops.get(reason));
+    }
+}
+
+fn link(page: &mut Page, snapshot: &Snapshot) {
+    let link = &snapshot.counters.link;
+    let counters = [
+        (
+            "link_frames_sent_total",
+            "Frames handed to the medium.",
+            link.sent_frames,
+        ),
+        (
+            "link_sent_bytes_total",
+            "Bytes handed to the medium.",
+            link.sent_bytes,
+        ),
+        (
+            "link_frames_received_total",
+            "Frames taken from the medium.",
+            link.received_frames,
+        ),
+        (
+            "link_received_bytes_total",
+            "Bytes taken from the medium.",
+            link.received_bytes,
+        ),
+        (
+            "link_frames_overrun_total",
+            "Broadcast frames overwritten before they were read.",
+            link.overrun_frames,
+        ),
+        (
+            "link_frames_impaired_total",
+            "Frames dropped on purpose.",
+            link.impaired_frames,
+        ),
+        (
+            "link_refused_total",
+            "Times that no transmit slot was free.",
+            link.refused,
+        ),
+        (
+            "link_frames_dropped_total",
+            "Frames that the medium or the kernel reported dropped.",
+            link.dropped_frames,
+        ),
+    ];
+    for (name, help, value) in counters {
+        page.one(name, "counter", help, value);
+    }
+}
+
+type Value = fn(&PeerSnapshot) -> Option<f64>;
+
+/// Bytes and frames stay exact: they are far below 2^53.
+const PER_PEER: [(&str, &str, &str, Value); 9] = [
+    (
+        "peer_up",
+        "gauge",
+        "1 if hello was exchanged with the peer and it is not dead.",
+        |peer| Some(f64::from(u8::from(peer.up))),
+    ),
+    (
+        "rtt_seconds",
+        "gauge",
+        "Smoothed round-trip time.",
+        |peer| peer.flow.map(|flow| flow.rtt.as_nanos() as f64 / 1e9),
+    ),
+    (
+        "rtt_deviation_seconds",
+        "gauge",
+        "Mean deviation of the round-trip time.",
+        |peer| peer.flow.map(|flow| flow.rttvar.as_nanos() as f64 / 1e9),
+    ),
+    (
+        "in_flight_frames",
+        "gauge",
+        "Frames sent and neither acknowledged nor lost.",
+        |peer| peer.flow.map(|flow| flow.in_flight_frames as f64),
+    ),
+    (
+        "window_bytes",
+        "gauge",
+        "Bytes that the peer's program still has room for.",
+        |peer| peer.flow.map(|flow| flow.window_bytes as f64),
+    ),
+    (
+        "queued_messages",
+        "gauge",
+        "Messages submitted and not yet acknowledged.",
+        |peer| peer.flow.map(|flow| flow.queued_messages as f64),
+    ),
+    ("queued_bytes", "gauge", "Their bytes.", |peer| {
+        peer.flow.map(|flow| flow.queued_bytes as f64)
+    }),
+    (
+        "retransmitted_total",
+        "counter",
+        "Frames sent to the peer again.",
+        |peer| peer.flow.map(|flow| flow.retransmitted_frames as f64),
+    ),
+    (
+        "credit_frames",
+        "gauge",
+        "Frames that may still be sent before the peer must grant more.",
+        |peer| peer.flow.map(|flow| flow.credit_frames as f64),
+    ),
+];
+
+fn peers(page: &mut Page, peers: &[PeerSnapshot]) {
+    for (name, kind, help, value) in PER_PEER {
+        page.metric(name, kind, help);
+        for peer in peers {
+            if let Some(value) = value(peer) {
+                let id = peer.id.0.to_string();
+                page.sample(name, &[("peer", &id), ("peer_name", &peer.name)], value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::parse;
+    use super::*;
+    use std::collections::HashSet;
+    use std::time::Instant;
+    use tsumuji_proto::{Duration, Flow, NodeId};
+
+    fn snapshot(name: &str) -> Snapshot {
+        let mut counters = crate::Counters::default();
+        counters.engine.sent_frames = u64::MAX;
+        counters.link.refused = 7;
+        let flow = Flow {
+            rtt: Duration::from_micros(12),
+            rttvar: Duration::from_nanos(500),
+            in_flight_frames: 3,
+            window_bytes: 64 << 20,
+            queued_messages: 2,
+            queued_bytes: 100,
+            retransmitted_frames: 9,
+            credit_frames: 256,
+        };
+        Snapshot {
+            node: NodeId(2),
+            name: name.to_owned(),
+            link: "shm",
+            pid: 99,
+            born: Instant::now(),
+            published: Instant::now(),
+            counters,
+            peers: vec![PeerSnapshot {
+                id: NodeId(0),
+                name: name.to_owned(),
+                up: true,
+                flow: Some(flow),
+            }],
+        }
+    }
+
+    /// Each metric is announced once, before its samples; counters and units are named as the format asks.
+    #[test]
+    fn text_keeps_the_format() {
+        let text = render(&snapshot("worker 2"));
+        let (mut helped, mut typed) = (HashSet::new(), HashSet::new());
+        let mut current = ("", "");
+        for line in text.lines() {
+            let words: Vec<&str> = line.splitn(4, ' ').collect();
+            match words[..] {
+                ["#", "HELP", name, help] => {
+                    assert!(helped.insert(name) && !help.is_empty(), "{line}");
+                }
+                ["#", "TYPE", name, kind] => {
+                    assert!(helped.contains(name) && typed.insert(name), "{line}");
+                    assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+                    current = (name, kind);
+                }
+                _ => {
+                    let name = line.split('{').next().expect("name");
+                    assert_eq!(name, current.0, "{line}");
+                    assert!(name.starts_with("tsumuji_"), "{line}");
+                    assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
+                    assert!(line.contains("{node=\"2\",link=\"shm\""), "{line}");
+                }
+            }
+        }
+        assert!(text.ends_with('\n'));
+        assert!(
+            text.contains(
+                "tsumuji_frames_sent_total{node=\"2\",link=\"shm\"} 18446744073709551615\n"
+            )
+        );
+        assert!(text.contains("tsumuji_rtt_seconds{node=\"2\",link=\"shm\",peer=\"0\",peer_name=\"worker 2\"} 0.000012\n"));
+        assert!(text.contains("tsumuji_window_bytes{node=\"2\",link=\"shm\",peer=\"0\",peer_name=\"worker 2\"} 67108864\n"));
+        assert!(text.contains("link=\"shm\",reason=\"misdirected\"} 0\n"));
+    }
+
+    /// A name that would break out of its label does not, and is read back as it was.
+    #[test]
+    fn labels_are_escaped() {
+        let evil = "a\\b\"} 1\nevil{x=\"c\",é";
+        let text = render(&snapshot(evil));
+        assert!(
+            text.lines()
+                .all(|line| line.starts_with("tsumuji_") || line.starts_with("# "))
+        );
+        let samples = parse(&text);
+        let info = samples
+            .iter()
+            .find(|sample| sample.name == "tsumuji_node_info");
+        let info = info.expect("node_info");
+        assert_eq!(info.label("name"), Some(evil));
+        assert_eq!(info.label("pid"), Some("99"));
+        assert_eq!(info.value, 1.0);
+        assert_eq!(
+            samples.len(),
+            text.lines().filter(|line| !line.starts_with('#')).count()
+        );
+        assert!(!render(&snapshot("bell\u{7}\u{1b}[2J")).contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,328 @@
+//! What sealing costs: `cargo run --release -p tsumuji-seal --example seal_cost` (about 20 s).
+//!
+//! Prints nanoseconds per frame of each AEAD that could have been taken, of the whole wrapper over a link that only copies, and
+//! of what an unwelcome handshake frame costs. Each figure is the median of `ROUNDS` rounds in which all candidates take turns.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use tsumuji_seal::{ClusterKey, Keys, OVERHEAD_BYTES, SealMode, Sealed};
+
+const ROUNDS: usize = 9;
+/// Time of one figure in one round.
+const SPAN: Duration = Duration::from_millis(25);
+const FRAME_BYTES: usize = 9100;
+const BURST_FRAMES: usize = 64;
+const HEADER: [u8; 16] = [1; 16];
+
+/// Something to be timed: does its work so many times.
+type Candidate = (&'static str, Box<dyn FnMut(u64)>);
+
+/// Nanoseconds for one, by candidate; medians.
+fn measure(candidates: &mut [Candidate]) -> Vec<f64> {
+    let mut times = vec![Vec::new(); candidates.len()];
+    for _ in 0..ROUNDS {
+        for ((_, run), times) in candidates.iter_mut().zip(&mut times) {
+            let (mut done, begun) = (0, Instant::now());
+            while begun.elapsed() < SPAN {
+                run(256);
+                done += 256;
+            }
+            times.push(begun.elapsed().as_nanos() as f64 / done as f64);
+        }
+    }
+    let median = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    times.iter_mut().map(median).collect()
+}
+
+fn nonce(count: u64) -> [u8; 12] {
+    let mut nonce = [0; 12];
+    nonce[4..].copy_from_slice(&count.to_le_bytes());
+    nonce
+}
+
+/// Sealing by a library with ring's interface.
+macro_rules! like_ring {
+    ($library:ident, $algorithm:ident, $bytes:expr, $readable:expr) => {{
+        use $library::aead::{Aad, LessSafeKey, Nonce, UnboundKey, $algorithm};
+        let key = LessSafeKey::new(UnboundKey::new(&$algorithm, &[7; 32]).expect("a key"));
+        let (mut frame, mut count) = (vec![1; HEADER.len() + $bytes], 0);
+        Box::new(move |times| {
+            for _ in 0..times {
+                count += 1;
+                let nonce = Nonce::assume_unique_for_key(nonce(count));
+                let tag = if $readable {
+                    key.seal_in_place_separate_tag(nonce, Aad::from(&frame), &mut [])
+                } else {
+                    let (header, inner) = frame.split_at_mut(HEADER.len());
+                    key.seal_in_place_separate_tag(nonce, Aad::from(&*header), inner)
+                };
+                black_box(tag.expect("sealed").as_ref()[0]);
+            }
+        })
+    }};
+}
+
+macro_rules! rust_crypto {
+    ($cipher:ty, $bytes:expr) => {{
+        use aes_gcm::aead::{AeadInPlace, KeyInit};
+        let cipher = <$cipher>::new(&[7; 32].into());
+        let (mut frame, mut count) = (vec![1; $bytes], 0);
+        Box::new(move |times| {
+            for _ in 0..times {
+                count += 1;
+                let nonce = nonce(count).into();
+                let tag = cipher.encrypt_in_place_detached(&nonce, &HEADER, &mut frame);
+                black_box(tag.expect("sealed")[0]);
+            }
+        })
+    }};
+}
+
+fn aeads(bytes: usize) -> Vec<Candidate> {
+    vec![
+        (
+            "aws-lc-rs AES-256-GCM",
+            like_ring!(aws_lc_rs, AES_256_GCM, bytes, false),
+        ),
+        (
+            "  the same, tag only",
+            like_ring!(aws_lc_rs, AES_256_GCM, bytes, true),
+        ),
+        (
+            "ring AES-256-GCM",
+            like_ring!(ring, AES_256_GCM, bytes, false),
+        ),
+        (
+            "  the same, tag only",
+            like_ring!(ring, AES_256_GCM, bytes, true),
+        ),
+        (
+            "aws-lc-rs ChaCha20-Poly1305",
+            like_ring!(aws_lc_rs, CHACHA20_POLY1305, bytes, false),
+        ),
+        (
+            "ring ChaCha20-Poly1305",
+            like_ring!(ring, CHACHA20_POLY1305, bytes, false),
+        ),
+        ("aes-gcm", rust_crypto!(aes_gcm::Aes256Gcm, bytes)),
+        (
+            "chacha20poly1305",
+            rust_crypto!(chacha20poly1305::ChaCha20Poly1305, bytes),
+        ),
+    ]
+}
+
+/// Frames on their way, and buffers of those that arrived.
+#[derive(Default)]
+struct Pipe {
+    full: VecDeque<(u16, Vec<u8>)>,
+    empty: Vec<Vec<u8>>,
+}
+
+/// One end of a link in memory.
+struct Mem {
+    me: u16,
+    ends: [Rc<RefCell<Pipe>>; 2],
+}
+
+impl Link for Mem {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: "mem",
+            frame_bytes: FRAME_BYTES + OVERHEAD_BYTES,
+            receive_frames: BURST_FRAMES,
+            burst_frames: BURST_FRAMES,
+            broadcast: false,
+            lossless: true,
+        }
+    }
+    fn local_addr(&self) -> LinkAddr {
+        LinkAddr::Local(self.me)
+    }
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        let mut pipe = self.ends[usize::from(self.me)].borrow_mut();
+        let frames = pipe.full.len().min(max);
+        for _ in 0..frames {
+            let (bytes, frame) = pipe.full.pop_front().expect("counted");
+            on_frame(LinkAddr::Local(1 - self.me), &frame[..usize::from(bytes)]);
+            pipe.empty.push(frame);
+        }
+        Ok(frames)
+    }
+    fn send_with(
+        &mut self,
+        _to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        let mut pipe = self.ends[usize::from(1 - self.me)].borrow_mut();
+        let spare = pipe.empty.pop();
+        let mut frame = spare.unwrap_or_else(|| vec![0; FRAME_BYTES + OVERHEAD_BYTES]);
+        let bytes = fill(&mut frame) as u16;
+        pipe.full.push_back((bytes, frame));
+        Ok(true)
+    }
+    fn flush(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+    fn wait(&mut self, _timeout: Duration) -> Result<(), LinkError> {
+        Ok(())
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+    fn counters(&self) -> LinkCounters {
+        LinkCounters::default()
+    }
+}
+
+fn ends() -> [Mem; 2] {
+    let ends: [Rc<RefCell<Pipe>>; 2] = Default::default();
+    [0, 1].map(|me| Mem {
+        me,
+        ends: ends.clone(),
+    })
+}
+
+fn bursts<L: Link>(mut a: L, mut b: L, bytes: usize) -> Box<dyn FnMut(u64)>
+where
+    L: 'static,
+{
+    Box::new(move |times| {
+        for _ in 0..times / BURST_FRAMES as u64 {
+            for _ in 0..BURST_FRAMES {
+                a.send_with(LinkAddr::Local(1), |slot| {
+                    slot[0] = 7; // what writes the frame is not measured
+                    bytes
+                })
+                .expect("send");
+            }
+            let got = b.recv_burst(BURST_FRAMES, |_, frame| {
+                black_box(frame[0]);
+            });
+            assert_eq!(got.expect("recv"), BURST_FRAMES);
+        }
+    })
+}
+
+fn wrapped(bytes: usize) -> Vec<Candidate> {
+    let sealed = |mode| {
+        let keys = Keys::new([ClusterKey::generate().expect("random")]).expect("one");
+        let [mut a, mut b] = ends().map(|end| Sealed::new(end, &keys, mode).expect("seal"));
+        a.connect(LinkAddr::Local(1)).expect("connect");
+        while !(a.has_session(LinkAddr::Local(1)) && b.has_session(LinkAddr::Local(0))) {
+            b.recv_burst(8, |_, _| {}).expect("recv");
+            a.recv_burst(8, |_, _| {}).expect("recv");
+        }
+        bursts(a, b, bytes)
+    };
+    let [a, b] = ends();
+    vec![
+        ("the link alone", bursts(a, b, bytes)),
+        ("sealed, auth: seal and open", sealed(SealMode::Auth)),
+        ("sealed, encrypt: seal and open", sealed(SealMode::Encrypt)),
+    ]
+}
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+
+fn noise() -> snow::Builder<'static> {
+    snow::Builder::new(PATTERN.parse().expect("a pattern"))
+        .psk(0, &[7; 32])
+        .and_then(|builder| builder.prologue(b"prologue"))
+        .expect("a psk")
+}
+
+fn handshakes() -> Vec<Candidate> {
+    let key = ClusterKey::generate().expect("random");
+    // The key's public name, as in the frames of its cluster.
+    let name = u64::from_str_radix(&key.print().to_string(), 16).expect("hex");
+    let keys = Keys::new([key]).expect("one");
+    let [mut stranger, end] = ends();
+    let mut node = Sealed::new(end, &keys, SealMode::Encrypt).expect("seal");
+    let refuse = move |times| {
+        for _ in 0..times {
+            // As long as a first message, with the proof wrong.
+            stranger
+                .send_with(LinkAddr::Local(1), |slot| {
+                    slot[..140].fill(0);
+                    slot[0] = 0x18;
+                    slot[2] = 92;
+                    slot[4] = 2;
+                    slot[8..16].copy_from_slice(&name.to_be_bytes());
+                    140
+                })
+                .expect("send");
+            node.recv_burst(1, |_, _| {}).expect("recv");
+        }
+    };
+    let bogus_first = |times| {
+        for _ in 0..times {
+            let mut responder = noise().build_responder().expect("a responder");
+            assert!(responder.read_message(&[9; 52], &mut [0; 64]).is_err());
+        }
+    };
+    let first_and_answer = |times| {
+        for _ in 0..times {
+            let (mut message, mut payload) = ([0; 64], [0; 64]);
+            let mut initiator = noise().build_initiator().expect("an initiator");
+            let mut responder = noise().build_responder().expect("a responder");
+            let bytes = initiator
+                .write_message(&[1; 4], &mut message)
+                .expect("first");
+            responder
+                .read_message(&message[..bytes], &mut payload)
+                .expect("read");
+            let bytes = responder
+                .write_message(&[1; 4], &mut message)
+                .expect("second");
+            initiator
+                .read_message(&message[..bytes], &mut payload)
+                .expect("read");
+        }
+    };
+    vec![
+        ("refuse a handshake frame without proof", Box::new(refuse)),
+        (
+            "snow alone: refuse a bogus first message",
+            Box::new(bogus_first),
+        ),
+        (
+            "snow alone: a whole handshake, both sides",
+            Box::new(first_and_answer),
+        ),
+    ]
+}
+
+fn print(title: &str, mut candidates: Vec<Candidate>) {
+    println!("{title}");
+    let times = measure(&mut candidates);
+    for ((name, _), nanos) in candidates.iter().zip(times) {
+        println!("  {name:<44} {nanos:>9.0} ns");
+    }
+}
+
+fn main() {
+    for bytes in [64, 1500, 9000] {
+        print(&format!("AEADs, sealing {bytes} bytes"), aeads(bytes));
+    }
+    for bytes in [64, 1500, 9000] {
+        print(&format!("the wrapper, {bytes} bytes"), wrapped(bytes));
+    }
+    print("handshakes", handshakes());
+}
