@@ -1,7 +1,7 @@
 # `make help` lists what there is. Every target installs what it lacks first (scripts/setup.sh says what).
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-export PATH := $(PATH):$(HOME)/.cargo/bin
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 CARGO ?= cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/tsumuji
@@ -15,7 +15,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what building, testing and benchmarking need (Debian 12)
-	@bash scripts/setup.sh build test bench
+	@bash scripts/setup.sh build test fuzz bench
 
 build: ## Build the release program: target/release/tsumuji
 	@bash scripts/setup.sh build
@@ -25,7 +25,7 @@ demo: build ## Solve a real circuit, a real power grid and a dense system over s
 	@bash scripts/demo.sh $(PROGRAM)
 
 test: ## Lint, all tests, the checks against SciPy, a short fuzz run
-	@bash scripts/setup.sh build test
+	@bash scripts/setup.sh build test fuzz
 	@bash scripts/test.sh
 
 quick: ## Unit tests only, no lint
@@ -48,8 +48,8 @@ bench: ## Print every figure beside its limit or peer (leave the machine alone m
 	$(CARGO) build --release --package tsumuji
 	$(PROGRAM) bench figures --output $(BENCH_JSON)
 
-fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each (needs cargo-fuzz and a nightly toolchain)
-	@bash scripts/setup.sh build
+fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each (needs a nightly toolchain)
+	@bash scripts/setup.sh build fuzz
 	@bash scripts/fuzz.sh $(FUZZ_SECONDS)
 
 clean: ## Remove what was built

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is accepted: lint, all tests, the checks against SciPy, a short fuzz run.
-# The last line counts the tests.
+# Says what was skipped and why, and how long each step took. The last line counts the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PATH="$PATH:$HOME/.cargo/bin"
+export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 # Debian's own Python has NumPy and SciPy; another one earlier in PATH may not. Tests that need it may not skip here.
 export TSUMUJI_PYTHON=/usr/bin/python3 TSUMUJI_REQUIRE=scipy
 
@@ -13,33 +13,69 @@ target=${CARGO_TARGET_DIR:-target}
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-step() { printf '\n== %s\n' "$*"; }
 
 failed_steps=()
-step "lint"
-bash scripts/lint.sh || failed_steps+=(lint)
+times=()
+step() {
+    local name=$1 start=$SECONDS
+    printf '\n== %s\n' "$name"
+    "$name" || failed_steps+=("$name")
+    times+=("$name $((SECONDS - start)) s")
+}
 
-step "tests"
-# Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other.
-cargo test --workspace --no-fail-fast -- --test-threads="${TEST_THREADS:-2}" 2>&1 | tee "$log" || failed_steps+=(tests)
+lint() { bash scripts/lint.sh; }
 
-step "instructions"
+# Passes on what `cargo test` says; of what passing tests print only who skipped something and why, as `SKIPPED test: reason`.
+only_skips() {
+    awk '
+        /^successes:$/ { inside = 1; name = ""; next }
+        /^failures:$/ || /^test result:/ { inside = 0 }
+        !inside { print; fflush(); next }
+        /^---- .* stdout ----$/ { name = $0; sub(/^---- /, "", name); sub(/ stdout ----$/, "", name); next }
+        /^SKIPPED |^[Ss]kipped[,:]|: skipped: / {
+            reason = $0
+            sub(/^SKIPPED /, "", reason); sub(/^[Ss]kipped[,:] */, "", reason); sub(/^[^ ]*: skipped: /, "", reason)
+            last = name; sub(/^.*::/, "", last)
+            if (index(reason, last ": ") == 1) reason = substr(reason, length(last) + 3)
+            print "SKIPPED " name ": " reason; fflush()
+        }'
+}
+
+tests() {
+    # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other.
+    cargo test --workspace --no-fail-fast -- --test-threads="${TEST_THREADS:-2}" --show-output 2>&1 | only_skips | tee "$log"
+}
+
 # What the engine spends on a small reliable message, both sides together; whoever makes it cheaper lowers the limit.
-cargo build --release --quiet -p tsumuji-proto --example small_messages &&
-    /usr/bin/python3 scripts/instructions.py "$target/release/examples/small_messages" --limit "$INSTRUCTIONS_LIMIT" ||
-    failed_steps+=(instructions)
+instructions() {
+    cargo build --release --quiet -p tsumuji-proto --example small_messages &&
+        /usr/bin/python3 scripts/instructions.py "$target/release/examples/small_messages" --limit "$INSTRUCTIONS_LIMIT"
+}
 
-step "fuzz"
-bash scripts/fuzz.sh "${FUZZ_SECONDS:-5}" || failed_steps+=(fuzz)
+# A few seconds for each target; `make fuzz` gives more.
+fuzz() { bash scripts/fuzz.sh "${FUZZ_SECONDS:-10}"; }
 
+step lint
+step tests
+step instructions
+step fuzz
+
+# Tests that skipped count as skipped, not as passed.
 read -r passed failed skipped < <(awk '
-    /^test result:/ { passed += $4; failed += $6; skipped += $8 }
-    END { print passed + 0, failed + 0, skipped + 0 }' "$log")
-grep -h '^SKIPPED ' "$log" || true
+    /^SKIPPED / { if (!seen[run, $2]++) by_themselves++ }
+    /^test result:/ { run++; passed += $4; failed += $6; skipped += $8 }
+    END { print passed - by_themselves, failed + 0, skipped + by_themselves }' "$log")
+echo
+if [ "$skipped" -gt 0 ]; then
+    echo "What was skipped is named above; the reasons:"
+    sed -n 's/^SKIPPED [^ ]*: //p' "$log" | sort | uniq -c | sort -rn
+fi
+printf -v list '%s, ' "${times[@]}"
+echo "time: ${list}$SECONDS s in all"
 if [ ${#failed_steps[@]} -gt 0 ]; then
-    printf '\nfailed: %s\n' "${failed_steps[*]}"
+    echo "failed: ${failed_steps[*]}"
     [ "$failed" -eq 0 ] && failed=${#failed_steps[@]}
-    printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+    echo "$passed passed, $failed failed, $skipped skipped"
     exit 1
 fi
-printf '\n%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+echo "$passed passed, $failed failed, $skipped skipped"
