@@ -25,8 +25,12 @@ while IFS= read -r manifest; do
     while IFS= read -r target; do
         found=$((found + 1))
         echo "fuzz: $folder $target, $seconds s"
+        # What is found is kept in `corpus` (not in git); it starts from there and from `seeds` (in git, never written to).
+        corpora=("$folder/corpus/$target")
+        mkdir -p "${corpora[0]}"
+        [ -d "$folder/seeds/$target" ] && corpora+=("$folder/seeds/$target")
         # A run ends at its first crash and leaves its input in $folder/artifacts.
-        cargo +nightly fuzz run --fuzz-dir "$folder" "$target" -- \
+        cargo +nightly fuzz run --fuzz-dir "$folder" "$target" "${corpora[@]}" -- \
             -max_total_time="$seconds" -timeout=$INPUT_SECONDS -rss_limit_mb=2048 -verbosity=0 </dev/null ||
             crashed+=("$folder $target")
     done < <(cargo +nightly fuzz list --fuzz-dir "$folder")
