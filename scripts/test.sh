@@ -12,7 +12,9 @@ INSTRUCTIONS_LIMIT=${INSTRUCTIONS_LIMIT:-1650}
 target=${CARGO_TARGET_DIR:-target}
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+before=$(mktemp)
+trap 'rm -f "$log" "$before"' EXIT
+bash scripts/leftovers.sh record "$before"
 
 failed_steps=()
 times=()
@@ -55,10 +57,14 @@ instructions() {
 # A few seconds for each target; `make fuzz` gives more.
 fuzz() { bash scripts/fuzz.sh "${FUZZ_SECONDS:-10}"; }
 
+# Namespaces, interfaces, shared memory, files, huge pages, XDP programs and processes that the run began with are all there is.
+leftovers() { bash scripts/leftovers.sh compare "$before"; }
+
 step lint
 step tests
 step instructions
 step fuzz
+step leftovers
 
 # Tests that skipped count as skipped, not as passed.
 read -r passed failed skipped < <(awk '
