@@ -4,6 +4,8 @@ SHELL := /bin/bash
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 CARGO ?= cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+# The DPDK link is built where libdpdk is (apt-get install libdpdk-dev); the program runs without it, too.
+DPDK := $(shell pkg-config --exists libdpdk 2>/dev/null && echo --features dpdk)
 PROGRAM := $(TARGET)/release/tsumuji
 # Where `make bench` leaves its figures as JSON; seconds that `make fuzz` gives each parser.
 BENCH_JSON ?= $(TARGET)/bench.json
@@ -19,13 +21,13 @@ setup: ## Install what building, testing and benchmarking need (Debian 12)
 
 build: ## Build the release program: target/release/tsumuji
 	@bash scripts/setup.sh build
-	$(CARGO) build --release --package tsumuji
+	$(CARGO) build --release --package tsumuji $(DPDK)
 
 demo: build ## Solve a real circuit, a real power grid and a dense system over shared memory and UDP
 	@bash scripts/demo.sh $(PROGRAM)
 
 test: ## Lint, all tests, the checks against SciPy, a short fuzz run
-	@bash scripts/setup.sh build test fuzz
+	@bash scripts/setup.sh build test fuzz dpdk
 	@bash scripts/test.sh
 
 quick: ## Unit tests only, no lint
@@ -45,7 +47,7 @@ doc: ## Build the API documentation: target/doc/tsumuji_node/index.html
 
 bench: ## Print every figure beside its limit or peer (leave the machine alone meanwhile)
 	@bash scripts/setup.sh build test bench
-	$(CARGO) build --release --package tsumuji
+	$(CARGO) build --release --package tsumuji $(DPDK)
 	$(PROGRAM) bench figures --output $(BENCH_JSON)
 
 fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each (needs a nightly toolchain)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what tsumuji needs on Debian 12, and says what it installs. Quick and silent when all is there.
 #
-#   scripts/setup.sh [build] [test] [fuzz] [bench]      (default: build)
+#   scripts/setup.sh [build] [test] [fuzz] [bench] [dpdk]      (default: build)
 #
 # Packages come by apt-get (with sudo if not root). Rust: the toolchain that is there is used if it is new enough
 # (rust-version in Cargo.toml); where none is, rustup is fetched by its official way, and one that is there already gets
@@ -13,6 +13,9 @@ BUILD=(gcc libc6-dev make pkg-config ca-certificates curl python3)
 TEST=(git python3-numpy python3-scipy tshark valgrind iproute2 ethtool util-linux)
 FUZZ=(g++)
 BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev python3-petsc4py)
+
+# For the DPDK link, built where it is: headers, libraries and drivers.
+DPDK=(libdpdk-dev)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 2; }
@@ -118,6 +121,7 @@ for group in "$@"; do
     test) install_packages "${TEST[@]}"; install_lints ;;
     fuzz) install_fuzz ;;
     bench) install_packages "${BENCH[@]}" ;;
-    *) die "unknown group '$group'; known: build test fuzz bench" ;;
+    dpdk) install_packages "${DPDK[@]}" ;;
+    *) die "unknown group '$group'; known: build test fuzz bench dpdk" ;;
     esac
 done

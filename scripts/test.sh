@@ -45,7 +45,10 @@ only_skips() {
 
 tests() {
     # Timing-sensitive code is tested on two cores with real processes: few threads keep the tests from starving each other.
-    cargo test --workspace --no-fail-fast -- --test-threads="${TEST_THREADS:-2}" --show-output 2>&1 | only_skips | tee "$log"
+    local dpdk=()
+    if pkg-config --exists libdpdk; then dpdk=(--features tsumuji-link/dpdk); fi
+    cargo test --workspace "${dpdk[@]}" --no-fail-fast -- --test-threads="${TEST_THREADS:-2}" --show-output 2>&1 |
+        only_skips | tee "$log"
 }
 
 # What the engine spends on a small reliable message, both sides together; whoever makes it cheaper lowers the limit.

@@ -5,6 +5,7 @@
 
 pub mod capture;
 pub mod conformance;
+pub mod dpdk;
 pub mod ether;
 pub mod impair;
 pub mod packet;

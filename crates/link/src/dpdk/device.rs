@@ -1,0 +1,548 @@
+//! From a name to a running device: what the driver needs to be told, how large frames may be, how many mbufs it takes.
+//!
+//! Called by `Dpdk::open`. What users write stands; parameters that our use needs are added where they are absent.
+
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use super::errors::DpdkOpenError;
+use super::spec::Device;
+use super::sys::{BURST_FRAMES, Info, Port};
+use super::{DpdkConfig, DpdkSpec, FRAME_BYTES_MIN, LOOK, eal, sys};
+use crate::ether::{
+    self, Capability, Claim, HEADER_BYTES, Interface, InterfaceState, MacAddr, has_capability,
+    setcap_command,
+};
+
+/// memif's default for `bsize` and, as a power of two, `rsize`.
+const MEMIF_BUFFER_BYTES: usize = 2048;
+const MEMIF_RING_LOG2: usize = 10;
+/// The largest that it takes.
+const MEMIF_RING_LOG2_MAX: usize = 14;
+/// Of the kernel's ring for AF_PACKET: its own header, and the room that VLAN tags and alignment take.
+const PACKET_OVERHEAD_BYTES: usize = 128;
+/// Slots of that ring for frames of Ethernet's MTU, and for larger ones.
+const PACKET_FRAMES: usize = 2048;
+const PACKET_FRAMES_LARGE: usize = 512;
+const PACKET_SLOT_BYTES: usize = 2048;
+const PAGE_BYTES: usize = 4096;
+/// Of an Ethernet frame without its checksum; cards need not fill up shorter ones.
+const ETHERNET_BYTES_MIN: usize = 60;
+/// What drivers expect an mbuf to hold at least, and two VLAN tags.
+const ROOM_BYTES_MIN: usize = 2048;
+const TAGS_BYTES: usize = 8;
+/// A length in an mbuf has 16 bits.
+const ROOM_BYTES_MAX: usize = 65_000;
+/// Mbufs that a thread may keep for itself (DPDK keeps half as many again).
+const CACHED_FRAMES: u32 = 64;
+/// For a driver that copies: our bursts both ways, and the caches of a few threads. One less than a power of two.
+const POOL_FRAMES_COPYING: u32 = 1023;
+/// Descriptors wished for where neither users nor the driver say.
+const RING_FRAMES: u16 = 1024;
+/// Drivers of the kernel's that leave a card to DPDK, or share it.
+const CARD_DRIVERS: [&str; 6] = [
+    "vfio-pci",
+    "uio_pci_generic",
+    "igb_uio",
+    "uio_hv_generic",
+    "mlx5_core",
+    "mlx4_core",
+];
+const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+/// Cards or drivers named in an error message.
+const NAMED_MAX: usize = 16;
+
+/// A device that runs.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) port: Port,
+    pub(super) mac: MacAddr,
+    pub(super) frame_bytes: usize,
+    pub(super) receive_frames: usize,
+    /// Frames shorter than that are filled up.
+    pub(super) frame_bytes_least: usize,
+    /// How long, in units, the device must stay after its last frame.
+    pub(super) lingers: u32,
+    pub(super) interface: Option<(Interface, Claim)>,
+}
+
+/// What kind of driver, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Memif { server: bool },
+    Packet(Interface),
+    Xdp(Interface),
+    OtherVirtual,
+    Card,
+}
+
+/// A device that is made and set up, but not started.
+#[derive(Debug)]
+pub(super) struct Made {
+    spec: DpdkSpec,
+    kind: Kind,
+    port: Port,
+    frame_bytes: usize,
+    receive_frames: usize,
+    interface: Option<(Interface, Claim)>,
+    up_timeout: Duration,
+    deadline: Instant,
+}
+
+/// Starts the EAL if need be, makes the device and sets it up.
+pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpenError> {
+    let deadline = Instant::now() + config.up_timeout;
+    let kind = examine(spec)?;
+    let running = match spec.device() {
+        Device::Pci(address) => {
+            sys::describe()?;
+            check_card(address)?;
+            eal::require(eal::Wanted::Pci(address), config.memory_bytes)?
+        }
+        Device::Virtual(_) => {
+            check_driver(spec)?;
+            eal::require(eal::Wanted::Virtual, config.memory_bytes)?
+        }
+    };
+    let interface = match &kind {
+        Kind::Packet(found) | Kind::Xdp(found) => {
+            let claim = ether::claim(found)?;
+            found.wait_up(config.up_timeout)?;
+            let mut found = found.clone();
+            found.state = InterfaceState::Up;
+            Some((found, claim))
+        }
+        _ => None,
+    };
+    let failed = |what| refused(spec, &kind, what);
+    let (arguments, slot_bytes) = arguments(spec, &kind);
+    let _ = sys::take_log();
+    let mut port = Port::make(&arguments).map_err(failed("making the device"))?;
+    let info = port.info().map_err(failed("asking the device"))?;
+    let frame_bytes = frame_bytes(spec, &kind, &info, config.frame_bytes)?;
+    let room_bytes = (frame_bytes + HEADER_BYTES + TAGS_BYTES)
+        .next_multiple_of(64)
+        .max(ROOM_BYTES_MIN)
+        .max(slot_bytes)
+        .min(ROOM_BYTES_MAX);
+    let wished = |default: u16| {
+        let default = if default > 0 { default } else { RING_FRAMES };
+        config.ring_frames.unwrap_or(default)
+    };
+    let wished = (
+        wished(info.default_receive_frames),
+        wished(info.default_transmit_frames),
+    );
+    let copying = match &kind {
+        Kind::Packet(_) => true,
+        Kind::Memif { .. } => spec.parameter("zero-copy") != Some("yes"),
+        _ => false,
+    };
+    let frames = if copying {
+        POOL_FRAMES_COPYING
+    } else {
+        // Drivers fill rings ahead and clear them behind; AF_XDP's has twice the descriptors.
+        2 * (u32::from(wished.0) + u32::from(wished.1)) + POOL_FRAMES_COPYING
+    };
+    port.make_pool(
+        &next_name("pool"),
+        frames,
+        CACHED_FRAMES,
+        room_bytes as u16,
+        info.numa_node,
+    )
+    .map_err(|()| DpdkOpenError::Memory {
+        spec: spec.to_string(),
+        bytes: u64::from(frames) * room_bytes as u64,
+        memory_bytes: running.memory_bytes,
+    })?;
+    let mtu = match kind {
+        Kind::Card => frame_bytes as u16,
+        _ => 0,
+    };
+    let rings = port
+        .set_up(mtu, wished)
+        .map_err(failed("setting up its queues"))?;
+    let receive_frames = match &kind {
+        Kind::Memif { .. } => {
+            let log2 = number(spec, "rsize").unwrap_or(MEMIF_RING_LOG2);
+            1 << log2.min(MEMIF_RING_LOG2_MAX)
+        }
+        Kind::Packet(found) => number(spec, "framecnt").unwrap_or(packet_ring(found).1),
+        _ => rings.0.into(),
+    };
+    Ok(Made {
+        spec: *spec,
+        kind,
+        port,
+        frame_bytes,
+        receive_frames: receive_frames.max(1),
+        interface,
+        up_timeout: config.up_timeout,
+        deadline,
+    })
+}
+
+impl Made {
+    /// Starts the device; the client of a memif connection waits for its server.
+    pub(super) fn start(&mut self) -> Result<(), DpdkOpenError> {
+        loop {
+            match self.port.start() {
+                Ok(()) => return Ok(()),
+                // Nobody listens at its socket yet.
+                Err(_) if self.kind == (Kind::Memif { server: false }) => self.pause()?,
+                Err(source) => {
+                    return Err(refused(&self.spec, &self.kind, "starting the device")(
+                        source,
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Waits until the started device has a link.
+    pub(super) fn wait_up(self) -> Result<Opened, DpdkOpenError> {
+        while !self.port.is_up() {
+            self.pause()?;
+        }
+        // Not before: a device may learn its address when it starts.
+        let info =
+            self.port
+                .info()
+                .map_err(refused(&self.spec, &self.kind, "asking the device"))?;
+        Ok(Opened {
+            mac: info.mac,
+            port: self.port,
+            frame_bytes: self.frame_bytes,
+            receive_frames: self.receive_frames,
+            frame_bytes_least: match self.kind {
+                Kind::Card => ETHERNET_BYTES_MIN,
+                _ => 0,
+            },
+            lingers: match self.kind {
+                Kind::Memif { server: true } => 2,
+                Kind::Memif { server: false } => 1,
+                _ => 0,
+            },
+            interface: self.interface,
+        })
+    }
+
+    fn pause(&self) -> Result<(), DpdkOpenError> {
+        if Instant::now() < self.deadline {
+            std::thread::sleep(LOOK);
+            return Ok(());
+        }
+        Err(DpdkOpenError::NoLink {
+            spec: self.spec.to_string(),
+            waited: self.up_timeout,
+            hint: match self.kind {
+                Kind::Memif { server: true } => {
+                    "start the other end (role=client, the same socket and id)"
+                }
+                Kind::Memif { server: false } => {
+                    "start the other end (role=server, the same socket and id)"
+                }
+                _ => "connect the cable, or start the other end",
+            },
+        })
+    }
+}
+
+fn refused<'a>(
+    spec: &'a DpdkSpec,
+    kind: &'a Kind,
+    what: &'static str,
+) -> impl Fn(io::Error) -> DpdkOpenError + 'a {
+    move |source| DpdkOpenError::Device {
+        spec: spec.to_string(),
+        what,
+        needs: needs(spec, kind, &source),
+        source,
+        log: eal::said(),
+    }
+}
+
+/// What can be seen without DPDK: are the parameters there, is the interface.
+fn examine(spec: &DpdkSpec) -> Result<Kind, DpdkOpenError> {
+    let lacks = |parameter, example| DpdkOpenError::Lacks {
+        spec: spec.to_string(),
+        parameter,
+        example,
+    };
+    let interface = |example| {
+        let name = spec
+            .parameter("iface")
+            .ok_or_else(|| lacks("iface", example))?;
+        let found = Interface::open(name)?;
+        found.require_ethernet()?;
+        Ok::<_, DpdkOpenError>(found)
+    };
+    Ok(match spec.driver() {
+        None => Kind::Card,
+        Some("net_af_packet") => Kind::Packet(interface("dpdk:net_af_packet,iface=eth1")?),
+        Some("net_af_xdp") => Kind::Xdp(interface("dpdk:net_af_xdp,iface=eth1")?),
+        Some("net_memif") => {
+            const EXAMPLE: &str = "dpdk:net_memif,role=server,socket=/run/x.sock,id=0";
+            let role = spec
+                .parameter("role")
+                .ok_or_else(|| lacks("role", EXAMPLE))?;
+            let server = matches!(role, "server" | "master");
+            if server && spec.parameter("socket-abstract") == Some("no") {
+                remove_stale_socket(spec.parameter("socket").unwrap_or("/run/memif.sock"));
+            }
+            Kind::Memif { server }
+        }
+        Some(_) => Kind::OtherVirtual,
+    })
+}
+
+/// A server that was killed leaves its socket file behind, and the next one could not begin. A file on which somebody listens stays.
+fn remove_stale_socket(path: &str) {
+    let path = Path::new(path);
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if is_socket && UnixStream::connect(path).is_err_and(refused) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn number(spec: &DpdkSpec, parameter: &str) -> Option<usize> {
+    spec.parameter(parameter)?.parse().ok()
+}
+
+/// Size and count of the slots of an AF_PACKET ring. The driver wants blocks to hold slots without rest.
+fn packet_ring(interface: &Interface) -> (usize, usize) {
+    let needed = interface.mtu_bytes + HEADER_BYTES + PACKET_OVERHEAD_BYTES;
+    if needed <= PACKET_SLOT_BYTES {
+        (PACKET_SLOT_BYTES, PACKET_FRAMES)
+    } else {
+        (needed.next_multiple_of(PAGE_BYTES), PACKET_FRAMES_LARGE)
+    }
+}
+
+fn next_name(stem: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{stem}_t{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The device as DPDK is told of it; and the bytes that it will want an mbuf to hold, if it says so by its parameters.
+fn arguments(spec: &DpdkSpec, kind: &Kind) -> (String, usize) {
+    let name = match spec.device() {
+        Device::Pci(address) => address.to_owned(),
+        Device::Virtual(_) => next_name(spec.driver().unwrap_or_default()),
+    };
+    let mut text = name;
+    if !spec.parameters().is_empty() {
+        text = format!("{text},{}", spec.parameters());
+    }
+    let mut slot_bytes = 0;
+    let mut add = |parameter: &str, value: &str| {
+        if spec.parameter(parameter).is_none() {
+            text += &format!(",{parameter}={value}");
+        }
+    };
+    match kind {
+        Kind::Packet(interface) => {
+            let (bytes, count) = packet_ring(interface);
+            slot_bytes = number(spec, "framesz").unwrap_or(bytes);
+            // One without the others would not fit together.
+            if ["framesz", "blocksz", "framecnt"]
+                .iter()
+                .all(|p| spec.parameter(p).is_none())
+            {
+                add("framesz", &bytes.to_string());
+                add("blocksz", &bytes.max(PAGE_BYTES).to_string());
+                add("framecnt", &count.to_string());
+            }
+            add("qdisc_bypass", "1");
+        }
+        // Busy polling by system call is for cards whose driver knows it; a virtual interface then never gets its frames.
+        Kind::Xdp(_) => add("busy_budget", "0"),
+        Kind::Memif { .. } | Kind::OtherVirtual | Kind::Card => {}
+    }
+    (text, slot_bytes)
+}
+
+fn frame_bytes(
+    spec: &DpdkSpec,
+    kind: &Kind,
+    info: &Info,
+    wanted: Option<usize>,
+) -> Result<usize, DpdkOpenError> {
+    let (default, limit) = match kind {
+        // Its MTU says 1500 and means nothing. A frame must fit a buffer: those in several overrun a full ring (DPDK 22.11).
+        Kind::Memif { .. } => {
+            let buffer = number(spec, "bsize").unwrap_or(MEMIF_BUFFER_BYTES);
+            let most = buffer.saturating_sub(HEADER_BYTES);
+            let default = if buffer > MEMIF_BUFFER_BYTES {
+                most
+            } else {
+                most.min(1500)
+            };
+            (default, most)
+        }
+        Kind::Packet(interface) => (interface.mtu_bytes, interface.mtu_bytes),
+        Kind::Xdp(interface) => {
+            let most = match info.max_mtu_bytes {
+                0 => interface.mtu_bytes,
+                most => most.min(interface.mtu_bytes),
+            };
+            (most, most)
+        }
+        Kind::OtherVirtual => (info.mtu_bytes, info.mtu_bytes),
+        Kind::Card => (info.mtu_bytes, info.max_mtu_bytes.max(info.mtu_bytes)),
+    };
+    let limit = limit.min(ROOM_BYTES_MAX - HEADER_BYTES - TAGS_BYTES - 64);
+    let bytes = wanted.unwrap_or(default);
+    if (FRAME_BYTES_MIN..=limit).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(DpdkOpenError::FrameBytes {
+        frame_bytes: bytes,
+        spec: spec.to_string(),
+        least: FRAME_BYTES_MIN,
+        limit,
+        hint: match kind {
+            Kind::Memif { .. } => ", or state a larger `bsize` at both ends",
+            _ => "",
+        },
+    })
+}
+
+/// What a driver needs and this process lacks.
+fn needs(spec: &DpdkSpec, kind: &Kind, source: &io::Error) -> String {
+    let rights: &[Capability] = match kind {
+        Kind::Packet(_) => &[Capability::NetRaw],
+        Kind::Xdp(_) => &[
+            Capability::NetAdmin,
+            Capability::NetRaw,
+            Capability::Bpf,
+            Capability::IpcLock,
+        ],
+        Kind::OtherVirtual if spec.driver() == Some("net_tap") => &[Capability::NetAdmin],
+        Kind::Card => {
+            return "; it needs read and write access to /dev/vfio/* and locked memory (`ulimit -l unlimited`)".to_owned();
+        }
+        Kind::Memif { .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            return "; it needs a folder for its socket in which this user may write".to_owned();
+        }
+        _ => &[],
+    };
+    let missing: Vec<_> = rights
+        .iter()
+        .copied()
+        .filter(|right| !has_capability(*right))
+        .collect();
+    if missing.is_empty() {
+        return String::new();
+    }
+    let names: Vec<_> = missing.iter().map(|right| right.name()).collect();
+    format!(
+        "; it needs {}: `{}`",
+        names.join(", "),
+        setcap_command(&missing)
+    )
+}
+
+fn check_driver(spec: &DpdkSpec) -> Result<(), DpdkOpenError> {
+    let (_, folder) = sys::describe()?;
+    let there = drivers(Path::new(&folder));
+    let driver = spec.driver().unwrap_or_default();
+    // A folder that cannot be read says nothing.
+    if there.is_empty() || there.iter().any(|name| name == driver) {
+        return Ok(());
+    }
+    Err(DpdkOpenError::NoDriver {
+        driver: driver.to_owned(),
+        there: there.join(", "),
+    })
+}
+
+/// Drivers of virtual devices that carry frames, with the name of their library.
+const VIRTUAL: [(&str, &str); 10] = [
+    ("net_af_packet", "af_packet"),
+    ("net_af_xdp", "af_xdp"),
+    ("net_bonding", "bond"),
+    ("net_memif", "memif"),
+    ("net_null", "null"),
+    ("net_pcap", "pcap"),
+    ("net_ring", "ring"),
+    ("net_tap", "tap"),
+    ("net_vhost", "vhost"),
+    ("net_virtio_user", "virtio"),
+];
+
+/// Those of which the library is in the folder.
+pub(super) fn drivers(folder: &Path) -> Vec<String> {
+    let there = |library: &str| folder.join(format!("librte_net_{library}.so")).exists();
+    let found = VIRTUAL.iter().filter(|(_, library)| there(library));
+    found.map(|(name, _)| (*name).to_owned()).collect()
+}
+
+/// A network card of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Card {
+    pub(super) address: String,
+    /// The kernel's driver that has it, or `none`.
+    pub(super) driver: String,
+}
+
+impl Card {
+    pub(super) fn is_for_dpdk(&self) -> bool {
+        CARD_DRIVERS.contains(&self.driver.as_str())
+    }
+}
+
+/// All network cards on the PCI bus.
+pub(super) fn cards() -> Vec<Card> {
+    let folders = fs::read_dir(PCI_DEVICES).into_iter().flatten().flatten();
+    let mut cards: Vec<_> = folders
+        .filter_map(|folder| {
+            let class = fs::read_to_string(folder.path().join("class")).ok()?;
+            let driver = fs::read_link(folder.path().join("driver")).ok();
+            let driver = driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+            Some(Card {
+                address: folder.file_name().into_string().ok()?,
+                driver: driver.unwrap_or_else(|| "none".to_owned()),
+            })
+            .filter(|_| class.starts_with("0x02"))
+        })
+        .collect();
+    cards.sort_by(|one, other| one.address.cmp(&other.address));
+    cards
+}
+
+fn check_card(address: &str) -> Result<(), DpdkOpenError> {
+    let cards = cards();
+    let Some(card) = cards.iter().find(|card| card.address == address) else {
+        let names: Vec<_> = cards
+            .iter()
+            .take(NAMED_MAX)
+            .map(|card| card.address.as_str())
+            .collect();
+        let there = if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        };
+        return Err(DpdkOpenError::NoCard {
+            address: address.to_owned(),
+            there,
+        });
+    };
+    if card.is_for_dpdk() {
+        return Ok(());
+    }
+    Err(DpdkOpenError::NotBound {
+        address: address.to_owned(),
+        driver: card.driver.clone(),
+    })
+}
+
+// Bursts both ways, the spare ones and the caches of four threads are less than the smallest pool.
+const _: () = assert!(4 * BURST_FRAMES as u32 + 4 * CACHED_FRAMES * 3 / 2 < POOL_FRAMES_COPYING);

@@ -1,0 +1,262 @@
+//! DPDK's environment layer (EAL): started once in a process, and left running until its end.
+//!
+//! Called by `Dpdk::open` before a device is made. Every start is private to the process: no files, no sockets, no telemetry, no
+//! other thread than DPDK's own service threads. It runs on a thread made for it, so that no thread of the program changes its
+//! CPU affinity or becomes DPDK's.
+//!
+//! Memory: hugepages if enough are free, taken as needed; otherwise ordinary memory, which all virtual devices can do with.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use super::errors::DpdkOpenError;
+use super::sys;
+
+/// Of ordinary memory at least: smaller, and DPDK's own tables do not fit.
+const MEMORY_MIB_MIN: u64 = 64;
+const MEMORY_MIB_MAX: u64 = 64 << 10;
+/// Hugepages worth taking the trouble.
+const HUGE_BYTES_MIN: u64 = 128 << 20;
+/// Where the kernel tells of hugepages, a folder for each size.
+const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
+/// Lines of DPDK's own that an error shows, and characters of each.
+const LOG_LINES: usize = 3;
+const LOG_CHARS: usize = 160;
+
+/// For what the EAL is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted<'a> {
+    /// Virtual devices: no bus is looked at.
+    Virtual,
+    /// A network card.
+    Pci(&'a str),
+}
+
+/// How the EAL of this process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Running {
+    pub(super) pci: bool,
+    pub(super) huge: bool,
+    /// Of ordinary memory, or the hugepages that were free.
+    pub(super) memory_bytes: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Never,
+    Running(Running),
+    /// DPDK cannot be started a second time: its answer, and what it said.
+    Failed(io::ErrorKind, String),
+}
+
+static STATE: Mutex<State> = Mutex::new(State::Never);
+
+/// Starts the EAL if it is not running.
+pub(super) fn require(wanted: Wanted<'_>, memory_bytes: u64) -> Result<Running, DpdkOpenError> {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*state {
+        State::Running(running) => {
+            return match wanted {
+                Wanted::Pci(_) if !running.pci => Err(DpdkOpenError::StartedWithoutPci),
+                _ => Ok(*running),
+            };
+        }
+        State::Failed(kind, log) => {
+            return Err(DpdkOpenError::Start {
+                source: (*kind).into(),
+                log: format!("{log} (an earlier attempt; DPDK needs a new process)"),
+            });
+        }
+        State::Never => {}
+    }
+    sys::describe()?;
+    let pages = Hugepages::look();
+    let huge = pages.bytes()
+        >= HUGE_BYTES_MIN.max(if wanted == Wanted::Virtual {
+            memory_bytes
+        } else {
+            0
+        });
+    if let (Wanted::Pci(_), false) = (wanted, huge) {
+        return Err(pages.too_few());
+    }
+    let mebibytes = (memory_bytes >> 20).clamp(MEMORY_MIB_MIN, MEMORY_MIB_MAX);
+    let arguments = arguments(wanted, huge, mebibytes, &allowed_cpus());
+    let answer = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| sys::start(&arguments));
+        thread.join()
+    });
+    let answer = answer.unwrap_or_else(|_| Ok(Err(io::ErrorKind::Other.into())))?;
+    if let Err(source) = answer {
+        let log = said();
+        *state = State::Failed(source.kind(), log.clone());
+        return Err(DpdkOpenError::Start { source, log });
+    }
+    let running = Running {
+        pci: wanted != Wanted::Virtual,
+        huge,
+        memory_bytes: if huge { pages.bytes() } else { mebibytes << 20 },
+    };
+    *state = State::Running(running);
+    Ok(running)
+}
+
+fn arguments(wanted: Wanted<'_>, huge: bool, mebibytes: u64, cpus: &[usize]) -> Vec<CString> {
+    let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
+    let mut texts = vec![
+        "tsumuji".to_owned(),
+        // One thread of DPDK's kind, allowed on every CPU that we may use: its service threads then are, too.
+        format!("--lcores=0@({})", cpus.join(",")),
+        format!("--file-prefix=tsumuji-{}", std::process::id()),
+        "--no-telemetry".to_owned(),
+        "--log-level=error".to_owned(),
+    ];
+    if huge {
+        texts.extend(["--in-memory", "--single-file-segments"].map(str::to_owned));
+    } else {
+        texts.extend(["--no-huge", "--no-shconf", "-m"].map(str::to_owned));
+        texts.push(mebibytes.to_string());
+    }
+    match wanted {
+        Wanted::Virtual => texts.push("--no-pci".to_owned()),
+        Wanted::Pci(address) => texts.push(format!("--allow={address}")),
+    }
+    texts
+        .into_iter()
+        .map(|text| CString::new(text).expect("no zero byte in it"))
+        .collect()
+}
+
+/// CPUs that this thread may use, as DPDK counts them.
+fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else {
+        return vec![0];
+    };
+    let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect();
+    if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+/// The last that DPDK said, in one line.
+pub(super) fn said() -> String {
+    let log = sys::take_log();
+    let lines: Vec<String> = log
+        .lines()
+        .map(|line| {
+            line.trim()
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(LOG_CHARS)
+                .collect()
+        })
+        .filter(|line: &String| !line.is_empty())
+        .collect();
+    let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+    if last.is_empty() {
+        "DPDK says no more".to_owned()
+    } else {
+        last.join("; ")
+    }
+}
+
+/// Hugepages of the size of which most bytes are free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hugepages {
+    pub(super) page_kib: u64,
+    pub(super) free: u64,
+}
+
+impl Hugepages {
+    pub(super) fn look() -> Self {
+        let none = Self {
+            page_kib: 2048,
+            free: 0,
+        };
+        let folders = fs::read_dir(HUGEPAGES).into_iter().flatten().flatten();
+        folders
+            .filter_map(|folder| {
+                let name = folder.file_name().into_string().ok()?;
+                let page_kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+                let free = fs::read_to_string(folder.path().join("free_hugepages")).ok()?;
+                Some(Self {
+                    page_kib: page_kib.parse().ok()?,
+                    free: free.trim().parse().ok()?,
+                })
+            })
+            .max_by_key(Self::bytes)
+            .filter(|pages| pages.free > 0)
+            .unwrap_or(none)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.free.saturating_mul(self.page_kib).saturating_mul(1024)
+    }
+
+    /// What reserves enough.
+    pub(super) fn command() -> String {
+        format!("sysctl -w vm.nr_hugepages={}", HUGE_BYTES_MIN >> 21)
+    }
+
+    fn too_few(self) -> DpdkOpenError {
+        DpdkOpenError::Hugepages {
+            needed: HUGE_BYTES_MIN / (self.page_kib << 10).max(1),
+            page_kib: self.page_kib,
+            free: self.free,
+            command: Self::command(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(wanted: Wanted<'_>, huge: bool) -> String {
+        let all = arguments(wanted, huge, 512, &[0, 3]);
+        let texts = all.iter().map(|text| text.to_str().expect("text"));
+        texts.collect::<Vec<_>>().join(" ")
+    }
+
+    /// A start leaves no files, exclusive options are not mixed, and a network card is the only one that is looked at.
+    #[test]
+    fn a_start_is_private() {
+        let plain = texts(Wanted::Virtual, false);
+        assert!(
+            plain.contains("--lcores=0@(0,3) ") && plain.contains("--no-pci"),
+            "{plain}"
+        );
+        assert!(plain.contains("--no-huge --no-shconf -m 512") && !plain.contains("--in-memory"));
+        let huge = texts(Wanted::Virtual, true);
+        assert!(
+            huge.contains("--in-memory") && !huge.contains("--no-huge"),
+            "{huge}"
+        );
+        let card = texts(Wanted::Pci("0000:03:00.0"), true);
+        assert!(
+            card.contains("--allow=0000:03:00.0") && !card.contains("--no-pci"),
+            "{card}"
+        );
+        for text in [plain, huge, card] {
+            assert!(text.contains("--no-telemetry") && text.contains("--file-prefix=tsumuji-"));
+        }
+    }
+
+    /// A card without hugepages is answered with the command that reserves them.
+    #[test]
+    fn too_few_hugepages() {
+        let pages = Hugepages {
+            page_kib: 2048,
+            free: 3,
+        };
+        assert_eq!(pages.bytes(), 6 << 20);
+        let text = pages.too_few().to_string();
+        assert!(
+            text.contains("64 free hugepages of 2048 KiB, 3 are there"),
+            "{text}"
+        );
+        assert!(text.contains("`sysctl -w vm.nr_hugepages=64`"), "{text}");
+    }
+}

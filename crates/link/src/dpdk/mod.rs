@@ -1,0 +1,392 @@
+//! `dpdk`: one Ethernet segment, or one peer, by a DPDK device: a network card by its PCI address, or a virtual device.
+//!
+//! `device` makes it, `eal` starts DPDK once in the process, `rx` and `tx` hold the mbufs, `sys` is the only `unsafe`, `shim.c` the
+//! only C. The module is there without the feature `dpdk`, too: `Dpdk::open` then says what is missing.
+//!
+//! ```no_run
+//! use tsumuji_link::{Link, LinkAddr, dpdk::{Dpdk, DpdkConfig}};
+//! let spec = "dpdk:net_memif,role=client,socket=/run/x.sock,id=0".parse()?;
+//! let mut link = Dpdk::open(&spec, DpdkConfig::default())?;
+//! link.send_with(LinkAddr::Broadcast, |slot| { slot[..5].copy_from_slice(b"hello"); 5 })?;
+//! link.flush()?;
+//! link.wait(std::time::Duration::from_secs(5))?;
+//! link.recv_burst(16, |from, frame| println!("{} bytes from {from}", frame.len()))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A DPDK device is polled; nothing tells that a frame came. `wait` therefore naps: 20 µs at first, longer while nothing comes, up to
+//! 1 ms. An idle link costs some thousandths of a core and answers at most a millisecond late; whoever needs less polls, as the idle
+//! policy above does while there is work. `fd` is a timer that becomes readable when the next look is due.
+//!
+//! Left out on purpose: receive interrupts (few drivers have them); several queues; DPDK's secondary processes. A card has no kernel
+//! behind it: foreign frames are dropped and counted. What DPDK's own drivers (22.11) cannot do stays:
+//!
+//! - `net_memif` trusts its peer as it trusts itself, and both ends must state the same `bsize`. When a peer goes, DPDK's own thread
+//!   unmaps the shared memory; a burst that is interrupted for that long at that moment ends the process.
+//! - `net_af_packet` does not tell how many frames its full ring lost.
+//! - `net_af_xdp` takes all traffic of its interface from the kernel, and may stop passing one direction of a stream both ways: the
+//!   link `xdp` does neither.
+
+mod device;
+mod eal;
+mod errors;
+mod probe;
+mod rx;
+mod spec;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+pub use errors::DpdkOpenError;
+pub use probe::probe;
+pub use spec::{DpdkSpec, DpdkSpecError, SPEC_BYTES_MAX};
+
+use crate::ether::{Claim, InterfaceState, MacAddr, Watch};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use rx::Rx;
+use sys::Port;
+use tx::Tx;
+
+/// The link's name.
+const NAME: &str = "dpdk";
+/// What every link must carry.
+const FRAME_BYTES_MIN: usize = 512;
+/// How often `open` looks whether a device or its peer is there.
+const LOOK: Duration = Duration::from_millis(5);
+/// A sleeping link looks this often whether its device is up, a polling one every so many empty polls.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY_POLLS: u32 = 1 << 18;
+/// First and longest nap of a waiting link; each is half as long again as the last.
+const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_MAX: Duration = Duration::from_millis(1);
+/// A memif connection takes its memory with it, and what lies in it: a living peer is given this long to fetch that. The server waits
+/// twice as long: DPDK's own thread answers the peer's farewell, and must not find the device half removed.
+const LINGER: Duration = Duration::from_millis(50);
+
+/// How to open the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DpdkConfig {
+    /// Largest frame; `None`: the device's MTU, or what a buffer of memif holds (`bsize`). All nodes of a cluster should agree on it.
+    pub frame_bytes: Option<usize>,
+    /// Frames in each of the device's rings; `None`: its own choice. (memif takes `rsize`, AF_PACKET `framecnt` instead.)
+    pub ring_frames: Option<u16>,
+    /// Of the whole process, where no hugepages are free; the first link that is opened decides. Touched only as needed.
+    pub memory_bytes: u64,
+    /// How long to wait for a link; memif has one when both ends are there.
+    pub up_timeout: Duration,
+}
+
+impl Default for DpdkConfig {
+    fn default() -> Self {
+        Self {
+            frame_bytes: None,
+            ring_frames: None,
+            // Some ten links with jumbo frames.
+            memory_bytes: 512 << 20,
+            up_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// One device.
+#[derive(Debug)]
+pub struct Dpdk {
+    // Mbufs go back before the device and its pool go.
+    tx: Tx,
+    rx: Rx,
+    port: Port,
+    spec: DpdkSpec,
+    mac: MacAddr,
+    caps: LinkCaps,
+    watch: Option<Watch>,
+    is_up: bool,
+    looked: Instant,
+    idle_polls: u32,
+    nap: Duration,
+    timer: OwnedFd,
+    /// In units of `LINGER`.
+    lingers: u32,
+    counters: LinkCounters,
+    // Last: free for others once the device is gone.
+    _claim: Option<Claim>,
+}
+
+impl Dpdk {
+    /// Opens the link on the device that `spec` names and announces its address to the switch.
+    ///
+    /// Virtual devices on an interface take one of the calling thread's network namespace.
+    pub fn open(spec: &DpdkSpec, config: DpdkConfig) -> Result<Self, DpdkOpenError> {
+        let mut made = device::make(spec, &config)?;
+        made.start()?;
+        Self::new(spec, made.wait_up()?)
+    }
+
+    /// Both ends of a new memif connection: two links of this process that need no rights, for trying out and for tests.
+    /// `parameters`, as in `rsize=8`, may be empty.
+    pub fn memif_pair(parameters: &str, config: DpdkConfig) -> Result<(Self, Self), DpdkOpenError> {
+        Self::connect_memif(parameters, config, config)
+    }
+
+    fn connect_memif(
+        parameters: &str,
+        server_config: DpdkConfig,
+        client_config: DpdkConfig,
+    ) -> Result<(Self, Self), DpdkOpenError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // An abstract socket: nothing is left behind, whatever happens.
+        let (pid, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let comma = if parameters.is_empty() { "" } else { "," };
+        let spec = |role| {
+            format!("net_memif,role={role},socket=tsumuji-{pid}-{next},id=0{comma}{parameters}")
+                .parse::<DpdkSpec>()
+        };
+        let (server, client) = (spec("server")?, spec("client")?);
+        let mut one = device::make(&server, &server_config)?;
+        let mut other = device::make(&client, &client_config)?;
+        one.start()?;
+        other.start()?;
+        Ok((
+            Self::new(&server, one.wait_up()?)?,
+            Self::new(&client, other.wait_up()?)?,
+        ))
+    }
+
+    fn new(spec: &DpdkSpec, opened: device::Opened) -> Result<Self, DpdkOpenError> {
+        let mac = opened.mac;
+        let (interface, claim) = opened.interface.unzip();
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )
+        .map_err(|error| DpdkOpenError::Timer(error.into()))?;
+        let mut link = Self {
+            tx: Tx::new(
+                &opened.port,
+                mac,
+                opened.frame_bytes,
+                opened.frame_bytes_least,
+            ),
+            rx: Rx::new(&opened.port, mac, opened.frame_bytes),
+            port: opened.port,
+            spec: *spec,
+            mac,
+            caps: LinkCaps {
+                name: NAME,
+                frame_bytes: opened.frame_bytes,
+                receive_frames: opened.receive_frames,
+                burst_frames: sys::BURST_FRAMES,
+                broadcast: true,
+                lossless: false,
+            },
+            watch: interface.as_ref().map(Watch::new),
+            is_up: true,
+            looked: Instant::now(),
+            idle_polls: 0,
+            nap: NAP_MIN,
+            timer,
+            lingers: opened.lingers,
+            counters: LinkCounters::default(),
+            _claim: claim,
+        };
+        link.come_up();
+        Ok(link)
+    }
+
+    /// What was opened.
+    pub fn spec(&self) -> &DpdkSpec {
+        &self.spec
+    }
+
+    /// Frames of other protocols or for other stations that came and were dropped: here no kernel takes them.
+    pub fn foreign_frames(&self) -> u64 {
+        self.rx.foreign_frames
+    }
+
+    /// Mbufs that are not in the device's pool. After traffic it comes back to what it was before.
+    pub fn mbufs_in_use(&self) -> u32 {
+        self.port.mbufs_in_use()
+    }
+
+    /// Looks whether the device went down, came back, or is gone.
+    #[cold]
+    fn look(&mut self) -> Result<(), LinkError> {
+        self.looked = Instant::now();
+        self.idle_polls = 0;
+        let is_up = match &mut self.watch {
+            None => self.port.is_up(),
+            Some(watch) => {
+                watch.look();
+                if watch.state() == InterfaceState::Gone {
+                    return Err(LinkError::Io {
+                        what: "the dpdk link's interface is gone",
+                        source: io::Error::new(
+                            io::ErrorKind::NotConnected,
+                            format!("that of {} was removed; open the link anew", self.spec),
+                        ),
+                    });
+                }
+                watch.state() == InterfaceState::Up
+            }
+        };
+        if is_up != self.is_up {
+            self.is_up = is_up;
+            tracing::info!("{}: {}", self.spec, if is_up { "up" } else { "down" });
+            if is_up {
+                self.come_up();
+            }
+        }
+        Ok(())
+    }
+
+    /// Greets the segment. The first poll matters: by it the client of a memif connection hands its server the buffers to send into.
+    fn come_up(&mut self) {
+        self.rx.is_ready(&self.port);
+        self.tx.announce(&self.port, &mut self.counters);
+    }
+
+    /// The next nap's length, each longer than the last until a frame comes.
+    fn next_nap(&mut self) -> Duration {
+        let nap = self.nap;
+        self.nap = (nap * 3 / 2).min(NAP_MAX);
+        nap
+    }
+}
+
+impl Drop for Dpdk {
+    fn drop(&mut self) {
+        self.tx.push_out(&self.port, &mut self.counters);
+        std::thread::sleep(LINGER * self.lingers);
+    }
+}
+
+impl Link for Dpdk {
+    fn caps(&self) -> LinkCaps {
+        self.caps
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        LinkAddr::Ether(self.mac)
+    }
+
+    #[inline]
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        let handed = self
+            .rx
+            .receive(&self.port, &mut self.counters, max, &mut on_frame);
+        if handed > 0 {
+            self.nap = NAP_MIN;
+            self.idle_polls = 0;
+            return Ok(handed);
+        }
+        self.idle_polls += 1;
+        if self.idle_polls >= LOOK_EVERY_POLLS {
+            self.look()?;
+        }
+        Ok(0)
+    }
+
+    #[inline]
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        let mac = match to {
+            LinkAddr::Ether(mac) if mac.is_station() && mac != self.mac => mac,
+            LinkAddr::Broadcast | LinkAddr::Ether(MacAddr::BROADCAST) => MacAddr::BROADCAST,
+            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
+        };
+        if !self.tx.has_room() {
+            self.flush()?;
+            if !self.tx.has_room() {
+                self.counters.refused += 1;
+                return Ok(false);
+            }
+        }
+        self.tx.gather(&self.port, mac, fill);
+        Ok(true)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.tx.push_out(&self.port, &mut self.counters);
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        let begun = Instant::now();
+        loop {
+            self.flush()?;
+            if self.looked.elapsed() >= LOOK_EVERY {
+                self.look()?;
+            }
+            let left = timeout.saturating_sub(begun.elapsed());
+            if self.rx.is_ready(&self.port) || left.is_zero() {
+                return Ok(());
+            }
+            let nap = if self.tx.waiting() > 0 {
+                NAP_MIN
+            } else {
+                self.next_nap()
+            };
+            std::thread::sleep(nap.min(left));
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.timer.as_fd())
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.flush()?;
+        if self.looked.elapsed() >= LOOK_EVERY {
+            self.look()?;
+        }
+        if self.rx.is_ready(&self.port) {
+            return Ok(false);
+        }
+        let nap = self.next_nap();
+        let once = Itimerspec {
+            it_interval: Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: Timespec {
+                tv_sec: 0,
+                tv_nsec: nap.subsec_nanos().into(),
+            },
+        };
+        // Setting it anew also takes back that it was readable.
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).map_err(|error| {
+            LinkError::Io {
+                what: "setting the dpdk link's timer",
+                source: error.into(),
+            }
+        })?;
+        Ok(true)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let stats = self.port.stats();
+        let lost = stats.missed + stats.receive_errors + stats.no_mbuf + stats.transmit_errors;
+        LinkCounters {
+            dropped_frames: self.counters.dropped_frames + lost,
+            ..self.counters
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What `tsumuji doctor` asks: is DPDK built in and installed, which devices could be used, and does a frame pass.
+//!
+//! The frame passes a pair of memif devices in this process, which needs no rights and no card. DPDK then stays in the process.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Dpdk, DpdkConfig, DpdkOpenError, NAME, device, eal::Hugepages, sys};
+use crate::{Link, LinkAddr, Probe};
+
+/// Cards described; more are a matter of `dpdk-devbind.py`.
+const CARDS_MAX: usize = 16;
+const LOOK: Duration = Duration::from_millis(10);
+const LOOKS_MAX: usize = 200;
+const INSTALL: &str = "apt-get install libdpdk-dev";
+
+/// Sends a frame through a pair of virtual devices, and looks at hugepages and cards.
+pub fn probe() -> Probe {
+    let (version, folder) = match sys::describe() {
+        Ok(found) => found,
+        Err(absent) => {
+            let mend = if sys::is_built_in() {
+                INSTALL.to_owned()
+            } else {
+                format!("{INSTALL} && make build")
+            };
+            return Probe::fails(NAME, DpdkOpenError::from(absent).to_string(), mend);
+        }
+    };
+    if let Err(reason) = try_out() {
+        return Probe::fails(NAME, format!("{version}: {reason}"), String::new());
+    }
+    let mut notes = vec![
+        format!("{version}: a frame passed virtual devices (net_memif)"),
+        format!(
+            "virtual devices: {}",
+            device::drivers(Path::new(&folder)).join(", ")
+        ),
+    ];
+    let pages = Hugepages::look();
+    notes.push(match pages.free {
+        0 => format!(
+            "no hugepages are free: virtual devices do without, network cards need them (`{}`)",
+            Hugepages::command()
+        ),
+        free => format!("{free} hugepages of {} KiB are free", pages.page_kib),
+    });
+    let cards = device::cards();
+    if cards.is_empty() {
+        notes.push("no network card on the PCI bus".to_owned());
+    }
+    for card in cards.iter().take(CARDS_MAX) {
+        notes.push(if card.is_for_dpdk() {
+            format!("card {}: ready ({})", card.address, card.driver)
+        } else {
+            format!(
+                "card {}: has driver `{}`; `dpdk-devbind.py --bind=vfio-pci {}` gives it to DPDK",
+                card.address, card.driver, card.address
+            )
+        });
+    }
+    Probe::works(NAME, notes)
+}
+
+fn try_out() -> Result<(), String> {
+    let (mut server, mut client) =
+        Dpdk::memif_pair("", DpdkConfig::default()).map_err(|error| error.to_string())?;
+    let text = |error: crate::LinkError| error.to_string();
+    client
+        .send_with(LinkAddr::Broadcast, |slot| {
+            slot[0] = 1;
+            1
+        })
+        .map_err(text)?;
+    for _ in 0..LOOKS_MAX {
+        client.flush().map_err(text)?;
+        server.wait(LOOK).map_err(text)?;
+        if server.recv_burst(1, |_, _| {}).map_err(text)? > 0 {
+            return Ok(());
+        }
+    }
+    Err("a frame sent over virtual devices did not arrive".to_owned())
+}

@@ -1,0 +1,97 @@
+//! Receive half: frames as they lie in the device's mbufs, handed on, then given back in one go.
+//!
+//! Called by `Dpdk::recv_burst`, and by `wait` to see whether there is anything. A frame that lies in several mbufs is gathered in
+//! a scratch; one longer than our frames is dropped and counted. Frames of others are counted apart.
+
+use super::sys::{BURST_FRAMES, Port, Slots};
+use crate::ether::{self, HEADER_BYTES, Ignored, MacAddr};
+use crate::{LinkAddr, LinkCounters};
+
+/// Bursts of others' frames that one call passes over, beyond what it hands on.
+const FOREIGN_BURSTS: usize = 2;
+
+/// The last burst, and how far it was handed on.
+#[derive(Debug)]
+pub(super) struct Rx {
+    me: MacAddr,
+    slots: Slots,
+    next: usize,
+    scratch: Box<[u8]>,
+    /// Frames of other protocols, or for other stations.
+    pub(super) foreign_frames: u64,
+}
+
+impl Rx {
+    pub(super) fn new(port: &Port, me: MacAddr, frame_bytes: usize) -> Self {
+        Self {
+            me,
+            slots: Slots::new(port),
+            next: 0,
+            scratch: vec![0; HEADER_BYTES + frame_bytes].into(),
+            foreign_frames: 0,
+        }
+    }
+
+    /// Whether there are frames; takes a burst from the device if there is none of the last.
+    #[inline]
+    pub(super) fn is_ready(&mut self, port: &Port) -> bool {
+        self.next < self.slots.len() || self.fetch(port)
+    }
+
+    #[inline]
+    fn fetch(&mut self, port: &Port) -> bool {
+        if !self.slots.is_empty() {
+            self.slots.clear();
+            self.next = 0;
+        }
+        self.slots.receive(port) > 0
+    }
+
+    /// Hands on up to `max` frames.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        port: &Port,
+        counters: &mut LinkCounters,
+        max: usize,
+        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+    ) -> usize {
+        let longest = self.scratch.len();
+        let mut handed = 0;
+        let mut bursts = 0;
+        while handed < max && bursts <= max / BURST_FRAMES + FOREIGN_BURSTS {
+            if !self.is_ready(port) {
+                break;
+            }
+            bursts += 1;
+            while handed < max && self.next < self.slots.len() {
+                let at = self.next;
+                // Before the call: if it panics, the frame is not handed on twice.
+                self.next += 1;
+                let Some(frame) = self.slots.frame(at, &mut self.scratch) else {
+                    counters.dropped_frames += 1;
+                    continue;
+                };
+                match ether::accept(frame, self.me) {
+                    Ok((from, payload)) if frame.len() <= longest => {
+                        counters.received_frames += 1;
+                        counters.received_bytes += payload.len() as u64;
+                        handed += 1;
+                        on_frame(LinkAddr::Ether(from), payload);
+                    }
+                    Ok(_) => counters.dropped_frames += 1,
+                    Err(Ignored::EtherType | Ignored::Destination | Ignored::Short) => {
+                        self.foreign_frames += 1;
+                    }
+                    Err(reason) => counters.dropped_frames += u64::from(reason.is_drop()),
+                }
+            }
+        }
+        // What was handed on goes back now: a quiet link must not hold a burst of the device's mbufs.
+        if self.next == self.slots.len() && !self.slots.is_empty() {
+            self.slots.clear();
+            self.next = 0;
+        }
+        handed
+    }
+}

@@ -1,0 +1,219 @@
+//! Names of devices, and what a pair of memif devices shows of mbufs and frames; without DPDK the latter say so and test nothing.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::*;
+
+/// Names are read in all forms and written in one.
+#[test]
+fn names_are_read() {
+    for (given, written) in [
+        ("dpdk:0000:03:00.0", "dpdk:0000:03:00.0"),
+        ("03:1F.7", "dpdk:0000:03:1f.7"),
+        ("0000:03:00.0,rx=1", "dpdk:0000:03:00.0,rx=1"),
+        (
+            "dpdk:net_memif,role=server,socket=/run/x.sock,id=0",
+            "dpdk:net_memif,role=server,socket=/run/x.sock,id=0",
+        ),
+        ("net_af_xdp,iface=eth0", "dpdk:net_af_xdp,iface=eth0"),
+        ("net_tap0", "dpdk:net_tap0"),
+    ] {
+        let spec: DpdkSpec = given.parse().expect(given);
+        assert_eq!(spec.to_string(), written);
+        assert_eq!(written.parse(), Ok(spec));
+    }
+    let spec: DpdkSpec = "net_memif7,role=client,id=3".parse().expect("a name");
+    assert_eq!(spec.driver(), Some("net_memif"));
+    assert_eq!(
+        (spec.parameter("id"), spec.parameter("socket")),
+        (Some("3"), None)
+    );
+    assert_eq!(
+        "03:00.0".parse::<DpdkSpec>().expect("a name").driver(),
+        None
+    );
+}
+
+/// What is no name is refused in one line, however long and strange it is; nothing in it can say anything else to DPDK.
+#[test]
+fn bad_names_are_refused() {
+    let long = format!("net_memif,socket=/{}", "x".repeat(5000));
+    for bad in [
+        "",
+        "dpdk:",
+        "eth0",
+        "0000:03:00",
+        "0000:03:00.8",
+        "0000:03:20.0",
+        "0:0:03:00.0",
+        "+0000:03:00.0",
+        "net_",
+        "net_Memif",
+        "net_memif ,id=0",
+        "net_memif,",
+        "net_memif,id",
+        "net_memif,id=",
+        "net_memif,id=0,id=1",
+        "net_memif,id=0,,role=x",
+        "net_memif,socket=/a b",
+        "net_memif,socket=[a]",
+        "net_memif,socket=\u{1b}[2J\n",
+        "net_memif,socket=a\0b",
+        "net_ü",
+        &long,
+    ] {
+        let text = bad.parse::<DpdkSpec>().expect_err(bad).to_string();
+        assert!(
+            !text.chars().any(char::is_control) && text.len() < 600,
+            "{text}"
+        );
+    }
+}
+
+/// What can be seen without DPDK is refused before DPDK is started, with a name that would do.
+#[test]
+fn parameters_that_lack_are_named() {
+    let open = |text: &str| {
+        let spec: DpdkSpec = text.parse().expect(text);
+        Dpdk::open(&spec, DpdkConfig::default())
+            .expect_err(text)
+            .to_string()
+    };
+    assert!(
+        open("net_memif,id=0").contains("lacks `role=`; for example `dpdk:net_memif,role=server")
+    );
+    assert!(open("net_af_packet").contains("lacks `iface=`"));
+    assert!(open("net_af_xdp,iface=no-such-if").contains("no interface `no-such-if`"));
+}
+
+/// DPDK's devices of one process come and go one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn pair(parameters: &str, config: DpdkConfig) -> Option<(Dpdk, Dpdk)> {
+    pair_of(parameters, config, config)
+}
+
+fn pair_of(parameters: &str, one: DpdkConfig, other: DpdkConfig) -> Option<(Dpdk, Dpdk)> {
+    match Dpdk::connect_memif(parameters, one, other) {
+        Ok(pair) => Some(pair),
+        Err(error @ (DpdkOpenError::NotBuiltIn | DpdkOpenError::NotInstalled { .. })) => {
+            eprintln!("skipped, no DPDK here: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn offer(link: &mut Dpdk, to: LinkAddr, bytes: usize) -> bool {
+    link.send_with(to, |slot| {
+        slot[..bytes].fill(bytes as u8);
+        bytes
+    })
+    .expect("send_with")
+}
+
+/// A full ring refuses, loses nothing, and no mbuf is lost however often that happens.
+#[test]
+fn no_mbuf_is_lost() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((mut a, mut b)) = pair("rsize=5", DpdkConfig::default()) else {
+        return;
+    };
+    let to = b.local_addr();
+    let mut before = None;
+    for round in 0..40 {
+        let mut accepted = 0;
+        while offer(&mut a, to, 60 + accepted % 1400) {
+            accepted += 1;
+        }
+        assert!(accepted >= 32, "a ring and a queue full: {accepted}");
+        let mut arrived = 0;
+        while arrived < accepted {
+            a.flush().expect("flush");
+            arrived += b
+                .recv_burst(7, |_, frame| {
+                    assert!(frame.iter().all(|byte| *byte == frame.len() as u8))
+                })
+                .expect("recv_burst");
+        }
+        assert_eq!((arrived, a.tx.waiting()), (accepted, 0));
+        a.tx.has_room();
+        let in_use = (a.mbufs_in_use(), b.mbufs_in_use());
+        // Spare mbufs vary within the first rounds only.
+        if round >= 2 {
+            let spread = in_use.0.abs_diff(before.unwrap_or(in_use).0);
+            assert!(spread < sys::BURST_FRAMES as u32, "{in_use:?} {before:?}");
+            assert_eq!(in_use.1, before.unwrap_or(in_use).1);
+        }
+        before.get_or_insert(in_use);
+    }
+    assert_eq!(a.counters().dropped_frames + b.counters().dropped_frames, 0);
+    assert!(a.counters().refused >= 40);
+}
+
+/// A frame that came in several mbufs is handed on whole; one longer than our frames is dropped and counted.
+#[test]
+fn chained_mbufs_are_gathered() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = |frame_bytes| DpdkConfig {
+        frame_bytes: Some(frame_bytes),
+        ..DpdkConfig::default()
+    };
+    let Some((mut a, mut b)) = pair_of("bsize=9216", config(9000), config(600)) else {
+        return;
+    };
+    let to = b.local_addr();
+    assert!(offer(&mut a, to, 9000));
+    a.flush().expect("flush");
+    while b.counters().dropped_frames == 0 {
+        assert_eq!(b.recv_burst(4, |_, _| {}).expect("recv_burst"), 0);
+    }
+    assert_eq!(b.counters().dropped_frames, 1);
+    // As if its frames were long and its mbufs short, as those of some drivers are.
+    b.rx = Rx::new(&b.port, b.mac, 9000);
+    assert!(offer(&mut a, to, 8999));
+    a.flush().expect("flush");
+    let mut got = Vec::new();
+    while got.is_empty() {
+        b.recv_burst(4, |_, frame| got = frame.to_vec())
+            .expect("recv_burst");
+    }
+    assert!(got == vec![8999_usize as u8; 8999]);
+}
+
+/// Frames of other protocols and for others are passed over, and counted apart from drops.
+#[test]
+fn foreign_frames_are_counted() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((mut a, mut b)) = pair("", DpdkConfig::default()) else {
+        return;
+    };
+    let stranger = LinkAddr::Ether(MacAddr([2, 9, 9, 9, 9, 9]));
+    for _ in 0..5 {
+        assert!(offer(&mut a, stranger, 100));
+    }
+    let to = b.local_addr();
+    assert!(offer(&mut a, to, 100));
+    a.flush().expect("flush");
+    while b.counters().received_frames == 0 {
+        b.wait(NAP_MAX).expect("wait");
+        b.recv_burst(4, |_, _| {}).expect("recv_burst");
+    }
+    assert_eq!((b.foreign_frames(), b.counters().dropped_frames), (5, 0));
+}
+
+/// The doctor's answer says what works, or what mends it.
+#[test]
+fn probe_explains_itself() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = probe();
+    assert_eq!(found.link, NAME);
+    assert!(!found.notes.is_empty());
+    assert_eq!(found.works, sys::describe().is_ok(), "{found:?}");
+    if !found.works {
+        assert!(
+            found.mend.starts_with("apt-get install libdpdk-dev"),
+            "{found:?}"
+        );
+    }
+}

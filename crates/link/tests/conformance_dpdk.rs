@@ -1,0 +1,205 @@
+//! The conformance suite on DPDK's virtual devices: pairs of memif in this process, which need no rights (short and jumbo frames, a
+//! small ring, impaired), and AF_PACKET and AF_XDP over veth, two nodes on a pair and more on a bridge, which need
+//! root or `unshare -Urn`. What is lacking is said, and tests nothing.
+
+#[path = "common/segment.rs"]
+mod segment;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use segment::Segment;
+use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
+use tsumuji_link::impair::{Impair, ImpairConfig};
+
+fn open(text: &str, config: DpdkConfig) -> Dpdk {
+    let spec: DpdkSpec = text.parse().expect("a device's name");
+    Dpdk::open(&spec, config).expect("open")
+}
+
+/// Why no DPDK device can be made here.
+fn lacking() -> Option<String> {
+    let spec: DpdkSpec = "net_null".parse().expect("a name");
+    match Dpdk::open(&spec, DpdkConfig::default()) {
+        Ok(_) => None,
+        Err(error @ (DpdkOpenError::NotBuiltIn | DpdkOpenError::NotInstalled { .. })) => {
+            Some(format!("skipped, no DPDK here: {error}"))
+        }
+        Err(error) => panic!("DPDK is here but does not work: {error}"),
+    }
+}
+
+fn lacking_network() -> Option<String> {
+    lacking().or_else(segment::lacking)
+}
+
+fn memif(parameters: &str, config: DpdkConfig) -> Vec<Dpdk> {
+    let (server, client) = Dpdk::memif_pair(parameters, config).expect("a pair");
+    vec![server, client]
+}
+
+/// DPDK keeps what all devices of a process share without locks that would suffice for devices that come and go in several threads.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One test for each check that is named.
+macro_rules! checks {
+    (skip if $lacking:expr; $make:expr; $($check:ident)*) => {
+        $(
+            #[test]
+            fn $check() {
+                let _alone = alone();
+                if let Some(reason) = $lacking {
+                    eprintln!("{reason}");
+                    return;
+                }
+                tsumuji_link::conformance::$check(&$make);
+            }
+        )*
+    };
+}
+
+/// The checks that need two links, and no more: memif has two ends.
+macro_rules! pair_tests {
+    ($make:expr) => {
+        checks!(
+            skip if lacking();
+            |nodes: usize| {
+                assert_eq!(nodes, 2, "memif has two ends");
+                $make
+            };
+            caps_are_sane
+            frames_arrive_intact
+            burst_arrives
+            full_link_refuses_and_recovers
+            declined_fill_sends_nothing
+            wait_ends_without_frames
+            counters_add_up
+            garbage_addresses_do_no_harm
+            stream_between_threads
+            no_wake_is_lost
+            no_wake_through_fd_is_lost
+        );
+    };
+}
+
+mod memif_ethernet {
+    use super::*;
+    pair_tests!(memif("", DpdkConfig::default()));
+}
+
+mod memif_jumbo {
+    use super::*;
+    pair_tests!({
+        let links = memif("bsize=9216", DpdkConfig::default());
+        assert_eq!(tsumuji_link::Link::caps(&links[0]).frame_bytes, 9202);
+        links
+    });
+}
+
+mod memif_small_ring {
+    use super::*;
+    pair_tests!(memif(
+        "rsize=5",
+        DpdkConfig {
+            frame_bytes: Some(1000),
+            ..DpdkConfig::default()
+        }
+    ));
+}
+
+fn over_veth(nodes: usize, mtu: u32, device: &str) -> Vec<Dpdk> {
+    let segment = Segment::new(nodes, mtu);
+    let links = segment.interfaces().map(|interface| {
+        open(
+            &format!("{device},iface={interface}"),
+            DpdkConfig::default(),
+        )
+    });
+    links.collect()
+}
+
+mod packet_ethernet {
+    use super::*;
+    checks!(
+        skip if lacking_network();
+        |nodes| over_veth(nodes, 1500, "dpdk:net_af_packet");
+        caps_are_sane
+        frames_arrive_intact
+        burst_arrives
+        full_link_refuses_and_recovers
+        declined_fill_sends_nothing
+        wait_ends_without_frames
+        broadcast_reaches_all_others
+        counters_add_up
+        garbage_addresses_do_no_harm
+        many_peers_talk
+        stream_between_threads
+        no_wake_is_lost
+        no_wake_through_fd_is_lost
+    );
+}
+
+/// All but the overload: the driver does not tell how many frames the kernel's ring lost, and the ring of large frames is short.
+mod packet_jumbo {
+    use super::*;
+    checks!(
+        skip if lacking_network();
+        |nodes| over_veth(nodes, 9000, "dpdk:net_af_packet");
+        caps_are_sane
+        frames_arrive_intact
+        burst_arrives
+        declined_fill_sends_nothing
+        wait_ends_without_frames
+        broadcast_reaches_all_others
+        counters_add_up
+        garbage_addresses_do_no_harm
+        many_peers_talk
+        stream_between_threads
+        no_wake_is_lost
+        no_wake_through_fd_is_lost
+    );
+}
+
+/// All but the stream both ways: there the driver (DPDK 22.11, Linux 6.18, veth) now and then stops passing one direction, for good.
+mod xdp_ethernet {
+    use super::*;
+    checks!(
+        skip if lacking_network();
+        |nodes| over_veth(nodes, 1500, "dpdk:net_af_xdp");
+        caps_are_sane
+        frames_arrive_intact
+        burst_arrives
+        full_link_refuses_and_recovers
+        declined_fill_sends_nothing
+        wait_ends_without_frames
+        broadcast_reaches_all_others
+        counters_add_up
+        garbage_addresses_do_no_harm
+        many_peers_talk
+        no_wake_is_lost
+        no_wake_through_fd_is_lost
+    );
+}
+
+mod late {
+    use super::*;
+    const LATE: ImpairConfig = ImpairConfig {
+        loss: 0.0,
+        duplicate: 0.0,
+        reorder: 0.1,
+        corrupt: 0.0,
+        delay: Duration::from_micros(20),
+        jitter: Duration::from_micros(30),
+        rate_bytes_per_second: None,
+        queue_frames: 4096,
+        seed: 3,
+    };
+    pair_tests!({
+        let links = memif("", DpdkConfig::default());
+        let late = links.into_iter().map(|link| Impair::new(link, LATE));
+        late.collect::<Result<Vec<_>, _>>().expect("impair")
+    });
+}
