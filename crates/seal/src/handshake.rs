@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 use crate::envelope::HANDSHAKE;
 use crate::key::{DerivedKey, KEY_BYTES, KeyPrint};
 
-const HEADER_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 16;
 const NONCE_BYTES: usize = 8;
 pub(crate) const COOKIE_BYTES: usize = 32;
-const PROOF_BYTES: usize = 32;
+pub(crate) const PROOF_BYTES: usize = 32;
 /// An ephemeral public key, the sender's key id, a tag.
 const NOISE_BYTES: usize = 32 + 4 + 16;
 /// The largest handshake frame, *first*.

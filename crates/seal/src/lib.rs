@@ -1,7 +1,7 @@
 //! Sealed links: every frame of any link is authenticated, or encrypted, with a key that the cluster shares.
 //!
 //! [`Sealed`] wraps a [`Link`] and is one. The engine above knows nothing of it: all frames, whatever their kind, leave and arrive
-//! through here. What is on the wire is said in `docs/protocol.md` (R-60 to R-66), what it protects against in
+//! through here. What is on the wire is said in `docs/protocol.md` (R-60 to R-69), what it protects against in
 //! `docs/security.md`, why it is a wrapper in `docs/decisions`.
 //!
 //! ```
@@ -35,6 +35,8 @@
 mod control;
 mod counters;
 mod envelope;
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod handshake;
 mod key;

@@ -1,4 +1,4 @@
-//! Who we have sessions with, and how frames become sealed and opened.
+//! Who we have sessions with, and how frames become sealed and opened.
 //!
 //! Called by `Sealed`, which owns the link: everything here is given frames and the time, and leaves what is to be sent in
 //! `outbox`. `agree` holds the handshake's steps, `upkeep` what happens as time passes.

@@ -18,7 +18,7 @@ pub mod flags {
     pub const BUSY: u8 = 1 << 2;
     /// Ack: memory refused frames that are not in the bitmap.
     pub const REFUSED: u8 = 1 << 3;
-    /// Reserved: the stated length is followed by an 8-byte nonce and a 16-byte tag.
+    /// Reserved: no frame bears it, and one that does is refused.
     pub const SEALED: u8 = 1 << 7;
 }
 
@@ -31,7 +31,7 @@ pub enum DropReason {
     Version,
     /// No such kind.
     Kind,
-    /// Flagged as sealed; this node has no key.
+    /// An envelope or a handshake of sealed links, or flagged as sealed; this node has no key.
     Sealed,
     /// Fields that contradict each other (an offset past the end, an odd bitmap …).
     Malformed,
@@ -191,6 +191,7 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
         kind::WELCOME => parse_hello(bytes).map(Frame::Welcome),
         kind::RESET => parse_control(bytes).map(Frame::Reset),
         kind::CLOSE => parse_control(bytes).map(Frame::Close),
+        kind::SEALED | kind::HANDSHAKE => Err(DropReason::Sealed),
         _ => Err(DropReason::Kind),
     }
 }

@@ -19,7 +19,7 @@ pub const HELLO_BYTES: usize = size_of::<RawHello>();
 /// The length field has 16 bits.
 pub const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize;
 
-/// Low half of a frame's first byte. 7 to 15 are unassigned: nack, announce and their kin come with later links.
+/// Low half of a frame's first byte. 9 to 15 are unassigned: nack, announce and their kin come with later links.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const SHARE: u8 = 1;
@@ -28,6 +28,10 @@ pub(crate) mod kind {
     pub(crate) const WELCOME: u8 = 4;
     pub(crate) const RESET: u8 = 5;
     pub(crate) const CLOSE: u8 = 6;
+    /// An envelope around any other frame; its layout is the sealing link's.
+    pub(crate) const SEALED: u8 = 7;
+    /// Between sealing links.
+    pub(crate) const HANDSHAKE: u8 = 8;
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]

@@ -44,6 +44,19 @@ fn truncation_is_seen_at_every_length() {
     }
 }
 
+/// Envelopes and handshakes are told from kinds that nobody has assigned.
+#[test]
+fn sealed_kinds_are_refused_as_such() {
+    for kind in 7..16 {
+        let expected = if kind < 9 {
+            DropReason::Sealed
+        } else {
+            DropReason::Kind
+        };
+        assert_eq!(parse(&[VERSION << 4 | kind; 64]), Err(expected));
+    }
+}
+
 /// The other kinds survive a round trip.
 #[test]
 fn other_kinds_round_trip() {
