@@ -295,10 +295,12 @@ impl Credit {
         }
         if frame.next > grant.seen {
             self.path.on_gap(frame.next - 1 - grant.seen);
-            let before = grant.claim();
+            let before = grant.outstanding();
             grant.seen = frame.next;
             grant.granted = grant.granted.max(frame.next);
-            self.claimed -= before - grant.claim();
+            if before > grant.promised {
+                self.claimed -= before - grant.claim();
+            }
             grant.backlog = frame.more;
             grant.busy = frame.busy;
         } else if frame.used {
@@ -380,15 +382,20 @@ impl Credit {
     #[inline]
     fn give(&mut self, grant: &mut Grant, target: u64) {
         if target > grant.granted {
+            // What was promised is counted already.
+            if target <= grant.seen + grant.promised {
+                grant.granted = target;
+                return;
+            }
             let wanted = target - grant.granted;
-            let claimed_by_others = self.claimed - grant.claim();
-            let room = self.receive_frames.saturating_sub(claimed_by_others);
-            let given = wanted.min(room.max(grant.promised).saturating_sub(grant.outstanding()));
+            let spare = grant.promised.saturating_sub(grant.outstanding());
+            let room = spare + self.receive_frames.saturating_sub(self.claimed);
+            let given = wanted.min(room);
             if given < wanted {
                 self.hungry = true;
             }
             grant.granted += given;
-            self.claimed = claimed_by_others + grant.claim();
+            self.claimed += given.saturating_sub(spare);
         }
     }
 
