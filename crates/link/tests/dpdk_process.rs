@@ -1,0 +1,200 @@
+//! Two processes joined by memif: frames pass, a killed one does not take the other with it, a successor is served, and nothing is left
+//! behind. Without DPDK the test says so and tests nothing.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
+use tsumuji_link::{Link, LinkAddr};
+
+/// Nothing here takes this long on a machine that is alive.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(10);
+const FRAMES: u32 = 10_000;
+/// Frames in flight at most.
+const WINDOW: u32 = 200;
+/// Tells this program, started again, to answer frames on that device.
+const ANSWER_ENV: &str = "TSUMUJI_DPDK_TEST_ANSWER";
+
+/// Not a test by itself: what the other starts, and kills.
+#[test]
+fn answer_frames() {
+    let Ok(spec) = std::env::var(ANSWER_ENV) else {
+        return;
+    };
+    let spec: DpdkSpec = spec.parse().expect("a name");
+    let mut link = Dpdk::open(&spec, DpdkConfig::default()).expect("open");
+    println!("open");
+    // One whose test died ends by itself.
+    let begun = Instant::now();
+    let mut answers: Vec<(LinkAddr, Vec<u8>)> = Vec::new();
+    while begun.elapsed() < PATIENCE {
+        let got = link
+            .recv_burst(32, |from, frame| answers.push((from, frame.to_vec())))
+            .expect("recv_burst");
+        answers.retain(|(to, frame)| {
+            !link
+                .send_with(*to, |slot| {
+                    slot[..frame.len()].copy_from_slice(frame);
+                    frame.len()
+                })
+                .expect("send_with")
+        });
+        link.flush().expect("flush");
+        if got == 0 {
+            link.wait(LOOK).expect("wait");
+        }
+    }
+}
+
+fn start_answerer(spec: &str) -> Child {
+    Command::new(std::env::current_exe().expect("a path"))
+        .args(["--exact", "answer_frames", "--nocapture"])
+        .env(ANSWER_ENV, spec)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start")
+}
+
+fn wait_open(child: &mut Child) {
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let open = lines.any(|line| line.expect("text").ends_with("open"));
+    assert!(open, "the child has its end");
+}
+
+/// Sends numbered frames until all came back.
+fn exchange(link: &mut Dpdk, frames: u32) {
+    let begun = Instant::now();
+    let (mut sent, mut back) = (0, 0);
+    while back < frames {
+        while sent < frames && sent - back < WINDOW {
+            let bytes = 4 + sent as usize % 1400;
+            let taken = link
+                .send_with(LinkAddr::Broadcast, |slot| {
+                    slot[..bytes].fill(sent as u8);
+                    slot[..4].copy_from_slice(&sent.to_le_bytes());
+                    bytes
+                })
+                .expect("send_with");
+            if !taken {
+                break;
+            }
+            sent += 1;
+        }
+        link.flush().expect("flush");
+        let got = link
+            .recv_burst(64, |_, frame| {
+                assert_eq!(frame[..4], back.to_le_bytes(), "in order");
+                assert_eq!(frame.len(), 4 + back as usize % 1400);
+                assert!(frame[4..].iter().all(|byte| *byte == back as u8));
+                back += 1;
+            })
+            .expect("recv_burst");
+        if got == 0 {
+            assert!(begun.elapsed() < PATIENCE, "{back} of {sent} came back");
+            link.wait(LOOK).expect("wait");
+        }
+    }
+}
+
+fn leftovers(pid: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["/var/run/dpdk", "/tmp/dpdk", "/dev/hugepages", "/dev/shm"] {
+        let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = names.map(|entry| entry.path().display().to_string());
+        found.extend(names.filter(|name| name.contains(&format!("tsumuji-{pid}"))));
+    }
+    found
+}
+
+/// DPDK's devices of one process come and go one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Whether no DPDK device can be made here; says why.
+fn lacking() -> bool {
+    match Dpdk::open(&"net_null".parse().expect("a name"), DpdkConfig::default()) {
+        Ok(_) => false,
+        Err(error @ (DpdkOpenError::NotBuiltIn | DpdkOpenError::NotInstalled { .. })) => {
+            eprintln!("skipped, no DPDK here: {error}");
+            true
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn kill(child: &mut Child) {
+    child.kill().expect("SIGKILL");
+    child.wait().expect("dead");
+}
+
+/// Sends to a dead peer until the first frame is given up.
+fn send_in_vain(link: &mut Dpdk) {
+    let dropped = link.counters().dropped_frames;
+    let begun = Instant::now();
+    while link.counters().dropped_frames == dropped {
+        link.send_with(LinkAddr::Broadcast, |slot| {
+            slot[..100].fill(1);
+            100
+        })
+        .expect("send_with");
+        link.flush().expect("flush");
+        link.wait(Duration::from_millis(1)).expect("wait");
+        assert!(begun.elapsed() < PATIENCE, "frames go nowhere, uncounted");
+    }
+    assert_eq!(link.recv_burst(8, |_, _| {}).expect("recv_burst"), 0);
+}
+
+/// Frames pass between two processes; when the server is killed the client lives on, its frames are dropped and counted, its mbufs come
+/// back, and it opens anew to a successor.
+#[test]
+fn killed_server_is_survived() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if lacking() {
+        return;
+    }
+    let name = format!("socket=tsumuji-kill-server-{},id=0", std::process::id());
+    let server = format!("dpdk:net_memif,role=server,{name}");
+    let client: DpdkSpec = format!("dpdk:net_memif,role=client,{name}")
+        .parse()
+        .expect("a name");
+    for round in 0..3 {
+        let mut child = start_answerer(&server);
+        // Begun before its server is there: it waits.
+        let mut link = Dpdk::open(&client, DpdkConfig::default()).expect("open");
+        wait_open(&mut child);
+        exchange(&mut link, if round == 0 { FRAMES } else { 500 });
+        let in_use = link.mbufs_in_use();
+        kill(&mut child);
+        send_in_vain(&mut link);
+        assert!(link.mbufs_in_use() <= in_use.max(64) + 64, "mbufs are lost");
+        drop(link);
+        assert_eq!(leftovers(child.id()), [""; 0]);
+    }
+    assert_eq!(leftovers(std::process::id()), [""; 0]);
+}
+
+/// When the client is killed the server lives on, and serves its successor without being opened anew.
+#[test]
+fn killed_client_is_survived() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if lacking() {
+        return;
+    }
+    let name = format!("socket=tsumuji-kill-client-{},id=0", std::process::id());
+    let server: DpdkSpec = format!("dpdk:net_memif,role=server,{name}")
+        .parse()
+        .expect("a name");
+    let client = format!("dpdk:net_memif,role=client,{name}");
+    let mut child = start_answerer(&client);
+    let mut link = Dpdk::open(&server, DpdkConfig::default()).expect("open");
+    for _ in 0..3 {
+        wait_open(&mut child);
+        exchange(&mut link, 500);
+        kill(&mut child);
+        send_in_vain(&mut link);
+        child = start_answerer(&client);
+    }
+    kill(&mut child);
+}
