@@ -196,5 +196,7 @@ fn killed_client_is_survived() {
         send_in_vain(&mut link);
         child = start_answerer(&client);
     }
+    wait_open(&mut child);
     kill(&mut child);
+    assert_eq!(leftovers(child.id()), [""; 0]);
 }

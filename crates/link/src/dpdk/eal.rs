@@ -9,6 +9,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::errors::DpdkOpenError;
@@ -21,6 +22,8 @@ const MEMORY_MIB_MAX: u64 = 64 << 10;
 const HUGE_BYTES_MIN: u64 = 128 << 20;
 /// Where the kernel tells of hugepages, a folder for each size.
 const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
+/// Before the process id, in the name of DPDK's folder.
+const PREFIX: &str = "tsumuji-";
 /// Lines of DPDK's own that an error shows, and characters of each.
 const LOG_LINES: usize = 3;
 const LOG_CHARS: usize = 160;
@@ -72,6 +75,7 @@ pub(super) fn require(wanted: Wanted<'_>, memory_bytes: u64) -> Result<Running, 
         State::Never => {}
     }
     sys::describe()?;
+    remove_stale_folders();
     let pages = Hugepages::look();
     let huge = pages.bytes()
         >= HUGE_BYTES_MIN.max(if wanted == Wanted::Virtual {
@@ -109,7 +113,7 @@ fn arguments(wanted: Wanted<'_>, huge: bool, mebibytes: u64, cpus: &[usize]) -> 
         "tsumuji".to_owned(),
         // One thread of DPDK's kind, allowed on every CPU that we may use: its service threads then are, too.
         format!("--lcores=0@({})", cpus.join(",")),
-        format!("--file-prefix=tsumuji-{}", std::process::id()),
+        format!("--file-prefix={PREFIX}{}", std::process::id()),
         "--no-telemetry".to_owned(),
         "--log-level=error".to_owned(),
     ];
@@ -127,6 +131,23 @@ fn arguments(wanted: Wanted<'_>, huge: bool, mebibytes: u64, cpus: &[usize]) -> 
         .into_iter()
         .map(|text| CString::new(text).expect("no zero byte in it"))
         .collect()
+}
+
+/// Each start makes a folder and removes it, empty, in a fraction of a second. Processes that were killed just then left theirs.
+fn remove_stale_folders() {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("dpdk"));
+    let fixed = ["/var/run/dpdk", "/tmp/dpdk"].map(PathBuf::from);
+    for folder in own.into_iter().chain(fixed) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+            let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                // Does nothing if the folder holds anything.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
 }
 
 /// CPUs that this thread may use, as DPDK counts them.
