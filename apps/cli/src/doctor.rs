@@ -112,18 +112,12 @@ fn links() -> Vec<LinkReport> {
         detail: probe.notes.join("; "),
         remedy: (!probe.mend.is_empty()).then_some(probe.mend),
     };
-    let absent = |name, detail: &str| LinkReport {
-        name,
-        works: false,
-        detail: detail.to_owned(),
-        remedy: None,
-    };
     vec![
         tried(tsumuji_link::shm::probe()),
         tried(tsumuji_link::udp::probe()),
         tried(tsumuji_link::packet::probe()),
         tried(tsumuji_link::xdp::probe()),
-        absent("dpdk", "DPDK: not part of this version"),
+        tried(tsumuji_link::dpdk::probe()),
     ]
 }
 

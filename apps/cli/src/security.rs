@@ -29,7 +29,10 @@ impl Flags {
                     .iter()
                     .any(|member| security::leaves_host(member.addr)),
                 (None, Some(LinkSpec::Udp(Some(addr)))) => !addr.ip().is_loopback(),
-                (None, link) => matches!(link, Some(LinkSpec::Packet(_) | LinkSpec::Xdp(_))),
+                (None, link) => matches!(
+                    link,
+                    Some(LinkSpec::Packet(_) | LinkSpec::Xdp(_) | LinkSpec::Dpdk(_))
+                ),
             };
             if leaves {
                 eprintln!(

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tsumuji_link::capture::Capture;
+use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkSpec, DpdkSpecError};
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::shm::Shm;
@@ -32,6 +33,8 @@ pub enum LinkSpec {
     Packet(Option<InterfaceName>),
     /// `xdp:INTERFACE`: raw Ethernet by AF_XDP; likewise.
     Xdp(Option<InterfaceName>),
+    /// `dpdk:PCI-ADDRESS` or `dpdk:DRIVER,PARAMETERS`: a DPDK device.
+    Dpdk(DpdkSpec),
 }
 
 impl LinkSpec {
@@ -42,6 +45,7 @@ impl LinkSpec {
             Self::Udp(_) => "udp",
             Self::Packet(_) => "packet",
             Self::Xdp(_) => "xdp",
+            Self::Dpdk(_) => "dpdk",
         }
     }
 
@@ -49,7 +53,7 @@ impl LinkSpec {
     pub fn interface(&self) -> Option<InterfaceName> {
         match self {
             Self::Packet(name) | Self::Xdp(name) => *name,
-            Self::Shm | Self::Udp(_) => None,
+            Self::Shm | Self::Udp(_) | Self::Dpdk(_) => None,
         }
     }
 }
@@ -100,19 +104,27 @@ impl std::fmt::Debug for InterfaceName {
 
 /// A link's name that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown link `{given}`; accepted are `shm`, `udp`, `udp:ADDRESS:PORT` (for example `udp:10.0.0.1:7000`), \
-     `packet:INTERFACE` and `xdp:INTERFACE` (for example `packet:eth1`)"
-)]
-pub struct LinkSpecError {
-    given: String,
+#[non_exhaustive]
+pub enum LinkSpecError {
+    /// No such link.
+    #[error(
+        "unknown link `{given}`; accepted are `shm`, `udp`, `udp:ADDRESS:PORT` (for example `udp:10.0.0.1:7000`), \
+         `packet:INTERFACE`, `xdp:INTERFACE` (for example `packet:eth1`) and `dpdk:DEVICE`"
+    )]
+    Unknown {
+        /// As given, shortened.
+        given: String,
+    },
+    /// No such DPDK device.
+    #[error(transparent)]
+    Dpdk(#[from] DpdkSpecError),
 }
 
 impl FromStr for LinkSpec {
     type Err = LinkSpecError;
 
     fn from_str(text: &str) -> Result<Self, LinkSpecError> {
-        let unknown = || LinkSpecError {
+        let unknown = || LinkSpecError::Unknown {
             given: text.chars().filter(|c| !c.is_control()).take(100).collect(),
         };
         match text.split_once(':') {
@@ -130,6 +142,7 @@ impl FromStr for LinkSpec {
             Some(("xdp", name)) => InterfaceName::new(name)
                 .map(|name| Self::Xdp(Some(name)))
                 .ok_or_else(unknown),
+            Some(("dpdk", _)) => Ok(Self::Dpdk(text.parse()?)),
             _ => Err(unknown()),
         }
     }
@@ -139,6 +152,7 @@ impl std::fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Udp(Some(addr)) => write!(f, "udp:{addr}"),
+            Self::Dpdk(spec) => spec.fmt(f),
             Self::Packet(Some(interface)) | Self::Xdp(Some(interface)) => {
                 write!(f, "{}:{interface}", self.kind())
             }
@@ -162,6 +176,8 @@ pub enum Base {
     Packet(Packet),
     /// One network interface, by AF_XDP.
     Xdp(Xdp),
+    /// One DPDK device.
+    Dpdk(Dpdk),
 }
 
 impl Base {
@@ -172,7 +188,7 @@ impl Base {
 
     /// Opens what `link` names. Shared memory has no name: see `attach`.
     pub fn open(link: &LinkSpec) -> Result<Self, OpenError> {
-        let unnamed = || OpenError::NoInterface { link: *link };
+        let unnamed = || OpenError::NoInterface { link: link.kind() };
         Ok(match link {
             LinkSpec::Shm => return Err(OpenError::NotAMember),
             LinkSpec::Udp(addr) => {
@@ -187,6 +203,7 @@ impl Base {
                 let interface = interface.as_ref().ok_or_else(unnamed)?;
                 Self::Xdp(Xdp::open(interface.as_str(), XdpConfig::default())?)
             }
+            LinkSpec::Dpdk(spec) => Self::Dpdk(Dpdk::open(spec, DpdkConfig::default())?),
         })
     }
 }
@@ -226,6 +243,8 @@ pub enum Unsealed {
     Packet(Packet),
     /// One network interface, by AF_XDP.
     Xdp(Xdp),
+    /// One DPDK device.
+    Dpdk(Dpdk),
     /// With seeded misfortune.
     Impaired(Box<Impair<Base>>),
     /// Written to a file.
@@ -250,6 +269,7 @@ impl Unsealed {
             (None, None, Base::Udp(link)) => Self::Udp(link),
             (None, None, Base::Packet(link)) => Self::Packet(link),
             (None, None, Base::Xdp(link)) => Self::Xdp(link),
+            (None, None, Base::Dpdk(link)) => Self::Dpdk(link),
             (Some(config), None, base) => Self::Impaired(Box::new(Impair::new(base, config)?)),
             (None, Some(path), base) => {
                 Self::Captured(Box::new(Capture::create(base, path).map_err(failed(path))?))
@@ -311,8 +331,8 @@ macro_rules! delegate {
     };
 }
 
-delegate!(Base: Shm Udp Packet Xdp);
-delegate!(Unsealed: Shm Udp Packet Xdp Impaired Captured CapturedImpaired);
+delegate!(Base: Shm Udp Packet Xdp Dpdk);
+delegate!(Unsealed: Shm Udp Packet Xdp Dpdk Impaired Captured CapturedImpaired);
 delegate!(AnyLink: Open Sealed);
 
 #[cfg(test)]
@@ -332,6 +352,8 @@ mod tests {
             "xdp",
             "xdp:eth0.5",
             "packet:a-name.of_15ch",
+            "dpdk:0000:03:00.0",
+            "dpdk:net_memif,role=server,socket=/run/x.sock,id=0",
         ] {
             assert_eq!(text.parse::<LinkSpec>().expect(text).to_string(), text);
         }
@@ -343,7 +365,6 @@ mod tests {
             "udp:host",
             "udp:1.2.3.4",
             "udp:1.2.3.4:70000",
-            "dpdk:x",
             "packet:",
             "packet:a/b",
             "xdp:a b",

@@ -109,7 +109,7 @@ pub enum ClusterFileError {
         /// Its host.
         host: String,
         /// What was asked for.
-        link: LinkSpec,
+        link: Box<LinkSpec>,
         /// What is missing.
         problem: String,
     },
@@ -324,7 +324,7 @@ impl ClusterFile {
                 path: path.to_owned(),
                 node,
                 host: host.host.clone(),
-                link: *link,
+                link: Box::new(*link),
                 problem,
             })?;
             (host.link, host.addr) = found;
@@ -390,7 +390,7 @@ fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, L
             };
             Ok((link, LinkAddr::Ether(mac)))
         }
-        LinkSpec::Udp(Some(_)) | LinkSpec::Shm => {
+        LinkSpec::Udp(Some(_)) | LinkSpec::Shm | LinkSpec::Dpdk(_) => {
             Err("cannot be taken for all hosts: accepted are `udp`, `packet` and `xdp`".to_owned())
         }
     }
@@ -419,7 +419,7 @@ fn read_addr(
     if let Some(link) = text
         .parse()
         .ok()
-        .filter(|link: &LinkSpec| link.interface().is_some())
+        .filter(|link: &LinkSpec| link.interface().is_some() || matches!(link, LinkSpec::Dpdk(_)))
     {
         let mac = station(mac, host, ethers)
             .map_err(|problem| format!("field `addr`: `{text}` {problem}"))?;
@@ -430,7 +430,7 @@ fn read_addr(
 }
 
 fn read_inet(text: &str) -> Result<SocketAddr, String> {
-    let accepted = "accepted is \"udp:ADDRESS:PORT\", for example \"udp:10.0.0.1:7000\", \"packet:INTERFACE\" or \"xdp:INTERFACE\"";
+    let accepted = "accepted is \"udp:ADDRESS:PORT\", for example \"udp:10.0.0.1:7000\", \"packet:INTERFACE\", \"xdp:INTERFACE\" or \"dpdk:DEVICE\"";
     let Some(rest) = text.strip_prefix("udp:") else {
         return Err(format!("field `addr`: `{text}`: {accepted}"));
     };

@@ -61,11 +61,14 @@ pub enum OpenError {
     /// The same, by AF_XDP.
     #[error("cannot open the link: {0}")]
     Xdp(#[from] tsumuji_link::xdp::XdpOpenError),
+    /// The DPDK device cannot be used.
+    #[error("cannot open the link: {0}")]
+    Dpdk(#[from] tsumuji_link::dpdk::DpdkOpenError),
     /// A link of an interface, and none is named.
     #[error("link `{link}` needs an interface: `{link}:INTERFACE`, for example `{link}:eth1`")]
     NoInterface {
         /// As given.
-        link: crate::LinkSpec,
+        link: &'static str,
     },
     /// A link that others on the network can reach, and not a word about its safety.
     #[error(

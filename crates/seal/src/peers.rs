@@ -388,10 +388,10 @@ impl Peers {
 
     /// A new session takes the current one's place.
     fn replace(slots: &mut Slots, peer: &mut Peer, id: u32, now: Duration) {
-        if let Some(old) = peer.current.replace(id) {
-            if let Some((older, _)) = peer.previous.replace((old, now + PREVIOUS_LIFE)) {
-                slots.release(older);
-            }
+        if let Some(old) = peer.current.replace(id)
+            && let Some((older, _)) = peer.previous.replace((old, now + PREVIOUS_LIFE))
+        {
+            slots.release(older);
         }
         peer.renew_at = None;
         peer.quiet_since = now;

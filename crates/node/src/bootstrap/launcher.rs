@@ -140,7 +140,7 @@ pub enum LaunchError {
     #[error("link `{link}` leaves no room for {nodes} ports (the highest is 65535)")]
     Ports {
         /// As given.
-        link: LinkSpec,
+        link: Box<LinkSpec>,
         /// One port each.
         nodes: usize,
     },
@@ -150,7 +150,7 @@ pub enum LaunchError {
     )]
     OneHost {
         /// As given.
-        link: LinkSpec,
+        link: Box<LinkSpec>,
     },
     /// A worker could not start.
     #[error(transparent)]
@@ -220,7 +220,7 @@ impl Launcher {
             && usize::from(addr.port()) + total > usize::from(u16::MAX) + 1
         {
             return Err(LaunchError::Ports {
-                link: spec.link,
+                link: Box::new(spec.link),
                 nodes: total,
             });
         }
@@ -233,8 +233,10 @@ impl Launcher {
         let memory = match (spec.link, &spec.hosts) {
             (LinkSpec::Udp(_), None) | (_, Some(_)) => None,
             (LinkSpec::Shm, None) => Some(ShmJob::create(total, ShmConfig::for_nodes(total))?),
-            (LinkSpec::Packet(_) | LinkSpec::Xdp(_), None) => {
-                return Err(LaunchError::OneHost { link: spec.link });
+            (LinkSpec::Packet(_) | LinkSpec::Xdp(_) | LinkSpec::Dpdk(_), None) => {
+                return Err(LaunchError::OneHost {
+                    link: Box::new(spec.link),
+                });
             }
         };
         let own = match (&memory, &spec.hosts, spec.with_self) {
