@@ -16,6 +16,9 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     echo "SKIPPED fuzz: no cargo-fuzz (cargo install cargo-fuzz --locked)"
     exit 0
 fi
+# What libFuzzer says is shown only if it finds something.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 found=0
 crashed=()
 while IFS= read -r manifest; do
@@ -30,9 +33,14 @@ while IFS= read -r manifest; do
         mkdir -p "${corpora[0]}"
         [ -d "$folder/seeds/$target" ] && corpora+=("$folder/seeds/$target")
         # A run ends at its first crash and leaves its input in $folder/artifacts.
-        cargo +nightly fuzz run --fuzz-dir "$folder" "$target" "${corpora[@]}" -- \
-            -max_total_time="$seconds" -timeout=$INPUT_SECONDS -rss_limit_mb=2048 -verbosity=0 </dev/null ||
+        if ! cargo +nightly fuzz run --fuzz-dir "$folder" "$target" "${corpora[@]}" -- \
+            -max_total_time="$seconds" -timeout=$INPUT_SECONDS -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+            </dev/null >"$log" 2>&1; then
+            cat "$log"
             crashed+=("$folder $target")
+        else
+            sed -n 's/^stat::number_of_executed_units: *\(.*\)/fuzz:     \1 inputs, no crash/p' "$log"
+        fi
     done < <(cargo +nightly fuzz list --fuzz-dir "$folder")
 done < <(find . -name target -prune -o -path '*/fuzz/Cargo.toml' -print)
 if [ $found -eq 0 ]; then

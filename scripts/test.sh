@@ -25,7 +25,14 @@ step() {
     times+=("$name $((SECONDS - start)) s")
 }
 
-lint() { bash scripts/lint.sh; }
+lint() {
+    # The lock file first: every later command of cargo would quietly mend it.
+    if ! cargo tree --workspace --locked --quiet >/dev/null; then
+        echo "see above; if Cargo.lock does not fit the manifests: run cargo check and commit it" >&2
+        return 1
+    fi
+    bash scripts/lint.sh
+}
 
 # Passes on what `cargo test` says; of what passing tests print only who skipped something and why, as `SKIPPED test: reason`.
 only_skips() {
