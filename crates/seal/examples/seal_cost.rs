@@ -199,10 +199,7 @@ fn ends() -> [Mem; 2] {
     })
 }
 
-fn bursts<L: Link>(mut a: L, mut b: L, bytes: usize) -> Box<dyn FnMut(u64)>
-where
-    L: 'static,
-{
+fn bursts<L: Link + 'static>(mut a: L, mut b: L, bytes: usize) -> Box<dyn FnMut(u64)> {
     Box::new(move |times| {
         for _ in 0..times / BURST_FRAMES as u64 {
             for _ in 0..BURST_FRAMES {

@@ -14,6 +14,7 @@ fn traffic(net: &Net, nodes: &mut [Node], rounds: u32) -> usize {
     let (mut sent, mut arrived) = (0, 0);
     for round in 0..rounds {
         let frame = round.to_le_bytes();
+        #[allow(clippy::needless_range_loop)] // each speaks to all others
         for from in 0..count {
             send(&mut nodes[from], LinkAddr::Broadcast, &frame);
             for to in (0..count).filter(|to| *to != from) {
