@@ -1,6 +1,6 @@
 //! What an endpoint has counted, shown to others: Prometheus text over HTTP, and what `tsumuji top` reads.
 //!
-//! `drive` publishes a [`Snapshot`] at most every `PUBLISH_EVERY`, and only if nobody reads at that moment; a thread of its own
+//! `drive` publishes a `Snapshot` at most every `PUBLISH_EVERY`, and only if nobody reads at that moment; a thread of its own
 //! (`serve`) hands it out as text (`text`). `local` finds and asks the nodes of this host, `parse` reads the text again.
 //!
 //! Invariant: the thread that polls never waits for a reader and never allocates here. Left out on purpose: rates and histories
