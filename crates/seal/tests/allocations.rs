@@ -1,0 +1,79 @@
+//! Sealing and opening a frame allocates nothing, alone and by broadcast.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::{Link, LinkAddr};
+use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+#[allow(unsafe_code)] // the trait is unsafe; all work is the system allocator's
+// SAFETY: every call goes unchanged to `System`, which keeps the trait's promises; `count` neither allocates nor unwinds
+// (the thread-local is const-initialised and has no destructor).
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(place, layout) }
+    }
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(place, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Frames of all sizes, both ways and to all, once the two have met.
+#[test]
+fn frames_allocate_nothing() {
+    for mode in [SealMode::Auth, SealMode::Encrypt] {
+        let keys = ClusterKey::generate().and_then(|key| Keys::new([key]));
+        let keys = keys.expect("random");
+        let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
+        let mut nodes = [0, 1].map(|me| {
+            let link = Shm::attach(&job, me).expect("attach");
+            Sealed::new(link, &keys, mode).expect("seal")
+        });
+        let to = [LinkAddr::Local(1), LinkAddr::Local(0)];
+        nodes[0].connect(to[0]).expect("connect");
+        for _ in 0..10 {
+            for node in &mut nodes {
+                node.recv_burst(64, |_, _| {}).expect("recv");
+            }
+        }
+        assert!(nodes[0].has_session(to[0]) && nodes[1].has_session(to[1]));
+        let limit = nodes[0].caps().frame_bytes;
+        let before = ALLOCATIONS.get();
+        let mut received = 0;
+        for round in 0..3000 {
+            let me = round % 2;
+            for addr in [to[me], LinkAddr::Broadcast] {
+                let bytes = 1 + round * 37 % limit;
+                let taken = nodes[me].send_with(addr, |_| bytes).expect("send");
+                assert!(taken);
+            }
+            nodes[me].flush().expect("flush");
+            received += nodes[1 - me].recv_burst(8, |_, _| {}).expect("recv");
+        }
+        assert_eq!(received, 6000);
+        assert_eq!(ALLOCATIONS.get() - before, 0, "{mode}");
+    }
+}
