@@ -437,3 +437,53 @@ fn full_table_keeps_the_living() {
     pair.outs(0);
     pair.works();
 }
+
+/// Even a peer with the keys is not heard in the other mode; nor are control frames that anyone could read.
+#[test]
+fn each_frame_has_the_mode() {
+    let mut pair = Pair::met();
+    for flag_bits in [
+        flags::READABLE,
+        flags::READABLE | flags::CONTROL,
+        flags::GROUP | flags::CONTROL,
+    ] {
+        let mut slot = vec![0; 64];
+        let (sealer, own) = pair.nodes[0].sealer(B).expect("a session");
+        assert_eq!(own, 0);
+        assert_eq!(sealer.seal(&mut slot, 32, flag_bits), 64);
+        assert_eq!(pair.give(A, 1, &slot), None);
+    }
+    let counters = pair.nodes[1].counters;
+    assert_eq!((counters.other_mode, counters.malformed), (1, 2));
+}
+
+/// When a cluster key goes, so does the broadcast key that its holders may have been told; not before, and all get the new one.
+#[test]
+fn removed_key_takes_the_broadcast_key_along() {
+    let mut pair = Pair::met();
+    let old = ClusterKey::generate().expect("random");
+    let new = ClusterKey::generate().expect("random");
+    let list = |keys: &[&ClusterKey]| Keys::new(keys.iter().copied().cloned()).expect("keys");
+    let mut ids = Vec::new();
+    for keys in [
+        list(&[&old]),
+        list(&[&old, &new]),
+        list(&[&new, &old]),
+        list(&[&new]),
+    ] {
+        for peers in &mut pair.nodes {
+            peers.reload(&keys).expect("random");
+        }
+        pair.nodes[0].wish(pair.now, B);
+        pair.pump();
+        pair.pass(Duration::from_millis(200));
+        pair.works();
+        ids.push(pair.nodes[0].group_sealer().expect("broadcast").0.key_id());
+        let told = pair.nodes[0].peers[&B].told_generation;
+        assert_eq!(
+            Some(told),
+            pair.nodes[0].group.as_ref().map(|own| own.generation)
+        );
+    }
+    assert!(ids[0] == ids[1] && ids[1] == ids[2] && ids[2] != ids[3]);
+}
