@@ -187,14 +187,21 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
     })
 }
 
+/// Between two calls of a memif client whose server is not there: many times what a server needs from its socket to its service.
+const SERVER_LOOK: std::time::Duration = std::time::Duration::from_millis(250);
+
 impl Made {
     /// Starts the device; the client of a memif connection waits for its server.
     pub(super) fn start(&mut self) -> Result<(), DpdkOpenError> {
         loop {
             match self.port.start() {
                 Ok(()) => return Ok(()),
-                // Nobody listens at its socket yet.
-                Err(_) if self.kind == (Kind::Memif { server: false }) => self.pause()?,
+                // Nobody listens at its socket yet. Seldom: a client that calls in the moment in which its server opens the socket is
+                // neither refused nor served, and the driver calls but once.
+                Err(_) if self.kind == (Kind::Memif { server: false }) => {
+                    self.pause()?;
+                    std::thread::sleep(SERVER_LOOK);
+                }
                 Err(source) => {
                     return Err(refused(&self.spec, &self.kind, "starting the device")(
                         source,
