@@ -1,13 +1,16 @@
 //! One process for each interface and network namespace.
 //!
 //! Called when a link is opened; the link keeps the `Claim`. A claim is an abstract UNIX socket name: such names belong to the
-//! network namespace, as interface indexes do, and vanish with the process however it ends.
+//! network namespace, as interface indexes do, and vanish with the process however it ends. A program this process is just
+//! starting holds copies of its sockets until the kernel closes them, so a claim that ends says so beforehand, and whoever finds
+//! a name that nobody answers for tries again for a moment.
 //!
 //! Left out on purpose: protection against a local user who takes the name to keep others out. The error names that process.
 
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -19,10 +22,21 @@ const BACKLOG: i32 = 4096;
 /// An interface name has at most 15 bytes.
 const NAME_BYTES_MAX: usize = 15;
 
+/// How often a name that nobody answers for is tried again, and the pause between: a second in all.
+const TRIES: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// Held for as long as the interface is used.
 #[derive(Debug)]
 pub struct Claim {
-    _socket: OwnedFd,
+    socket: OwnedFd,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Closing alone does not free the name while a child between fork and exec has a copy; this reaches every copy.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
 }
 
 /// Why the interface could not be had.
@@ -87,29 +101,36 @@ pub fn claim(interface: &Interface) -> Result<Claim, ClaimError> {
         )
         .map_err(failed)
     };
-    let claimed = socket()?;
-    match rustix::net::bind(&claimed, &addr) {
-        Ok(()) => {
-            // Nobody is ever accepted: a refused claimant connects only to ask the kernel who listens.
-            rustix::net::listen(&claimed, BACKLOG).map_err(failed)?;
-            Ok(Claim { _socket: claimed })
+    let mut pid = None;
+    for _ in 0..TRIES {
+        let claimed = socket()?;
+        match rustix::net::bind(&claimed, &addr) {
+            Ok(()) => {
+                // Nobody is ever accepted: a refused claimant connects only to ask the kernel who listens.
+                rustix::net::listen(&claimed, BACKLOG).map_err(failed)?;
+                return Ok(Claim { socket: claimed });
+            }
+            Err(rustix::io::Errno::ADDRINUSE) => {}
+            Err(error) => return Err(failed(error)),
         }
-        Err(rustix::io::Errno::ADDRINUSE) => {
-            let asking = socket()?;
-            let pid = match rustix::net::connect(&asking, &addr) {
-                Ok(()) => sys::peer_pid(&asking),
-                Err(_) => None,
-            };
-            Err(ClaimError::Held {
-                interface: interface.name.clone(),
-                holder: Holder {
-                    process: pid.map(|pid| (pid, program_of(pid))),
-                },
-                own: own_name(&interface.name),
-            })
+        let asking = socket()?;
+        match rustix::net::connect(&asking, &addr) {
+            Ok(()) => pid = sys::peer_pid(&asking),
+            Err(rustix::io::Errno::CONNREFUSED) => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            Err(_) => {}
         }
-        Err(error) => Err(failed(error)),
+        break;
     }
+    Err(ClaimError::Held {
+        interface: interface.name.clone(),
+        holder: Holder {
+            process: pid.map(|pid| (pid, program_of(pid))),
+        },
+        own: own_name(&interface.name),
+    })
 }
 
 /// `eth1` → `eth1a`, within what a name may have.
@@ -125,4 +146,32 @@ fn own_name(name: &str) -> String {
 fn program_of(pid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim().chars().filter(|c| !c.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A copy of a dropped claim's socket, as a child has one until it runs its program, holds a claimant up and does not refuse it.
+    #[test]
+    fn copies_of_a_dropped_claim_are_waited_for() {
+        let interface = Interface {
+            name: "none".to_owned(),
+            // No interface has this index, so nothing else claims it.
+            index: 0x6000_0000 | std::process::id(),
+            mac: crate::ether::MacAddr::ZERO,
+            mtu_bytes: 1500,
+            kind: crate::ether::InterfaceKind::Ethernet,
+            state: crate::ether::InterfaceState::Up,
+        };
+        let first = claim(&interface).expect("free");
+        let copy = first.socket.try_clone().expect("copy");
+        drop(first);
+        let child = std::thread::spawn(move || {
+            std::thread::sleep(PAUSE * 4);
+            drop(copy);
+        });
+        drop(claim(&interface).expect("free again"));
+        child.join().expect("child");
+    }
 }
