@@ -33,7 +33,6 @@
 //! who may be a member (whoever has the key), and hiding how much is sent to whom.
 
 mod control;
-mod counters;
 mod envelope;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -54,9 +53,9 @@ use std::time::Duration;
 use tsumuji_link::impair::{Clock, SystemClock};
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 
-pub use counters::SealCounters;
 pub use envelope::OVERHEAD_BYTES;
 pub use key::{ClusterKey, KEY_BYTES, KEYS_MAX, KeyError, KeyPrint, Keys};
+pub use tsumuji_link::SealCounters;
 
 use envelope::{HEADER_BYTES, INNER_BYTES_MAX};
 use peers::{NEVER, Out, Peers};
@@ -187,7 +186,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
 
     /// What sealing did, and why frames were dropped.
     pub fn seal_counters(&self) -> SealCounters {
-        self.peers.counters
+        self.peers.counters()
     }
 
     /// The wrapped link.
@@ -376,5 +375,9 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             received_bytes: self.counted.received_bytes,
             ..inner
         }
+    }
+
+    fn sealing(&self) -> Option<SealCounters> {
+        Some(self.peers.counters())
     }
 }

@@ -17,11 +17,10 @@ use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use snow::HandshakeState;
-use tsumuji_link::LinkAddr;
+use tsumuji_link::{LinkAddr, SealCounters};
 use zeroize::Zeroize;
 
 use crate::control::Control;
-use crate::counters::SealCounters;
 use crate::envelope::{self, Envelope, HEADER_BYTES, INNER_BYTES_MAX, Kind, OVERHEAD_BYTES, flags};
 use crate::group::{OwnGroup, PeerGroup};
 use crate::key::{DerivedKey, KEY_BYTES, KeyPrint, Keys};
@@ -217,6 +216,15 @@ impl Peers {
         self.peers.values().filter(current).count()
     }
 
+    /// What was counted, and what is remembered now.
+    pub(crate) fn counters(&self) -> SealCounters {
+        SealCounters {
+            peers: self.peers.len() as u64,
+            sessions: self.sessions() as u64,
+            ..self.counters
+        }
+    }
+
     /// Memory in use: peers, session ids, frames that wait.
     #[cfg(test)]
     fn sizes(&self) -> [usize; 3] {
@@ -380,8 +388,9 @@ impl Peers {
         }
         if let Some(answered) = peer.answered.take_if(|answered| answered.id == id) {
             peer.completed = None;
-            Self::replace(&mut self.slots, peer, answered.id, now);
             self.counters.handshakes += 1;
+            self.counters.rekeys += u64::from(peer.current.is_some());
+            Self::replace(&mut self.slots, peer, answered.id, now);
         }
         self.wake_at(now + PREVIOUS_LIFE);
     }

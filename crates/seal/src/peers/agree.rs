@@ -334,6 +334,7 @@ impl Peers {
         self.next_session += 1;
         self.slots.fill(id, session(&agreed, from, print, number));
         let confirm = Repeat::from(now);
+        self.counters.rekeys += u64::from(peer.current.is_some());
         Self::replace(&mut self.slots, peer, id, now);
         peer.completed = Some(nonce);
         peer.confirm = Some(confirm);
