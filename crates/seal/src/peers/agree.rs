@@ -13,7 +13,7 @@ use tsumuji_link::LinkAddr;
 
 use super::{
     ANSWERED_LIFE, Answered, Asking, COOKIE_PERIOD, FIRSTS_MAX, FORGET_QUIET, First, Out,
-    PEERS_MAX, Peer, Peers, Repeat, session,
+    PEERS_MAX, Peer, Peers, REKEY_AFTER, Repeat, session,
 };
 use crate::handshake::{self, COOKIE_BYTES, Cookie, HandshakeFrame, NoiseMessage, Step};
 use crate::key::{DerivedKey, KEY_BYTES, KeyPrint};
@@ -340,6 +340,7 @@ impl Peers {
         peer.confirm = Some(confirm);
         self.counters.handshakes += 1;
         self.wake_at(confirm.at);
+        self.ages(from, now + REKEY_AFTER);
         self.push(Out::Control {
             to: from,
             wants_answer: true,
