@@ -31,107 +31,107 @@
 #define TSUMUJI_VERSION_PATCH 0
 
 /**
- * It worked. 
+ * It worked.
  */
 #define TSUMUJI_OK 0
 
 /**
- * An argument makes no sense: NULL where something is needed, a number out of range. 
+ * An argument makes no sense: NULL where something is needed, a number out of range.
  */
 #define TSUMUJI_EINVAL -1
 
 /**
- * Not now: nothing has come, or the queue is full. Try again, or wait. 
+ * Not now: nothing has come, or the queue is full. Try again, or wait.
  */
 #define TSUMUJI_EAGAIN -2
 
 /**
- * It did not happen within the given time. 
+ * It did not happen within the given time.
  */
 #define TSUMUJI_ETIMEDOUT -3
 
 /**
- * A message is larger than the buffer (it waits for a larger one), or than the peer takes. 
+ * A message is larger than the buffer (it waits for a larger one), or than the peer takes.
  */
 #define TSUMUJI_EMSGSIZE -4
 
 /**
- * The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_revive. 
+ * The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_revive.
  */
 #define TSUMUJI_EPEER -5
 
 /**
- * There is no such other member. 
+ * There is no such other member.
  */
 #define TSUMUJI_EUNKNOWN -6
 
 /**
- * No memory for a copy of the message. 
+ * No memory for a copy of the message.
  */
 #define TSUMUJI_ENOMEM -7
 
 /**
- * The link failed for good: close the handle. 
+ * The link failed for good: close the handle.
  */
 #define TSUMUJI_ELINK -8
 
 /**
- * The endpoint cannot be opened; the text says why, and what mends it. 
+ * The endpoint cannot be opened; the text says why, and what mends it.
  */
 #define TSUMUJI_EOPEN -9
 
 /**
- * The handle belongs to another thread. See tsumuji_adopt. 
+ * The handle belongs to another thread. See tsumuji_adopt.
  */
 #define TSUMUJI_ETHREAD -10
 
 /**
- * The handle is in use: a callback used the handle that called it. 
+ * The handle is in use: a callback used the handle that called it.
  */
 #define TSUMUJI_EBUSY -11
 
 /**
- * A bug in the library; the handle can only be closed. 
+ * A bug in the library; the handle can only be closed.
  */
 #define TSUMUJI_EPANIC -12
 
 /**
- * Messages of one lane arrive in the order sent. 
+ * Messages of one lane arrive in the order sent.
  */
 #define TSUMUJI_ORDERED 0
 
 /**
- * Messages arrive as they are complete. 
+ * Messages arrive as they are complete.
  */
 #define TSUMUJI_UNORDERED 1
 
 /**
- * Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others. 
+ * Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
  */
 #define TSUMUJI_URGENT 0
 
 /**
- * The usual priority. 
+ * The usual priority.
  */
 #define TSUMUJI_NORMAL 2
 
 /**
- * The least urgent: bulk transfers. 
+ * The least urgent: bulk transfers.
  */
 #define TSUMUJI_BULK 3
 
 /**
- * Channels of each class and priority: 0 to 31. 
+ * Channels of each class and priority: 0 to 31.
  */
 #define TSUMUJI_CHANNELS 32
 
 /**
- * The lane that most programs use: ordered, of usual priority, channel 0. 
+ * The lane that most programs use: ordered, of usual priority, channel 0.
  */
 #define TSUMUJI_LANE 64
 
 /**
- * A wait without limit. 
+ * A wait without limit.
  */
 #define TSUMUJI_FOREVER -1
 

@@ -140,7 +140,9 @@ impl Book {
                 "id {id}: more than an address and an Ethernet address"
             ));
         }
-        if address.len() > ADDRESS_LIMIT_BYTES || address.chars().any(|c| c.is_control() && c != '\t') {
+        if address.len() > ADDRESS_LIMIT_BYTES
+            || address.chars().any(|c| c.is_control() && c != '\t')
+        {
             return Err(format!(
                 "id {id}: an address has at most {ADDRESS_LIMIT_BYTES} bytes, none of them a control character"
             ));
@@ -223,10 +225,7 @@ impl Book {
 
 impl Entry {
     fn host(&self, id: u16, wanted: &Wanted, port: Option<u16>) -> Result<HostNode, String> {
-        let name = self
-            .station
-            .clone()
-            .unwrap_or_else(|| format!("node {id}"));
+        let name = self.station.clone().unwrap_or_else(|| format!("node {id}"));
         let own_mac = self.address.parse::<MacAddr>().ok();
         let mac = own_mac.or_else(|| self.station.as_deref().and_then(|text| text.parse().ok()));
         if let Wanted::Raw(link) = wanted {
@@ -238,7 +237,9 @@ impl Entry {
         }
         if let Some(mac) = own_mac {
             if is_udp {
-                return Err("only an Ethernet address is stated; link `udp` needs HOST:PORT".to_owned());
+                return Err(
+                    "only an Ethernet address is stated; link `udp` needs HOST:PORT".to_owned(),
+                );
             }
             return Ok(HostNode {
                 host: name,
@@ -312,26 +313,29 @@ mod tests {
                 "packet 02:00:00:00:00:05",
             ]
         );
-        assert!(addrs(&book, "", None).expect_err("no port").contains("127.0.0.1 "), "30");
+        let error = addrs(&book, "", None).expect_err("no port");
+        assert!(error.contains("id 30: `127.0.0.1` has no port"), "{error}");
     }
 
     /// One link for all: raw Ethernet by the stated Ethernet addresses, UDP by the stated hosts.
     #[test]
     fn one_link_for_all() {
-        let book = Book::parse("0 127.0.0.1:7000 02:00:00:00:00:01\n1 127.0.0.1:7001 02:00:00:00:00:02\n")
-            .expect("sound");
+        let book =
+            Book::parse("0 127.0.0.1:7000 02:00:00:00:00:01\n1 127.0.0.1:7001 02:00:00:00:00:02\n")
+                .expect("sound");
         assert_eq!(
             addrs(&book, "xdp:eth3", None).expect("raw"),
-            [
-                "xdp:eth3 02:00:00:00:00:01",
-                "xdp:eth3 02:00:00:00:00:02"
-            ]
+            ["xdp:eth3 02:00:00:00:00:01", "xdp:eth3 02:00:00:00:00:02"]
         );
         assert_eq!(
             addrs(&book, "udp", None).expect("udp")[1],
             "udp:127.0.0.1:7001 127.0.0.1:7001"
         );
-        for (link, why) in [("shm", "tsumuji launch"), ("packet", "interface"), ("x", "unknown link")] {
+        for (link, why) in [
+            ("shm", "tsumuji launch"),
+            ("packet", "interface"),
+            ("x", "unknown link"),
+        ] {
             let error = addrs(&book, link, None).expect_err(link);
             assert!(error.contains(why), "{error}");
         }
@@ -350,13 +354,26 @@ mod tests {
             ("0 \u{1}", 1, "control"),
         ] {
             let (at, problem) = Book::parse(text).expect_err(text);
-            assert!(at == line && problem.contains(why), "{text:?}: {at}: {problem}");
+            assert!(
+                at == line && problem.contains(why),
+                "{text:?}: {at}: {problem}"
+            );
         }
         let long = format!("0 {}", "a".repeat(400));
         assert!(Book::parse(&long).is_err());
-        for address in ["0.0.0.0:1", "127.0.0.1:0", "224.0.0.1:5", "udp:", ":", "packet:", "[::1", "a b"] {
+        for address in [
+            "0.0.0.0:1",
+            "127.0.0.1:0",
+            "224.0.0.1:5",
+            "udp:",
+            ":",
+            "packet:",
+            "[::1",
+            "a b",
+        ] {
             let mut book = Book::default();
-            let refused = book.add(0, address).is_err() || book.hosts(&Wanted::Stated, Some(1)).is_err();
+            let refused =
+                book.add(0, address).is_err() || book.hosts(&Wanted::Stated, Some(1)).is_err();
             assert!(refused, "{address}");
         }
     }

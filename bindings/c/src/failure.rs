@@ -188,10 +188,10 @@ mod tests {
     use tsumuji_node::NodeId;
 
     fn last() -> String {
-        // SAFETY: `last_text` gives a text that ends in zero and lives until the next failure of this thread.
-        unsafe { CStr::from_ptr(last_text()) }
-            .to_string_lossy()
-            .into_owned()
+        LAST.with_borrow(|last| {
+            let text = CStr::from_bytes_until_nul(last).unwrap_or_default();
+            text.to_string_lossy().into_owned()
+        })
     }
 
     /// The text is that of the thread's last failure, cut where it is long, and never ends early.

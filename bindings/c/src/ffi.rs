@@ -16,10 +16,7 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// # Safety
 /// `text` is NULL or ends in a zero byte, and does not change while the result lives.
-pub(crate) unsafe fn text<'a>(
-    text: *const c_char,
-    what: &'static str,
-) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result<&'a str, Failure> {
     if text.is_null() {
         return Err(Failure::invalid(format!("{what} is NULL")));
     }
@@ -181,9 +178,7 @@ pub(crate) fn timeout(us: i64) -> Duration {
 ///
 /// # Safety
 /// `fd` stays open while the result lives.
-pub(crate) unsafe fn borrow_fd<'a>(
-    fd: c_int,
-) -> Result<std::os::fd::BorrowedFd<'a>, Failure> {
+pub(crate) unsafe fn borrow_fd<'a>(fd: c_int) -> Result<std::os::fd::BorrowedFd<'a>, Failure> {
     if fd < 0 {
         return Err(Failure::invalid(format!("{fd} is not a file descriptor")));
     }

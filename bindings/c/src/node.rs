@@ -96,11 +96,7 @@ impl Node {
     }
 
     /// The next message, if it fits `room` bytes; else it stays where it is.
-    pub(crate) fn recv_into(
-        &mut self,
-        room: usize,
-        timeout: Duration,
-    ) -> Result<Message, Failure> {
+    pub(crate) fn recv_into(&mut self, room: usize, timeout: Duration) -> Result<Message, Failure> {
         let none = || {
             if timeout.is_zero() {
                 Failure::NOT_NOW
@@ -136,9 +132,7 @@ impl Node {
             .lent
             .get_mut(place as usize)
             .and_then(Option::take)
-            .ok_or_else(|| {
-                Failure::invalid("this message is not lent; was it released before?")
-            })?;
+            .ok_or_else(|| Failure::invalid("this message is not lent; was it released before?"))?;
         self.free.push(place);
         self.endpoint.recycle(message);
         Ok(())

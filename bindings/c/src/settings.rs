@@ -157,7 +157,10 @@ mod tests {
         settings.set("key", "lab.key").expect("key");
         assert!(matches!(
             settings.options().security,
-            Security::Sealed { mode: SealMode::Auth, .. }
+            Security::Sealed {
+                mode: SealMode::Auth,
+                ..
+            }
         ));
     }
 

@@ -137,7 +137,9 @@ pub unsafe extern "C" fn datagram(
             open_launched(book, myid)?
         } else {
             let book = book.ok_or_else(|| {
-                Failure::invalid("without address database a process must be one of `tsumuji launch`")
+                Failure::invalid(
+                    "without address database a process must be one of `tsumuji launch`",
+                )
             })?;
             open_stated(book, myaddr, port, myid)?
         };

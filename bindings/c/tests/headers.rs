@@ -101,7 +101,9 @@ fn tsumuji() -> String {
     config.after_includes = Some(format!(
         "\n/* The version of this header; tsumuji_version() is that of the library. */\n\
          #define TSUMUJI_VERSION \"{version}\"\n#define TSUMUJI_VERSION_MAJOR {}\n#define TSUMUJI_VERSION_MINOR {}\n#define TSUMUJI_VERSION_PATCH {}",
-        part(), part(), part(),
+        part(),
+        part(),
+        part(),
     ));
     generate(
         config,

@@ -10,21 +10,21 @@ use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
 
-/** Messages of one lane arrive in the order sent. */
+/// Messages of one lane arrive in the order sent.
 pub const TSUMUJI_ORDERED: c_int = 0;
-/** Messages arrive as they are complete. */
+/// Messages arrive as they are complete.
 pub const TSUMUJI_UNORDERED: c_int = 1;
-/** Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others. */
+/// Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
 pub const TSUMUJI_URGENT: c_int = 0;
-/** The usual priority. */
+/// The usual priority.
 pub const TSUMUJI_NORMAL: c_int = 2;
-/** The least urgent: bulk transfers. */
+/// The least urgent: bulk transfers.
 pub const TSUMUJI_BULK: c_int = 3;
-/** Channels of each class and priority: 0 to 31. */
+/// Channels of each class and priority: 0 to 31.
 pub const TSUMUJI_CHANNELS: c_int = 32;
-/** The lane that most programs use: ordered, of usual priority, channel 0. */
+/// The lane that most programs use: ordered, of usual priority, channel 0.
 pub const TSUMUJI_LANE: c_int = 0x40;
-/** A wait without limit. */
+/// A wait without limit.
 pub const TSUMUJI_FOREVER: i64 = -1;
 
 const _: () = assert!(TSUMUJI_LANE == Lane::ordered(0).0 as c_int);

@@ -81,9 +81,7 @@ unsafe fn gather(node: &mut Node, to: c_int, share: *const TsumujiShare) -> Resu
     }
     let (port, epoch, lap, start) = (share.port, share.epoch, share.lap, share.start);
     if to == TSUMUJI_ALL {
-        let missed = node
-            .endpoint
-            .gather_share(port, epoch, lap, start, data)?;
+        let missed = node.endpoint.gather_share(port, epoch, lap, start, data)?;
         return Ok(c_int::try_from(missed).unwrap_or(c_int::MAX));
     }
     let to = node.peer(to)?;
