@@ -133,6 +133,7 @@ impl Engine {
     ) -> Result<SendId, SubmitError> {
         let size = match &payload {
             Payload::Copied(bytes) => bytes.len(),
+            Payload::Joined(head, body) => head.len() + body.len(),
             Payload::Owned(bytes) => bytes.len(),
         };
         let peer = admit(&mut self.peers, &self.shared.config, self.closed, to, size)?;
@@ -145,12 +146,17 @@ impl Engine {
         }
         let body = match payload {
             Payload::Owned(bytes) => bytes,
-            Payload::Copied(bytes) => {
-                let Some(mut body) = self.shared.pool.take(bytes.len()) else {
+            Payload::Copied(_) | Payload::Joined(..) => {
+                let Some(mut body) = self.shared.pool.take(size) else {
                     peer.wants_writable = true;
                     return Err(SubmitError::QueueFull { peer: to });
                 };
-                body.extend_from_slice(bytes);
+                if let Payload::Joined(head, rest) = payload {
+                    body.extend_from_slice(head);
+                    body.extend_from_slice(rest);
+                } else if let Payload::Copied(bytes) = payload {
+                    body.extend_from_slice(bytes);
+                }
                 body
             }
         };
