@@ -105,6 +105,7 @@ impl<L: Link> Endpoint<L> {
             frame_bytes: caps.frame_bytes,
             receive_frames: caps.receive_frames,
             lossless: caps.lossless,
+            congestion: options.congestion,
             budget_bytes: options.budget_bytes,
             message_limit_bytes: options.message_limit_bytes,
             send_queue_bytes: options.send_queue_bytes,

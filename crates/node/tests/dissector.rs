@@ -190,6 +190,7 @@ fn share(payload: &[u8]) -> Share<'_> {
 const HELLO: Hello = Hello {
     source: SOURCE,
     destination: DESTINATION,
+    flags: flags::SUCI,
     incarnation: 0xcafe,
     pairing: 1,
     nonce: 0x89ab_cdef,
