@@ -149,7 +149,8 @@ fn matrix_product(a: u64, b: u64) -> u64 {
 fn reductions(member: &mut Member, count: usize, round: usize) {
     let (rank, size, root) = (member.rank, member.size, round % member.size);
     let world = member.collectives.world();
-    let ops: [(Op<u64>, fn(u64, u64) -> u64); 3] = [
+    type Function = fn(u64, u64) -> u64;
+    let ops: [(Op<u64>, Function); 3] = [
         (Op::sum(), u64::wrapping_add),
         (Op::maximum(), u64::max),
         (Op::ordered(matrix_product), matrix_product),
