@@ -121,9 +121,9 @@
 #define TSUMUJI_BULK 3
 
 /**
- * Channels of each class and priority: 0 to 31.
+ * Channels of each class and priority: 0 to 30. (One more is the library's own.)
  */
-#define TSUMUJI_CHANNELS 32
+#define TSUMUJI_CHANNELS 31
 
 /**
  * The lane that most programs use: ordered, of usual priority, channel 0.
@@ -482,7 +482,7 @@ int tsumuji_adopt(struct tsumuji *handle);
 int tsumuji_report_error(const char *text);
 
 /**
- * The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 31), or a code below 0.
+ * The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 30), or a code below 0.
  */
 int tsumuji_lane(int class_,
                  int priority,

@@ -107,12 +107,12 @@ static void messages(void)
         CHECK(tsumuji_progress(b) >= 0);
     CHECK(tsumuji_wait_sent(a, 1, id, 0) == 1 && tsumuji_flush(a, 0) == 1 && tsumuji_queue_length(a, 1) == 0);
 
-    int urgent = tsumuji_lane(TSUMUJI_UNORDERED, TSUMUJI_URGENT, 31);
+    int urgent = tsumuji_lane(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_CHANNELS - 1);
     CHECK(urgent >= 0 && urgent != TSUMUJI_LANE);
     CHECK(tsumuji_lane(TSUMUJI_ORDERED, TSUMUJI_NORMAL, 0) == TSUMUJI_LANE);
     FAILS(tsumuji_lane(2, 0, 0), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_lane(0, 4, 0), TSUMUJI_EINVAL, EINVAL);
-    FAILS(tsumuji_lane(0, 0, 32), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_lane(0, 0, TSUMUJI_CHANNELS), TSUMUJI_EINVAL, EINVAL);
     CHECK(tsumuji_send(a, 1, urgent, NULL, 0) == 0);
     tsumuji_message lent, second;
     CHECK(tsumuji_lend(b, &lent, WAIT_US) == 0 && lent.bytes == 0 && lent.lane == urgent);

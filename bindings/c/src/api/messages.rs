@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use tsumuji_node::{DeliveryClass, Lane, Priority, SendId};
+use tsumuji_node::{ASIDE_CHANNEL, DeliveryClass, Lane, Priority, SendId};
 
 use super::{answer, done, number, size};
 use crate::failure::Failure;
@@ -20,8 +20,8 @@ pub const TSUMUJI_URGENT: c_int = 0;
 pub const TSUMUJI_NORMAL: c_int = 2;
 /// The least urgent: bulk transfers.
 pub const TSUMUJI_BULK: c_int = 3;
-/// Channels of each class and priority: 0 to 31.
-pub const TSUMUJI_CHANNELS: c_int = 32;
+/// Channels of each class and priority: 0 to 30. (One more is the library's own.)
+pub const TSUMUJI_CHANNELS: c_int = 31;
 /// The lane that most programs use: ordered, of usual priority, channel 0.
 pub const TSUMUJI_LANE: c_int = 0x40;
 /// A wait without limit.
@@ -31,7 +31,7 @@ const _: () = assert!(TSUMUJI_LANE == Lane::ordered(0).0 as c_int);
 const _: () = assert!(TSUMUJI_URGENT == Priority::URGENT.get() as c_int);
 const _: () = assert!(TSUMUJI_NORMAL == Priority::NORMAL.get() as c_int);
 const _: () = assert!(TSUMUJI_BULK == Priority::BULK.get() as c_int);
-const _: () = assert!(TSUMUJI_CHANNELS == Lane::CHANNELS as c_int);
+const _: () = assert!(TSUMUJI_CHANNELS == ASIDE_CHANNEL as c_int);
 
 /// A message that arrived. Of a loan, data is valid until tsumuji_release.
 #[repr(C)]
@@ -51,7 +51,7 @@ pub struct TsumujiMessage {
     pub reserved: u32,
 }
 
-/// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 31), or a code below 0.
+/// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 30), or a code below 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_lane(class_: c_int, priority: c_int, channel: c_int) -> c_int {
     number(lane_of(class_, priority, channel))
@@ -73,8 +73,8 @@ fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failu
         .ok_or_else(|| Failure::invalid("accepted priorities are 0 to 3"))?;
     let channel = u8::try_from(channel)
         .ok()
-        .filter(|channel| *channel < Lane::CHANNELS)
-        .ok_or_else(|| Failure::invalid("accepted channels are 0 to 31"))?;
+        .filter(|channel| *channel < ASIDE_CHANNEL)
+        .ok_or_else(|| Failure::invalid("accepted channels are 0 to 30"))?;
     Ok(Lane::new(class, priority, channel).0.into())
 }
 
