@@ -704,6 +704,48 @@ fn udp_is_recognised() {
     assert_eq!(is_ours(bench.lines(&file, &stated)), expected);
 }
 
+/// An Ethernet frame around frames of ours.
+fn ethernet(frames: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
+    for frame in frames {
+        bytes.extend((frame.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(frame);
+    }
+    bytes
+}
+
+/// Frames that share an Ethernet frame are each shown, padding behind them as such, and a length beyond the end is told.
+#[test]
+fn joined_frames_are_shown() {
+    let Some(bench) = Bench::new("joined_frames_are_shown") else {
+        return;
+    };
+    let frames = every_kind();
+    let (reset, close) = (&frames[8][..], &frames[9][..]);
+    let mut padded = ethernet(&[reset, close]);
+    padded.resize(60, 0);
+    let mut beyond = ethernet(&[reset, close]);
+    beyond.truncate(beyond.len() - 1);
+    let packets = [padded, beyond].map(|frame| {
+        let bytes = frame.len();
+        (frame, bytes)
+    });
+    let file = bench.pcap(&packets);
+    let fields = ["-e", "tsumuji.framed_bytes", "-e", "tsumuji.padding"];
+    let lines = bench.lines(&file, &fields);
+    let shown = "tsumuji\treset 3→5 session deadbeef | ";
+    assert_eq!(
+        lines,
+        [
+            format!(
+                "{shown}close 3→5 session deadbeef\t12,12\t{}",
+                "00".repeat(18)
+            ),
+            format!("{shown}MALFORMED: a length beyond the end\t12,12\t"),
+        ]
+    );
+}
+
 /// A capture that cuts frames is no fault of theirs: they are not malformed, and what is there is shown.
 #[test]
 fn cut_captures_are_told() {
@@ -712,11 +754,7 @@ fn cut_captures_are_told() {
     };
     let mut packets = Vec::new();
     for frame in every_kind() {
-        let whole = [
-            &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5],
-            &frame[..],
-        ]
-        .concat();
+        let whole = ethernet(&[&frame]);
         for captured in 15..whole.len().min(90) {
             packets.push((whole[..captured].to_vec(), whole.len()));
         }
@@ -741,9 +779,9 @@ fn announcements_are_named() {
     let Some(bench) = Bench::new("announcements_are_named") else {
         return;
     };
-    let mut frame = b"\0tsumuji is here".to_vec();
-    frame.resize(46, 0);
-    let file = bench.capture(&[frame]);
+    let me = tsumuji_link::ether::MacAddr([2, 0, 0, 0, 0, 1]);
+    let frame = tsumuji_link::ether::announcement(me).to_vec();
+    let file = bench.pcap(&[(frame, 60)]);
     assert_eq!(
         bench.lines(&file, &[]),
         ["tsumuji\tannouncement to the switch"]
