@@ -67,6 +67,7 @@ impl Engine {
             return;
         };
         let config = &self.shared.config;
+        let lossless = config.lossless;
         let patience = config.dead_after.times(CONNECT_PATIENCE);
         let given_up = now.since(peer.session.connecting_since) >= patience;
         if peer.session.hello_at.is_some_and(|at| at <= now) {
@@ -92,10 +93,10 @@ impl Engine {
                     peer.receive.ack_now = true;
                 }
                 if peer.send.deadline().is_some_and(|at| at <= now) {
-                    let counters = &mut self.shared.counters;
+                    let super::Shared { pool, counters, .. } = &mut self.shared;
                     peer.ping_due |=
                         peer.send
-                            .on_timeout(now, peer.last_heard, config.lossless, counters);
+                            .on_timeout(now, peer.last_heard, lossless, pool, counters);
                 }
             }
             Phase::Dead => {}
