@@ -56,7 +56,7 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// A member of a cluster that sends and receives. See the crate's head for an example.
 #[derive(Debug)]
 pub struct Endpoint<L: Link> {
-    drive: Drive<L>,
+    pub(crate) drive: Drive<L>,
     inbox: Inbox,
     peers: Peers,
     membership: Membership,
@@ -233,7 +233,8 @@ impl<L: Link> Endpoint<L> {
             .map(drop)
     }
 
-    /// Like `send`, and names the message so that its acknowledgement can be asked for.
+    /// Like `send`, and names the message so that its acknowledgement can be asked for. One of a *latest* lane is never waited for: it
+    /// counts as sent.
     pub fn send_tracked(
         &mut self,
         to: NodeId,
@@ -241,7 +242,9 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
     ) -> Result<SendId, SendError> {
         let id = self.send_copied(to, lane, message, true)?;
-        self.peers.track(to, id);
+        if !lane.is_latest() {
+            self.peers.track(to, id);
+        }
         Ok(id)
     }
 
@@ -541,7 +544,7 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
         notify: bool,
     ) -> Result<SendId, SendError> {
-        if message.len() >= STREAMED_BYTES {
+        if message.len() >= STREAMED_BYTES && !lane.is_latest() {
             return self.send_streamed(to, lane, message, notify);
         }
         loop {
@@ -594,7 +597,7 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn known(&self, peer: NodeId) -> Result<(), SendError> {
+    pub(crate) fn known(&self, peer: NodeId) -> Result<(), SendError> {
         let member = peer != self.me() && usize::from(peer.0) < self.membership.members.len();
         if member {
             Ok(())

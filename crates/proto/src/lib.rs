@@ -20,13 +20,15 @@ mod message;
 mod numbers;
 mod path;
 mod peer;
+mod policy;
 mod pool;
 mod shares;
 
 pub use config::Config;
 pub use counters::{Counters, Drop, DropCounts};
 pub use engine::Engine;
-pub use event::{Accounts, Destination, Event, Flow};
+pub use event::{Accounts, Destination, Event, Flow, Window};
 pub use message::{Body, Delivery, Payload, SendId, Sink, SubmitError};
+pub use policy::{FlowPolicy, Room, Sender};
 pub use time::{Duration, Instant};
 pub use tsumuji_wire::{DeliveryClass, Lane, NodeId, Priority, Share};

@@ -1,7 +1,7 @@
 //! Deadlines: delayed acknowledgements, probes, hello retries, signs of life.
 
-use super::Engine;
 use super::receive::end_session;
+use super::{Engine, Shared};
 use crate::config::Config;
 use crate::peer::Peer;
 use crate::peer::session::Phase;
@@ -20,6 +20,7 @@ pub(super) fn deadline(peer: &Peer, config: &Config) -> Option<Instant> {
             for other in [
                 peer.receive.ack_deadline(),
                 peer.send.deadline(),
+                peer.receive.latest.deadline(),
                 peer.session.hello_at,
             ]
             .into_iter()
@@ -88,11 +89,18 @@ impl Engine {
                     peer.last_ping = now;
                     peer.ping_due = true;
                 }
+                let Shared {
+                    memory,
+                    pool,
+                    config,
+                    counters,
+                    ..
+                } = &mut self.shared;
+                peer.receive.expire(now, memory, pool);
                 if peer.receive.ack_deadline().is_some_and(|at| at <= now) {
                     peer.receive.ack_now = true;
                 }
                 if peer.send.deadline().is_some_and(|at| at <= now) {
-                    let counters = &mut self.shared.counters;
                     peer.ping_due |=
                         peer.send
                             .on_timeout(now, peer.last_heard, config.lossless, counters);

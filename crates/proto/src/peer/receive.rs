@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::lane::{Accepted, Fragment, LaneReceive};
+use super::latest::LatestReceive;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::Memory;
@@ -30,6 +31,7 @@ pub(crate) struct Receive {
     pub(crate) arrivals: Arrivals,
     lanes: Vec<LaneReceive>,
     lane_index: Box<[u16; 256]>,
+    pub(crate) latest: LatestReceive,
     /// Frames since the last acknowledgement left.
     unacknowledged: u32,
     pub(crate) ack_now: bool,
@@ -68,6 +70,7 @@ impl Receive {
             arrivals: Arrivals::new(),
             lanes: Vec::new(),
             lane_index: Box::new([NO_LANE; 256]),
+            latest: LatestReceive::default(),
             unacknowledged: 0,
             ack_now: false,
             waiting_since: None,
@@ -91,6 +94,7 @@ impl Receive {
     #[inline]
     pub(crate) fn take(
         &mut self,
+        now: Instant,
         data: &Data<'_>,
         size: usize,
         fair: bool,
@@ -118,20 +122,11 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
-        let lane = self.lane(data.lane);
-        let fragment = Fragment {
-            message: expand(data.message, lane.next),
-            offset,
-            length,
-            size,
-            payload: data.payload,
+        let accepted = if data.lane.is_latest() {
+            self.accept_latest(now, data, size, memory, pool)
+        } else {
+            self.accept(data, size, fair, memory, pool)
         };
-        let used_before_bytes = memory.used_bytes();
-        let remaining_before_bytes = lane.remaining_bytes;
-        let accepted = lane.accept(&fragment, fair, memory, pool);
-        let remaining_bytes = lane.remaining_bytes;
-        self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
-        self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
         let taken = match accepted {
             Accepted::Frame => Taken::Frame,
             Accepted::Whole(body) => Taken::Whole(body),
@@ -148,6 +143,62 @@ impl Receive {
         self.arrivals.mark(number);
         self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
         (number, taken)
+    }
+
+    #[inline]
+    fn accept(
+        &mut self,
+        data: &Data<'_>,
+        size: usize,
+        fair: bool,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
+        let lane = self.lane(data.lane);
+        let fragment = Fragment {
+            message: expand(data.message, lane.next),
+            offset: data.offset as usize,
+            length: data.length as usize,
+            size,
+            payload: data.payload,
+        };
+        let used_before_bytes = memory.used_bytes();
+        let remaining_before_bytes = lane.remaining_bytes;
+        let accepted = lane.accept(&fragment, fair, memory, pool);
+        let remaining_bytes = lane.remaining_bytes;
+        self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
+        self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
+        accepted
+    }
+
+    /// A fragment of a message that may be replaced by a newer one, which then frees its memory.
+    #[cold]
+    fn accept_latest(
+        &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
+        let fragment = Fragment {
+            message: expand(data.message, self.latest.next(data.lane)),
+            offset: data.offset as usize,
+            length: data.length as usize,
+            size,
+            payload: data.payload,
+        };
+        let others_bytes = memory.used_bytes() - self.grant.used_bytes;
+        let accepted = self.latest.accept(now, data.lane, &fragment, memory, pool);
+        self.grant.used_bytes = memory.used_bytes() - others_bytes;
+        accepted
+    }
+
+    /// Gives up incomplete messages that nobody will complete.
+    pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
+        let others_bytes = memory.used_bytes() - self.grant.used_bytes;
+        self.latest.expire(now, memory, pool);
+        self.grant.used_bytes = memory.used_bytes() - others_bytes;
     }
 
     #[inline]
@@ -206,6 +257,7 @@ impl Receive {
         for lane in &mut self.lanes {
             lane.clear(memory, pool);
         }
+        self.latest.clear(memory, pool);
         let cleared_bytes = used_before_bytes - memory.used_bytes();
         // What the program holds stays charged to the peer, whatever its life.
         self.grant.reset();

@@ -5,12 +5,14 @@
 //! `engine::handle_timeout`.
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 pub(crate) use super::flight::AckNews;
 use super::flight::{Answer, Flight, State};
 pub(crate) use super::loss::ACK_DELAY;
 use super::loss::{Overtaken, Silence};
 use super::queue::Queue;
+use super::queue::latest::{Dropped, NEVER};
 use super::rtt::Rtt;
 use crate::counters::Counters;
 use crate::message::SendId;
@@ -97,6 +99,22 @@ impl Send {
         self.queue.push(lane, body, notify)
     }
 
+    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes. Returns what it replaced.
+    pub(crate) fn submit_latest(
+        &mut self,
+        lane: Lane,
+        body: Vec<u8>,
+        deadline: Option<Instant>,
+    ) -> (SendId, Option<Vec<u8>>) {
+        self.queue
+            .push_latest(lane, body, deadline.unwrap_or(NEVER))
+    }
+
+    /// Latest messages that did not arrive.
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.queue.dropped
+    }
+
     /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
     pub(crate) fn submit_stream(
         &mut self,
@@ -165,6 +183,9 @@ impl Send {
 
     #[inline]
     fn may_leave(&mut self, now: Instant) -> bool {
+        if now >= self.queue.first_deadline() {
+            self.queue.expire(now);
+        }
         if self.flight.is_full() || (self.flight.next() >= self.credit && !self.probe) {
             self.silence.on_blocked(now);
             return false;
@@ -256,7 +277,9 @@ impl Send {
         self.flight.give_up(
             u64::MAX,
             |_, at| (at + half <= now).then_some(true),
-            |part| queue.push_repair(part, false),
+            |part| {
+                queue.push_repair(part, false);
+            },
         );
         self.advance(now);
     }
@@ -280,9 +303,15 @@ impl Send {
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let probe = self.silence.probe_at(self.flight.in_flight() > 0);
-        match (probe, self.overtaken.due_at) {
+        let due = match (probe, self.overtaken.due_at) {
             (Some(probe), Some(loss)) => Some(probe.min(loss)),
             (probe, loss) => probe.or(loss),
+        };
+        let late = self.queue.first_deadline();
+        if late == NEVER {
+            due
+        } else {
+            Some(due.map_or(late, |due| due.min(late)))
         }
     }
 
@@ -296,6 +325,12 @@ impl Send {
         counters: &mut Counters,
     ) -> bool {
         self.advance(now);
+        if now >= self.queue.first_deadline() {
+            self.queue.expire(now);
+        }
+        if !self.queue.has_backlog() {
+            self.silence.on_credit(); // what was blocked is dropped
+        }
         let queue = &mut self.queue;
         self.overtaken
             .on_timeout(now, &mut self.flight, &self.rtt, |part| {
@@ -322,11 +357,12 @@ impl Send {
         self.probe = true;
         let ahead = !self.queue.is_begun_first();
         let queue = &mut self.queue;
-        let mut first = true;
+        // Latest messages are not sent again: they are given up until there is something that is.
+        let found = Cell::new(false);
         self.flight.give_up(
             u64::MAX,
-            |_, _| core::mem::take(&mut first).then_some(true),
-            |part| queue.push_repair(part, ahead),
+            |_, _| (!found.get()).then_some(true),
+            |part| found.set(queue.push_repair(part, ahead)),
         );
         self.advance(now);
     }
