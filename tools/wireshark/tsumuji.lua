@@ -19,6 +19,14 @@ local ENVELOPE_BYTES, TAG_BYTES = 16, 16
 -- R-62: what each step of a handshake carries between header and proof.
 local PROOF_BYTES = 32
 local BODY_BYTES = { [0] = 8 + 32, [1] = 8 + 32, [2] = 8 + 32 + 52, [3] = 8 + 52 }
+-- The parts of each step's body: field and bytes.
+local NOISE_PARTS = { { "ephemeral", 32 }, { "noise_key_id", 20 } }
+local BODY_PARTS = {
+    [0] = { { "asker_nonce", 8 }, { "zeros", 32 } },
+    [1] = { { "asker_nonce", 8 }, { "cookie", 32 } },
+    [2] = { { "asker_nonce", 8 }, { "cookie", 32 }, NOISE_PARTS[1], NOISE_PARTS[2] },
+    [3] = { { "asker_nonce", 8 }, NOISE_PARTS[1], NOISE_PARTS[2] },
+}
 -- Begins what a raw link sends to make itself known to a switch; no frame begins with 0.
 local ANNOUNCEMENT = "\0tsumuji is here"
 
@@ -104,7 +112,13 @@ local STEP_NAMES = { [0] = "ask", [1] = "challenge", [2] = "first", [3] = "secon
 field("body_bytes", ProtoField.uint16, "Body bytes")
 field("step", ProtoField.uint8, "Step", base.DEC, STEP_NAMES)
 field("key_print", ProtoField.bytes, "Name of the cluster key")
+field("reserved", ProtoField.bytes, "Zero")
 field("body", ProtoField.bytes, "Body")
+field("asker_nonce", ProtoField.bytes, "Asker's nonce")
+field("zeros", ProtoField.bytes, "As long as the answer")
+field("cookie", ProtoField.bytes, "Cookie")
+field("ephemeral", ProtoField.bytes, "Ephemeral public key")
+field("noise_key_id", ProtoField.bytes, "Key id for the peer, encrypted, and its tag")
 field("proof", ProtoField.bytes, "Proof of the key")
 
 local function expert_item(name, text, group, severity)
@@ -392,6 +406,10 @@ local function sealed(frame) -- R-61
     add_le(frame, "key_id", 4, 4)
     add_le(frame, "counter", 8, 8)
     local end_at = ENVELOPE_BYTES + bytes
+    -- R-65: between two seals, and always encrypted.
+    if has_bit(flags, 4) and flags % 4 ~= 0 then
+        malformed(frame, "CONTROL goes with no other flag")
+    end
     if bytes == 0 then
         malformed(frame, "nothing is sealed in it")
     elseif end_at + TAG_BYTES > frame.stated then
@@ -424,6 +442,7 @@ local function handshake(frame) -- R-62
     local bytes, step = u16(tvb, 2), u8(tvb, 4)
     add_le(frame, "body_bytes", 2, 2)
     tree:add(f.step, tvb(4, 1))
+    tree:add(f.reserved, tvb(5, 3))
     tree:add(f.key_print, tvb(8, 8))
     local end_at = 16 + bytes
     if end_at + PROOF_BYTES > frame.stated then
@@ -433,12 +452,17 @@ local function handshake(frame) -- R-62
     elseif u8(tvb, 5) + u16(tvb, 6) ~= 0 then
         malformed(frame, "bytes 5 to 7 are not zero")
     end
-    for _, part in ipairs({ { f.body, 16, bytes }, { f.proof, end_at, PROOF_BYTES }, { f.padding, end_at + PROOF_BYTES, math.huge } }) do
-        local there = math.min(part[3], frame.captured - part[2])
-        if there > 0 then
-            tree:add(part[1], tvb(part[2], there))
-        end
+    local function add(parent, as, at, most)
+        local there = math.min(most, frame.captured - at)
+        return there > 0 and parent:add(as, tvb(at, there))
     end
+    local body_tree, at = add(tree, f.body, 16, bytes), 16
+    for _, part in ipairs(bytes == BODY_BYTES[step] and body_tree and BODY_PARTS[step] or {}) do
+        add(body_tree, f[part[1]], at, part[2])
+        at = at + part[2]
+    end
+    add(tree, f.proof, end_at, PROOF_BYTES)
+    add(tree, f.padding, end_at + PROOF_BYTES, math.huge)
     frame.info = string.format("handshake %s key %s", STEP_NAMES[step] or "step " .. step, tostring(tvb(8, 8):bytes()):lower())
 end
 
@@ -539,7 +563,7 @@ local function is_one_frame(tvb)
     end
     if kind == SEALED then
         local bytes = u16(tvb, 2)
-        return bytes > 0 and stated == ENVELOPE_BYTES + bytes + TAG_BYTES
+        return bytes > 0 and stated == ENVELOPE_BYTES + bytes + TAG_BYTES and not (u8(tvb, 1) > 4)
     end
     if kind == HANDSHAKE then
         local bytes = BODY_BYTES[u8(tvb, 4)]

@@ -18,7 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
 
 /// Written to the file at a time.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -279,6 +279,10 @@ impl<L: Link, W: Write> Link for Capture<L, W> {
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.inner.arm_fd()
+    }
+
+    fn sealing(&self) -> Option<SealCounters> {
+        self.inner.sealing()
     }
 
     fn counters(&self) -> LinkCounters {

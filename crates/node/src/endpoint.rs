@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use tsumuji_link::{Link, LinkCounters};
+use tsumuji_link::{Link, LinkCounters, SealCounters};
 use tsumuji_proto::{Body, Config, Destination, Engine, Flow, Lane, NodeId, Payload, SendId};
 
 use crate::bootstrap::rendezvous::random_u64;
@@ -72,6 +72,8 @@ pub struct Counters {
     pub engine: tsumuji_proto::Counters,
     /// The link's: frames and bytes.
     pub link: LinkCounters,
+    /// The seal's, if frames are sealed.
+    pub seal: Option<SealCounters>,
     /// Frames dropped because they did not come from where their source lives.
     pub misplaced_frames: u64,
     /// Shares dropped because they came while no handler was there and the inbox was full.
@@ -498,6 +500,7 @@ impl<L: Link> Endpoint<L> {
         Counters {
             engine: *self.drive.engine.counters(),
             link: self.drive.link.counters(),
+            seal: self.drive.link.sealing(),
             misplaced_frames: self.drive.misplaced_frames,
             dropped_shares: self.inbox.dropped_shares,
         }

@@ -1,6 +1,8 @@
-//! What sealing did. Each frame that was not passed on is counted under exactly one reason.
+//! What a seal around a link counts: known here, so that whoever holds any link can show it.
+//!
+//! Filled by the crate `seal`. Each frame that was not passed on is counted under exactly one reason.
 
-/// Counts since the link was sealed.
+/// Counts since the link was sealed; `peers` and `sessions` are of now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SealCounters {
     /// Frames of the layer above that left sealed.
@@ -13,6 +15,12 @@ pub struct SealCounters {
     pub handshake_frames: u64,
     /// Handshakes completed.
     pub handshakes: u64,
+    /// Those of them that replaced a session: its keys were worn, old or changed, or the peer was restarted.
+    pub rekeys: u64,
+    /// Addresses remembered now.
+    pub peers: u64,
+    /// Those of them with a session.
+    pub sessions: u64,
 
     /// Frames of the layer above dropped because there is no session yet; the handshake is under way.
     pub no_session: u64,
@@ -44,31 +52,9 @@ pub struct SealCounters {
 }
 
 impl SealCounters {
-    /// Received frames that were dropped, for whatever reason.
-    pub fn received_drops(&self) -> u64 {
-        self.bad_tag
-            + self.replayed
-            + self.unknown_session
-            + self.wrong_source
-            + self.unsealed
-            + self.malformed
-            + self.other_mode
-            + self.wrong_key
-            + self.stale_handshake
-            + self.limited
-    }
-
-    /// All counts with their names, for tables and metrics.
-    pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// Received frames that were dropped, by reason.
+    pub fn drops_by_reason(&self) -> [(&'static str, u64); 10] {
         [
-            ("sealed", self.sealed),
-            ("opened", self.opened),
-            ("control", self.control),
-            ("handshake_frames", self.handshake_frames),
-            ("handshakes", self.handshakes),
-            ("no_session", self.no_session),
-            ("exhausted", self.exhausted),
-            ("unsent", self.unsent),
             ("bad_tag", self.bad_tag),
             ("replayed", self.replayed),
             ("unknown_session", self.unknown_session),
@@ -80,6 +66,19 @@ impl SealCounters {
             ("stale_handshake", self.stale_handshake),
             ("limited", self.limited),
         ]
-        .into_iter()
+    }
+
+    /// All of them.
+    pub fn received_drops(&self) -> u64 {
+        self.drops_by_reason().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Frames that were to be sent and were not, by reason.
+    pub fn unsent_by_reason(&self) -> [(&'static str, u64); 3] {
+        [
+            ("no_session", self.no_session),
+            ("exhausted", self.exhausted),
+            ("unsent", self.unsent),
+        ]
     }
 }
