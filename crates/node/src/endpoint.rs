@@ -485,9 +485,11 @@ impl<L: Link> Endpoint<L> {
         self.drive.link.fd()
     }
 
-    /// Asks that the next frame make `fd` readable; `false`: there is something to poll now. Poll again also after `until_timer`.
+    /// Asks that the next frame make `fd` readable; `false`: there is something to poll or to take now. Poll again also after
+    /// `until_timer`. What only a handler can take (notices, shares) is told of once: a program that has none may sleep.
     pub fn arm_fd(&mut self) -> Result<bool, EndpointError> {
-        Ok(self.inbox.is_empty() && !self.drive.has_backlog() && self.drive.link.arm_fd()?)
+        let news = self.inbox.take_news() || self.inbox.next_bytes().is_some();
+        Ok(!news && !self.drive.has_backlog() && self.drive.link.arm_fd()?)
     }
 
     /// How long an event loop may sleep before it must poll again; `None`: until `fd` is readable.

@@ -67,8 +67,8 @@ impl Lane {
     pub const fn new(class: DeliveryClass, priority: Priority, channel: u8) -> Self {
         let place = match class {
             DeliveryClass::Ordered => channel % Self::CHANNELS,
-            DeliveryClass::Unordered => UNORDERED | channel % Self::FREE_CHANNELS,
-            DeliveryClass::Latest => LATEST | channel % Self::FREE_CHANNELS,
+            DeliveryClass::Unordered => UNORDERED | (channel % Self::FREE_CHANNELS),
+            DeliveryClass::Latest => LATEST | (channel % Self::FREE_CHANNELS),
         };
         Self(place | (priority.0 << 5))
     }
