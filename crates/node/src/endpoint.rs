@@ -10,8 +10,11 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use tsumuji_link::{Link, LinkCounters, SealCounters};
-use tsumuji_proto::{Body, Config, Destination, Engine, Flow, Lane, NodeId, Payload, SendId};
+use tsumuji_proto::{
+    Body, Config, DeliveryClass, Destination, Engine, Flow, Lane, NodeId, Payload, Priority, SendId,
+};
 
+use crate::aside::{ASIDE_CHANNEL, Aside, Shelf, ToAside};
 use crate::bootstrap::rendezvous::random_u64;
 use crate::clock::{Clock, from_std};
 use crate::drive::Drive;
@@ -58,6 +61,7 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 pub struct Endpoint<L: Link> {
     pub(crate) drive: Drive<L>,
     inbox: Inbox,
+    shelf: Shelf,
     peers: Peers,
     membership: Membership,
     send_queue_bytes: usize,
@@ -105,6 +109,7 @@ impl<L: Link> Endpoint<L> {
             frame_bytes: caps.frame_bytes,
             receive_frames: caps.receive_frames,
             lossless: caps.lossless,
+            congestion: options.congestion,
             budget_bytes: options.budget_bytes,
             message_limit_bytes: options.message_limit_bytes,
             send_queue_bytes: options.send_queue_bytes,
@@ -123,6 +128,7 @@ impl<L: Link> Endpoint<L> {
         Ok(Self {
             drive: Drive::new(link, engine, table, clock, idle, publisher),
             inbox: Inbox::default(),
+            shelf: Shelf::default(),
             peers: Peers::new(membership.members.len()),
             membership,
             send_queue_bytes: options.send_queue_bytes,
@@ -158,6 +164,7 @@ impl<L: Link> Endpoint<L> {
         };
         let mut intake = ToHandler {
             handler,
+            shelf: &mut self.shelf,
             peers: &mut self.peers,
         };
         Ok(before + self.drive.turn(true, &mut intake)?)
@@ -174,6 +181,7 @@ impl<L: Link> Endpoint<L> {
         }
         let mut intake = ToHandler {
             handler,
+            shelf: &mut self.shelf,
             peers: &mut self.peers,
         };
         Ok(usize::from(self.drive.run_until(
@@ -188,6 +196,7 @@ impl<L: Link> Endpoint<L> {
     pub fn progress(&mut self) -> Result<usize, EndpointError> {
         let mut kept = Kept {
             inbox: &mut self.inbox,
+            shelf: &mut self.shelf,
             peers: &mut self.peers,
         };
         Ok(self.drive.turn(true, &mut kept)?)
@@ -222,6 +231,7 @@ impl<L: Link> Endpoint<L> {
         lane: Lane,
         message: Vec<u8>,
     ) -> Result<(), SendError> {
+        unreserved(lane)?;
         self.wait_writable(to, message.len(), FOREVER)?; // before the message is given away
         self.drive
             .submit(to, lane, Payload::Owned(message), false)
@@ -230,6 +240,7 @@ impl<L: Link> Endpoint<L> {
 
     /// Sends a copy of `message`, or says [`SendError::WouldBlock`].
     pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        unreserved(lane)?;
         self.drive
             .submit(to, lane, Payload::Copied(message), false)
             .map(drop)
@@ -549,6 +560,7 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
         notify: bool,
     ) -> Result<SendId, SendError> {
+        unreserved(lane)?;
         if message.len() >= STREAMED_BYTES && !lane.is_latest() {
             return self.send_streamed(to, lane, message, notify);
         }
@@ -602,6 +614,82 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
+    /// For libraries above the endpoint: one turn; what came for them goes to `aside`, all else to where it stays for the program.
+    /// Returns how much was done. Never waits.
+    pub fn progress_aside(&mut self, aside: &mut impl Aside) -> Result<usize, EndpointError> {
+        let mut before = 0;
+        if !self.shelf.is_empty() {
+            before = self.hand_over_aside(aside);
+        }
+        let mut intake = ToAside {
+            aside,
+            inbox: &mut self.inbox,
+            peers: &mut self.peers,
+        };
+        Ok(before + self.drive.turn(true, &mut intake)?)
+    }
+
+    /// The same until something was done; `false`: nothing within `timeout`. Idles as the policy says.
+    pub fn wait_aside(
+        &mut self,
+        aside: &mut impl Aside,
+        timeout: Duration,
+    ) -> Result<bool, EndpointError> {
+        if !self.shelf.is_empty() {
+            self.hand_over_aside(aside);
+            return Ok(true);
+        }
+        let mut intake = ToAside {
+            aside,
+            inbox: &mut self.inbox,
+            peers: &mut self.peers,
+        };
+        Ok(self.drive.run_until(&mut intake, timeout, |_, _| true)?)
+    }
+
+    #[cold]
+    fn hand_over_aside(&mut self, aside: &mut impl Aside) -> usize {
+        let count = self.shelf.hand_over(&mut self.drive.engine, aside);
+        self.drive.touched();
+        count
+    }
+
+    /// For libraries above the endpoint: queues `head` and `body` as one message of theirs, ordered among those of its priority,
+    /// or says [`SendError::WouldBlock`].
+    pub fn try_send_aside(
+        &mut self,
+        to: NodeId,
+        priority: Priority,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<(), SendError> {
+        let lane = Lane::new(DeliveryClass::Ordered, priority, ASIDE_CHANNEL);
+        self.drive
+            .submit(to, lane, Payload::Joined(head, body), false)
+            .map(drop)
+    }
+
+    /// Largest message that travels in one frame, so that its receiver reads it where the link has it.
+    pub fn frame_message_bytes(&self) -> usize {
+        let Self { drive, .. } = self;
+        (drive.caps().frame_bytes).saturating_sub(tsumuji_wire::DATA_HEADER_BYTES)
+    }
+
+    /// The peer died or left, and is not up again.
+    pub fn is_dead(&self, peer: NodeId) -> bool {
+        self.peers.is_dead(peer)
+    }
+
+    /// How often `peer` died or left, as far as turns have told.
+    pub fn deaths(&self, peer: NodeId) -> u64 {
+        self.peers.deaths(peer)
+    }
+
+    /// How often anyone did: a cheap question whether somebody new has.
+    pub fn deaths_in_all(&self) -> u64 {
+        self.peers.deaths_in_all()
+    }
+
     pub(crate) fn known(&self, peer: NodeId) -> Result<(), SendError> {
         let member = peer != self.me() && usize::from(peer.0) < self.membership.members.len();
         if member {
@@ -626,12 +714,24 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<bool, EndpointError> {
         let mut kept = Kept {
             inbox: &mut self.inbox,
+            shelf: &mut self.shelf,
             peers: &mut self.peers,
         };
         Ok(self
             .drive
             .run_until(&mut kept, timeout, |engine, kept| done(engine, kept))?)
     }
+}
+
+/// Programs keep off the channel of the libraries between them and the endpoint.
+#[inline]
+fn unreserved(lane: Lane) -> Result<(), SendError> {
+    if lane.channel() == ASIDE_CHANNEL {
+        return Err(SendError::ReservedChannel {
+            channel: ASIDE_CHANNEL,
+        });
+    }
+    Ok(())
 }
 
 impl<L: Link> Drop for Endpoint<L> {

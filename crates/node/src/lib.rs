@@ -22,11 +22,12 @@
 //! ```
 //!
 //! Rooms: `endpoint` is what programs call; `flow` puts flow control into their hands; `drive` is the loop that joins engine and link; `inbox` and `peers` keep what
-//! programs ask for later; `idle` decides between spinning, yielding and sleeping; `table` binds ids to addresses;
+//! programs ask for later; `aside` separates what libraries above say among themselves; `idle` decides between spinning, yielding and sleeping; `table` binds ids to addresses;
 //! [`metrics`] shows counters to others; [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
 //! purpose: what happens on the wire (`tsumuji_proto`), and how frames move (`tsumuji_link`).
 
 pub mod any_link;
+mod aside;
 pub mod bootstrap;
 mod clock;
 mod cluster;
@@ -47,6 +48,7 @@ mod sys;
 mod table;
 
 pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
+pub use aside::{ASIDE_CHANNEL, ASIDE_PORT, Aside};
 pub use bootstrap::{
     Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
     endpoint_from_env, report_error,

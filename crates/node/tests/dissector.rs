@@ -8,7 +8,7 @@ use serde_json::Value;
 use tsumuji_link::capture::Capture;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{DeliveryClass, Lane, Link, LinkAddr, NodeId, Priority};
-use tsumuji_wire::{Ack, Control, Data, DropReason, Frame, Hello, Share, flags, parse};
+use tsumuji_wire::{Ack, Control, Data, DropReason, Frame, Hello, Permit, Share, flags, parse};
 
 const BACKLOG_FRAMES: usize = 8; // fewer than any ring holds
 
@@ -190,6 +190,7 @@ fn share(payload: &[u8]) -> Share<'_> {
 const HELLO: Hello = Hello {
     source: SOURCE,
     destination: DESTINATION,
+    flags: flags::SUCI,
     incarnation: 0xcafe,
     pairing: 1,
     nonce: 0x89ab_cdef,
@@ -202,6 +203,16 @@ const CONTROL: Control = Control {
     source: SOURCE,
     destination: DESTINATION,
     session: 0xdead_beef,
+};
+
+/// Ask, or grant, of no frames.
+const PERMIT: Permit = Permit {
+    source: SOURCE,
+    destination: DESTINATION,
+    session: 0xdead_beef,
+    round: 6,
+    number: 77,
+    frames: 0,
 };
 
 fn written(write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Vec<u8> {
@@ -303,6 +314,27 @@ fn every_kind() -> Vec<Vec<u8>> {
         handshake(1),
         handshake(2),
         handshake(3),
+        written(|slot| {
+            let mut ack = ack(&[]);
+            ack.flags = flags::NACK;
+            ack.write(slot)
+        }),
+        written(|slot| {
+            let ask = Permit {
+                frames: 20,
+                ..PERMIT
+            };
+            ask.write_ask(slot)
+        }),
+        written(|slot| PERMIT.write_ask(slot)),
+        written(|slot| {
+            let grant = Permit {
+                frames: 8,
+                ..PERMIT
+            };
+            grant.write_grant(slot)
+        }),
+        written(|slot| PERMIT.write_grant(slot)),
         written(|slot| {
             let mut data = data(&[4; 30]);
             (data.number, data.message, data.length) = (21, 5, 30);
@@ -449,6 +481,30 @@ fn fields_read_as_written() {
                 check(layer, &ends);
                 check(layer, &[("session", control.session.into())]);
             }
+            Ok(Frame::Ask(permit)) => {
+                check(layer, &ends);
+                check(
+                    layer,
+                    &[
+                        ("session", permit.session.into()),
+                        ("round", permit.round.into()),
+                        ("first", permit.number.into()),
+                        ("again_frames", permit.frames.into()),
+                    ],
+                );
+            }
+            Ok(Frame::Grant(permit)) => {
+                check(layer, &ends);
+                check(
+                    layer,
+                    &[
+                        ("session", permit.session.into()),
+                        ("round", permit.round.into()),
+                        ("expected", permit.number.into()),
+                        ("granted_frames", permit.frames.into()),
+                    ],
+                );
+            }
             Err(_) if kind == 7 => {
                 check(
                     layer,
@@ -491,6 +547,8 @@ fn fields_read_as_written() {
     assert_eq!(bits(&layers[0], "flags"), ["ack_now", "more"]);
     assert_eq!(bits(&layers[1], "flags"), ["busy"]);
     assert_eq!(bits(&layers[4], "flags"), ["refused"]);
+    assert_eq!(bits(&layers[6], "flags"), ["suci"]);
+    assert_eq!(bits(&layers[18], "flags"), ["nack"]);
     assert_eq!(layers[0]["tsumuji.floor"], "4294967293"); // 17 − 20
     assert!(layers[1]["tsumuji.floor"].is_null()); // 65535 tells only that it is far away
     assert_eq!(layers[2]["tsumuji.first_sent_in"], "1");
@@ -515,8 +573,8 @@ fn info_column_reads_well() {
         "share 3 port 9 epoch 2 lap 4294967295 start 1000, 8 bytes",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB and 4294967291, 10–18, 26, 34, … [REFUSED]",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB [REFUSED]",
-        "hello 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B",
-        "welcome 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B",
+        "hello 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
+        "welcome 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
         "reset 3→5 session deadbeef",
         "close 3→5 session deadbeef",
         "sealed key 00000bad counter 1099511627776, 50 bytes [GROUP]",
@@ -527,6 +585,11 @@ fn info_column_reads_well() {
         "handshake challenge key 01020304050607ab [READABLE]",
         "handshake first key 01020304050607ab [READABLE]",
         "handshake second key 01020304050607ab [READABLE]",
+        "ack 3→5 ack 4294967290 credit 100 window 65536 KiB [NACK]",
+        "ask 3→5 round 6 to send 20 frames from #77 again",
+        "ask 3→5 round 6 for the window from #77 on",
+        "grant 3→5 round 6 8 frames from #77 again",
+        "grant 3→5 round 6 nothing, #77 is expected",
         "data 3→5 #21 msg 5 [0..30)/30 latest prio2 ch11 ack 12 credit 40 [ACK_NOW, MORE]",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
@@ -651,6 +714,48 @@ fn udp_is_recognised() {
     assert_eq!(is_ours(bench.lines(&file, &stated)), expected);
 }
 
+/// An Ethernet frame around frames of ours.
+fn ethernet(frames: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
+    for frame in frames {
+        bytes.extend((frame.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(frame);
+    }
+    bytes
+}
+
+/// Frames that share an Ethernet frame are each shown, padding behind them as such, and a length beyond the end is told.
+#[test]
+fn joined_frames_are_shown() {
+    let Some(bench) = Bench::new("joined_frames_are_shown") else {
+        return;
+    };
+    let frames = every_kind();
+    let (reset, close) = (&frames[8][..], &frames[9][..]);
+    let mut padded = ethernet(&[reset, close]);
+    padded.resize(60, 0);
+    let mut beyond = ethernet(&[reset, close]);
+    beyond.truncate(beyond.len() - 1);
+    let packets = [padded, beyond].map(|frame| {
+        let bytes = frame.len();
+        (frame, bytes)
+    });
+    let file = bench.pcap(&packets);
+    let fields = ["-e", "tsumuji.framed_bytes", "-e", "tsumuji.padding"];
+    let lines = bench.lines(&file, &fields);
+    let shown = "tsumuji\treset 3→5 session deadbeef | ";
+    assert_eq!(
+        lines,
+        [
+            format!(
+                "{shown}close 3→5 session deadbeef\t12,12\t{}",
+                "00".repeat(18)
+            ),
+            format!("{shown}MALFORMED: a length beyond the end\t12,12\t"),
+        ]
+    );
+}
+
 /// A capture that cuts frames is no fault of theirs: they are not malformed, and what is there is shown.
 #[test]
 fn cut_captures_are_told() {
@@ -659,11 +764,7 @@ fn cut_captures_are_told() {
     };
     let mut packets = Vec::new();
     for frame in every_kind() {
-        let whole = [
-            &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5],
-            &frame[..],
-        ]
-        .concat();
+        let whole = ethernet(&[&frame]);
         for captured in 15..whole.len().min(90) {
             packets.push((whole[..captured].to_vec(), whole.len()));
         }
@@ -688,9 +789,9 @@ fn announcements_are_named() {
     let Some(bench) = Bench::new("announcements_are_named") else {
         return;
     };
-    let mut frame = b"\0tsumuji is here".to_vec();
-    frame.resize(46, 0);
-    let file = bench.capture(&[frame]);
+    let me = tsumuji_link::ether::MacAddr([2, 0, 0, 0, 0, 1]);
+    let frame = tsumuji_link::ether::announcement(me).to_vec();
+    let file = bench.pcap(&[(frame, 60)]);
     assert_eq!(
         bench.lines(&file, &[]),
         ["tsumuji\tannouncement to the switch"]

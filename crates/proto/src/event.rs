@@ -1,5 +1,6 @@
 //! What the engine tells its driver beside deliveries.
 
+use crate::congestion::Congestion;
 use crate::message::SendId;
 use crate::time::Duration;
 use tsumuji_wire::NodeId;
@@ -39,6 +40,13 @@ pub enum Event {
         size: usize,
         /// What the peer takes at most.
         limit: usize,
+    },
+    /// The peer runs another congestion control: the two cannot meet. Told once in a life of ours.
+    OtherCongestion {
+        /// Who.
+        peer: NodeId,
+        /// What it runs.
+        theirs: Congestion,
     },
     /// A submit that was refused with `QueueFull` may be tried again.
     Writable {

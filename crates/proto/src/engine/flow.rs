@@ -6,6 +6,7 @@
 use alloc::boxed::Box;
 
 use super::{Engine, raise_credit};
+use crate::congestion::Congestion;
 use crate::event::Window;
 use crate::policy::FlowPolicy;
 use tsumuji_wire::NodeId;
@@ -45,7 +46,8 @@ impl Engine {
         self.regrant();
     }
 
-    /// From now on `policy` decides who may send how much to us; `None`: the usual rules do.
+    /// From now on `policy` decides who may send how much to us; `None`: the usual rules do. Under `suci` it is not asked:
+    /// there the rules are the paper's.
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         self.shared.credit.set_policy(policy);
         self.regrant();
@@ -53,6 +55,10 @@ impl Engine {
 
     /// Everyone's credit is looked at again: a policy of the program's own may have changed its mind.
     pub fn regrant(&mut self) {
+        if self.shared.config.congestion == Congestion::Suci {
+            self.shared.credit.hungry = false;
+            return self.feed_hungry();
+        }
         for index in 0..self.peers.len() {
             if let Some(peer) = self.peers[index].as_deref_mut()
                 && peer.is_up()

@@ -8,6 +8,7 @@
 
 mod flow;
 mod receive;
+mod suci;
 mod timers;
 mod transmit;
 
@@ -16,6 +17,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::config::Config;
+use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
 use crate::event::{Accounts, Destination, Event, Flow};
@@ -25,6 +27,7 @@ use crate::peer::Peer;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::shares::{QueuedShare, Shares};
+use crate::suci::{Inbound, Suci};
 use crate::time::Instant;
 use tsumuji_wire::{
     DATA_HEADER_BYTES, HELLO_BYTES, Lane, MAX_PAYLOAD_BYTES, NodeId, SHARE_HEADER_BYTES, Share,
@@ -54,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) memory: Memory,
     pub(crate) credit: Credit,
+    pub(crate) suci: Suci,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     /// Nothing is due before.
@@ -84,6 +88,7 @@ impl Engine {
             pool: Pool::new(),
             memory: Memory::new(config.budget_bytes, config.message_limit_bytes),
             credit: Credit::new(config.receive_frames),
+            suci: Suci::new(config.receive_frames),
             counters: Counters::default(),
             events: VecDeque::new(),
             next_timer: None,
@@ -106,8 +111,17 @@ impl Engine {
         }
         if self.peers[index].is_none() && peer != self.shared.config.me {
             self.shared.credit.add_peer();
-            let incarnation = self.shared.config.incarnation;
-            self.peers[index] = Some(Box::new(Peer::new(peer, now, incarnation)));
+            let Config {
+                incarnation,
+                congestion,
+                ..
+            } = self.shared.config;
+            let mut peer_state = Peer::new(peer, now, incarnation, congestion);
+            if congestion == Congestion::Suci {
+                let ring_frames = self.shared.suci.ring_frames;
+                peer_state.inbound = Some(Box::new(Inbound::new(ring_frames)));
+            }
+            self.peers[index] = Some(Box::new(peer_state));
             self.enqueue(peer, now);
         }
     }
@@ -166,6 +180,7 @@ impl Engine {
     ) -> Result<SendId, SubmitError> {
         let size = match &payload {
             Payload::Copied(bytes) => bytes.len(),
+            Payload::Joined(head, body) => head.len() + body.len(),
             Payload::Owned(bytes) => bytes.len(),
         };
         let peer = admit(&mut self.peers, &self.shared.config, self.closed, to, size)?;
@@ -178,12 +193,17 @@ impl Engine {
         }
         let body = match payload {
             Payload::Owned(bytes) => bytes,
-            Payload::Copied(bytes) => {
-                let Some(mut body) = self.shared.pool.take(bytes.len()) else {
+            Payload::Copied(_) | Payload::Joined(..) => {
+                let Some(mut body) = self.shared.pool.take(size) else {
                     peer.wants_writable = true;
                     return Err(SubmitError::QueueFull { peer: to });
                 };
-                body.extend_from_slice(bytes);
+                if let Payload::Joined(head, rest) = payload {
+                    body.extend_from_slice(head);
+                    body.extend_from_slice(rest);
+                } else if let Payload::Copied(bytes) = payload {
+                    body.extend_from_slice(bytes);
+                }
                 body
             }
         };
@@ -476,6 +496,9 @@ impl Engine {
     /// goes to the one that takes up least.
     #[cold]
     fn feed_hungry(&mut self) {
+        if self.shared.config.congestion == Congestion::Suci {
+            return self.feed_suci();
+        }
         self.shared.credit.hungry = false;
         let mut turn = Turn::default();
         let mut index = 0;
@@ -614,5 +637,7 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
 mod hostile_tests;
 #[cfg(test)]
 mod stream_tests;
+#[cfg(test)]
+mod suci_tests;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Deadlines: delayed acknowledgements, probes, hello retries, signs of life.
 
+use super::Engine;
 use super::receive::end_session;
-use super::{Engine, Shared};
 use crate::config::Config;
 use crate::peer::Peer;
 use crate::peer::session::Phase;
@@ -68,6 +68,7 @@ impl Engine {
             return;
         };
         let config = &self.shared.config;
+        let lossless = config.lossless;
         let patience = config.dead_after.times(CONNECT_PATIENCE);
         let given_up = now.since(peer.session.connecting_since) >= patience;
         if peer.session.hello_at.is_some_and(|at| at <= now) {
@@ -89,21 +90,16 @@ impl Engine {
                     peer.last_ping = now;
                     peer.ping_due = true;
                 }
-                let Shared {
-                    memory,
-                    pool,
-                    config,
-                    counters,
-                    ..
-                } = &mut self.shared;
+                let super::Shared { memory, pool, .. } = &mut self.shared;
                 peer.receive.expire(now, memory, pool);
                 if peer.receive.ack_deadline().is_some_and(|at| at <= now) {
                     peer.receive.ack_now = true;
                 }
                 if peer.send.deadline().is_some_and(|at| at <= now) {
+                    let super::Shared { pool, counters, .. } = &mut self.shared;
                     peer.ping_due |=
                         peer.send
-                            .on_timeout(now, peer.last_heard, config.lossless, counters);
+                            .on_timeout(now, peer.last_heard, lossless, pool, counters);
                 }
             }
             Phase::Dead => {}

@@ -43,7 +43,7 @@ pub(super) struct Place<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     /// Payload bytes of every fragment but the last; known with the session.
     pub(super) fragment_bytes: usize,
     /// Messages not acknowledged whole.

@@ -13,7 +13,7 @@ use super::latest::LatestReceive;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::Memory;
-use crate::numbers::{Arrival, Arrivals, expand};
+use crate::numbers::{Arrival, Arrivals, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
@@ -49,6 +49,8 @@ pub(crate) enum Refusal {
     Duplicate,
     Window,
     Memory,
+    /// One before it is missing (`suci`).
+    Gap,
     Malformed,
 }
 
@@ -61,6 +63,19 @@ pub(crate) enum Taken {
     Nothing,
     /// Not used; its sender will try again, or need not.
     Refused(Refusal),
+}
+
+impl From<Accepted> for Taken {
+    #[inline]
+    fn from(accepted: Accepted) -> Self {
+        match accepted {
+            Accepted::Frame => Self::Frame,
+            Accepted::Whole(body) => Self::Whole(body),
+            Accepted::Kept | Accepted::Duplicate => Self::Nothing,
+            Accepted::Beyond => Self::Refused(Refusal::Window),
+            Accepted::NoMemory => Self::Refused(Refusal::Memory),
+        }
+    }
 }
 
 impl Receive {
@@ -101,12 +116,8 @@ impl Receive {
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> (u64, Taken) {
-        let (offset, length) = (data.offset as usize, data.length as usize);
         let number = expand(data.number, self.arrivals.next());
-        if length > size && (offset % size != 0 || data.payload.len() != size.min(length - offset))
-            || length <= size && data.payload.len() != length
-            || length > memory.limit_bytes()
-        {
+        if !is_fragment(data, size, memory) {
             return (self.arrivals.base(), Taken::Refused(Refusal::Malformed));
         }
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
@@ -122,38 +133,88 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
-        let accepted = if data.lane.is_latest() {
-            self.accept_latest(now, data, size, memory, pool)
-        } else {
-            self.accept(data, size, fair, memory, pool)
-        };
-        let taken = match accepted {
-            Accepted::Frame => Taken::Frame,
-            Accepted::Whole(body) => Taken::Whole(body),
-            Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
-            Accepted::Beyond => return (number, Taken::Refused(Refusal::Window)),
-            Accepted::NoMemory => {
+        let taken = self.keep(now, data, size, fair, memory, pool);
+        match taken {
+            Taken::Refused(Refusal::Memory) => {
                 // The sender must learn of its credit all the same: it may have no other frame to send.
                 self.ack_now = true;
                 self.refused = true;
-                return (number, Taken::Refused(Refusal::Memory));
+                return (number, taken);
             }
-        };
+            Taken::Refused(_) => return (number, taken),
+            Taken::Frame | Taken::Whole(_) | Taken::Nothing => {}
+        }
         let in_sequence = number == self.arrivals.next();
         self.arrivals.mark(number);
         self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
         (number, taken)
     }
 
-    #[inline]
-    fn accept(
+    /// As `take`, under `suci`: only the number expected next is taken, whatever else came is dropped (R1 to R4; R-73).
+    pub(crate) fn take_next(
         &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Taken {
+        let expected = self.arrivals.base();
+        let number = expand(data.number, expected);
+        if !is_fragment(data, size, memory) {
+            return Taken::Refused(Refusal::Malformed);
+        }
+        if number != expected {
+            return Taken::Refused(if number < expected {
+                Refusal::Duplicate
+            } else if number - expected < NUMBER_WINDOW {
+                Refusal::Gap
+            } else {
+                Refusal::Window
+            });
+        }
+        let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.lane, memory);
+        memory.set_beyond(beyond);
+        let taken = self.keep(now, data, size, true, memory, pool);
+        memory.set_beyond(false);
+        if !matches!(taken, Taken::Refused(_)) {
+            self.arrivals.mark(number);
+        }
+        taken
+    }
+
+    /// Must a message of this lane be admitted though nothing is free? It must where only the peer's own incomplete messages
+    /// could free something, since their rest comes after it; there is at most one of each priority.
+    #[cold]
+    fn blocks_itself(&self, lane: Lane, memory: &Memory) -> bool {
+        let mut others = false;
+        for (byte, &index) in (0..=u8::MAX).zip(self.lane_index.iter()) {
+            if let Some(receive) = self.lanes.get(usize::from(index))
+                && receive.remaining_bytes > 0
+            {
+                if Lane(byte).priority() == lane.priority() {
+                    return false;
+                }
+                others = true;
+            }
+        }
+        others && memory.is_idle()
+    }
+
+    /// Puts a fragment where it belongs.
+    #[inline]
+    fn keep(
+        &mut self,
+        now: Instant,
         data: &Data<'_>,
         size: usize,
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
-    ) -> Accepted {
+    ) -> Taken {
+        if data.lane.is_latest() {
+            return self.keep_latest(now, data, size, memory, pool);
+        }
         let lane = self.lane(data.lane);
         let fragment = Fragment {
             message: expand(data.message, lane.next),
@@ -168,19 +229,19 @@ impl Receive {
         let remaining_bytes = lane.remaining_bytes;
         self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
         self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
-        accepted
+        accepted.into()
     }
 
     /// A fragment of a message that may be replaced by a newer one, which then frees its memory.
     #[cold]
-    fn accept_latest(
+    fn keep_latest(
         &mut self,
         now: Instant,
         data: &Data<'_>,
         size: usize,
         memory: &mut Memory,
         pool: &mut Pool,
-    ) -> Accepted {
+    ) -> Taken {
         let fragment = Fragment {
             message: expand(data.message, self.latest.next(data.lane)),
             offset: data.offset as usize,
@@ -191,7 +252,7 @@ impl Receive {
         let others_bytes = memory.used_bytes() - self.grant.used_bytes;
         let accepted = self.latest.accept(now, data.lane, &fragment, memory, pool);
         self.grant.used_bytes = memory.used_bytes() - others_bytes;
-        accepted
+        accepted.into()
     }
 
     /// Gives up incomplete messages that nobody will complete.
@@ -268,4 +329,16 @@ impl Receive {
             ..Self::new()
         };
     }
+}
+
+/// Does the frame hold a whole fragment as R-14 has it, of a message that is not too long?
+#[inline]
+fn is_fragment(data: &Data<'_>, size: usize, memory: &Memory) -> bool {
+    let (offset, length) = (data.offset as usize, data.length as usize);
+    let fits = if length > size {
+        offset % size == 0 && data.payload.len() == size.min(length - offset)
+    } else {
+        data.payload.len() == length
+    };
+    fits && length <= memory.limit_bytes()
 }

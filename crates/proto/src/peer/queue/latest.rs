@@ -87,9 +87,14 @@ impl Queue {
         self.first_deadline
     }
 
-    /// Drops what is late.
+    /// Drops what is late; of what has begun to leave the rest only if `begun_too`: numbers that are sent again need it.
     #[cold]
-    pub(in crate::peer) fn expire(&mut self, now: Instant) {
+    pub(in crate::peer) fn expire(&mut self, now: Instant, begun_too: bool) {
+        for entry in &mut self.waiting {
+            if !begun_too && self.messages[entry.slot as usize].next_fragment > 0 {
+                entry.deadline = NEVER;
+            }
+        }
         while let Some(late) = self.waiting.iter().position(|entry| entry.deadline <= now) {
             let slot = self.waiting[late].slot;
             self.dropped.late += 1;

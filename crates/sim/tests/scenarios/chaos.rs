@@ -1,7 +1,8 @@
 //! Everything at once, at random: what no single scenario thinks of.
 
+use super::config;
 use tsumuji_proto::{Config, DeliveryClass, Destination, Duration, Event, Lane, NodeId, Priority};
-use tsumuji_sim::{Damage, Net, Pace, Rng, Seed, config};
+use tsumuji_sim::{Damage, Net, Pace, Rng, Seed};
 
 const NODES: usize = 4;
 const STEPS: usize = 120;

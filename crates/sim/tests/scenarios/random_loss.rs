@@ -3,8 +3,9 @@
 //! Goodput counts payload bytes delivered / (port rate × time from the first submission to the last delivery). A frame of 1500 bytes
 //! takes 1538 on the wire and carries 40 bytes of header.
 
+use super::{config, figure};
 use tsumuji_proto::{Config, Lane};
-use tsumuji_sim::{Net, Seed, config, goodput};
+use tsumuji_sim::{Net, Seed, goodput};
 
 const MBIT: u64 = 10_000;
 /// What full frames leave to payload.
@@ -35,7 +36,7 @@ fn random_loss_costs_what_it_takes() {
             let last = net.deliveries(b).last().unwrap().at;
             let share = goodput(net.delivered_bytes(b), last.since(start), MBIT * 1_000_000);
             let possible = PERFECT * (1.0 - f64::from(loss_percent) / 100.0);
-            net.check(share >= 0.85 * possible, || {
+            figure(&net, share >= 0.85 * possible, || {
                 format!(
                     "{count} × {bytes} bytes at {loss_percent} %, ring of {receive_frames}: {:.1} % of a possible {:.1} %",
                     share * 100.0,
@@ -73,13 +74,15 @@ fn small_buffers_are_found_among_random_losses() {
                 );
                 let possible = PERFECT * (1.0 - f64::from(loss_percent) / 100.0);
                 let traffic = net.traffic();
-                net.check(share >= 0.85 * possible, || {
+                figure(&net, share >= 0.85 * possible, || {
                     format!("{senders} to 1, {loss_percent} %: {:.1} %", share * 100.0)
                 });
-                net.check(traffic.switch_full * 10 <= traffic.sent_frames, || {
-                    format!("{senders} to 1, {loss_percent} %: {traffic:?}")
-                });
-                net.check(traffic.receive_full == 0, || format!("{traffic:?}"));
+                figure(
+                    &net,
+                    traffic.switch_full * 10 <= traffic.sent_frames,
+                    || format!("{senders} to 1, {loss_percent} %: {traffic:?}"),
+                );
+                figure(&net, traffic.receive_full == 0, || format!("{traffic:?}"));
             }
         }
     }

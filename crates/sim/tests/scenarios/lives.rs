@@ -1,7 +1,8 @@
 //! Processes that die and come back, and cables that are cut.
 
+use super::config;
 use tsumuji_proto::{Duration, Event, Lane, NodeId};
-use tsumuji_sim::{Machine, Net, Seed, config};
+use tsumuji_sim::{Machine, Net, Seed};
 
 const LANE: Lane = Lane::ordered(0);
 

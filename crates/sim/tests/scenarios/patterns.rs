@@ -1,7 +1,8 @@
 //! Who talks to whom: one to one, all to all, a thousand with their neighbours.
 
+use super::{config, figure};
 use tsumuji_proto::{Duration, Lane};
-use tsumuji_sim::{Net, Seed, config, goodput};
+use tsumuji_sim::{Net, Seed, goodput};
 
 const GIGABIT: u64 = 1_000_000_000;
 
@@ -24,14 +25,16 @@ fn one_to_one_fills_the_wire() {
         for (node, peer) in [(a, b), (b, a)] {
             let last = net.deliveries(node).last().unwrap().at;
             let share = goodput(net.delivered_bytes(node), last.since(start), GIGABIT);
-            net.check(share >= least, || {
+            figure(&net, share >= least, || {
                 format!("{peer} to {node}: {:.1} % at {frame_bytes}", share * 100.0)
             });
         }
         let traffic = net.traffic();
-        net.check(traffic.receive_full + traffic.switch_full == 0, || {
-            format!("{traffic:?}")
-        });
+        figure(
+            &net,
+            traffic.receive_full + traffic.switch_full == 0,
+            || format!("{traffic:?}"),
+        );
     }
 }
 
@@ -51,7 +54,7 @@ fn throughput_never_falls_with_size() {
         net.run_until_idle();
         let last = net.deliveries(b).last().unwrap().at;
         let share = goodput(net.delivered_bytes(b), last.since(start), 10 * GIGABIT);
-        net.check(share > best * 0.95, || {
+        figure(&net, share > best * 0.95, || {
             format!(
                 "{bytes} bytes: {:.2} % after {:.2} %",
                 share * 100.0,
@@ -85,7 +88,7 @@ fn all_to_all() {
     }
     // 1.2 MB to each node would take 10 ms on an empty wire.
     let took = net.now().since(start);
-    net.check(took <= Duration::from_millis(100), || {
+    figure(&net, took <= Duration::from_millis(100), || {
         format!("took {} ms", took.as_nanos() / 1_000_000)
     });
 }

@@ -1,7 +1,8 @@
 //! Urgent before bulk, slow programs, large messages.
 
+use super::{config, figure};
 use tsumuji_proto::{Config, DeliveryClass, Duration, Lane, Priority};
-use tsumuji_sim::{Net, Pace, Received, Seed, config};
+use tsumuji_sim::{Net, Pace, Received, Seed};
 
 const URGENT: Lane = Lane::new(DeliveryClass::Ordered, Priority::URGENT, 0);
 const BULK: Lane = Lane::new(DeliveryClass::Ordered, Priority::BULK, 0);
@@ -36,14 +37,14 @@ fn urgent_passes_bulk() {
         .map(|message| message.at.since(message.submitted))
         .max()
         .unwrap();
-    net.check(worst <= BOUND, || {
+    figure(&net, worst <= BOUND, || {
         format!("an urgent message took {} µs", worst.as_nanos() / 1_000)
     });
     let took = bulk[0].at.since(bulk[0].submitted);
     net.check(took >= Duration::from_millis(540), || {
         String::from("64 MiB faster than the wire")
     });
-    net.check(took <= Duration::from_millis(620), || {
+    figure(&net, took <= Duration::from_millis(620), || {
         format!("bulk took {} ms", took.as_nanos() / 1_000_000)
     });
 }
@@ -74,7 +75,7 @@ fn urgent_passes_others_bulk() {
         .map(|message| message.at.since(message.submitted))
         .max()
         .unwrap();
-    net.check(worst <= BOUND, || {
+    figure(&net, worst <= BOUND, || {
         format!("an urgent message took {} µs", worst.as_nanos() / 1_000)
     });
 }
@@ -132,7 +133,7 @@ fn slow_program_sets_the_pace() {
     net.run_until_idle();
     // 10 MB less what fits into the budget at the end.
     let took = net.now().since(start).as_nanos() / 1_000_000;
-    net.check((440..=550).contains(&took), || {
+    figure(&net, (440..=550).contains(&took), || {
         format!("10 MB took {took} ms")
     });
 }
@@ -247,7 +248,7 @@ fn quarter_gibibyte_message() {
         message.at.since(message.submitted),
         10_000_000_000,
     );
-    net.check(share >= 0.95, || {
+    figure(&net, share >= 0.95, || {
         format!("{:.1} % of the wire", share * 100.0)
     });
 }

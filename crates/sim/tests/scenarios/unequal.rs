@@ -1,7 +1,8 @@
 //! Two ends that differ: in the frames their links carry, and in the messages they take.
 
+use super::config;
 use tsumuji_proto::{Config, Event, Lane, NodeId};
-use tsumuji_sim::{Net, Seed, config};
+use tsumuji_sim::{Net, Seed};
 
 /// Large and small messages both ways between links of unequal frames, with losses: all arrive, and no frame of any kind is longer
 /// than the other side's link carries (the net stops at the first that is).

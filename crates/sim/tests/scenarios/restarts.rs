@@ -5,8 +5,9 @@
 //! every few deaths: all that live find each other within a bounded time, all that was sent since arrives, and nothing of the
 //! dead is left in anybody's memory.
 
+use super::config;
 use tsumuji_proto::{Config, DeliveryClass, Duration, Lane, NodeId, Priority};
-use tsumuji_sim::{Conditions, Net, Pace, Rng, Seed, config};
+use tsumuji_sim::{Conditions, Net, Pace, Rng, Seed};
 
 /// Deaths in one run.
 const DEATHS: usize = 100;

@@ -1,7 +1,8 @@
 //! The same seed, the same run: what makes every other failure here worth its seed.
 
+use super::config;
 use tsumuji_proto::{Destination, Duration, Lane};
-use tsumuji_sim::{Damage, Net, Pace, Seed, Traffic, config};
+use tsumuji_sim::{Damage, Net, Pace, Seed, Traffic};
 
 /// A bit of everything.
 fn busy_run(seed: Seed) -> (u64, Traffic, u64) {

@@ -1,7 +1,8 @@
 //! Exactly once and in order, whatever the wires do short of lying.
 
-use tsumuji_proto::{DeliveryClass, Duration, Lane, Priority};
-use tsumuji_sim::{Damage, Net, Seed, config};
+use super::{config, figure};
+use tsumuji_proto::{Config, DeliveryClass, Duration, Lane, Priority};
+use tsumuji_sim::{Damage, Net, Seed};
 
 /// Loss and reordering delay a message but never truncate or repeat it.
 #[test]
@@ -25,7 +26,11 @@ fn hard_weather_on_many_lanes() {
             .loss_percent(30)
             .duplicate_percent(10)
             .reorder_percent(20, 50..1_000);
-        let (a, b) = net.pair(config());
+        // Longer than it takes to lose all signs of life of 100 ms, which happens in such weather.
+        let (a, b) = net.pair(Config {
+            dead_after: Duration::from_secs(1),
+            ..config()
+        });
         let mut chance = seed.rng(99);
         let mut sent = [0; 2];
         for _ in 0..60 {
@@ -86,7 +91,7 @@ fn tail_loss_is_probed() {
         slow += usize::from(net.now().since(start) > Duration::from_millis(5));
     }
     // A try fails with 36 %; the fourth starts after about 3.5 ms. 5 % are expected to need more than that.
-    net.check(slow <= MESSAGES / 8, || {
+    figure(&net, slow <= MESSAGES / 8, || {
         format!("{slow} of {MESSAGES} messages took over 5 ms")
     });
 }
@@ -103,7 +108,7 @@ fn reordering_alone_costs_little() {
     net.run_until_idle();
     let counters = net.engine(a).unwrap().counters();
     let (again, sent) = (counters.retransmitted_frames, counters.sent_frames);
-    net.check(again * 4 <= sent, || {
+    figure(&net, again * 4 <= sent, || {
         format!("{again} of {sent} frames were sent again, and none was lost")
     });
 }

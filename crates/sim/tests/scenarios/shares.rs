@@ -1,7 +1,8 @@
 //! Best-effort frames: they may be lost, and must be right.
 
+use super::config;
 use tsumuji_proto::{Destination, Duration, Event, NodeId};
-use tsumuji_sim::{Net, Seed, config};
+use tsumuji_sim::{Net, Seed};
 
 /// On a calm net a broadcast reaches every peer once, with its stamp and content.
 #[test]
