@@ -51,7 +51,7 @@ pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
 pub use aside::{ASIDE_CHANNEL, ASIDE_PORT, Aside};
 pub use bootstrap::{
     Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
-    endpoint_from_env, report_error,
+    endpoint_from_env, endpoint_on, report_error,
 };
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Counters, Endpoint};
