@@ -56,6 +56,8 @@ enum Command {
     TuneMember(tune::MemberArgs),
     #[command(hide = true)]
     BenchServe(bench::ServeArgs),
+    #[command(hide = true)]
+    BenchServeGroup(bench::ServeArgs),
 }
 
 /// How a command ended, when it did not fail for bad input.
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),
+        Command::BenchServeGroup(args) => bench::serve_group(args),
     };
     outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json))
 }
