@@ -96,6 +96,11 @@
 #define TSUMUJI_EPANIC -12
 
 /**
+ * A member takes part in another collective operation, or with another length, root or table of algorithms.
+ */
+#define TSUMUJI_EMISMATCH -13
+
+/**
  * Messages of one lane arrive in the order sent.
  */
 #define TSUMUJI_ORDERED 0
@@ -141,6 +146,81 @@
 #define TSUMUJI_ALL -1
 
 /**
+ * The group of all nodes; ranks are node numbers.
+ */
+#define TSUMUJI_WORLD 0
+
+/**
+ * Elements of reductions.
+ */
+#define TSUMUJI_INT8 1
+
+/**
+ * uint8_t.
+ */
+#define TSUMUJI_UINT8 2
+
+/**
+ * int16_t.
+ */
+#define TSUMUJI_INT16 3
+
+/**
+ * uint16_t.
+ */
+#define TSUMUJI_UINT16 4
+
+/**
+ * int32_t.
+ */
+#define TSUMUJI_INT32 5
+
+/**
+ * uint32_t.
+ */
+#define TSUMUJI_UINT32 6
+
+/**
+ * int64_t.
+ */
+#define TSUMUJI_INT64 7
+
+/**
+ * uint64_t.
+ */
+#define TSUMUJI_UINT64 8
+
+/**
+ * float.
+ */
+#define TSUMUJI_FLOAT 9
+
+/**
+ * double.
+ */
+#define TSUMUJI_DOUBLE 10
+
+/**
+ * How two elements become one. Integers wrap around; of NaN and a number, minimum and maximum take the number.
+ */
+#define TSUMUJI_SUM 1
+
+/**
+ * The product.
+ */
+#define TSUMUJI_PRODUCT 2
+
+/**
+ * The smaller one.
+ */
+#define TSUMUJI_MINIMUM 3
+
+/**
+ * The larger one.
+ */
+#define TSUMUJI_MAXIMUM 4
+
+/**
  * An endpoint as C programs hold it.
  */
 typedef struct tsumuji tsumuji;
@@ -176,13 +256,9 @@ typedef struct tsumuji_message {
    */
   int lane;
   /**
-   * Of a loan: what tsumuji_release needs.
+   * Of a loan: its name, for tsumuji_release.
    */
-  uint32_t loan;
-  /**
-   * Not used; 0.
-   */
-  uint32_t reserved;
+  uint64_t loan;
 } tsumuji_message;
 
 /**
@@ -599,7 +675,8 @@ int tsumuji_poll(struct tsumuji *handle,
                  int64_t timeout_us);
 
 /**
- * One turn that keeps what arrives for later calls: lets a program that computes acknowledge, and go on sending. Never waits.
+ * One turn that keeps what arrives for later calls: lets a program that computes acknowledge, go on sending, and carry on collectives.
+ * Never waits.
  * Returns how much was done.
  */
 int tsumuji_progress(struct tsumuji *handle);
@@ -668,6 +745,131 @@ int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counte
  * Shows the present counters to `tsumuji top` and other readers now, as polling does ten times a second. Never waits.
  */
 int tsumuji_publish_metrics(struct tsumuji *handle);
+
+/**
+ * Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. Each of them makes the same call, others none.
+ * Several groups of the same nodes are told apart by `tag`.
+ */
+int tsumuji_group(struct tsumuji *handle,
+                  const int *nodes,
+                  size_t count,
+                  uint32_t tag);
+
+/**
+ * Ends the use of a group.
+ */
+int tsumuji_group_close(struct tsumuji *handle, int group);
+
+/**
+ * This node's rank in a group.
+ */
+int tsumuji_group_rank(struct tsumuji *handle, int group);
+
+/**
+ * How many members a group has.
+ */
+int tsumuji_group_size(struct tsumuji *handle, int group);
+
+/**
+ * Ends when every member has called it.
+ *
+ * This and all operations below: all members of a group make the same calls in the same order. Where request is NULL the call waits for the
+ * operation's end. Otherwise it returns at once and writes to *request by what tsumuji_test and tsumuji_wait know the operation; the
+ * buffers must then stay, and be left alone, until tsumuji_wait has returned or the handle is closed.
+ * TSUMUJI_EPEER: a member died, and the group cannot be used any more. TSUMUJI_EMISMATCH: a member called something else.
+ */
+int tsumuji_barrier(struct tsumuji *handle,
+                    int group,
+                    uint64_t *request);
+
+/**
+ * What `data` holds on the root it then holds on all; of one length on all.
+ */
+int tsumuji_broadcast(struct tsumuji *handle, int group, int root, void *data, size_t bytes, uint64_t *request);
+
+/**
+ * Each member gets its part of the root's `send`, `bytes` long, in `receive`. counts: how long each member's part is; NULL: all `bytes`.
+ * send and counts are looked at on the root only.
+ */
+int tsumuji_scatter(struct tsumuji *handle,
+                    int group,
+                    int root,
+                    const void *send,
+                    const size_t *counts,
+                    void *receive,
+                    size_t bytes,
+                    uint64_t *request);
+
+/**
+ * The root gets each member's `send`, `bytes` long, one behind the other in order of ranks. counts: how long each is; NULL: all `bytes`.
+ * receive and counts are looked at on the root only.
+ */
+int tsumuji_gather(struct tsumuji *handle,
+                   int group,
+                   int root,
+                   const void *send,
+                   size_t bytes,
+                   void *receive,
+                   const size_t *counts,
+                   uint64_t *request);
+
+/**
+ * Like tsumuji_gather, and everybody gets everything. counts is looked at on all, and the same on all.
+ */
+int tsumuji_all_gather(struct tsumuji *handle,
+                       int group,
+                       const void *send,
+                       size_t bytes,
+                       void *receive,
+                       const size_t *counts,
+                       uint64_t *request);
+
+/**
+ * Part i of this node's `send` goes to rank i, and part i of `receive` comes from there. Counts are lengths in bytes by rank; NULL: all `bytes`.
+ */
+int tsumuji_all_to_all(struct tsumuji *handle,
+                       int group,
+                       const void *send,
+                       const size_t *send_counts,
+                       void *receive,
+                       const size_t *receive_counts,
+                       size_t bytes,
+                       uint64_t *request);
+
+/**
+ * The root gets in `receive` what the elements of all members' `send` come to: `count` of a type (TSUMUJI_DOUBLE ...), by an operation
+ * (TSUMUJI_SUM ...). receive is looked at on the root only.
+ */
+int tsumuji_reduce(struct tsumuji *handle,
+                   int group,
+                   int root,
+                   const void *send,
+                   void *receive,
+                   size_t count,
+                   int type_,
+                   int operation,
+                   uint64_t *request);
+
+/**
+ * `data` becomes on all members what the elements of all come to.
+ */
+int tsumuji_all_reduce(struct tsumuji *handle,
+                       int group,
+                       void *data,
+                       size_t count,
+                       int type_,
+                       int operation,
+                       uint64_t *request);
+
+/**
+ * 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
+ */
+int tsumuji_test(struct tsumuji *handle, uint64_t request);
+
+/**
+ * Waits until the operation is over, and says how it ended. Each request is waited for once.
+ */
+int tsumuji_wait(struct tsumuji *handle, uint64_t request);
 
 #ifdef __cplusplus
 }  // extern "C"

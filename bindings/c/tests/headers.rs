@@ -115,6 +115,7 @@ fn tsumuji() -> String {
             "api/shares.rs",
             "api/polling.rs",
             "api/state.rs",
+            "api/collectives.rs",
         ],
     )
 }

@@ -80,7 +80,7 @@ static void asks(void)
     CHECK(tsumuji_name(a, 2) == NULL && errno == ENXIO);
     CHECK(tsumuji_broadcasts(a) == 1 && tsumuji_share_capacity(a) > 100);
     CHECK(strcmp(tsumuji_version(), TSUMUJI_VERSION) == 0);
-    for (int code = 0; code >= TSUMUJI_EPANIC; code--)
+    for (int code = 0; code >= TSUMUJI_EMISMATCH; code--)
         CHECK(strcmp(tsumuji_strerror(code), "unknown error") != 0);
     CHECK(strcmp(tsumuji_strerror(7), "unknown error") == 0);
     FAILS(tsumuji_me(NULL), TSUMUJI_EINVAL, EINVAL);

@@ -45,10 +45,8 @@ pub struct TsumujiMessage {
     pub from: c_int,
     /// The lane it came by.
     pub lane: c_int,
-    /// Of a loan: what tsumuji_release needs.
-    pub loan: u32,
-    /// Not used; 0.
-    pub reserved: u32,
+    /// Of a loan: its name, for tsumuji_release.
+    pub loan: u64,
 }
 
 /// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 30), or a code below 0.
@@ -279,7 +277,6 @@ unsafe fn receive(
                     from: message.from.0.into(),
                     lane: message.lane.0.into(),
                     loan: 0,
-                    reserved: 0,
                 },
             );
             node.endpoint.recycle(message);
@@ -308,7 +305,6 @@ pub unsafe extern "C" fn tsumuji_lend(
                 from: lent.from.0.into(),
                 lane: lent.lane.0.into(),
                 loan,
-                reserved: 0,
             };
             ffi::put(message, "the place for the message", about)
         })

@@ -6,6 +6,7 @@
 //! Every function enters through `handle::on` or `handle::contained`, so that no panic leaves.
 
 mod codes;
+mod collectives;
 mod messages;
 mod open;
 mod polling;
@@ -13,6 +14,7 @@ mod shares;
 mod state;
 
 pub use codes::*;
+pub use collectives::*;
 pub use messages::*;
 pub use open::*;
 pub use polling::*;
