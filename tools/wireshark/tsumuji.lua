@@ -82,7 +82,9 @@ field("floor", ProtoField.uint32, "Lowest number still unanswered")
 field("lane", ProtoField.uint8, "Lane", base.HEX)
 f.unordered = ProtoField.bool("tsumuji.lane.unordered", "Unordered", 8, nil, 0x80)
 f.priority = ProtoField.uint8("tsumuji.lane.priority", "Priority", base.DEC, nil, 0x60)
+f.latest = ProtoField.bool("tsumuji.lane.latest", "Latest: only the newest counts", 8, nil, 0x10)
 f.channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x1f)
+f.free_channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x0f)
 field("ack_delay", ProtoField.uint8, "Ack held back (4 µs)")
 field("ack_delay_us", ProtoField.uint32, "Ack held back (µs)")
 field("first_sent_in", ProtoField.framenum, "First sent in", base.NONE, frametype.RETRANS_PREV)
@@ -287,10 +289,20 @@ local function data(frame) -- R-2
     local lane_tree = tree:add(f.lane, tvb(38, 1))
     lane_tree:add(f.unordered, tvb(38, 1))
     lane_tree:add(f.priority, tvb(38, 1))
-    lane_tree:add(f.channel, tvb(38, 1))
     local unordered, priority, channel = lane >= 128, math.floor(lane / 32) % 4, lane % 32
-    local order = unordered and "unord" or "ord"
-    lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", unordered and "unordered" or "ordered", priority, channel))
+    local order, class = "ord", "ordered"
+    if unordered then -- bit 4 tells latest from unordered (R-13)
+        order, class = "unord", "unordered"
+        if channel >= 16 then
+            order, class = "latest", "latest"
+        end
+        channel = channel % 16
+        lane_tree:add(f.latest, tvb(38, 1))
+        lane_tree:add(f.free_channel, tvb(38, 1))
+    else
+        lane_tree:add(f.channel, tvb(38, 1))
+    end
+    lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", class, priority, channel))
     tree:add(f.ack_delay, tvb(39, 1))
     tree:add(f.ack_delay_us, tvb(39, 1), u8(tvb, 39) * 4):set_generated()
     if offset + bytes > length then

@@ -335,6 +335,12 @@ fn every_kind() -> Vec<Vec<u8>> {
             grant.write_grant(slot)
         }),
         written(|slot| PERMIT.write_grant(slot)),
+        written(|slot| {
+            let mut data = data(&[4; 30]);
+            (data.number, data.message, data.length) = (21, 5, 30);
+            data.lane = Lane::latest(11);
+            data.write(slot)
+        }),
     ]
 }
 
@@ -408,7 +414,10 @@ fn fields_read_as_written() {
                 );
                 assert_eq!(layer["tsumuji.payload"], hex(data.payload));
                 let lane = &layer["tsumuji.lane_tree"];
-                let class = u64::from(data.lane.class() == DeliveryClass::Unordered);
+                let class = u64::from(data.lane.class() != DeliveryClass::Ordered);
+                if class == 1 {
+                    check(lane, &[("lane.latest", u64::from(data.lane.is_latest()))]);
+                }
                 check(
                     lane,
                     &[
@@ -559,7 +568,7 @@ fn info_column_reads_well() {
     let lines = bench.lines(&file, &[]);
     let expected = [
         "data 3→5 #17 msg 4 [0..1400)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE]",
-        "data 3→5 #19 msg 4 [8800..9000)/9000 unord prio3 ch31 ack 12 credit 40 [BUSY]",
+        "data 3→5 #19 msg 4 [8800..9000)/9000 unord prio3 ch15 ack 12 credit 40 [BUSY]",
         "data 3→5 #20 msg 4 [0..1400)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE, sent again]",
         "share 3 port 9 epoch 2 lap 4294967295 start 1000, 8 bytes",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB and 4294967291, 10–18, 26, 34, … [REFUSED]",
@@ -581,6 +590,7 @@ fn info_column_reads_well() {
         "ask 3→5 round 6 for the window from #77 on",
         "grant 3→5 round 6 8 frames from #77 again",
         "grant 3→5 round 6 nothing, #77 is expected",
+        "data 3→5 #21 msg 5 [0..30)/30 latest prio2 ch11 ack 12 credit 40 [ACK_NOW, MORE]",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
 }

@@ -92,9 +92,11 @@ impl Engine {
         let size = peer.send.fragment_bytes();
         let used_bytes = peer.receive.grant.used_bytes;
         let free_bytes = shared.memory.free_bytes();
-        let fair = used_bytes <= free_bytes || shared.credit.is_least_holder(used_bytes);
+        let fair = used_bytes <= free_bytes
+            || shared.credit.is_least_holder(used_bytes)
+            || shared.credit.has_policy();
         let Shared { memory, pool, .. } = shared;
-        let (number, taken) = peer.receive.take(data, size, fair, memory, pool);
+        let (number, taken) = peer.receive.take(now, data, size, fair, memory, pool);
         let refused = matches!(taken, Taken::Refused(Refusal::Memory));
         shared.credit.set_refused(&mut peer.receive.grant, refused);
         // What memory refused waits at the sender, whatever it said.
@@ -362,7 +364,18 @@ pub(super) fn deliver(
             sink.message(Delivery { from, lane, body });
         }
         Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
-        Taken::Nothing | Taken::Refused(_) => return,
+        Taken::Nothing => {
+            if lane.is_latest()
+                && let Some(at) = peer.receive.latest.deadline()
+            {
+                shared.arm(at);
+            }
+            return;
+        }
+        Taken::Refused(_) => return,
+    }
+    if lane.is_latest() {
+        return;
     }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {
