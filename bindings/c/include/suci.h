@@ -161,6 +161,12 @@ int datagram_retransmission(datagram_socket *sock,
                             int id);
 
 /**
+ * The window: from now on blocks that arrived and were not read may take so many bytes; peers wait when they do. 0, or -1 (errno).
+ */
+int datagram_set_window(datagram_socket *sock,
+                        size_t bytes);
+
+/**
  * What is known of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
  */
 int datagram_get_flow(datagram_socket *sock, int id, struct datagram_flow *flow, size_t size);

@@ -111,6 +111,11 @@
 #define TSUMUJI_UNORDERED 1
 
 /**
+ * Best effort, at most once: of each lane only the newest message counts. See tsumuji_send_latest.
+ */
+#define TSUMUJI_LATEST 2
+
+/**
  * Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
  */
 #define TSUMUJI_URGENT 0
@@ -126,9 +131,14 @@
 #define TSUMUJI_BULK 3
 
 /**
- * Channels of each class and priority: 0 to 30. (One more is the library's own.)
+ * Channels of ordered lanes of each priority: 0 to 30. (One more is the library's own.)
  */
 #define TSUMUJI_CHANNELS 31
+
+/**
+ * Channels of unordered lanes of each priority, and of latest ones: 0 to 15.
+ */
+#define TSUMUJI_FREE_CHANNELS 16
 
 /**
  * The lane that most programs use: ordered, of usual priority, channel 0.
@@ -378,6 +388,34 @@ typedef struct tsumuji_flow {
    * Frames that may still be sent before the peer must grant more.
    */
   uint64_t credit_frames;
+  /**
+   * Messages of latest lanes that a newer one replaced before they began to leave, ever.
+   */
+  uint64_t superseded_messages;
+  /**
+   * Messages of latest lanes that were dropped because their deadline had passed, ever.
+   */
+  uint64_t late_messages;
+  /**
+   * Messages of latest lanes of which a frame was lost, ever.
+   */
+  uint64_t lost_messages;
+  /**
+   * The other direction: frames that the peer may still send to us.
+   */
+  uint64_t granted_frames;
+  /**
+   * Frames that it is granted ahead at present: its share of our window.
+   */
+  uint64_t incoming_window_frames;
+  /**
+   * Memory that its messages take here.
+   */
+  uint64_t incoming_bytes;
+  /**
+   * 1: its last frame said that more wait to be sent to us.
+   */
+  uint64_t incoming_backlog;
 } tsumuji_flow;
 
 /**
@@ -445,6 +483,88 @@ typedef struct tsumuji_counters {
    */
   uint64_t impaired_frames;
 } tsumuji_counters;
+
+/**
+ * What peers may send ahead at present, and the memory for what has arrived.
+ */
+typedef struct tsumuji_window {
+  /**
+   * Frames that may be granted to all peers together.
+   */
+  uint64_t frames;
+  /**
+   * Most that `frames` can be: what the link's receive side holds.
+   */
+  uint64_t frames_limit;
+  /**
+   * Of these, granted and not used yet.
+   */
+  uint64_t granted_frames;
+  /**
+   * Memory that messages which arrived and were not consumed may take.
+   */
+  uint64_t budget_bytes;
+  /**
+   * Of that, taken.
+   */
+  uint64_t budget_used_bytes;
+} tsumuji_window;
+
+/**
+ * A peer that may want to send, as a policy is shown it.
+ */
+typedef struct tsumuji_sender {
+  /**
+   * Who.
+   */
+  uint64_t peer;
+  /**
+   * 1: it has more to send.
+   */
+  uint64_t active;
+  /**
+   * 1: it serves others too, and cannot use all that it is granted.
+   */
+  uint64_t busy;
+  /**
+   * Of its last frame: 0 is the most urgent.
+   */
+  uint64_t priority;
+  /**
+   * Of its messages that have begun to arrive: what has not.
+   */
+  uint64_t remaining_bytes;
+  /**
+   * Memory that its messages take here.
+   */
+  uint64_t memory_bytes;
+  /**
+   * Its frames that were used.
+   */
+  uint64_t served_frames;
+  /**
+   * Granted and not yet used.
+   */
+  uint64_t outstanding_frames;
+  /**
+   * What the usual rules would grant ahead.
+   */
+  uint64_t usual_frames;
+  /**
+   * Frames that may be granted to all peers together.
+   */
+  uint64_t pool_frames;
+  /**
+   * Peers that have more to send.
+   */
+  uint64_t active_peers;
+} tsumuji_sender;
+
+/**
+ * How many frames this peer may have granted ahead. Called for each data frame, by the thread that uses the handle: it must be quick, and must
+ * not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
+ */
+typedef uint64_t (*tsumuji_policy)(void *context, const struct tsumuji_sender *sender);
 
 #ifdef __cplusplus
 extern "C" {
@@ -558,7 +678,7 @@ int tsumuji_adopt(struct tsumuji *handle);
 int tsumuji_report_error(const char *text);
 
 /**
- * The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 30), or a code below 0.
+ * The lane of a class (TSUMUJI_ORDERED, TSUMUJI_UNORDERED or TSUMUJI_LATEST), a priority (0 to 3) and a channel, or a code below 0.
  */
 int tsumuji_lane(int class_,
                  int priority,
@@ -745,6 +865,50 @@ int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counte
  * Shows the present counters to `tsumuji top` and other readers now, as polling does ten times a second. Never waits.
  */
 int tsumuji_publish_metrics(struct tsumuji *handle);
+
+/**
+ * The windows at present; size: sizeof(tsumuji_window).
+ */
+int tsumuji_get_window(struct tsumuji *handle, struct tsumuji_window *window, size_t size);
+
+/**
+ * From now on so many frames are granted to all peers together, from 1 to frames_limit.
+ */
+int tsumuji_set_window(struct tsumuji *handle, size_t frames);
+
+/**
+ * From now on no more than so many frames are granted ahead to this peer; 0: no limit of its own.
+ */
+int tsumuji_set_peer_window(struct tsumuji *handle, int peer, size_t frames);
+
+/**
+ * From now on messages that arrived and were not consumed may take so many bytes; peers wait when they do.
+ */
+int tsumuji_set_budget(struct tsumuji *handle, size_t bytes);
+
+/**
+ * From now on `policy` decides how much peers may send to this node; NULL: the usual rules do. Whatever it says, the receive side is not overrun,
+ * and no peer stops for ever. Under the congestion control `suci` it is not asked.
+ */
+int tsumuji_set_policy(struct tsumuji *handle,
+                       tsumuji_policy policy,
+                       void *context);
+
+/**
+ * Has the policy asked again for every peer, where its mind has changed between two frames.
+ */
+int tsumuji_regrant(struct tsumuji *handle);
+
+/**
+ * Sends a copy of a message on a lane of class TSUMUJI_LATEST: while it waits, a newer one of its lane takes its place, and when deadline_us
+ * microseconds have passed it is dropped and counted (negative: no deadline). Never waits; arrives at most once.
+ */
+int tsumuji_send_latest(struct tsumuji *handle,
+                        int to,
+                        int lane,
+                        const void *data,
+                        size_t bytes,
+                        int64_t deadline_us);
 
 /**
  * Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. Each of them makes the same call, others none.

@@ -92,6 +92,9 @@ fn tsumuji() -> String {
         ("TsumujiHandler", "tsumuji_handler"),
         ("TsumujiFlow", "tsumuji_flow"),
         ("TsumujiCounters", "tsumuji_counters"),
+        ("TsumujiWindow", "tsumuji_window"),
+        ("TsumujiSender", "tsumuji_sender"),
+        ("TsumujiPolicy", "tsumuji_policy"),
     ];
     let mut config = config(TSUMUJI_HEAD, "TSUMUJI_H", &renamed);
     config.sys_includes = vec!["stddef.h".to_owned(), "stdint.h".to_owned()];
@@ -115,6 +118,7 @@ fn tsumuji() -> String {
             "api/shares.rs",
             "api/polling.rs",
             "api/state.rs",
+            "api/flow.rs",
             "api/collectives.rs",
         ],
     )

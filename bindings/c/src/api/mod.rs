@@ -7,6 +7,7 @@
 
 mod codes;
 mod collectives;
+mod flow;
 mod messages;
 mod open;
 mod polling;
@@ -15,6 +16,7 @@ mod state;
 
 pub use codes::*;
 pub use collectives::*;
+pub use flow::*;
 pub use messages::*;
 pub use open::*;
 pub use polling::*;
