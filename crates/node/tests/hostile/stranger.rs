@@ -193,6 +193,7 @@ impl Stranger {
             }
             Act::ForgedHello => {
                 let hello = Hello {
+                    flags: self.dice.next() as u8 & 0x7f,
                     source,
                     destination,
                     incarnation: self.dice.next() as u32 | 1,
