@@ -56,7 +56,7 @@ fn config(head: &str, guard: &str, renamed: &[(&str, &str)]) -> Config {
         no_includes: true,
         usize_is_size_t: true,
         style: Style::Both,
-        documentation_style: DocumentationStyle::Doxy,
+        documentation_style: DocumentationStyle::C99,
         line_length: 120,
         export: ExportConfig {
             rename: renamed
@@ -136,7 +136,7 @@ fn suci() -> String {
     // A newtype would be written as its content; C shall see a type of its own. The handle is tsumuji.h's.
     config.export.exclude = vec!["DatagramSocket".to_owned(), "Tsumuji".to_owned()];
     config.after_includes = Some(
-        "\n/** An open socket: reaches every id of the address database. */\ntypedef struct datagram_socket datagram_socket;"
+        "\n// An open socket: reaches every id of the address database.\ntypedef struct datagram_socket datagram_socket;"
             .to_owned(),
     );
     generate(config, &["suci.rs"])
