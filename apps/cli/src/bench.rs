@@ -14,7 +14,7 @@ use tsumuji_bench::machine;
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::versus::{Better, Contender, Standing, alternate};
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{LinkSpec, Security};
+use tsumuji_node::{Congestion, LinkSpec, Security};
 
 use crate::{DONE, NOT_REACHED, Outcome, hosts, output};
 
@@ -86,6 +86,9 @@ struct Between {
     /// Where this program lies on the other host; default: where it lies here
     #[arg(long, value_name = "PATH", requires = "hosts")]
     program: Option<PathBuf>,
+    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits
+    #[arg(long, value_name = "CONTROL")]
+    congestion: Option<Congestion>,
     #[command(flatten)]
     security: crate::security::Flags,
 }
@@ -96,6 +99,7 @@ struct Pair {
     hosts: Option<Hosts>,
     command: Vec<OsString>,
     security: Security,
+    congestion: Option<Congestion>,
 }
 
 impl Pair {
@@ -107,6 +111,7 @@ impl Pair {
                 hosts: None,
                 command: serve_command()?,
                 security: between.security.stated(between.link.as_ref(), None),
+                congestion: between.congestion,
             });
         };
         let file = hosts::read(path, between.link.as_ref())?;
@@ -128,11 +133,13 @@ impl Pair {
             hosts: Some(both),
             command,
             security,
+            congestion: between.congestion,
         })
     }
 
     fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
         let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
+        spec.congestion = self.congestion;
         crate::security::tell(&mut spec, &self.security);
         exchange::measure(plan, spec, &self.security)
     }

@@ -63,5 +63,7 @@ pub use options::{IdlePolicy, Options};
 pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr};
-pub use tsumuji_proto::{Body, DeliveryClass, Flow, Lane, NodeId, Priority, SendId, Share};
+pub use tsumuji_proto::{
+    Body, Congestion, DeliveryClass, Flow, Lane, NodeId, Priority, SendId, Share,
+};
 pub use tsumuji_seal::SealMode;

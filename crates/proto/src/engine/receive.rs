@@ -224,6 +224,7 @@ impl Engine {
         peer.session
             .establish(shared.config.me, shared.config.incarnation, welcome);
         shared.credit.begin(&mut peer.receive.grant);
+        peer.told_other_congestion = false;
         peer.last_heard = now;
         peer.last_ping = now;
         shared.events.push_back(Event::PeerUp {
