@@ -29,8 +29,9 @@ local BODY_PARTS = {
     [2] = { { "asker_nonce", 8 }, { "cookie", 32 }, NOISE_PARTS[1], NOISE_PARTS[2] },
     [3] = { { "asker_nonce", 8 }, NOISE_PARTS[1], NOISE_PARTS[2] },
 }
--- Begins what a raw link sends to make itself known to a switch; no frame begins with 0.
-local ANNOUNCEMENT = "\0tsumuji is here"
+-- R-9: before each frame behind an Ethernet header; and what a raw link sends to make itself known to a switch: no frames.
+local LENGTH_BYTES = 2
+local ANNOUNCEMENT = "\0\0tsumuji is here"
 
 local DATA, SHARE, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE, ASK, GRANT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local KIND_NAMES = {
@@ -67,6 +68,7 @@ field("payload", ProtoField.bytes, "Payload")
 field("padding", ProtoField.bytes, "Padding of the link")
 field("announcement", ProtoField.string, "Announcement to the switch")
 field("opaque", ProtoField.bytes, "Bytes not understood")
+field("framed_bytes", ProtoField.uint16, "Bytes of the next frame")
 -- R-2
 field("session", ProtoField.uint32, "Session", base.HEX)
 field("number", ProtoField.uint32, "Number")
@@ -80,7 +82,9 @@ field("floor", ProtoField.uint32, "Lowest number still unanswered")
 field("lane", ProtoField.uint8, "Lane", base.HEX)
 f.unordered = ProtoField.bool("tsumuji.lane.unordered", "Unordered", 8, nil, 0x80)
 f.priority = ProtoField.uint8("tsumuji.lane.priority", "Priority", base.DEC, nil, 0x60)
+f.latest = ProtoField.bool("tsumuji.lane.latest", "Latest: only the newest counts", 8, nil, 0x10)
 f.channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x1f)
+f.free_channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x0f)
 field("ack_delay", ProtoField.uint8, "Ack held back (4 µs)")
 field("ack_delay_us", ProtoField.uint32, "Ack held back (µs)")
 field("first_sent_in", ProtoField.framenum, "First sent in", base.NONE, frametype.RETRANS_PREV)
@@ -285,10 +289,20 @@ local function data(frame) -- R-2
     local lane_tree = tree:add(f.lane, tvb(38, 1))
     lane_tree:add(f.unordered, tvb(38, 1))
     lane_tree:add(f.priority, tvb(38, 1))
-    lane_tree:add(f.channel, tvb(38, 1))
     local unordered, priority, channel = lane >= 128, math.floor(lane / 32) % 4, lane % 32
-    local order = unordered and "unord" or "ord"
-    lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", unordered and "unordered" or "ordered", priority, channel))
+    local order, class = "ord", "ordered"
+    if unordered then -- bit 4 tells latest from unordered (R-13)
+        order, class = "unord", "unordered"
+        if channel >= 16 then
+            order, class = "latest", "latest"
+        end
+        channel = channel % 16
+        lane_tree:add(f.latest, tvb(38, 1))
+        lane_tree:add(f.free_channel, tvb(38, 1))
+    else
+        lane_tree:add(f.channel, tvb(38, 1))
+    end
+    lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", class, priority, channel))
     tree:add(f.ack_delay, tvb(39, 1))
     tree:add(f.ack_delay_us, tvb(39, 1), u8(tvb, 39) * 4):set_generated()
     if offset + bytes > length then
@@ -521,14 +535,6 @@ local function body(frame)
     local tvb, tree = frame.tvb, frame.tree
     local first = u8(tvb, 0)
     local version, kind = math.floor(first / 16), first % 16
-    if frame.captured >= #ANNOUNCEMENT and tvb:raw(0, #ANNOUNCEMENT) == ANNOUNCEMENT then
-        tree:add(f.announcement, tvb(1, #ANNOUNCEMENT - 1))
-        if frame.captured > #ANNOUNCEMENT then
-            tree:add(f.padding, tvb(#ANNOUNCEMENT, frame.captured - #ANNOUNCEMENT))
-        end
-        frame.info = "announcement to the switch"
-        return
-    end
     tree:add(f.version, tvb(0, 1))
     tree:add(f.kind, tvb(0, 1))
     frame.kind = kind
@@ -558,11 +564,11 @@ local function body(frame)
     end
 end
 
--- Adds one frame to `parent` and returns its line for the info column.
-function dissect_frame(tvb, pinfo, parent, is_inner)
+-- Adds one frame to `parent` and returns its line for the info column. `stated`: its bytes, where the capture may have cut it.
+function dissect_frame(tvb, pinfo, parent, is_inner, stated)
     local frame = {
         tvb = tvb, pinfo = pinfo, is_inner = is_inner,
-        captured = tvb:len(), stated = math.max(tvb:reported_len(), tvb:len()),
+        captured = tvb:len(), stated = stated or math.max(tvb:reported_len(), tvb:len()),
     }
     frame.tree = parent:add(tsumuji, tvb(0, frame.captured))
     body(frame)
@@ -584,6 +590,54 @@ function tsumuji.dissector(tvb, pinfo, tree)
     pinfo.cols.protocol = "tsumuji"
     pinfo.cols.info = dissect_frame(tvb, pinfo, tree, false)
     return tvb:len()
+end
+
+-- Behind an Ethernet header: frames one after another, each behind its length, then padding (R-9).
+local ethernet = Proto("tsumuji_ethernet", "tsumuji message passing over Ethernet")
+
+function ethernet.dissector(tvb, pinfo, tree)
+    local captured, stated = tvb:len(), math.max(tvb:reported_len(), tvb:len())
+    pinfo.cols.protocol = "tsumuji"
+    if captured >= #ANNOUNCEMENT and tvb:raw(0, #ANNOUNCEMENT) == ANNOUNCEMENT then
+        local line = tree:add(tsumuji, tvb(0, captured))
+        line:add(f.announcement, tvb(LENGTH_BYTES, #ANNOUNCEMENT - LENGTH_BYTES))
+        if captured > #ANNOUNCEMENT then
+            line:add(f.padding, tvb(#ANNOUNCEMENT, captured - #ANNOUNCEMENT))
+        end
+        line:append_text(", announcement to the switch")
+        pinfo.cols.info = "announcement to the switch"
+        return captured
+    end
+    local around = tree:add(ethernet, tvb(0, captured))
+    local lines, at = {}, 0
+    while at + LENGTH_BYTES <= captured do
+        local bytes = u16(tvb, at)
+        if bytes == 0 then
+            break
+        end
+        around:add_le(f.framed_bytes, tvb(at, LENGTH_BYTES))
+        at = at + LENGTH_BYTES
+        if at + bytes > stated then
+            around:add_proto_expert_info(e.truncated, string.format("a frame of %d bytes; %d are left", bytes, stated - at))
+            if at < captured then
+                around:add(f.opaque, tvb(at, captured - at))
+            end
+            lines[#lines + 1] = "MALFORMED: a length beyond the end"
+            at = captured
+        elseif at < captured then
+            local there = math.min(bytes, captured - at)
+            lines[#lines + 1] = dissect_frame(tvb(at, there):tvb(), pinfo, tree, false, bytes)
+            at = at + there
+        end
+    end
+    if at < captured then
+        around:add(f.padding, tvb(at, captured - at))
+    end
+    if captured < stated then
+        around:add_proto_expert_info(e.cut)
+    end
+    pinfo.cols.info = table.concat(lines, " | ")
+    return captured
 end
 
 -- Whether the bytes are exactly one frame, for UDP, which adds no padding. A random payload is one in 2^28 times and less.
@@ -686,5 +740,5 @@ function tsumuji.prefs_changed()
 end
 
 register_ports()
-DissectorTable.get("ethertype"):add(0x88B5, tsumuji)
+DissectorTable.get("ethertype"):add(0x88B5, ethernet)
 tsumuji:register_heuristic("udp", heuristic)

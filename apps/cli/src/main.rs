@@ -52,6 +52,8 @@ enum Command {
     Worker(worker::Args),
     #[command(hide = true)]
     BenchServe(bench::ServeArgs),
+    #[command(hide = true)]
+    BenchServeGroup(bench::ServeArgs),
 }
 
 /// How a command ended, when it did not fail for bad input.
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),
+        Command::BenchServeGroup(args) => bench::serve_group(args),
     };
     outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json))
 }

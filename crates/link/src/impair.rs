@@ -276,7 +276,7 @@ impl Mangler {
         let waiting = self.held.len() + self.overtaken.len();
         match self.config.rate_bytes_per_second {
             Some(_) => INNER_BURST_FRAMES,
-            None => INNER_BURST_FRAMES.min(self.config.queue_frames - waiting),
+            None => INNER_BURST_FRAMES.min(self.config.queue_frames.saturating_sub(waiting)),
         }
     }
 

@@ -114,7 +114,8 @@ pub trait Link {
     /// Our own address, as peers must name it.
     fn local_addr(&self) -> LinkAddr;
 
-    /// Hands up to `max` received frames to `on_frame`, each borrowed from the link for that call. Returns how many.
+    /// Hands received frames to `on_frame`, each borrowed from the link for that call, until there are none or `max` were: the
+    /// rest of what came in one piece with the last of them goes with it. Returns how many.
     fn recv_burst(
         &mut self,
         max: usize,

@@ -335,6 +335,12 @@ fn every_kind() -> Vec<Vec<u8>> {
             grant.write_grant(slot)
         }),
         written(|slot| PERMIT.write_grant(slot)),
+        written(|slot| {
+            let mut data = data(&[4; 30]);
+            (data.number, data.message, data.length) = (21, 5, 30);
+            data.lane = Lane::latest(11);
+            data.write(slot)
+        }),
     ]
 }
 
@@ -408,7 +414,10 @@ fn fields_read_as_written() {
                 );
                 assert_eq!(layer["tsumuji.payload"], hex(data.payload));
                 let lane = &layer["tsumuji.lane_tree"];
-                let class = u64::from(data.lane.class() == DeliveryClass::Unordered);
+                let class = u64::from(data.lane.class() != DeliveryClass::Ordered);
+                if class == 1 {
+                    check(lane, &[("lane.latest", u64::from(data.lane.is_latest()))]);
+                }
                 check(
                     lane,
                     &[
@@ -559,7 +568,7 @@ fn info_column_reads_well() {
     let lines = bench.lines(&file, &[]);
     let expected = [
         "data 3→5 #17 msg 4 [0..1400)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE]",
-        "data 3→5 #19 msg 4 [8800..9000)/9000 unord prio3 ch31 ack 12 credit 40 [BUSY]",
+        "data 3→5 #19 msg 4 [8800..9000)/9000 unord prio3 ch15 ack 12 credit 40 [BUSY]",
         "data 3→5 #20 msg 4 [0..1400)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE, sent again]",
         "share 3 port 9 epoch 2 lap 4294967295 start 1000, 8 bytes",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB and 4294967291, 10–18, 26, 34, … [REFUSED]",
@@ -581,6 +590,7 @@ fn info_column_reads_well() {
         "ask 3→5 round 6 for the window from #77 on",
         "grant 3→5 round 6 8 frames from #77 again",
         "grant 3→5 round 6 nothing, #77 is expected",
+        "data 3→5 #21 msg 5 [0..30)/30 latest prio2 ch11 ack 12 credit 40 [ACK_NOW, MORE]",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
 }
@@ -704,6 +714,48 @@ fn udp_is_recognised() {
     assert_eq!(is_ours(bench.lines(&file, &stated)), expected);
 }
 
+/// An Ethernet frame around frames of ours.
+fn ethernet(frames: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
+    for frame in frames {
+        bytes.extend((frame.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(frame);
+    }
+    bytes
+}
+
+/// Frames that share an Ethernet frame are each shown, padding behind them as such, and a length beyond the end is told.
+#[test]
+fn joined_frames_are_shown() {
+    let Some(bench) = Bench::new("joined_frames_are_shown") else {
+        return;
+    };
+    let frames = every_kind();
+    let (reset, close) = (&frames[8][..], &frames[9][..]);
+    let mut padded = ethernet(&[reset, close]);
+    padded.resize(60, 0);
+    let mut beyond = ethernet(&[reset, close]);
+    beyond.truncate(beyond.len() - 1);
+    let packets = [padded, beyond].map(|frame| {
+        let bytes = frame.len();
+        (frame, bytes)
+    });
+    let file = bench.pcap(&packets);
+    let fields = ["-e", "tsumuji.framed_bytes", "-e", "tsumuji.padding"];
+    let lines = bench.lines(&file, &fields);
+    let shown = "tsumuji\treset 3→5 session deadbeef | ";
+    assert_eq!(
+        lines,
+        [
+            format!(
+                "{shown}close 3→5 session deadbeef\t12,12\t{}",
+                "00".repeat(18)
+            ),
+            format!("{shown}MALFORMED: a length beyond the end\t12,12\t"),
+        ]
+    );
+}
+
 /// A capture that cuts frames is no fault of theirs: they are not malformed, and what is there is shown.
 #[test]
 fn cut_captures_are_told() {
@@ -712,11 +764,7 @@ fn cut_captures_are_told() {
     };
     let mut packets = Vec::new();
     for frame in every_kind() {
-        let whole = [
-            &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5],
-            &frame[..],
-        ]
-        .concat();
+        let whole = ethernet(&[&frame]);
         for captured in 15..whole.len().min(90) {
             packets.push((whole[..captured].to_vec(), whole.len()));
         }
@@ -741,9 +789,9 @@ fn announcements_are_named() {
     let Some(bench) = Bench::new("announcements_are_named") else {
         return;
     };
-    let mut frame = b"\0tsumuji is here".to_vec();
-    frame.resize(46, 0);
-    let file = bench.capture(&[frame]);
+    let me = tsumuji_link::ether::MacAddr([2, 0, 0, 0, 0, 1]);
+    let frame = tsumuji_link::ether::announcement(me).to_vec();
+    let file = bench.pcap(&[(frame, 60)]);
     assert_eq!(
         bench.lines(&file, &[]),
         ["tsumuji\tannouncement to the switch"]

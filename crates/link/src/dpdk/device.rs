@@ -14,8 +14,8 @@ use super::spec::Device;
 use super::sys::{BURST_FRAMES, Info, Port};
 use super::{DpdkConfig, DpdkSpec, FRAME_BYTES_MIN, LOOK, eal, sys};
 use crate::ether::{
-    self, Capability, Claim, HEADER_BYTES, Interface, InterfaceState, MacAddr, has_capability,
-    setcap_command,
+    self, Capability, Claim, HEADER_BYTES, Interface, InterfaceState, LENGTH_BYTES, MacAddr,
+    has_capability, setcap_command,
 };
 
 /// memif's default for `bsize` and, as a power of two, `rsize`.
@@ -124,7 +124,7 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
     let mut port = Port::make(&arguments).map_err(failed("making the device"))?;
     let info = port.info().map_err(failed("asking the device"))?;
     let frame_bytes = frame_bytes(spec, &kind, &info, config.frame_bytes)?;
-    let room_bytes = (frame_bytes + HEADER_BYTES + TAGS_BYTES)
+    let room_bytes = (frame_bytes + HEADER_BYTES + LENGTH_BYTES + TAGS_BYTES)
         .next_multiple_of(64)
         .max(ROOM_BYTES_MIN)
         .max(slot_bytes)
@@ -161,7 +161,7 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         memory_bytes: running.memory_bytes,
     })?;
     let mtu = match kind {
-        Kind::Card => frame_bytes as u16,
+        Kind::Card => (frame_bytes + LENGTH_BYTES) as u16,
         _ => 0,
     };
     let rings = port
@@ -381,6 +381,7 @@ fn frame_bytes(
     info: &Info,
     wanted: Option<usize>,
 ) -> Result<usize, DpdkOpenError> {
+    // The payload of an Ethernet frame; ours is shorter by its length.
     let (default, limit) = match kind {
         // Its MTU says 1500 and means nothing. A frame must fit a buffer: those in several overrun a full ring (DPDK 22.11).
         Kind::Memif { .. } => {
@@ -405,7 +406,8 @@ fn frame_bytes(
         Kind::Card => (info.mtu_bytes, info.max_mtu_bytes.max(info.mtu_bytes)),
     };
     let limit = limit.min(ROOM_BYTES_MAX - HEADER_BYTES - TAGS_BYTES - 64);
-    let bytes = wanted.unwrap_or(default);
+    let limit = limit.saturating_sub(LENGTH_BYTES);
+    let bytes = wanted.unwrap_or(default.saturating_sub(LENGTH_BYTES));
     if (FRAME_BYTES_MIN..=limit).contains(&bytes) {
         return Ok(bytes);
     }

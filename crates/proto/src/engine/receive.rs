@@ -92,9 +92,11 @@ impl Engine {
         let size = peer.send.fragment_bytes();
         let used_bytes = peer.receive.grant.used_bytes;
         let free_bytes = shared.memory.free_bytes();
-        let fair = used_bytes <= free_bytes || shared.credit.is_least_holder(used_bytes);
+        let fair = used_bytes <= free_bytes
+            || shared.credit.is_least_holder(used_bytes)
+            || shared.credit.has_policy();
         let Shared { memory, pool, .. } = shared;
-        let (number, taken) = peer.receive.take(data, size, fair, memory, pool);
+        let (number, taken) = peer.receive.take(now, data, size, fair, memory, pool);
         let refused = matches!(taken, Taken::Refused(Refusal::Memory));
         shared.credit.set_refused(&mut peer.receive.grant, refused);
         // What memory refused waits at the sender, whatever it said.
@@ -186,7 +188,12 @@ impl Engine {
         if closed {
             return Err(Drop::Session);
         }
-        check_congestion(peer, shared, hello)?;
+        if Congestion::of_flags(hello.flags) != shared.config.congestion {
+            // It is to learn why we do not meet; nothing is asked of it.
+            peer.session.welcome_due = Some(hello.nonce);
+            self.enqueue(hello.source, now);
+            return Err(Drop::Congestion);
+        }
         peer.session.on_hello(now, hello);
         self.enqueue(hello.source, now);
         Ok(())
@@ -202,10 +209,10 @@ impl Engine {
             None,
         )?;
         let frame_bytes = shared.config.frame_bytes.min(welcome.frame_bytes as usize);
-        check_congestion(peer, shared, welcome)?;
         if !peer.session.is_answer(welcome) {
             return Err(Drop::Session);
         }
+        check_congestion(peer, shared, welcome)?;
         if frame_bytes < FRAME_BYTES_MIN {
             return Err(Drop::Malformed);
         }
@@ -296,7 +303,8 @@ impl From<Refusal> for Drop {
     }
 }
 
-/// Two that run different congestion controls do not meet; the program is told of it once.
+/// Two that run different congestion controls do not meet; the program is told of it once. An answer to our hello only:
+/// anybody may forge a hello.
 fn check_congestion(peer: &mut Peer, shared: &mut Shared, hello: &Hello) -> Result<(), Drop> {
     let theirs = Congestion::of_flags(hello.flags);
     if theirs == shared.config.congestion {
@@ -363,7 +371,18 @@ pub(super) fn deliver(
             sink.message(Delivery { from, lane, body });
         }
         Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
-        Taken::Nothing | Taken::Refused(_) => return,
+        Taken::Nothing => {
+            if lane.is_latest()
+                && let Some(at) = peer.receive.latest.deadline()
+            {
+                shared.arm(at);
+            }
+            return;
+        }
+        Taken::Refused(_) => return,
+    }
+    if lane.is_latest() {
+        return;
     }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {

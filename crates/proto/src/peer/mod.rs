@@ -4,6 +4,7 @@
 
 pub(crate) mod flight;
 pub(crate) mod lane;
+pub(crate) mod latest;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
 pub(crate) mod queue;
