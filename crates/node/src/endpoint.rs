@@ -63,7 +63,7 @@ pub struct Endpoint<L: Link> {
     pub(crate) drive: Drive<L>,
     inbox: Inbox,
     shelf: Shelf,
-    peers: Peers,
+    pub(crate) peers: Peers,
     membership: Membership,
     send_queue_bytes: usize,
     taken_bytes: usize,
@@ -709,7 +709,7 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn alive(&self, peer: NodeId) -> Result<(), SendError> {
+    pub(crate) fn alive(&self, peer: NodeId) -> Result<(), SendError> {
         if let Some(theirs) = self.peers.other_congestion(peer) {
             Err(SendError::OtherCongestion { peer, theirs })
         } else if self.peers.is_dead(peer) {
@@ -719,7 +719,7 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn run_until(
+    pub(crate) fn run_until(
         &mut self,
         timeout: Duration,
         mut done: impl FnMut(&Engine, &Kept<'_>) -> bool,

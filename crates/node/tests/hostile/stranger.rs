@@ -193,9 +193,9 @@ impl Stranger {
             }
             Act::ForgedHello => {
                 let hello = Hello {
+                    flags: self.dice.next() as u8 & 0x7f,
                     source,
                     destination,
-                    flags: self.dice.next() as u8,
                     incarnation: self.dice.next() as u32 | 1,
                     pairing: self.extreme(),
                     nonce: self.dice.next() as u32,

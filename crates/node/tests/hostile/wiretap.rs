@@ -12,8 +12,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use tsumuji_link::ether::MacAddr;
+use tsumuji_link::ether::{ETHERTYPE, Frames, MacAddr};
 
+use crate::dice::Dice;
 use crate::segment;
 use crate::stranger::{NODES, STRANGER, Sent, Stranger};
 
@@ -159,7 +160,7 @@ impl Wiretap {
         }
         for _ in 0..acts_per_frame {
             let sent = stranger.act();
-            let frame = self.wrap(&sent);
+            let frame = self.wrap(&sent, &mut stranger.dice);
             self.inject(sent.to, &frame);
         }
     }
@@ -172,16 +173,19 @@ impl Wiretap {
         let to_all = ends[0] & 1 == 1;
         let (to, from) = (node_of(&ends[..6]), node_of(&ends[6..]));
         let Some(from) = from else { return };
-        if let Some(ours) = self.unwrap(frame) {
-            (self.on_frame)(&frame[ours..]);
+        let Self {
+            over_udp, on_frame, ..
+        } = self;
+        each_frame(*over_udp, frame, |frame| {
+            on_frame(frame);
             if to_all || to.is_some() {
                 stranger.hear(Sent {
                     from,
                     to: to.unwrap_or(usize::from(from == 0)),
-                    frame: frame[ours..].to_vec(),
+                    frame: frame.to_vec(),
                 });
             }
-        }
+        });
         let Some(to) = to else {
             for to in (0..NODES).filter(|to| to_all && *to != from) {
                 self.inject(to, frame);
@@ -222,22 +226,7 @@ impl Wiretap {
         let _ = self.socket.send_to(frame, &self.doors[to]); // a full queue is a lost frame
     }
 
-    /// Where a frame of the protocol begins. A datagram's checksum, which its host left to the device, is taken out.
-    fn unwrap(&self, frame: &mut [u8]) -> Option<usize> {
-        let kind = frame.get(12..14)?;
-        if !self.over_udp {
-            return (kind == [0x88, 0xb5] && frame.get(14) != Some(&0)).then_some(ETHER_BYTES);
-        }
-        let ports = frame.get(34..42)?;
-        let ours = kind == [8, 0] && frame[23] == 17 && ports[..2] == UDP_PORT.to_be_bytes();
-        if !ours {
-            return None;
-        }
-        frame[40..42].fill(0);
-        Some(ETHER_BYTES + IP_BYTES + UDP_BYTES)
-    }
-
-    fn wrap(&self, sent: &Sent) -> Vec<u8> {
+    fn wrap(&self, sent: &Sent, dice: &mut Dice) -> Vec<u8> {
         let mut frame = Vec::with_capacity(1600);
         frame.extend(mac(sent.to).0);
         frame.extend(mac(sent.from).0);
@@ -266,11 +255,38 @@ impl Wiretap {
             frame.extend((total - IP_BYTES as u16).to_be_bytes());
             frame.extend([0, 0]); // no checksum
         } else {
-            frame.extend([0x88, 0xb5]);
+            frame.extend(ETHERTYPE.to_be_bytes());
+            // Before each frame its length, which may be a lie, too.
+            let stated = if dice.one_in(20) {
+                dice.next() as u16
+            } else {
+                sent.frame.len() as u16
+            };
+            frame.extend(stated.to_le_bytes());
         }
         frame.extend(&sent.frame);
         frame.resize(frame.len().max(ETHER_BYTES_MIN), 0);
         frame
+    }
+}
+
+/// The frames of the protocol that an Ethernet frame holds. A datagram's checksum, which its host left to the device, is taken out.
+fn each_frame(over_udp: bool, frame: &mut [u8], mut on_frame: impl FnMut(&[u8])) {
+    let kind = frame.get(12..ETHER_BYTES).map(<[u8]>::to_vec);
+    if !over_udp {
+        if kind.as_deref() == Some(&ETHERTYPE.to_be_bytes()) {
+            Frames::new(&frame[ETHER_BYTES..]).for_each(on_frame);
+        }
+        return;
+    }
+    let content = ETHER_BYTES + IP_BYTES + UDP_BYTES;
+    let ours = frame.len() > content
+        && kind.as_deref() == Some(&[8, 0])
+        && frame[23] == 17
+        && frame[34..36] == UDP_PORT.to_be_bytes();
+    if ours {
+        frame[40..42].fill(0);
+        on_frame(&frame[content..]);
     }
 }
 
