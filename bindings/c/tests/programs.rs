@@ -189,15 +189,31 @@ fn examples_under_a_launcher() {
         (pingpong.clone(), "20", 2, "shm"),
         (pingpong, "10", 2, "udp"),
     ] {
-        let command = [program.into_os_string(), argument.into()];
-        let mut spec = LaunchSpec::new(nodes, command);
-        spec.link = link.parse::<LinkSpec>().expect("link");
-        spec.env.push(installed().library_path());
-        spec.join_timeout = LONG;
-        let mut launcher = Launcher::start(spec).expect("start");
-        for exit in launcher.wait_all(LONG) {
-            assert_eq!(exit.status.code(), Some(0), "{link}: {exit:?}");
-        }
+        launch(&program, &[argument], nodes, link);
+    }
+}
+
+/// What `tsumuji launch` does; all must end well.
+fn launch(program: &Path, arguments: &[&str], nodes: usize, link: &str) {
+    let program = program.to_str().expect("UTF-8");
+    let mut spec = LaunchSpec::new(nodes, std::iter::once(&program).chain(arguments));
+    spec.link = link.parse::<LinkSpec>().expect("link");
+    spec.env.push(installed().library_path());
+    spec.join_timeout = LONG;
+    let mut launcher = Launcher::start(spec).expect("start");
+    let exits = launcher.wait_all(LONG);
+    assert_eq!(exits.len(), nodes);
+    for exit in exits {
+        assert_eq!(exit.status.code(), Some(0), "{link}: {exit:?}");
+    }
+}
+
+/// Collectives give what they should, in both forms, on groups, to every type; wrong calls are refused, and a death is told.
+#[test]
+fn collectives_under_a_launcher() {
+    let program = installed().build("collectives", &["tests/collectives.c"], &[]);
+    for (nodes, link) in [(4, "shm"), (3, "udp"), (1, "shm")] {
+        launch(&program, &[], nodes, link);
     }
 }
 

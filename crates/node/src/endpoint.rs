@@ -62,7 +62,7 @@ pub struct Endpoint<L: Link> {
     pub(crate) drive: Drive<L>,
     inbox: Inbox,
     shelf: Shelf,
-    peers: Peers,
+    pub(crate) peers: Peers,
     membership: Membership,
     send_queue_bytes: usize,
     taken_bytes: usize,
@@ -699,7 +699,7 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn alive(&self, peer: NodeId) -> Result<(), SendError> {
+    pub(crate) fn alive(&self, peer: NodeId) -> Result<(), SendError> {
         if self.peers.is_dead(peer) {
             Err(SendError::PeerDead { peer })
         } else {
@@ -707,7 +707,7 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn run_until(
+    pub(crate) fn run_until(
         &mut self,
         timeout: Duration,
         mut done: impl FnMut(&Engine, &Kept<'_>) -> bool,

@@ -214,9 +214,10 @@ pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) ->
         live.check_idle()?;
         // SAFETY: given to C by `open`, and C must not use it again. This thread owns it and is in no call.
         let node = unsafe { ffi::take(handle) }.map(|handle| handle.into_node());
-        if let Some(node) = node
+        if let Some(mut node) = node
             && !node.spoiled
         {
+            node.together = None; // no operation is carried on: its memory is the program's again
             node.endpoint.close(ffi::timeout(timeout_us));
         }
         Ok(())

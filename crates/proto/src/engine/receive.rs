@@ -48,6 +48,8 @@ impl Engine {
             Ok(Frame::Close(close)) => self.handle_close(now, &close),
             Ok(Frame::Ask(ask)) => self.handle_ask(now, &ask),
             Ok(Frame::Grant(grant)) => self.handle_grant(now, &grant),
+            Ok(Frame::Inquiry(inquiry)) => self.handle_inquiry(now, &inquiry),
+            Ok(Frame::Report(report)) => self.handle_report(now, &report),
             Err(reason) => Err(Drop::from(reason)),
         };
         if let Err(reason) = used {
@@ -250,6 +252,7 @@ impl Engine {
             });
         });
         notify_writable(peer, shared);
+        peer.begin_inquiries();
         self.enqueue(from, now);
         Ok(())
     }
@@ -431,6 +434,7 @@ fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     peer.receive.clear(&mut shared.memory, &mut shared.pool);
     peer.wants_writable = false;
     peer.ping_due = false;
+    peer.end_inquiries();
     peer.window_bytes = 0;
     peer.message_limit_bytes = u32::MAX as usize;
     shared.events.push_back(Event::PeerDead {
