@@ -7,6 +7,7 @@
 //! earliest deadline of any peer (it may be earlier: deadlines are withdrawn lazily).
 
 mod flow;
+pub(crate) mod inquiry;
 mod receive;
 mod suci;
 mod timers;
