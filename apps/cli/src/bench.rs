@@ -48,6 +48,16 @@ enum What {
         after_help = "Example:\n  tsumuji bench scatter --nodes 4 --link shm --sizes 4..1M --vs mpich,openmpi"
     )]
     Scatter(compare::GroupArgs),
+    /// Node 0 sends the same to everybody.
+    #[command(
+        after_help = "Example:\n  tsumuji bench bcast --nodes 5 --link packet --testbed --rate 100mbit --sizes 4..512K --vs mpich --plot bcast.svg"
+    )]
+    Bcast(compare::GroupArgs),
+    /// The sum of everybody's numbers, to everybody.
+    #[command(
+        after_help = "Example:\n  tsumuji bench allreduce --nodes 2 --link shm --sizes 8..4M --vs mpich,openmpi"
+    )]
+    Allreduce(compare::GroupArgs),
     /// Everybody sends to everybody.
     #[command(
         after_help = "Example:\n  tsumuji bench alltoall --nodes 4 --link shm --sizes 4..64K --vs mpich,openmpi"
@@ -83,6 +93,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Burst(what) => exchange::run(Kind::Burst, &what, inside),
         What::Gather(what) => compare::run_group(Op::Gather, &what, inside),
         What::Scatter(what) => compare::run_group(Op::Scatter, &what, inside),
+        What::Bcast(what) => compare::run_group(Op::Bcast, &what, inside),
+        What::Allreduce(what) => compare::run_group(Op::Allreduce, &what, inside),
         What::Alltoall(what) => compare::run_group(Op::Alltoall, &what, inside),
         What::Idle(what) => idle::run(&what, inside),
         What::Figures(args) => figures::run(&args),

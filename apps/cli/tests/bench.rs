@@ -21,6 +21,8 @@ fn every_operation_runs() {
             ("burst", 2),
             ("gather", 3),
             ("scatter", 3),
+            ("bcast", 3),
+            ("allreduce", 3),
             ("alltoall", 3),
         ] {
             let mut args = vec!["bench", op, "--link", link, "--sizes", "4..16,3000"];
@@ -164,6 +166,7 @@ fn refusals_are_one_line() {
         (&["gather", "--link", "packet"], "--testbed"),
         (&["gather", "--hosts", "/nowhere.toml"], "/nowhere.toml"),
         (&["scatter", "--size", "2G"], "1 GiB"),
+        (&["allreduce", "--sizes", "4..64,6"], "4 and 8 bytes"),
         (
             &["gather", "--plot", svg.to_str().unwrap()],
             "does not exist",
