@@ -5,6 +5,7 @@ pub(crate) mod compare;
 mod exchange;
 mod figures;
 mod idle;
+mod loss;
 mod sizes;
 
 use std::ffi::OsString;
@@ -63,12 +64,15 @@ enum What {
         after_help = "Example:\n  tsumuji bench alltoall --nodes 4 --link shm --sizes 4..64K --vs mpich,openmpi"
     )]
     Alltoall(compare::GroupArgs),
+    /// A transfer and small messages under loss, beside TCP (in a testbed; root).
+    #[command(after_help = "Example:\n  tsumuji bench loss --loss 1%,5% --link udp,packet,xdp")]
+    Loss(loss::Args),
     /// No message for some seconds: the processor time of two processes that wait.
     #[command(after_help = "Example:\n  tsumuji bench idle --link udp")]
     Idle(idle::Args),
-    /// Every promised figure beside its limit or peer, in one run (about ten minutes; leave the machine alone).
+    /// Every promised figure beside its limit or peer, in one run (about a quarter of an hour; leave the machine alone).
     #[command(
-        after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part pingpong --rounds 3"
+        after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
     )]
     Figures(figures::Args),
 }
@@ -96,6 +100,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Bcast(what) => compare::run_group(Op::Bcast, &what, inside),
         What::Allreduce(what) => compare::run_group(Op::Allreduce, &what, inside),
         What::Alltoall(what) => compare::run_group(Op::Alltoall, &what, inside),
+        What::Loss(what) => loss::run(&what),
         What::Idle(what) => idle::run(&what, inside),
         What::Figures(args) => figures::run(&args),
     }

@@ -252,6 +252,20 @@ impl Cell {
 }
 
 impl Row {
+    /// How many times contender `ours` is better than contender `other`, by headline, as the median of the rounds; NaN if either has
+    /// no numbers.
+    pub fn times_better(&self, ours: usize, other: usize) -> f64 {
+        let headlines = |index: usize| self.contenders.get(index).map(|cell| &cell.headlines[..]);
+        let ratio = median_ratio(
+            headlines(ours).unwrap_or_default(),
+            headlines(other).unwrap_or_default(),
+        );
+        match self.job.op.better() {
+            Better::More => ratio,
+            Better::Less => 1.0 / ratio,
+        }
+    }
+
     /// What was measured at this size.
     pub fn job(&self) -> &Job {
         &self.job
