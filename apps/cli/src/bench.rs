@@ -8,6 +8,8 @@ mod idle;
 mod loss;
 mod sizes;
 
+pub(crate) use sizes::size;
+
 use std::ffi::OsString;
 
 use anyhow::Context;

@@ -133,6 +133,8 @@ pub struct Plan {
     pub sizes: Vec<usize>,
     /// Repetitions; `None`: by size.
     pub iterations: Option<u64>,
+    /// What cables carry, where that is limited: fewer repetitions then.
+    pub bits_per_second: Option<u64>,
     /// Times that all contenders take their turn at each size.
     pub rounds: usize,
 }
@@ -162,9 +164,11 @@ pub fn run(
         let job = Job {
             op: plan.op,
             size,
-            iterations: plan
-                .iterations
-                .unwrap_or_else(|| plan.op.iterations(size, plan.nodes)),
+            iterations: match (plan.iterations, plan.bits_per_second) {
+                (Some(iterations), _) => iterations,
+                (None, None) => plan.op.iterations(size, plan.nodes),
+                (None, Some(rate)) => plan.op.iterations_on_cables(size, plan.nodes, rate),
+            },
             nodes: plan.nodes,
         };
         let row = row(&job, plan.rounds, contenders);
@@ -457,6 +461,7 @@ mod tests {
             nodes: 2,
             sizes: vec![1000, 4, 1000],
             iterations: Some(10),
+            bits_per_second: None,
             rounds: 3,
         }
     }

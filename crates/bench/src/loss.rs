@@ -137,7 +137,7 @@ impl<'a> Turns<'a> {
     }
 
     fn ours(ours: &'a Ours) -> Self {
-        Self::new(format!("tsumuji {}", ours.link), Who::Ours(ours))
+        Self::new(ours.name(), Who::Ours(ours))
     }
 
     fn tcp(pair: &'a [Place; 2]) -> Self {

@@ -65,7 +65,11 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
     say(&format!("{title}, every cable 100 Mbit/s"));
     for (index, link) in links.iter().enumerate() {
         let link: LinkSpec = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
-        let ours = Ours::between(link, setting.program.clone(), testbed.hosts_file());
+        let ours = [Ours::between(
+            link,
+            setting.program.clone(),
+            testbed.hosts_file(),
+        )];
         let peers: &[Peer] = if nodes <= MPICH_RANKS_MOST && index == 0 {
             &[Peer::Mpich]
         } else {
@@ -84,6 +88,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
             } else {
                 (BYTES / size / each).max(4) as u64
             }),
+            bits_per_second: None,
             rounds: setting.rounds.min(3),
         };
         let overflows = || receiver_overflows(&testbed);
@@ -167,7 +172,7 @@ fn drops(
 
 /// Broadcast over shared memory beside MPICH's and Open MPI's own, by two nodes and by more than there are cores.
 fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
-    let ours = Ours::here(LinkSpec::Shm, setting.program.clone());
+    let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
     let ground = Ground::HERE;
     for nodes in [2, 4] {
         say(&format!("broadcast over shared memory to {nodes} nodes"));
@@ -181,6 +186,7 @@ fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
             nodes,
             sizes: sizes.to_vec(),
             iterations: setting.is_tried().then_some(20),
+            bits_per_second: None,
             rounds: setting.rounds.min(3),
         };
         let peers = [Peer::Mpich, Peer::OpenMpi];

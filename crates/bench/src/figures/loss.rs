@@ -5,7 +5,7 @@ use tsumuji_node::LinkSpec;
 use super::{Report, Say, Setting, Wanted, add};
 use crate::contest::Ours;
 use crate::loss::{self, Line, Plan};
-use crate::stats::Rounds;
+use crate::stats::{Rounds, size_name};
 
 const LINKS: [LinkSpec; 2] = [LinkSpec::Udp(None), LinkSpec::Packet(None)];
 
@@ -29,7 +29,8 @@ pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
         Ok(lines) => {
             for lines in lines.chunks(LINKS.len() + 1) {
                 if let Some((tcp, ours)) = lines.split_last() {
-                    ours.iter().for_each(|ours| beside(ours, tcp, report, say));
+                    ours.iter()
+                        .for_each(|ours| beside(plan.bytes, ours, tcp, report, say));
                 }
             }
         }
@@ -40,7 +41,7 @@ pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
     }
 }
 
-fn beside(ours: &Line, tcp: &Line, report: &mut Report, say: Say<'_>) {
+fn beside(bytes: usize, ours: &Line, tcp: &Line, report: &mut Report, say: Say<'_>) {
     let told = |line: &Line, result: &Result<Rounds, String>, unit: &str| match result {
         Ok(rounds) => format!("{:.3} {unit} ({})", rounds.median, line.name),
         Err(reason) => format!("- ({}: {reason})", line.name),
@@ -48,9 +49,9 @@ fn beside(ours: &Line, tcp: &Line, report: &mut Report, say: Say<'_>) {
     let median =
         |result: &Result<Rounds, String>| result.as_ref().map_or(f64::NAN, |rounds| rounds.median);
     for (what, unit, own, other) in [
-        ("64 MiB", "s", &ours.seconds, &tcp.seconds),
+        (size_name(bytes), "s", &ours.seconds, &tcp.seconds),
         (
-            "p99.9 of half a round trip of 64 B",
+            "p99.9 of half a round trip of 64 B".to_owned(),
             "us",
             &ours.p999_us,
             &tcp.p999_us,

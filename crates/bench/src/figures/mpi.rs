@@ -9,7 +9,7 @@ use tsumuji_testbed::Testbed;
 
 use super::messages::{DIP, dips};
 use super::{Point, Report, Say, Setting, Sweep, Wanted, add};
-use crate::compare::{self, Comparison, Contender, Plan, Row};
+use crate::compare::{self, Comparison, Plan, Row};
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::limits::place::of_testbed;
 use crate::machine;
@@ -121,15 +121,11 @@ fn compared(
         nodes: 2,
         sizes: sizes(op, setting),
         iterations: setting.is_tried().then_some(50),
+        bits_per_second: None,
         // Many sizes, each a comparison of its own: the worst of them counts.
         rounds: setting.rounds.min(3),
     };
-    let mut contenders: Vec<Contender<'_>> = links
-        .iter()
-        .map(|ours| Contender::new(format!("tsumuji {}", ours.link), |job| ours.measure(job)))
-        .collect();
-    let peers = contest::contenders(&links[0], &PEERS, ground, op);
-    contenders.extend(peers.into_iter().skip(1));
+    let mut contenders = contest::contenders(links, &PEERS, ground, op);
     compare::run(&plan, &mut contenders, machine::describe(), say)
 }
 
