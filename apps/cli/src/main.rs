@@ -17,6 +17,7 @@ mod security;
 mod solve;
 mod testbed;
 mod top;
+mod tune;
 mod worker;
 
 use std::process::ExitCode;
@@ -48,10 +49,13 @@ enum Command {
     Testbed(testbed::Args),
     Key(key::Args),
     Top(top::Args),
+    Tune(tune::Args),
     #[command(hide = true)]
     Agent(agent::Args),
     #[command(hide = true)]
     Worker(worker::Args),
+    #[command(hide = true)]
+    TuneMember(tune::MemberArgs),
     #[command(hide = true)]
     BenchServe(bench::ServeArgs),
     #[command(hide = true)]
@@ -89,6 +93,8 @@ fn main() -> ExitCode {
         Command::Testbed(args) => testbed::run(args),
         Command::Key(args) => key::run(args),
         Command::Top(args) => top::run(args),
+        Command::Tune(args) => tune::run(args),
+        Command::TuneMember(args) => tune::member(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),

@@ -49,7 +49,7 @@
 //! members send ahead is bounded by credit: 512 KiB for each pair, less in clusters of more than 64.
 //!
 //! Rooms: `api` is what programs call; `plan` says who sends what to whom; `operation` carries a plan out, `native` a broadcast
-//! by the link itself; `table` chooses; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
+//! by the link itself; `table` chooses, `tune` measures what to choose; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
 //! purpose: reliability of messages and congestion control, which are the engine's.
 
 mod api;
@@ -63,6 +63,7 @@ mod native;
 mod operation;
 mod plan;
 pub mod table;
+pub mod tune;
 mod wires;
 
 pub use collectives::{Collectives, GROUPS_MAX, OPERATIONS_MAX, Request};

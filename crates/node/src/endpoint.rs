@@ -59,10 +59,10 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// A member of a cluster that sends and receives. See the crate's head for an example.
 #[derive(Debug)]
 pub struct Endpoint<L: Link> {
-    drive: Drive<L>,
+    pub(crate) drive: Drive<L>,
     inbox: Inbox,
     shelf: Shelf,
-    peers: Peers,
+    pub(crate) peers: Peers,
     membership: Membership,
     send_queue_bytes: usize,
     taken_bytes: usize,
@@ -246,7 +246,8 @@ impl<L: Link> Endpoint<L> {
             .map(drop)
     }
 
-    /// Like `send`, and names the message so that its acknowledgement can be asked for.
+    /// Like `send`, and names the message so that its acknowledgement can be asked for. One of a *latest* lane is never waited for: it
+    /// counts as sent.
     pub fn send_tracked(
         &mut self,
         to: NodeId,
@@ -254,7 +255,9 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
     ) -> Result<SendId, SendError> {
         let id = self.send_copied(to, lane, message, true)?;
-        self.peers.track(to, id);
+        if !lane.is_latest() {
+            self.peers.track(to, id);
+        }
         Ok(id)
     }
 
@@ -493,9 +496,11 @@ impl<L: Link> Endpoint<L> {
         self.drive.link.fd()
     }
 
-    /// Asks that the next frame make `fd` readable; `false`: there is something to poll now. Poll again also after `until_timer`.
+    /// Asks that the next frame make `fd` readable; `false`: there is something to poll or to take now. Poll again also after
+    /// `until_timer`. What only a handler can take (notices, shares) is told of once: a program that has none may sleep.
     pub fn arm_fd(&mut self) -> Result<bool, EndpointError> {
-        Ok(self.inbox.is_empty() && !self.drive.has_backlog() && self.drive.link.arm_fd()?)
+        let news = self.inbox.take_news() || self.inbox.next_bytes().is_some();
+        Ok(!news && !self.drive.has_backlog() && self.drive.link.arm_fd()?)
     }
 
     /// How long an event loop may sleep before it must poll again; `None`: until `fd` is readable.
@@ -556,7 +561,7 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         unreserved(lane)?;
-        if message.len() >= STREAMED_BYTES {
+        if message.len() >= STREAMED_BYTES && !lane.is_latest() {
             return self.send_streamed(to, lane, message, notify);
         }
         loop {
@@ -685,7 +690,7 @@ impl<L: Link> Endpoint<L> {
         self.peers.deaths_in_all()
     }
 
-    fn known(&self, peer: NodeId) -> Result<(), SendError> {
+    pub(crate) fn known(&self, peer: NodeId) -> Result<(), SendError> {
         let member = peer != self.me() && usize::from(peer.0) < self.membership.members.len();
         if member {
             Ok(())
@@ -694,7 +699,7 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn alive(&self, peer: NodeId) -> Result<(), SendError> {
+    pub(crate) fn alive(&self, peer: NodeId) -> Result<(), SendError> {
         if self.peers.is_dead(peer) {
             Err(SendError::PeerDead { peer })
         } else {
@@ -702,7 +707,7 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn run_until(
+    pub(crate) fn run_until(
         &mut self,
         timeout: Duration,
         mut done: impl FnMut(&Engine, &Kept<'_>) -> bool,

@@ -1,6 +1,8 @@
 //! What the engine tells its driver beside deliveries.
 
 use crate::congestion::Congestion;
+use alloc::vec::Vec;
+
 use crate::message::SendId;
 use crate::time::Duration;
 use tsumuji_wire::NodeId;
@@ -48,6 +50,17 @@ pub enum Event {
         /// What it runs.
         theirs: Congestion,
     },
+    /// A node tells of its flows, as `Engine::ask_flows` asked.
+    Flows {
+        /// Who tells.
+        peer: NodeId,
+        /// Of the question.
+        nonce: u32,
+        /// In order of the ids.
+        flows: Vec<RemoteFlow>,
+        /// What to ask for next; `None`: those were all.
+        next: Option<NodeId>,
+    },
     /// A submit that was refused with `QueueFull` may be tried again.
     Writable {
         /// To whom.
@@ -64,8 +77,9 @@ pub enum Destination {
     Broadcast,
 }
 
-/// State of the traffic with one peer, readable at any time.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+/// State of the traffic with one peer in both directions, readable at any time. What is not said to be of the other direction is of
+/// what we send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flow {
     /// Smoothed round-trip time.
     pub rtt: Duration,
@@ -83,6 +97,47 @@ pub struct Flow {
     pub retransmitted_frames: u64,
     /// Frames we may still send before the peer must grant more.
     pub credit_frames: usize,
+    /// Messages of latest lanes that a newer one replaced before they began to leave, ever.
+    pub superseded_messages: u64,
+    /// Messages of latest lanes that were dropped because their deadline had passed, ever.
+    pub late_messages: u64,
+    /// Messages of latest lanes of which a frame was lost, ever.
+    pub lost_messages: u64,
+    /// The other direction: frames that the peer may still send to us.
+    pub granted_frames: usize,
+    /// Frames that it is granted ahead at present: its share of our window.
+    pub incoming_window_frames: usize,
+    /// Memory that its messages take here: that arrive, wait for their turn, or are held by the program.
+    pub incoming_bytes: usize,
+    /// Its last frame said that more wait to be sent to us.
+    pub incoming_backlog: bool,
+}
+
+/// State of another node's traffic with one of its peers, as that node told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteFlow {
+    /// With whom.
+    pub peer: NodeId,
+    /// Hello and welcome were exchanged, and it is not dead.
+    pub up: bool,
+    /// As that node sees it. Round-trip times beyond 4 s, and counts beyond 2³², are told as that.
+    pub flow: Flow,
+}
+
+/// What a node lets its peers send ahead; see `Engine::set_window`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Window {
+    /// Frames that may be granted to all peers together.
+    pub frames: usize,
+    /// Most that `frames` can be: what the link's receive side holds.
+    pub frames_limit: usize,
+    /// Of these, granted and not used yet. After the window was made smaller it may be more than `frames` for a while.
+    pub granted_frames: usize,
+    /// Memory that messages which arrived and were not consumed may take, all peers together.
+    pub budget_bytes: usize,
+    /// Of that, taken.
+    pub budget_used_bytes: usize,
 }
 
 /// What the engine keeps books of, each account twice: as one total, and as the sum over its peers. The two are always equal.

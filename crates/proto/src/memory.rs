@@ -36,6 +36,16 @@ impl Memory {
         }
     }
 
+    /// The program wants to give more or less from now on. What is taken stays taken until it is released.
+    pub(crate) fn set_budget(&mut self, bytes: usize) {
+        self.budget_bytes = bytes;
+    }
+
+    /// At present.
+    pub(crate) fn budget_bytes(&self) -> usize {
+        self.budget_bytes
+    }
+
     /// Of one message. Hello told it to peers.
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes

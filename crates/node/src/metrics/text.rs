@@ -381,6 +381,7 @@ mod tests {
             queued_bytes: 100,
             retransmitted_frames: 9,
             credit_frames: 256,
+            ..Flow::default()
         };
         Snapshot {
             node: NodeId(2),

@@ -6,6 +6,8 @@
 //! Invariants: a peer that may write something stands in `ready` (at most once); `next_timer` is never later than the
 //! earliest deadline of any peer (it may be earlier: deadlines are withdrawn lazily).
 
+mod flow;
+pub(crate) mod inquiry;
 mod receive;
 mod suci;
 mod timers;
@@ -135,7 +137,8 @@ impl Engine {
         }
     }
 
-    /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole.
+    /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole; a message of a *latest* lane is never
+    /// told of.
     #[inline]
     pub fn submit(
         &mut self,
@@ -144,6 +147,37 @@ impl Engine {
         lane: Lane,
         payload: Payload<'_>,
         notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        self.queue(to, lane, payload, notify, None)
+    }
+
+    /// Queues a message of a *latest* lane: best effort, and a newer one takes its place while it waits. After `deadline` it is
+    /// dropped, even if part of it has left.
+    ///
+    /// # Panics
+    /// If `lane` is of another class.
+    pub fn submit_latest(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<SendId, SubmitError> {
+        assert!(
+            lane.is_latest(),
+            "only messages of latest lanes are dropped"
+        );
+        self.queue(to, lane, payload, false, deadline)
+    }
+
+    #[inline]
+    fn queue(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        notify: bool,
+        deadline: Option<Instant>,
     ) -> Result<SendId, SubmitError> {
         let size = match &payload {
             Payload::Copied(bytes) => bytes.len(),
@@ -174,13 +208,25 @@ impl Engine {
                 body
             }
         };
-        let id = peer.send.submit(lane, body, notify);
+        let id = if lane.is_latest() {
+            let (id, replaced) = peer.send.submit_latest(lane, body, deadline);
+            self.shared.pool.put(replaced.unwrap_or_default());
+            if let Some(at) = deadline {
+                self.shared.arm(at);
+            }
+            id
+        } else {
+            peer.send.submit(lane, body, notify)
+        };
         await_turn(&mut self.ready, peer);
         Ok(id)
     }
 
     /// Queues a message of `length_bytes` that `feed` brings piece by piece, as its fragments leave: it takes little memory,
     /// whatever its length. Other messages of its priority to the same peer wait behind it. One at a time for each peer.
+    ///
+    /// # Panics
+    /// If `lane` is a latest one: what may be dropped is not fed.
     pub fn submit_stream(
         &mut self,
         to: NodeId,
@@ -188,6 +234,7 @@ impl Engine {
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
+        assert!(!lane.is_latest(), "messages of latest lanes are not fed");
         let peer = admit(
             &mut self.peers,
             &self.shared.config,
@@ -348,6 +395,13 @@ impl Engine {
             queued_bytes: peer.send.queued_bytes(),
             retransmitted_frames: peer.send.retransmitted(),
             credit_frames: peer.send.credit_left() as usize,
+            superseded_messages: peer.send.dropped().superseded,
+            late_messages: peer.send.dropped().late,
+            lost_messages: peer.send.dropped().lost,
+            granted_frames: peer.receive.grant.outstanding() as usize,
+            incoming_window_frames: peer.receive.grant.window as usize,
+            incoming_bytes: peer.receive.grant.used_bytes,
+            incoming_backlog: peer.receive.grant.backlog,
         })
     }
 
@@ -459,7 +513,8 @@ impl Engine {
                 let grant = &peer.receive.grant;
                 self.shared.credit.note(index, grant);
                 let memory = memory_frames(peer, &self.shared);
-                turn.consider(id, grant, memory, peer.receive.waits_for_head());
+                let rank = self.shared.credit.memory_rank(id, grant, memory);
+                turn.consider(id, grant, memory, peer.receive.waits_for_head(), rank);
                 self.enqueue_ack(id);
             }
             index += 1;

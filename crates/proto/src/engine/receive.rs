@@ -48,6 +48,8 @@ impl Engine {
             Ok(Frame::Close(close)) => self.handle_close(now, &close),
             Ok(Frame::Ask(ask)) => self.handle_ask(now, &ask),
             Ok(Frame::Grant(grant)) => self.handle_grant(now, &grant),
+            Ok(Frame::Inquiry(inquiry)) => self.handle_inquiry(now, &inquiry),
+            Ok(Frame::Report(report)) => self.handle_report(now, &report),
             Err(reason) => Err(Drop::from(reason)),
         };
         if let Err(reason) = used {
@@ -92,9 +94,11 @@ impl Engine {
         let size = peer.send.fragment_bytes();
         let used_bytes = peer.receive.grant.used_bytes;
         let free_bytes = shared.memory.free_bytes();
-        let fair = used_bytes <= free_bytes || shared.credit.is_least_holder(used_bytes);
+        let fair = used_bytes <= free_bytes
+            || shared.credit.is_least_holder(used_bytes)
+            || shared.credit.has_policy();
         let Shared { memory, pool, .. } = shared;
-        let (number, taken) = peer.receive.take(data, size, fair, memory, pool);
+        let (number, taken) = peer.receive.take(now, data, size, fair, memory, pool);
         let refused = matches!(taken, Taken::Refused(Refusal::Memory));
         shared.credit.set_refused(&mut peer.receive.grant, refused);
         // What memory refused waits at the sender, whatever it said.
@@ -248,6 +252,7 @@ impl Engine {
             });
         });
         notify_writable(peer, shared);
+        peer.begin_inquiries();
         self.enqueue(from, now);
         Ok(())
     }
@@ -362,7 +367,18 @@ pub(super) fn deliver(
             sink.message(Delivery { from, lane, body });
         }
         Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
-        Taken::Nothing | Taken::Refused(_) => return,
+        Taken::Nothing => {
+            if lane.is_latest()
+                && let Some(at) = peer.receive.latest.deadline()
+            {
+                shared.arm(at);
+            }
+            return;
+        }
+        Taken::Refused(_) => return,
+    }
+    if lane.is_latest() {
+        return;
     }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {
@@ -418,6 +434,7 @@ fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     peer.receive.clear(&mut shared.memory, &mut shared.pool);
     peer.wants_writable = false;
     peer.ping_due = false;
+    peer.end_inquiries();
     peer.window_bytes = 0;
     peer.message_limit_bytes = u32::MAX as usize;
     shared.events.push_back(Event::PeerDead {

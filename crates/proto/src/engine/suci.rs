@@ -44,7 +44,7 @@ impl Engine {
         let expected = peer.receive.arrivals.base();
         let taken = peer
             .receive
-            .take_next(data, size, &mut shared.memory, &mut shared.pool);
+            .take_next(now, data, size, &mut shared.memory, &mut shared.pool);
         let result = match taken {
             Taken::Refused(refusal) => {
                 match refusal {
@@ -423,5 +423,8 @@ fn window_frames(peer: &Peer, shared: &Shared) -> u64 {
     let free = shared.memory.free_bytes().div_ceil(size);
     let reserved = peer.receive.remaining_bytes.div_ceil(size);
     let least = usize::from(shared.memory.admits_more());
-    ((free + reserved).max(least) as u64).min(shared.suci.ring_frames)
+    ((free + reserved).max(least) as u64)
+        .min(shared.suci.ring_frames)
+        .min(shared.credit.window()) // the program's words
+        .min(peer.receive.grant.limit)
 }

@@ -20,6 +20,7 @@ pub(super) fn deadline(peer: &Peer, config: &Config) -> Option<Instant> {
             for other in [
                 peer.receive.ack_deadline(),
                 peer.send.deadline(),
+                peer.receive.latest.deadline(),
                 peer.session.hello_at,
             ]
             .into_iter()
@@ -89,6 +90,8 @@ impl Engine {
                     peer.last_ping = now;
                     peer.ping_due = true;
                 }
+                let super::Shared { memory, pool, .. } = &mut self.shared;
+                peer.receive.expire(now, memory, pool);
                 if peer.receive.ack_deadline().is_some_and(|at| at <= now) {
                     peer.receive.ack_now = true;
                 }

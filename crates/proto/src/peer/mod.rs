@@ -4,6 +4,7 @@
 
 pub(crate) mod flight;
 pub(crate) mod lane;
+pub(crate) mod latest;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
 pub(crate) mod queue;
@@ -15,6 +16,7 @@ pub(crate) mod session;
 mod stream;
 
 use crate::congestion::Congestion;
+use crate::engine::inquiry::OpenInquiries;
 use crate::suci::Inbound;
 use crate::time::Instant;
 use alloc::boxed::Box;
@@ -49,6 +51,8 @@ pub(crate) struct Peer {
     pub(crate) last_ping: Instant,
     /// Ask for a sign of life.
     pub(crate) ping_due: bool,
+    /// Questions about flows, once there were any.
+    pub(crate) inquiries: OpenInquiries,
 }
 
 impl Peer {
@@ -69,6 +73,7 @@ impl Peer {
             last_heard: now,
             last_ping: now,
             ping_due: false,
+            inquiries: None,
         }
     }
 

@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::lane::{Accepted, Fragment, LaneReceive};
+use super::latest::LatestReceive;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::Memory;
@@ -30,6 +31,7 @@ pub(crate) struct Receive {
     pub(crate) arrivals: Arrivals,
     lanes: Vec<LaneReceive>,
     lane_index: Box<[u16; 256]>,
+    pub(crate) latest: LatestReceive,
     /// Frames since the last acknowledgement left.
     unacknowledged: u32,
     pub(crate) ack_now: bool,
@@ -63,6 +65,19 @@ pub(crate) enum Taken {
     Refused(Refusal),
 }
 
+impl From<Accepted> for Taken {
+    #[inline]
+    fn from(accepted: Accepted) -> Self {
+        match accepted {
+            Accepted::Frame => Self::Frame,
+            Accepted::Whole(body) => Self::Whole(body),
+            Accepted::Kept | Accepted::Duplicate => Self::Nothing,
+            Accepted::Beyond => Self::Refused(Refusal::Window),
+            Accepted::NoMemory => Self::Refused(Refusal::Memory),
+        }
+    }
+}
+
 impl Receive {
     pub(crate) fn new() -> Self {
         Self {
@@ -70,6 +85,7 @@ impl Receive {
             arrivals: Arrivals::new(),
             lanes: Vec::new(),
             lane_index: Box::new([NO_LANE; 256]),
+            latest: LatestReceive::default(),
             unacknowledged: 0,
             ack_now: false,
             waiting_since: None,
@@ -93,6 +109,7 @@ impl Receive {
     #[inline]
     pub(crate) fn take(
         &mut self,
+        now: Instant,
         data: &Data<'_>,
         size: usize,
         fair: bool,
@@ -116,7 +133,7 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
-        let taken = self.keep(data, size, fair, memory, pool);
+        let taken = self.keep(now, data, size, fair, memory, pool);
         match taken {
             Taken::Refused(Refusal::Memory) => {
                 // The sender must learn of its credit all the same: it may have no other frame to send.
@@ -136,6 +153,7 @@ impl Receive {
     /// As `take`, under `suci`: only the number expected next is taken, whatever else came is dropped (R1 to R4; R-73).
     pub(crate) fn take_next(
         &mut self,
+        now: Instant,
         data: &Data<'_>,
         size: usize,
         memory: &mut Memory,
@@ -157,7 +175,7 @@ impl Receive {
         }
         let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.lane, memory);
         memory.set_beyond(beyond);
-        let taken = self.keep(data, size, true, memory, pool);
+        let taken = self.keep(now, data, size, true, memory, pool);
         memory.set_beyond(false);
         if !matches!(taken, Taken::Refused(_)) {
             self.arrivals.mark(number);
@@ -187,12 +205,16 @@ impl Receive {
     #[inline]
     fn keep(
         &mut self,
+        now: Instant,
         data: &Data<'_>,
         size: usize,
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Taken {
+        if data.lane.is_latest() {
+            return self.keep_latest(now, data, size, memory, pool);
+        }
         let lane = self.lane(data.lane);
         let fragment = Fragment {
             message: expand(data.message, lane.next),
@@ -207,13 +229,37 @@ impl Receive {
         let remaining_bytes = lane.remaining_bytes;
         self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
         self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
-        match accepted {
-            Accepted::Frame => Taken::Frame,
-            Accepted::Whole(body) => Taken::Whole(body),
-            Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
-            Accepted::Beyond => Taken::Refused(Refusal::Window),
-            Accepted::NoMemory => Taken::Refused(Refusal::Memory),
-        }
+        accepted.into()
+    }
+
+    /// A fragment of a message that may be replaced by a newer one, which then frees its memory.
+    #[cold]
+    fn keep_latest(
+        &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Taken {
+        let fragment = Fragment {
+            message: expand(data.message, self.latest.next(data.lane)),
+            offset: data.offset as usize,
+            length: data.length as usize,
+            size,
+            payload: data.payload,
+        };
+        let others_bytes = memory.used_bytes() - self.grant.used_bytes;
+        let accepted = self.latest.accept(now, data.lane, &fragment, memory, pool);
+        self.grant.used_bytes = memory.used_bytes() - others_bytes;
+        accepted.into()
+    }
+
+    /// Gives up incomplete messages that nobody will complete.
+    pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
+        let others_bytes = memory.used_bytes() - self.grant.used_bytes;
+        self.latest.expire(now, memory, pool);
+        self.grant.used_bytes = memory.used_bytes() - others_bytes;
     }
 
     #[inline]
@@ -272,6 +318,7 @@ impl Receive {
         for lane in &mut self.lanes {
             lane.clear(memory, pool);
         }
+        self.latest.clear(memory, pool);
         let cleared_bytes = used_before_bytes - memory.used_bytes();
         // What the program holds stays charged to the peer, whatever its life.
         self.grant.reset();

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 pub(crate) use super::flight::AckNews;
 pub(crate) use super::loss::ACK_DELAY;
 use super::queue::Queue;
+use super::queue::latest::{Dropped, NEVER};
 use super::rtt::Rtt;
 use crate::congestion::{Books, Congestion, Sending};
 use crate::counters::Counters;
@@ -123,6 +124,22 @@ impl Send {
         self.queue.push(lane, body, notify)
     }
 
+    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes. Returns what it replaced.
+    pub(crate) fn submit_latest(
+        &mut self,
+        lane: Lane,
+        body: Vec<u8>,
+        deadline: Option<Instant>,
+    ) -> (SendId, Option<Vec<u8>>) {
+        let deadline = deadline.unwrap_or(NEVER);
+        self.queue.push_latest(lane, body, deadline)
+    }
+
+    /// Latest messages that did not arrive.
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.queue.dropped
+    }
+
     /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
     pub(crate) fn submit_stream(
         &mut self,
@@ -186,7 +203,18 @@ impl Send {
     /// Something waits that may leave now.
     #[inline]
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
+        if now >= self.queue.first_deadline() {
+            self.drop_late(now);
+        }
         control!(&mut self.control, may_leave(now, &mut self.queue))
+    }
+
+    /// Drops latest messages whose deadline has passed. Under `suci` a message that has begun to leave keeps its numbers, and
+    /// goes on.
+    #[cold]
+    fn drop_late(&mut self, now: Instant) {
+        let begun_too = matches!(self.control, Control::Credit(_));
+        self.queue.expire(now, begun_too);
     }
 
     /// Takes the next fragment; call only after `is_sendable` said yes.
@@ -274,7 +302,13 @@ impl Send {
     /// When `on_timeout` wants to be called.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        control!(&self.control, deadline())
+        let due = control!(&self.control, deadline());
+        let late = self.queue.first_deadline();
+        if late == NEVER {
+            due
+        } else {
+            Some(due.map_or(late, |due| due.min(late)))
+        }
     }
 
     /// Looks at the deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: it is to be asked for an
@@ -287,6 +321,9 @@ impl Send {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> bool {
+        if now >= self.queue.first_deadline() {
+            self.drop_late(now);
+        }
         let books = Books {
             rtt: &mut self.rtt,
             queue: &mut self.queue,

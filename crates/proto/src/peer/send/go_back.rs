@@ -240,6 +240,9 @@ impl Sending for GoBack {
         _lossless: bool,
         books: Books<'_>,
     ) -> bool {
+        if !books.queue.has_backlog() {
+            self.silence.on_credit(); // what was blocked is dropped
+        }
         if self.deadline().is_none_or(|at| now < at) {
             return false;
         }

@@ -2,6 +2,8 @@
 //!
 //! Called by `send` through `Sending`. `flight` knows what is under way, `loss` what of that is lost.
 
+use core::cell::Cell;
+
 use crate::congestion::{Books, Departure, Sending};
 use crate::counters::Counters;
 use crate::message::SendId;
@@ -52,7 +54,9 @@ impl Selective {
         self.flight.give_up(
             u64::MAX,
             |_, at| (at + half <= now).then_some(true),
-            |part| queue.push_repair(part, false),
+            |part| {
+                queue.push_repair(part, false);
+            },
         );
         self.advance(now, rtt);
     }
@@ -68,11 +72,12 @@ impl Selective {
     fn send_probe(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) {
         self.probe = true;
         let ahead = !queue.is_begun_first();
-        let mut first = true;
+        // Latest messages are not sent again: they are given up until there is something that is.
+        let found = Cell::new(false);
         self.flight.give_up(
             u64::MAX,
-            |_, _| core::mem::take(&mut first).then_some(true),
-            |part| queue.push_repair(part, ahead),
+            |_, _| (!found.get()).then_some(true),
+            |part| found.set(queue.push_repair(part, ahead)),
         );
         self.advance(now, rtt);
     }
@@ -180,6 +185,9 @@ impl Sending for Selective {
             counters,
             ..
         } = books;
+        if !queue.has_backlog() {
+            self.silence.on_credit(); // what was blocked is dropped
+        }
         self.advance(now, rtt);
         self.overtaken
             .on_timeout(now, &mut self.flight, rtt, |part| {

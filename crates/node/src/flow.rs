@@ -1,0 +1,185 @@
+//! Flow control in the program's hands: what an [`Endpoint`] offers beyond sending and taking messages.
+//!
+//! Windows that change while the program runs, rules of its own for who may send, and messages that may be dropped. Everything here
+//! is a thin face: the rules are the engine's (`tsumuji_proto`, R-80 … R-88).
+
+use std::time::Duration;
+
+use tsumuji_link::Link;
+use tsumuji_proto::{Flow, FlowPolicy, Lane, NodeId, Payload, RemoteFlow, Window};
+
+use crate::clock::from_std;
+use crate::endpoint::Endpoint;
+use crate::error::SendError;
+
+/// After so long without an answer, question or answer is taken for lost: some round trips, and seldom enough to be no load.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+
+impl<L: Link> Endpoint<L> {
+    /// What peers may send ahead at present, and the budget for what has arrived.
+    pub fn window(&self) -> Window {
+        self.drive.engine.window()
+    }
+
+    /// From now on so many frames are granted to all peers together, between 1 and `window().frames_limit`. What was granted before stays
+    /// granted: after a cut the sum comes down as it is used.
+    pub fn set_window(&mut self, frames: usize) {
+        self.drive.engine.set_window(frames);
+        self.drive.touched();
+    }
+
+    /// From now on no more than so many frames (at least 1) are granted ahead to `peer`; `None`: no limit of its own.
+    pub fn set_peer_window(
+        &mut self,
+        peer: NodeId,
+        frames: Option<usize>,
+    ) -> Result<(), SendError> {
+        self.known(peer)?;
+        self.drive.engine.set_peer_window(peer, frames);
+        self.drive.touched();
+        Ok(())
+    }
+
+    /// From now on messages that arrived and were not consumed may take so much memory, as [`Options::budget_bytes`] said at first.
+    /// What they take already is not touched; peers wait until it fits.
+    ///
+    /// [`Options::budget_bytes`]: crate::Options::budget_bytes
+    pub fn set_budget(&mut self, bytes: usize) {
+        self.drive.engine.set_budget(bytes);
+        self.drive.touched();
+    }
+
+    /// From now on `policy` decides who may send how much to this node; `None`: the usual rules do. Whatever it says, the receive side
+    /// is not overrun, and no pair stops for ever.
+    pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
+        self.drive.engine.set_policy(policy);
+        self.drive.touched();
+    }
+
+    /// Has the policy asked again for every peer, where its mind has changed between two frames.
+    pub fn regrant(&mut self) {
+        self.drive.engine.regrant();
+        self.drive.touched();
+    }
+
+    /// Sends a copy of `message`, of which only the newest of its lane counts: while it waits, a newer one takes its place, and if
+    /// `deadline` passes first it is dropped and counted ([`Flow::late_messages`]). Never waits; arrives at most once, and never after
+    /// a newer one. Frames that are lost are not sent again.
+    ///
+    /// [`Flow::late_messages`]: crate::Flow::late_messages
+    ///
+    /// # Panics
+    /// If `lane` is not of [`DeliveryClass::Latest`](crate::DeliveryClass::Latest).
+    pub fn send_latest(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &[u8],
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        let deadline = deadline.map(from_std);
+        self.drive
+            .submit_latest(to, lane, Payload::Copied(message), deadline)
+    }
+
+    /// What `node` says of its traffic with `about`, in both directions: answered by the library there whenever that program polls,
+    /// without its help. `None`: no answer within `timeout`. Of this node itself it is what `flow` says.
+    pub fn remote_flow(
+        &mut self,
+        node: NodeId,
+        about: NodeId,
+        timeout: Duration,
+    ) -> Result<Option<RemoteFlow>, SendError> {
+        if node == self.me() {
+            self.known(about)?;
+            return Ok(self.flow(about).map(|flow| self.local_flow(about, flow)));
+        }
+        let Some((flows, _)) = self.ask(node, about, 1, std::time::Instant::now() + timeout)?
+        else {
+            return Ok(None);
+        };
+        match flows.first() {
+            Some(flow) if flow.peer == about => Ok(Some(*flow)),
+            _ => Err(SendError::UnknownPeer { peer: about }),
+        }
+    }
+
+    /// The same of all its peers, in order of their ids; `None`: not all answers came within `timeout`.
+    pub fn remote_flows(
+        &mut self,
+        node: NodeId,
+        timeout: Duration,
+    ) -> Result<Option<Vec<RemoteFlow>>, SendError> {
+        if node == self.me() {
+            let peers = self.drive.table.peers();
+            let flow = |peer| self.flow(peer).map(|flow| self.local_flow(peer, flow));
+            return Ok(Some(peers.filter_map(flow).collect()));
+        }
+        let until = std::time::Instant::now() + timeout;
+        let (mut all, mut first) = (Vec::new(), NodeId(0));
+        // Each answer brings at least one flow or is the last: so many at most.
+        for _ in 0..=self.members().len() {
+            let Some((flows, next)) = self.ask(node, first, u16::MAX, until)? else {
+                return Ok(None);
+            };
+            all.extend(flows);
+            match next {
+                Some(next) if next > first => first = next,
+                _ => break,
+            }
+        }
+        Ok(Some(all))
+    }
+
+    /// Asks without waiting: the answer comes to [`Handler::flows`](crate::Handler::flows), or is lost. At most one question to a node
+    /// is open. Answers hold as many flows as fit a frame, from `first` on.
+    pub fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16) -> Result<(), SendError> {
+        self.known(node)?;
+        let now = self.drive.look();
+        let asked = self.drive.engine.ask_flows(now, node, first, most);
+        asked.map_err(crate::drive::refused)?;
+        self.drive.transmit()?;
+        Ok(())
+    }
+
+    fn local_flow(&self, peer: NodeId, flow: Flow) -> RemoteFlow {
+        RemoteFlow {
+            peer,
+            up: self.is_up(peer),
+            flow,
+        }
+    }
+
+    /// Asks, again and again, until an answer comes or it is too late.
+    fn ask(
+        &mut self,
+        node: NodeId,
+        first: NodeId,
+        most: u16,
+        until: std::time::Instant,
+    ) -> Result<Answer, SendError> {
+        self.known(node)?;
+        loop {
+            self.alive(node)?;
+            let now = self.drive.look();
+            let nonce = self.drive.engine.ask_flows(now, node, first, most);
+            let nonce = nonce.map_err(crate::drive::refused)?;
+            self.peers.await_flows(node, nonce);
+            self.drive.touched();
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            self.run_until(left.min(ASK_AGAIN), |_, kept| {
+                kept.peers.has_flows() || kept.peers.is_dead(node)
+            })?;
+            if let Some(answer) = self.peers.take_flows() {
+                return Ok(Some(answer));
+            }
+            if left <= ASK_AGAIN {
+                self.drive.engine.forget_question(node);
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Flows of a node, and where to go on asking.
+type Answer = Option<(Vec<RemoteFlow>, Option<NodeId>)>;
