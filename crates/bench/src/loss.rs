@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tsumuji_testbed::{Impairment, Testbed};
 
 use crate::contest::Ours;
@@ -44,11 +44,25 @@ pub struct Line {
     /// Of which a frame gets lost.
     pub loss: f64,
     /// Seconds to move the bytes, or why they were not moved.
+    #[serde(serialize_with = "told")]
     pub seconds: Result<Rounds, String>,
     /// Of half the round trip of a small message, in microseconds: what one in a thousand exceeds.
+    #[serde(serialize_with = "told")]
     pub p999_us: Result<Rounds, String>,
     /// Its median.
     pub p50_us: f64,
+}
+
+/// Numbers, or an object with the reason.
+fn told<S: Serializer>(result: &Result<Rounds, String>, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Failure<'a> {
+        failure: &'a str,
+    }
+    match result {
+        Ok(rounds) => rounds.serialize(to),
+        Err(reason) => Failure { failure: reason }.serialize(to),
+    }
 }
 
 /// Everybody in turn, under each loss; tells what was measured. TCP is the last of the lines of a loss.
