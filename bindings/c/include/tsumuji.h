@@ -372,7 +372,7 @@ int tsumuji_open_cluster(const char *path, int node, const struct tsumuji_option
 
 // Opens the endpoint of member `node` of a table. link may be NULL (as the table says), or one link for all: "udp",
 // "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE".
-int tsumuji_open_members(struct tsumuji_members *members,
+int tsumuji_open_members(const struct tsumuji_members *members,
                          const char *link,
                          int node,
                          const struct tsumuji_options *options,
@@ -390,7 +390,7 @@ int tsumuji_open_shm(int fd,
                      struct tsumuji **handle);
 
 // Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-// node leaves, and frees the handle and all that was lent. NULL is nothing.
+// node leaves, and frees the handle and all that was lent. NULL is nothing. If it fails, the handle stays as it is.
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 

@@ -143,16 +143,18 @@ fn memory_is_respected() {
     if !has("valgrind") {
         return skip_without(name, "valgrind is not installed");
     }
+    let checks = [
+        "--quiet",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+    ];
     let program = installed().build("plain-checked", &["tests/plain.c"], &[]);
-    let mut command = installed().command("valgrind");
-    command
-        .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
-        .args([
-            "--errors-for-leak-kinds=definite",
-            "--undef-value-errors=yes",
-        ])
-        .arg(program);
-    run(&mut command);
+    run(installed().command("valgrind").args(checks).arg(program));
+    let program = installed().build("collectives-checked", &["tests/collectives.c"], &[]);
+    let program = program.to_str().expect("UTF-8");
+    let arguments: Vec<&str> = checks.into_iter().chain([program]).collect();
+    launch(Path::new("valgrind"), &arguments, 2, "shm");
 }
 
 /// The paper's loop between three processes over UDP, ids sparse; also when a tenth of the frames is lost.
