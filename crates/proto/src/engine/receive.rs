@@ -28,7 +28,8 @@ impl Engine {
         let used = match tsumuji_wire::parse(frame) {
             Ok(Frame::Data(data)) => match self.shared.config.congestion {
                 Congestion::Credit => self.handle_data(now, &data, sink),
-                Congestion::Suci => self.handle_data_suci(now, &data, sink),
+                // A copy: what is lent to a call has to lie in memory, on the other path too.
+                Congestion::Suci => self.handle_data_suci(now, &{ data }, sink),
             },
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
