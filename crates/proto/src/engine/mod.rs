@@ -565,7 +565,7 @@ fn enqueue_after_frame(
     if let Some(at) = peer.receive.ack_deadline() {
         shared.arm(at);
     }
-    if let Some(at) = peer.send.deadline() {
+    if let Some(at) = peer.send.frame_deadline() {
         shared.arm(at);
     }
 }
