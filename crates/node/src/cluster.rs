@@ -315,7 +315,8 @@ impl ClusterFile {
         }
     }
 
-    /// The same nodes over another link: `udp` by the stated `ip` (or that of `addr`), `packet` and `xdp` by `interface`.
+    /// The same nodes over another link: `udp` by the stated `ip` (or that of `addr`), `packet`, `xdp` and DPDK's virtual devices on
+    /// an interface (`dpdk:net_af_packet`) by `interface`, a card at the same PCI address on each.
     /// `path` is for messages.
     pub fn over(self, link: &LinkSpec, path: &Path) -> Result<Self, ClusterFileError> {
         let mut hosts = self.hosts;
@@ -390,9 +391,24 @@ fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, L
             };
             Ok((link, LinkAddr::Ether(mac)))
         }
-        LinkSpec::Udp(Some(_)) | LinkSpec::Shm | LinkSpec::Dpdk(_) => {
-            Err("cannot be taken for all hosts: accepted are `udp`, `packet` and `xdp`".to_owned())
+        LinkSpec::Dpdk(spec) if spec.stays_on_host() => {
+            Err("joins processes of one host; take a device that leaves it, for example `dpdk:net_af_packet`".to_owned())
         }
+        LinkSpec::Dpdk(spec) => {
+            let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
+            let spec = if spec.is_on_interface() && spec.interface().is_none() {
+                let interface = host.interface.ok_or("needs the field `interface`")?;
+                let with = spec.with("iface", interface.as_str());
+                with.ok_or("is too long with its interface: a name has 200 bytes")?
+            } else {
+                *spec
+            };
+            Ok((LinkSpec::Dpdk(spec), LinkAddr::Ether(mac)))
+        }
+        LinkSpec::Udp(Some(_)) | LinkSpec::Shm => Err(
+            "cannot be taken for all hosts: accepted are `udp`, `packet`, `xdp` and `dpdk:DEVICE`"
+                .to_owned(),
+        ),
     }
 }
 

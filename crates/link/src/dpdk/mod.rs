@@ -50,7 +50,7 @@ use rustix::time::{
 
 pub use errors::DpdkOpenError;
 pub use probe::probe;
-pub use spec::{DpdkSpec, DpdkSpecError, SPEC_BYTES_MAX};
+pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError, SPEC_BYTES_MAX};
 
 use crate::ether::{Claim, InterfaceState, MacAddr, Watch};
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
@@ -83,7 +83,8 @@ pub struct DpdkConfig {
     pub ring_frames: Option<u16>,
     /// Of the whole process, where no hugepages are free; the first link that is opened decides. Touched only as needed.
     pub memory_bytes: u64,
-    /// How long to wait for a link; memif has one when both ends are there.
+    /// How long to wait for a link. The client of a memif connection has one when its server is there; a server does not wait: like a
+    /// bound socket it is open before anybody calls, and until then drops what is sent.
     pub up_timeout: Duration,
 }
 
@@ -129,7 +130,12 @@ impl Dpdk {
     pub fn open(spec: &DpdkSpec, config: DpdkConfig) -> Result<Self, DpdkOpenError> {
         let mut made = device::make(spec, &config)?;
         made.start()?;
-        Self::new(spec, made.wait_up()?)
+        let opened = if made.is_server() {
+            made.opened()?
+        } else {
+            made.wait_up()?
+        };
+        Self::new(spec, opened)
     }
 
     /// Both ends of a new memif connection: two links of this process that need no rights, for trying out and for tests.
@@ -190,7 +196,7 @@ impl Dpdk {
                 lossless: false,
             },
             watch: interface.as_ref().map(Watch::new),
-            is_up: true,
+            is_up: opened.is_up,
             looked: Instant::now(),
             idle_polls: 0,
             nap: NAP_MIN,
@@ -199,7 +205,9 @@ impl Dpdk {
             counters: LinkCounters::default(),
             _claim: claim,
         };
-        link.come_up();
+        if link.is_up {
+            link.come_up();
+        }
         Ok(link)
     }
 
