@@ -10,8 +10,11 @@ PROGRAM := $(TARGET)/release/tsumuji
 # Where `make bench` leaves its figures as JSON; seconds that `make fuzz` gives each parser.
 BENCH_JSON ?= $(TARGET)/bench.json
 FUZZ_SECONDS ?= 60
+# Where `make install` installs to, and a folder before that (for packagers).
+PREFIX ?= /usr/local
+DESTDIR ?=
 
-.PHONY: help setup build demo test quick lint fmt doc bench fuzz clean
+.PHONY: help setup build lib headers install demo test quick lint fmt doc bench fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +25,16 @@ setup: ## Install what building, testing and benchmarking need (Debian 12)
 build: ## Build the release program: target/release/tsumuji
 	@bash scripts/setup.sh build
 	$(CARGO) build --release --package tsumuji $(DPDK)
+
+lib: ## Build the C library: target/release/libtsumuji.so and .a
+	@bash scripts/setup.sh build
+	$(CARGO) build --release --package tsumuji-c $(DPDK)
+
+headers: ## Write the C headers anew from the sources of bindings/c
+	TSUMUJI_WRITE_HEADERS=1 $(CARGO) test --quiet --package tsumuji-c --test headers
+
+install: build lib ## Install program, C library, headers and manual pages: PREFIX=/usr/local DESTDIR=
+	LIBS=$(TARGET)/release PROGRAM=$(PROGRAM) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) bindings/c/install.sh
 
 demo: build ## Solve a real circuit, a real power grid and a dense system over shared memory and UDP
 	@bash scripts/demo.sh $(PROGRAM)

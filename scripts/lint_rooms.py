@@ -49,7 +49,16 @@ MAY_BE_UNSAFE = [
     "crates/bench/src/limits/ring.rs",
     "crates/link/tests/*ring*.rs",
     "crates/*/tests/*alloc*.rs",
-    "bindings/*",
+    # The C library: what C calls, and what turns its pointers and handles into Rust's.
+    "bindings/c/src/api/codes.rs",
+    "bindings/c/src/api/messages.rs",
+    "bindings/c/src/api/open.rs",
+    "bindings/c/src/api/polling.rs",
+    "bindings/c/src/api/shares.rs",
+    "bindings/c/src/api/state.rs",
+    "bindings/c/src/ffi.rs",
+    "bindings/c/src/handle.rs",
+    "bindings/c/src/suci.rs",
 ]
 LONGEST_FILE_LINES = 1000
 SOURCES = ("*.rs", "*.py", "*.sh", "*.c", "*.h")

@@ -10,9 +10,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 BUILD=(gcc libc6-dev make pkg-config ca-certificates curl python3)
-TEST=(git procps python3-numpy python3-scipy tshark valgrind iproute2 ethtool util-linux)
+TEST=(git g++ groff-base mandoc procps python3-numpy python3-scipy tshark valgrind iproute2 ethtool util-linux)
 FUZZ=(g++)
-BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev python3-petsc4py)
+BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev libzmq3-dev python3-petsc4py)
 
 # For the DPDK link, built where it is: headers, libraries and drivers.
 DPDK=(libdpdk-dev)

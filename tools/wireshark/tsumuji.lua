@@ -6,6 +6,8 @@
 -- Takes EtherType 0x88B5 (raw links, and every capture file of tsumuji's own), UDP on the ports of the preference
 -- `tsumuji.udp_ports`, and UDP on any port if the payload is exactly one frame.
 --
+-- Under the congestion control `suci` a frame that is sent again keeps its number, and cannot be told from a copy.
+--
 -- Invariant: nothing is read that was not captured, so no frame, however mangled, ends in a Lua error. What a receiver would
 -- drop is marked by an expert item. Left out on purpose: opening sealed frames; this file never sees a key.
 
@@ -19,18 +21,28 @@ local ENVELOPE_BYTES, TAG_BYTES = 16, 16
 -- R-62: what each step of a handshake carries between header and proof.
 local PROOF_BYTES = 32
 local BODY_BYTES = { [0] = 8 + 32, [1] = 8 + 32, [2] = 8 + 32 + 52, [3] = 8 + 52 }
--- Begins what a raw link sends to make itself known to a switch; no frame begins with 0.
-local ANNOUNCEMENT = "\0tsumuji is here"
+-- The parts of each step's body: field and bytes.
+local NOISE_PARTS = { { "ephemeral", 32 }, { "noise_key_id", 20 } }
+local BODY_PARTS = {
+    [0] = { { "asker_nonce", 8 }, { "zeros", 32 } },
+    [1] = { { "asker_nonce", 8 }, { "cookie", 32 } },
+    [2] = { { "asker_nonce", 8 }, { "cookie", 32 }, NOISE_PARTS[1], NOISE_PARTS[2] },
+    [3] = { { "asker_nonce", 8 }, NOISE_PARTS[1], NOISE_PARTS[2] },
+}
+-- R-9: before each frame behind an Ethernet header; and what a raw link sends to make itself known to a switch: no frames.
+local LENGTH_BYTES = 2
+local ANNOUNCEMENT = "\0\0tsumuji is here"
 
-local DATA, SHARE, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE = 0, 1, 2, 3, 4, 5, 6, 7, 8
+local DATA, SHARE, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE, ASK, GRANT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local KIND_NAMES = {
     [DATA] = "data", [SHARE] = "share", [ACK] = "ack", [HELLO] = "hello", [WELCOME] = "welcome",
     [RESET] = "reset", [CLOSE] = "close", [SEALED] = "sealed", [HANDSHAKE] = "handshake",
+    [ASK] = "ask", [GRANT] = "grant",
 }
 -- Bytes before payload or bitmap.
 local HEADER_BYTES = {
     [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 32, [WELCOME] = 32, [RESET] = 12, [CLOSE] = 12,
-    [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16,
+    [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16, [ASK] = 24, [GRANT] = 24,
 }
 
 local f = tsumuji.fields
@@ -46,6 +58,8 @@ f.flag_ack_now = ProtoField.bool("tsumuji.flags.ack_now", "ACK_NOW: an acknowled
 f.flag_more = ProtoField.bool("tsumuji.flags.more", "MORE: more frames for this peer wait", 8, nil, 0x02)
 f.flag_busy = ProtoField.bool("tsumuji.flags.busy", "BUSY: the sender serves other peers too", 8, nil, 0x04)
 f.flag_refused = ProtoField.bool("tsumuji.flags.refused", "REFUSED: memory refused frames", 8, nil, 0x08)
+f.flag_nack = ProtoField.bool("tsumuji.flags.nack", "NACK: the number stated is missing (suci)", 8, nil, 0x10)
+f.flag_suci = ProtoField.bool("tsumuji.flags.suci", "SUCI: congestion control suci, not credit", 8, nil, 0x20)
 f.flag_sealed = ProtoField.bool("tsumuji.flags.sealed", "SEALED: reserved (R-7)", 8, nil, 0x80)
 field("source", ProtoField.uint16, "Source")
 field("destination", ProtoField.uint16, "Destination")
@@ -54,6 +68,7 @@ field("payload", ProtoField.bytes, "Payload")
 field("padding", ProtoField.bytes, "Padding of the link")
 field("announcement", ProtoField.string, "Announcement to the switch")
 field("opaque", ProtoField.bytes, "Bytes not understood")
+field("framed_bytes", ProtoField.uint16, "Bytes of the next frame")
 -- R-2
 field("session", ProtoField.uint32, "Session", base.HEX)
 field("number", ProtoField.uint32, "Number")
@@ -67,7 +82,9 @@ field("floor", ProtoField.uint32, "Lowest number still unanswered")
 field("lane", ProtoField.uint8, "Lane", base.HEX)
 f.unordered = ProtoField.bool("tsumuji.lane.unordered", "Unordered", 8, nil, 0x80)
 f.priority = ProtoField.uint8("tsumuji.lane.priority", "Priority", base.DEC, nil, 0x60)
+f.latest = ProtoField.bool("tsumuji.lane.latest", "Latest: only the newest counts", 8, nil, 0x10)
 f.channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x1f)
+f.free_channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x0f)
 field("ack_delay", ProtoField.uint8, "Ack held back (4 µs)")
 field("ack_delay_us", ProtoField.uint32, "Ack held back (µs)")
 field("first_sent_in", ProtoField.framenum, "First sent in", base.NONE, frametype.RETRANS_PREV)
@@ -90,6 +107,12 @@ field("nonce", ProtoField.uint32, "Nonce", base.HEX)
 field("frame_bytes", ProtoField.uint32, "Largest frame taken")
 field("first_credit", ProtoField.uint32, "Frames that may be sent at once")
 field("message_limit", ProtoField.uint32, "Largest message taken")
+-- R-71
+field("round", ProtoField.uint32, "Round: times that the asker found frames lost")
+field("first", ProtoField.uint32, "First number to be sent again")
+field("again_frames", ProtoField.uint32, "Frames that wait to be sent again")
+field("expected", ProtoField.uint32, "Number expected: all below have arrived")
+field("granted_frames", ProtoField.uint32, "Frames that may be sent again")
 -- Envelope
 f.flag_readable = ProtoField.bool("tsumuji.flags.readable", "READABLE: only the tag protects the inner frame", 8, nil, 0x01)
 f.flag_group = ProtoField.bool("tsumuji.flags.group", "GROUP: sealed with the sender's group key", 8, nil, 0x02)
@@ -104,7 +127,13 @@ local STEP_NAMES = { [0] = "ask", [1] = "challenge", [2] = "first", [3] = "secon
 field("body_bytes", ProtoField.uint16, "Body bytes")
 field("step", ProtoField.uint8, "Step", base.DEC, STEP_NAMES)
 field("key_print", ProtoField.bytes, "Name of the cluster key")
+field("reserved", ProtoField.bytes, "Zero")
 field("body", ProtoField.bytes, "Body")
+field("asker_nonce", ProtoField.bytes, "Asker's nonce")
+field("zeros", ProtoField.bytes, "As long as the answer")
+field("cookie", ProtoField.bytes, "Cookie")
+field("ephemeral", ProtoField.bytes, "Ephemeral public key")
+field("noise_key_id", ProtoField.bytes, "Key id for the peer, encrypted, and its tag")
 field("proof", ProtoField.bytes, "Proof of the key")
 
 local function expert_item(name, text, group, severity)
@@ -120,14 +149,17 @@ local e = {
     cut = expert_item("cut", "the capture holds only part of this frame", expert.group.UNDECODED, expert.severity.NOTE),
     again = expert_item("sent_again", "content sent again", expert.group.SEQUENCE, expert.severity.NOTE),
     refused = expert_item("memory_refused", "the receiver's memory refused frames", expert.group.SEQUENCE, expert.severity.WARN),
+    nack = expert_item("number_missing", "a number is missing, what follows it was dropped", expert.group.SEQUENCE, expert.severity.NOTE),
     reset = expert_item("session_unknown", "the session is unknown to the sender", expert.group.SEQUENCE, expert.severity.WARN),
 }
-tsumuji.experts = { e.truncated, e.version, e.kind, e.malformed, e.sealed, e.flags, e.cut, e.again, e.refused, e.reset }
+tsumuji.experts = { e.truncated, e.version, e.kind, e.malformed, e.sealed, e.flags, e.cut, e.again, e.refused, e.nack, e.reset }
 
 -- Each kind's flags: field and bit.
 local FLAGS = {
     [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_sealed", 128 } },
-    [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_sealed", 128 } },
+    [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_sealed", 128 } },
+    [HELLO] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
+    [WELCOME] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
     [SEALED] = { { "flag_readable", 1 }, { "flag_group", 2 }, { "flag_control", 4 } },
     [HANDSHAKE] = { { "flag_readable", 1 } },
 }
@@ -135,9 +167,15 @@ local ONLY_SEALED = { { "flag_sealed", 128 } }
 
 -- Names for the info column, most telling first.
 local FLAG_WORDS = {
-    flag_ack_now = "ACK_NOW", flag_more = "MORE", flag_busy = "BUSY", flag_refused = "REFUSED", flag_sealed = "SEALED",
+    flag_ack_now = "ACK_NOW", flag_more = "MORE", flag_busy = "BUSY", flag_refused = "REFUSED", flag_nack = "NACK",
+    flag_suci = "SUCI", flag_sealed = "SEALED",
     flag_readable = "READABLE", flag_group = "GROUP", flag_control = "CONTROL",
 }
+
+-- Envelopes and handshakes: their flags are others.
+local function is_seal(kind)
+    return kind == SEALED or kind == HANDSHAKE
+end
 
 local function has_bit(value, bit_value)
     return math.floor(value / bit_value) % 2 == 1
@@ -169,13 +207,13 @@ local function add_flags(frame)
         tree:append_text(" (" .. table.concat(words, ", ") .. ")")
     end
     if rest ~= 0 then
-        if frame.kind >= SEALED then -- R-61, R-62: flags from the future change what the rest means
+        if is_seal(frame.kind) then -- R-61, R-62: flags from the future change what the rest means
             malformed(frame, "flags that this version does not know")
         else
             tree:add_proto_expert_info(e.flags)
         end
     end
-    if frame.kind < SEALED and has_bit(flags, 128) then
+    if not is_seal(frame.kind) and has_bit(flags, 128) then
         malformed(frame, "sealed by flag: every node drops it", e.sealed)
     end
     frame.words = words
@@ -251,10 +289,20 @@ local function data(frame) -- R-2
     local lane_tree = tree:add(f.lane, tvb(38, 1))
     lane_tree:add(f.unordered, tvb(38, 1))
     lane_tree:add(f.priority, tvb(38, 1))
-    lane_tree:add(f.channel, tvb(38, 1))
     local unordered, priority, channel = lane >= 128, math.floor(lane / 32) % 4, lane % 32
-    local order = unordered and "unord" or "ord"
-    lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", unordered and "unordered" or "ordered", priority, channel))
+    local order, class = "ord", "ordered"
+    if unordered then -- bit 4 tells latest from unordered (R-13)
+        order, class = "unord", "unordered"
+        if channel >= 16 then
+            order, class = "latest", "latest"
+        end
+        channel = channel % 16
+        lane_tree:add(f.latest, tvb(38, 1))
+        lane_tree:add(f.free_channel, tvb(38, 1))
+    else
+        lane_tree:add(f.channel, tvb(38, 1))
+    end
+    lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", class, priority, channel))
     tree:add(f.ack_delay, tvb(39, 1))
     tree:add(f.ack_delay_us, tvb(39, 1), u8(tvb, 39) * 4):set_generated()
     if offset + bytes > length then
@@ -341,6 +389,9 @@ local function ack(frame) -- R-4
     if has_bit(u8(tvb, 1), 8) then
         tree:add_proto_expert_info(e.refused)
     end
+    if has_bit(u8(tvb, 1), 16) then
+        tree:add_proto_expert_info(e.nack)
+    end
     frame.info = string.format("ack %d→%d ack %.0f credit %.0f window %.0f KiB%s", frame.source, frame.destination, acked,
         u32(tvb, 16), u32(tvb, 20), #arrived > 0 and " and " .. runs_text(runs, 4) or "")
 end
@@ -383,6 +434,29 @@ local function control(frame) -- R-6
     frame.info = string.format("%s %d→%d session %08x", KIND_NAMES[frame.kind], frame.source, frame.destination, u32(tvb, 8))
 end
 
+local function permit(frame) -- R-71
+    local tvb, is_ask = frame.tvb, frame.kind == ASK
+    add_ends(frame)
+    add_le(frame, "zero", 6, 2)
+    add_le(frame, "session", 8, 4)
+    add_le(frame, "round", 12, 4)
+    add_le(frame, is_ask and "first" or "expected", 16, 4)
+    add_le(frame, is_ask and "again_frames" or "granted_frames", 20, 4)
+    if u16(tvb, 6) ~= 0 then
+        malformed(frame, "bytes 6 and 7 are not zero")
+    end
+    add_rest(frame, 24, 0, f.payload)
+    local frames = u32(tvb, 20)
+    local what
+    if is_ask then
+        what = frames > 0 and "to send %.0f frames from #%.0f again" or "for the window from #%.0f on"
+    else
+        what = frames > 0 and "%.0f frames from #%.0f again" or "nothing, #%.0f is expected"
+    end
+    what = frames > 0 and string.format(what, frames, u32(tvb, 16)) or string.format(what, u32(tvb, 16))
+    frame.info = string.format("%s %d→%d round %.0f %s", KIND_NAMES[frame.kind], frame.source, frame.destination, u32(tvb, 12), what)
+end
+
 local dissect_frame
 
 local function sealed(frame) -- R-61
@@ -392,6 +466,10 @@ local function sealed(frame) -- R-61
     add_le(frame, "key_id", 4, 4)
     add_le(frame, "counter", 8, 8)
     local end_at = ENVELOPE_BYTES + bytes
+    -- R-65: between two seals, and always encrypted.
+    if has_bit(flags, 4) and flags % 4 ~= 0 then
+        malformed(frame, "CONTROL goes with no other flag")
+    end
     if bytes == 0 then
         malformed(frame, "nothing is sealed in it")
     elseif end_at + TAG_BYTES > frame.stated then
@@ -424,6 +502,7 @@ local function handshake(frame) -- R-62
     local bytes, step = u16(tvb, 2), u8(tvb, 4)
     add_le(frame, "body_bytes", 2, 2)
     tree:add(f.step, tvb(4, 1))
+    tree:add(f.reserved, tvb(5, 3))
     tree:add(f.key_print, tvb(8, 8))
     local end_at = 16 + bytes
     if end_at + PROOF_BYTES > frame.stated then
@@ -433,32 +512,29 @@ local function handshake(frame) -- R-62
     elseif u8(tvb, 5) + u16(tvb, 6) ~= 0 then
         malformed(frame, "bytes 5 to 7 are not zero")
     end
-    for _, part in ipairs({ { f.body, 16, bytes }, { f.proof, end_at, PROOF_BYTES }, { f.padding, end_at + PROOF_BYTES, math.huge } }) do
-        local there = math.min(part[3], frame.captured - part[2])
-        if there > 0 then
-            tree:add(part[1], tvb(part[2], there))
-        end
+    local function add(parent, as, at, most)
+        local there = math.min(most, frame.captured - at)
+        return there > 0 and parent:add(as, tvb(at, there))
     end
+    local body_tree, at = add(tree, f.body, 16, bytes), 16
+    for _, part in ipairs(bytes == BODY_BYTES[step] and body_tree and BODY_PARTS[step] or {}) do
+        add(body_tree, f[part[1]], at, part[2])
+        at = at + part[2]
+    end
+    add(tree, f.proof, end_at, PROOF_BYTES)
+    add(tree, f.padding, end_at + PROOF_BYTES, math.huge)
     frame.info = string.format("handshake %s key %s", STEP_NAMES[step] or "step " .. step, tostring(tvb(8, 8):bytes()):lower())
 end
 
 local DISSECT = {
     [DATA] = data, [SHARE] = share, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = control,
-    [SEALED] = sealed, [HANDSHAKE] = handshake,
+    [SEALED] = sealed, [HANDSHAKE] = handshake, [ASK] = permit, [GRANT] = permit,
 }
 
 local function body(frame)
     local tvb, tree = frame.tvb, frame.tree
     local first = u8(tvb, 0)
     local version, kind = math.floor(first / 16), first % 16
-    if frame.captured >= #ANNOUNCEMENT and tvb:raw(0, #ANNOUNCEMENT) == ANNOUNCEMENT then
-        tree:add(f.announcement, tvb(1, #ANNOUNCEMENT - 1))
-        if frame.captured > #ANNOUNCEMENT then
-            tree:add(f.padding, tvb(#ANNOUNCEMENT, frame.captured - #ANNOUNCEMENT))
-        end
-        frame.info = "announcement to the switch"
-        return
-    end
     tree:add(f.version, tvb(0, 1))
     tree:add(f.kind, tvb(0, 1))
     frame.kind = kind
@@ -488,11 +564,11 @@ local function body(frame)
     end
 end
 
--- Adds one frame to `parent` and returns its line for the info column.
-function dissect_frame(tvb, pinfo, parent, is_inner)
+-- Adds one frame to `parent` and returns its line for the info column. `stated`: its bytes, where the capture may have cut it.
+function dissect_frame(tvb, pinfo, parent, is_inner, stated)
     local frame = {
         tvb = tvb, pinfo = pinfo, is_inner = is_inner,
-        captured = tvb:len(), stated = math.max(tvb:reported_len(), tvb:len()),
+        captured = tvb:len(), stated = stated or math.max(tvb:reported_len(), tvb:len()),
     }
     frame.tree = parent:add(tsumuji, tvb(0, frame.captured))
     body(frame)
@@ -514,6 +590,54 @@ function tsumuji.dissector(tvb, pinfo, tree)
     pinfo.cols.protocol = "tsumuji"
     pinfo.cols.info = dissect_frame(tvb, pinfo, tree, false)
     return tvb:len()
+end
+
+-- Behind an Ethernet header: frames one after another, each behind its length, then padding (R-9).
+local ethernet = Proto("tsumuji_ethernet", "tsumuji message passing over Ethernet")
+
+function ethernet.dissector(tvb, pinfo, tree)
+    local captured, stated = tvb:len(), math.max(tvb:reported_len(), tvb:len())
+    pinfo.cols.protocol = "tsumuji"
+    if captured >= #ANNOUNCEMENT and tvb:raw(0, #ANNOUNCEMENT) == ANNOUNCEMENT then
+        local line = tree:add(tsumuji, tvb(0, captured))
+        line:add(f.announcement, tvb(LENGTH_BYTES, #ANNOUNCEMENT - LENGTH_BYTES))
+        if captured > #ANNOUNCEMENT then
+            line:add(f.padding, tvb(#ANNOUNCEMENT, captured - #ANNOUNCEMENT))
+        end
+        line:append_text(", announcement to the switch")
+        pinfo.cols.info = "announcement to the switch"
+        return captured
+    end
+    local around = tree:add(ethernet, tvb(0, captured))
+    local lines, at = {}, 0
+    while at + LENGTH_BYTES <= captured do
+        local bytes = u16(tvb, at)
+        if bytes == 0 then
+            break
+        end
+        around:add_le(f.framed_bytes, tvb(at, LENGTH_BYTES))
+        at = at + LENGTH_BYTES
+        if at + bytes > stated then
+            around:add_proto_expert_info(e.truncated, string.format("a frame of %d bytes; %d are left", bytes, stated - at))
+            if at < captured then
+                around:add(f.opaque, tvb(at, captured - at))
+            end
+            lines[#lines + 1] = "MALFORMED: a length beyond the end"
+            at = captured
+        elseif at < captured then
+            local there = math.min(bytes, captured - at)
+            lines[#lines + 1] = dissect_frame(tvb(at, there):tvb(), pinfo, tree, false, bytes)
+            at = at + there
+        end
+    end
+    if at < captured then
+        around:add(f.padding, tvb(at, captured - at))
+    end
+    if captured < stated then
+        around:add_proto_expert_info(e.cut)
+    end
+    pinfo.cols.info = table.concat(lines, " | ")
+    return captured
 end
 
 -- Whether the bytes are exactly one frame, for UDP, which adds no padding. A random payload is one in 2^28 times and less.
@@ -539,7 +663,7 @@ local function is_one_frame(tvb)
     end
     if kind == SEALED then
         local bytes = u16(tvb, 2)
-        return bytes > 0 and stated == ENVELOPE_BYTES + bytes + TAG_BYTES
+        return bytes > 0 and stated == ENVELOPE_BYTES + bytes + TAG_BYTES and not (u8(tvb, 1) > 4)
     end
     if kind == HANDSHAKE then
         local bytes = BODY_BYTES[u8(tvb, 4)]
@@ -547,7 +671,7 @@ local function is_one_frame(tvb)
     end
     if kind == HELLO or kind == WELCOME then
         return stated == header and u16(tvb, 6) == 0 and u32(tvb, 8) ~= 0 and u32(tvb, 20) >= FRAME_BYTES_LEAST
-    elseif kind == RESET or kind == CLOSE then
+    elseif kind == RESET or kind == CLOSE or kind == ASK or kind == GRANT then
         return stated == header and u16(tvb, 6) == 0
     end
     local bytes = u16(tvb, 6)
@@ -616,5 +740,5 @@ function tsumuji.prefs_changed()
 end
 
 register_ports()
-DissectorTable.get("ethertype"):add(0x88B5, tsumuji)
+DissectorTable.get("ethertype"):add(0x88B5, ethernet)
 tsumuji:register_heuristic("udp", heuristic)

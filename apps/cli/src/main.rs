@@ -16,6 +16,7 @@ mod security;
 mod solve;
 mod testbed;
 mod top;
+mod tune;
 mod worker;
 
 use std::process::ExitCode;
@@ -46,12 +47,17 @@ enum Command {
     Testbed(testbed::Args),
     Key(key::Args),
     Top(top::Args),
+    Tune(tune::Args),
     #[command(hide = true)]
     Agent(agent::Args),
     #[command(hide = true)]
     Worker(worker::Args),
     #[command(hide = true)]
+    TuneMember(tune::MemberArgs),
+    #[command(hide = true)]
     BenchServe(bench::ServeArgs),
+    #[command(hide = true)]
+    BenchServeGroup(bench::ServeArgs),
 }
 
 /// How a command ended, when it did not fail for bad input.
@@ -84,9 +90,12 @@ fn main() -> ExitCode {
         Command::Testbed(args) => testbed::run(args),
         Command::Key(args) => key::run(args),
         Command::Top(args) => top::run(args),
+        Command::Tune(args) => tune::run(args),
+        Command::TuneMember(args) => tune::member(args),
         Command::Agent(args) => agent::run(args),
         Command::Worker(args) => worker::run(args),
         Command::BenchServe(args) => bench::serve(args),
+        Command::BenchServeGroup(args) => bench::serve_group(args),
     };
     outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json))
 }

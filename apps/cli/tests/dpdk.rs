@@ -403,8 +403,11 @@ fn taps_meet_on_a_bridge() {
         .spawn()
         .unwrap();
     let begun = Instant::now();
-    for tap in ["tt0", "tt1"] {
-        while !ip(&format!("-n {netns} link set {tap} master br0")) {
+    for (tap, address) in [("tt0", "02:74:0b:00:00:01"), ("tt1", "02:74:0b:00:00:02")] {
+        // The kernel's end of a tap has the link's own address, and a bridge keeps what is for its ports' addresses to itself.
+        while !ip(&format!(
+            "-n {netns} link set {tap} address {address} master br0"
+        )) {
             assert!(begun.elapsed() < PATIENCE, "{tap} does not appear");
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -16,6 +16,7 @@ use tsumuji_node::{
 };
 
 use crate::machine;
+use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
 
 /// What is sent; the receiver answers on the same lane.
@@ -157,6 +158,20 @@ pub struct Measured {
     pub retransmitted_frames: u64,
     /// The cores of both sides, if they were bound.
     pub cpus: Option<[usize; 2]>,
+}
+
+impl Measured {
+    /// The same, as peers give it.
+    pub fn sample(&self) -> Sample {
+        Sample {
+            seconds: self.seconds,
+            cpu_seconds: self.sender.cpu_seconds + self.receiver.cpu_seconds,
+            half_rtt_us: Some(self.half_rtt_us),
+            receive_drops: None,
+            retransmitted_frames: Some(self.retransmitted_frames),
+            iterations: None,
+        }
+    }
 }
 
 /// Why a measurement failed.

@@ -1,7 +1,7 @@
 //! Writes every frame of a link into a pcapng file, for tshark, Wireshark and whatever else reads it.
 //!
 //! Wraps any link; inside of an `Impair` it records what the medium brought, outside what the program sees. Frames of links
-//! without Ethernet headers get one: EtherType 0x88B5 as on the raw links, so one dissector serves all. The link type is
+//! without Ethernet headers get one: EtherType 0x88B5 and the frame's length as on the raw links, so one dissector serves all. The link type is
 //! LINKTYPE_ETHERNET. The addresses are made up and locally administered:
 //!
 //! - `02:00:00:00:hh:ll`: node index hhll of a shared-memory job;
@@ -18,7 +18,8 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use crate::ether::{ETHERTYPE, HEADER_BYTES, LENGTH_BYTES};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
 
 /// Written to the file at a time.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -26,8 +27,6 @@ const BUFFER_BYTES: usize = 256 << 10;
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
 const LINKTYPE_ETHERNET: u16 = 1;
-const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
-const ETHERNET_HEADER_BYTES: usize = 14;
 
 /// Blocks and options of pcapng (draft-ietf-opsawg-pcapng), all little-endian.
 mod pcapng {
@@ -108,7 +107,7 @@ impl<W: Write> Recorder<W> {
             Direction::Inbound => (mac_of(peer), self.local),
             Direction::Outbound => (self.local, mac_of(peer)),
         };
-        let bytes = (ETHERNET_HEADER_BYTES + frame.len()) as u32;
+        let bytes = (HEADER_BYTES + LENGTH_BYTES + frame.len()) as u32;
         self.block(pcapng::ENHANCED_PACKET, |body| {
             body.extend([0; 4]); // interface 0
             body.extend(((time >> 32) as u32).to_le_bytes());
@@ -117,7 +116,8 @@ impl<W: Write> Recorder<W> {
             body.extend(bytes.to_le_bytes()); // on the wire
             body.extend(to);
             body.extend(from);
-            body.extend(ETHER_TYPE);
+            body.extend(ETHERTYPE.to_be_bytes());
+            body.extend((frame.len() as u16).to_le_bytes());
             body.extend_from_slice(frame);
             pad(body);
             option(body, pcapng::EPB_FLAGS, &(direction as u32).to_le_bytes());
@@ -281,6 +281,10 @@ impl<L: Link, W: Write> Link for Capture<L, W> {
         self.inner.arm_fd()
     }
 
+    fn sealing(&self) -> Option<SealCounters> {
+        self.inner.sealing()
+    }
+
     fn counters(&self) -> LinkCounters {
         self.inner.counters()
     }
@@ -354,8 +358,9 @@ mod tests {
                 _ => (b"ack".to_vec(), 0, 1, 1),
             };
             let captured = word(12) as usize;
-            assert_eq!(captured, 14 + frame.len());
+            assert_eq!(captured, 14 + 2 + frame.len());
             let mut expected = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5];
+            expected.extend([frame.len() as u8, 0]);
             expected.extend(frame);
             assert_eq!(body[20..20 + captured], expected);
             let options = 20 + captured.next_multiple_of(4);

@@ -20,7 +20,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
 
 /// A reordered frame is overtaken by at most this many others.
 const OVERTAKEN_FRAMES_MAX: u64 = 8;
@@ -276,7 +276,7 @@ impl Mangler {
         let waiting = self.held.len() + self.overtaken.len();
         match self.config.rate_bytes_per_second {
             Some(_) => INNER_BURST_FRAMES,
-            None => INNER_BURST_FRAMES.min(self.config.queue_frames - waiting),
+            None => INNER_BURST_FRAMES.min(self.config.queue_frames.saturating_sub(waiting)),
         }
     }
 
@@ -583,6 +583,10 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
             watch.set_timer(due)?;
         }
         self.inner.arm_fd()
+    }
+
+    fn sealing(&self) -> Option<SealCounters> {
+        self.inner.sealing()
     }
 
     fn counters(&self) -> LinkCounters {

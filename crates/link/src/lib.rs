@@ -9,6 +9,7 @@ pub mod dpdk;
 pub mod ether;
 pub mod impair;
 pub mod packet;
+mod sealing;
 pub mod shm;
 pub mod udp;
 pub mod xdp;
@@ -17,6 +18,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+pub use sealing::SealCounters;
 
 /// Where a frame comes from or goes to, as the link knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,7 +114,8 @@ pub trait Link {
     /// Our own address, as peers must name it.
     fn local_addr(&self) -> LinkAddr;
 
-    /// Hands up to `max` received frames to `on_frame`, each borrowed from the link for that call. Returns how many.
+    /// Hands received frames to `on_frame`, each borrowed from the link for that call, until there are none or `max` were: the
+    /// rest of what came in one piece with the last of them goes with it. Returns how many.
     fn recv_burst(
         &mut self,
         max: usize,
@@ -142,6 +146,11 @@ pub trait Link {
 
     /// What went through.
     fn counters(&self) -> LinkCounters;
+
+    /// What the seal around this link counted; `None`: its frames are not sealed.
+    fn sealing(&self) -> Option<SealCounters> {
+        None
+    }
 }
 
 /// Whether a link works here, for `tsumuji doctor`.

@@ -94,7 +94,7 @@ mod memif_jumbo {
     use super::*;
     pair_tests!({
         let links = memif("bsize=9216", DpdkConfig::default());
-        assert_eq!(tsumuji_link::Link::caps(&links[0]).frame_bytes, 9202);
+        assert_eq!(tsumuji_link::Link::caps(&links[0]).frame_bytes, 9200);
         links
     });
 }

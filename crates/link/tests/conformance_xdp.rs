@@ -57,7 +57,7 @@ mod small_rings {
     use super::*;
     conformance_tests!(skip if lacking(); |nodes| {
         let config = XdpConfig {
-            frame_bytes: Some(4000),
+            frame_bytes: Some(3998),
             ring_frames: Some(300),
             zero_copy: ZeroCopy::No,
             need_wakeup: false,

@@ -158,7 +158,7 @@ fn foreign_traffic_passes(mtu: u32, mode: XdpMode) {
     stream.read_to_end(&mut got).expect("read");
     assert!(got == sent);
 
-    for bytes in [300, mtu as usize, 2, 1] {
+    for bytes in [300, mtu as usize - 2, 2, 1] {
         ask_frame(&mut link, to, bytes);
     }
     other.join().expect("no panic");

@@ -16,7 +16,7 @@ use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
 
 use crate::error::OpenError;
 use crate::security::{Keyed, leaves_host};
@@ -353,6 +353,10 @@ macro_rules! delegate {
 
             fn counters(&self) -> LinkCounters {
                 match self { $(Self::$variant(link) => link.counters(),)* }
+            }
+
+            fn sealing(&self) -> Option<SealCounters> {
+                match self { $(Self::$variant(link) => link.sealing(),)* }
             }
         }
     };

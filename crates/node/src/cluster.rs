@@ -67,6 +67,26 @@ pub struct HostNode {
     pub via: Option<Vec<String>>,
 }
 
+impl HostNode {
+    /// What a program states of a node by itself: `udp:HOST:PORT`, or `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE` with the
+    /// Ethernet address, which is `mac`, or what `/etc/ethers` says of `host`. The error says what is accepted.
+    pub fn read(host: &str, addr: &str, mac: Option<MacAddr>) -> Result<Self, String> {
+        let (link, addr) = read_addr(addr, mac, host, Path::new(ETHERS_PATH))?;
+        Ok(Self {
+            host: host.to_owned(),
+            link,
+            addr,
+            interface: link.interface(),
+            ip: match addr {
+                LinkAddr::Inet(addr) => Some(addr.ip()),
+                _ => None,
+            },
+            mac,
+            via: None,
+        })
+    }
+}
+
 /// Why a cluster file cannot be used. Each names the file, and the line where there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -251,6 +251,23 @@ impl<L: Link> Drive<L> {
         }
     }
 
+    /// Queues a message that may be replaced, until `deadline` from now, and sends at once what the peer's window allows.
+    pub(crate) fn submit_latest(
+        &mut self,
+        to: NodeId,
+        lane: tsumuji_proto::Lane,
+        payload: Payload<'_>,
+        deadline: Option<tsumuji_proto::Duration>,
+    ) -> Result<(), SendError> {
+        let now = self.look();
+        let deadline = deadline.map(|after| now + after);
+        self.engine
+            .submit_latest(to, lane, payload, deadline)
+            .map_err(refused)?;
+        self.transmit()?;
+        Ok(())
+    }
+
     /// Queues a message of `length_bytes` that `feed` brings.
     pub(crate) fn submit_stream(
         &mut self,

@@ -9,9 +9,12 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use tsumuji_link::{Link, LinkCounters};
-use tsumuji_proto::{Body, Config, Destination, Engine, Flow, Lane, NodeId, Payload, SendId};
+use tsumuji_link::{Link, LinkCounters, SealCounters};
+use tsumuji_proto::{
+    Body, Config, DeliveryClass, Destination, Engine, Flow, Lane, NodeId, Payload, Priority, SendId,
+};
 
+use crate::aside::{ASIDE_CHANNEL, Aside, Shelf, ToAside};
 use crate::bootstrap::rendezvous::random_u64;
 use crate::clock::{Clock, from_std};
 use crate::drive::Drive;
@@ -56,8 +59,9 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// A member of a cluster that sends and receives. See the crate's head for an example.
 #[derive(Debug)]
 pub struct Endpoint<L: Link> {
-    drive: Drive<L>,
+    pub(crate) drive: Drive<L>,
     inbox: Inbox,
+    shelf: Shelf,
     peers: Peers,
     membership: Membership,
     send_queue_bytes: usize,
@@ -72,6 +76,8 @@ pub struct Counters {
     pub engine: tsumuji_proto::Counters,
     /// The link's: frames and bytes.
     pub link: LinkCounters,
+    /// The seal's, if frames are sealed.
+    pub seal: Option<SealCounters>,
     /// Frames dropped because they did not come from where their source lives.
     pub misplaced_frames: u64,
     /// Shares dropped because they came while no handler was there and the inbox was full.
@@ -103,6 +109,7 @@ impl<L: Link> Endpoint<L> {
             frame_bytes: caps.frame_bytes,
             receive_frames: caps.receive_frames,
             lossless: caps.lossless,
+            congestion: options.congestion,
             budget_bytes: options.budget_bytes,
             message_limit_bytes: options.message_limit_bytes,
             send_queue_bytes: options.send_queue_bytes,
@@ -121,6 +128,7 @@ impl<L: Link> Endpoint<L> {
         Ok(Self {
             drive: Drive::new(link, engine, table, clock, idle, publisher),
             inbox: Inbox::default(),
+            shelf: Shelf::default(),
             peers: Peers::new(membership.members.len()),
             membership,
             send_queue_bytes: options.send_queue_bytes,
@@ -156,6 +164,7 @@ impl<L: Link> Endpoint<L> {
         };
         let mut intake = ToHandler {
             handler,
+            shelf: &mut self.shelf,
             peers: &mut self.peers,
         };
         Ok(before + self.drive.turn(true, &mut intake)?)
@@ -172,6 +181,7 @@ impl<L: Link> Endpoint<L> {
         }
         let mut intake = ToHandler {
             handler,
+            shelf: &mut self.shelf,
             peers: &mut self.peers,
         };
         Ok(usize::from(self.drive.run_until(
@@ -186,6 +196,7 @@ impl<L: Link> Endpoint<L> {
     pub fn progress(&mut self) -> Result<usize, EndpointError> {
         let mut kept = Kept {
             inbox: &mut self.inbox,
+            shelf: &mut self.shelf,
             peers: &mut self.peers,
         };
         Ok(self.drive.turn(true, &mut kept)?)
@@ -220,6 +231,7 @@ impl<L: Link> Endpoint<L> {
         lane: Lane,
         message: Vec<u8>,
     ) -> Result<(), SendError> {
+        unreserved(lane)?;
         self.wait_writable(to, message.len(), FOREVER)?; // before the message is given away
         self.drive
             .submit(to, lane, Payload::Owned(message), false)
@@ -228,12 +240,14 @@ impl<L: Link> Endpoint<L> {
 
     /// Sends a copy of `message`, or says [`SendError::WouldBlock`].
     pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        unreserved(lane)?;
         self.drive
             .submit(to, lane, Payload::Copied(message), false)
             .map(drop)
     }
 
-    /// Like `send`, and names the message so that its acknowledgement can be asked for.
+    /// Like `send`, and names the message so that its acknowledgement can be asked for. One of a *latest* lane is never waited for: it
+    /// counts as sent.
     pub fn send_tracked(
         &mut self,
         to: NodeId,
@@ -241,7 +255,9 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
     ) -> Result<SendId, SendError> {
         let id = self.send_copied(to, lane, message, true)?;
-        self.peers.track(to, id);
+        if !lane.is_latest() {
+            self.peers.track(to, id);
+        }
         Ok(id)
     }
 
@@ -480,9 +496,11 @@ impl<L: Link> Endpoint<L> {
         self.drive.link.fd()
     }
 
-    /// Asks that the next frame make `fd` readable; `false`: there is something to poll now. Poll again also after `until_timer`.
+    /// Asks that the next frame make `fd` readable; `false`: there is something to poll or to take now. Poll again also after
+    /// `until_timer`. What only a handler can take (notices, shares) is told of once: a program that has none may sleep.
     pub fn arm_fd(&mut self) -> Result<bool, EndpointError> {
-        Ok(self.inbox.is_empty() && !self.drive.has_backlog() && self.drive.link.arm_fd()?)
+        let news = self.inbox.take_news() || self.inbox.next_bytes().is_some();
+        Ok(!news && !self.drive.has_backlog() && self.drive.link.arm_fd()?)
     }
 
     /// How long an event loop may sleep before it must poll again; `None`: until `fd` is readable.
@@ -495,6 +513,7 @@ impl<L: Link> Endpoint<L> {
         Counters {
             engine: *self.drive.engine.counters(),
             link: self.drive.link.counters(),
+            seal: self.drive.link.sealing(),
             misplaced_frames: self.drive.misplaced_frames,
             dropped_shares: self.inbox.dropped_shares,
         }
@@ -541,7 +560,8 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
         notify: bool,
     ) -> Result<SendId, SendError> {
-        if message.len() >= STREAMED_BYTES {
+        unreserved(lane)?;
+        if message.len() >= STREAMED_BYTES && !lane.is_latest() {
             return self.send_streamed(to, lane, message, notify);
         }
         loop {
@@ -594,7 +614,83 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    fn known(&self, peer: NodeId) -> Result<(), SendError> {
+    /// For libraries above the endpoint: one turn; what came for them goes to `aside`, all else to where it stays for the program.
+    /// Returns how much was done. Never waits.
+    pub fn progress_aside(&mut self, aside: &mut impl Aside) -> Result<usize, EndpointError> {
+        let mut before = 0;
+        if !self.shelf.is_empty() {
+            before = self.hand_over_aside(aside);
+        }
+        let mut intake = ToAside {
+            aside,
+            inbox: &mut self.inbox,
+            peers: &mut self.peers,
+        };
+        Ok(before + self.drive.turn(true, &mut intake)?)
+    }
+
+    /// The same until something was done; `false`: nothing within `timeout`. Idles as the policy says.
+    pub fn wait_aside(
+        &mut self,
+        aside: &mut impl Aside,
+        timeout: Duration,
+    ) -> Result<bool, EndpointError> {
+        if !self.shelf.is_empty() {
+            self.hand_over_aside(aside);
+            return Ok(true);
+        }
+        let mut intake = ToAside {
+            aside,
+            inbox: &mut self.inbox,
+            peers: &mut self.peers,
+        };
+        Ok(self.drive.run_until(&mut intake, timeout, |_, _| true)?)
+    }
+
+    #[cold]
+    fn hand_over_aside(&mut self, aside: &mut impl Aside) -> usize {
+        let count = self.shelf.hand_over(&mut self.drive.engine, aside);
+        self.drive.touched();
+        count
+    }
+
+    /// For libraries above the endpoint: queues `head` and `body` as one message of theirs, ordered among those of its priority,
+    /// or says [`SendError::WouldBlock`].
+    pub fn try_send_aside(
+        &mut self,
+        to: NodeId,
+        priority: Priority,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<(), SendError> {
+        let lane = Lane::new(DeliveryClass::Ordered, priority, ASIDE_CHANNEL);
+        self.drive
+            .submit(to, lane, Payload::Joined(head, body), false)
+            .map(drop)
+    }
+
+    /// Largest message that travels in one frame, so that its receiver reads it where the link has it.
+    pub fn frame_message_bytes(&self) -> usize {
+        let Self { drive, .. } = self;
+        (drive.caps().frame_bytes).saturating_sub(tsumuji_wire::DATA_HEADER_BYTES)
+    }
+
+    /// The peer died or left, and is not up again.
+    pub fn is_dead(&self, peer: NodeId) -> bool {
+        self.peers.is_dead(peer)
+    }
+
+    /// How often `peer` died or left, as far as turns have told.
+    pub fn deaths(&self, peer: NodeId) -> u64 {
+        self.peers.deaths(peer)
+    }
+
+    /// How often anyone did: a cheap question whether somebody new has.
+    pub fn deaths_in_all(&self) -> u64 {
+        self.peers.deaths_in_all()
+    }
+
+    pub(crate) fn known(&self, peer: NodeId) -> Result<(), SendError> {
         let member = peer != self.me() && usize::from(peer.0) < self.membership.members.len();
         if member {
             Ok(())
@@ -618,12 +714,24 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<bool, EndpointError> {
         let mut kept = Kept {
             inbox: &mut self.inbox,
+            shelf: &mut self.shelf,
             peers: &mut self.peers,
         };
         Ok(self
             .drive
             .run_until(&mut kept, timeout, |engine, kept| done(engine, kept))?)
     }
+}
+
+/// Programs keep off the channel of the libraries between them and the endpoint.
+#[inline]
+fn unreserved(lane: Lane) -> Result<(), SendError> {
+    if lane.channel() == ASIDE_CHANNEL {
+        return Err(SendError::ReservedChannel {
+            channel: ASIDE_CHANNEL,
+        });
+    }
+    Ok(())
 }
 
 impl<L: Link> Drop for Endpoint<L> {

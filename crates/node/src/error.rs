@@ -190,6 +190,12 @@ pub enum SendError {
         /// Who.
         peer: NodeId,
     },
+    /// The channel that libraries above an endpoint use among themselves.
+    #[error("channel {channel} is reserved for collectives; use another, 0 to {}", channel - 1)]
+    ReservedChannel {
+        /// Which.
+        channel: u8,
+    },
     /// The copy of a message finds no memory, though nothing else waits.
     #[error("no memory for a copy of {bytes} bytes; send_owned needs none")]
     NoMemory {

@@ -43,6 +43,8 @@ pub(crate) struct Inbox {
     share_bytes: usize,
     notices: VecDeque<Event>,
     pool: Vec<Vec<u8>>,
+    /// Something for a handler came since `take_news` was asked.
+    news: bool,
     /// Shares that found no room, ever.
     pub(crate) dropped_shares: u64,
 }
@@ -71,6 +73,11 @@ impl Inbox {
     /// The next message; the caller releases its bytes.
     pub(crate) fn pop(&mut self) -> Option<Message> {
         self.messages.pop_front()
+    }
+
+    /// Did something come, since this was last asked, that only a handler can take?
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news) && !self.is_empty()
     }
 
     /// Nothing waits for a handler.
@@ -141,6 +148,7 @@ impl Intake for Inbox {
     }
 
     fn share(&mut self, share: Share<'_>) {
+        self.news = true;
         let key = ShareKey {
             source: share.source,
             port: share.port,
@@ -179,6 +187,7 @@ impl Intake for Inbox {
     }
 
     fn event(&mut self, event: &Event) {
+        self.news = true;
         if self.notices.len() == NOTICES_LIMIT {
             self.notices.pop_front();
         }

@@ -1,9 +1,11 @@
-//! Where a turn's arrivals go: straight to the program's handler, or into the inbox. Peers' state is noted either way.
+//! Where a turn's arrivals go: straight to the program's handler, or into the inbox. Peers' state is noted either way, and what
+//! is for a library above the endpoint is set aside.
 //!
 //! Made by `endpoint` for each call into `drive`.
 
 use tsumuji_proto::{Delivery, Event, Share};
 
+use crate::aside::{ASIDE_CHANNEL, ASIDE_PORT, Shelf};
 use crate::drive::Intake;
 use crate::handler::Handler;
 use crate::inbox::{Inbox, notify};
@@ -12,12 +14,17 @@ use crate::peers::Peers;
 /// Intake of `poll`: straight to the handler.
 pub(crate) struct ToHandler<'a, H> {
     pub(crate) handler: &'a mut H,
+    pub(crate) shelf: &'a mut Shelf,
     pub(crate) peers: &'a mut Peers,
 }
 
 impl<H: Handler> Intake for ToHandler<'_, H> {
     #[inline]
     fn message(&mut self, delivery: Delivery<'_>) -> bool {
+        if delivery.lane.channel() == ASIDE_CHANNEL {
+            self.shelf.keep(delivery);
+            return false;
+        }
         self.handler
             .message(delivery.from, delivery.lane, delivery.body);
         true
@@ -25,7 +32,11 @@ impl<H: Handler> Intake for ToHandler<'_, H> {
 
     #[inline]
     fn share(&mut self, share: Share<'_>) {
-        self.handler.share(share);
+        if share.port == ASIDE_PORT {
+            self.shelf.keep_share(&share);
+        } else {
+            self.handler.share(share);
+        }
     }
 
     fn event(&mut self, event: &Event) {
@@ -37,17 +48,26 @@ impl<H: Handler> Intake for ToHandler<'_, H> {
 /// Intake of calls without a handler: into the inbox.
 pub(crate) struct Kept<'a> {
     pub(crate) inbox: &'a mut Inbox,
+    pub(crate) shelf: &'a mut Shelf,
     pub(crate) peers: &'a mut Peers,
 }
 
 impl Intake for Kept<'_> {
     #[inline]
     fn message(&mut self, delivery: Delivery<'_>) -> bool {
+        if delivery.lane.channel() == ASIDE_CHANNEL {
+            self.shelf.keep(delivery);
+            return false;
+        }
         self.inbox.message(delivery)
     }
 
     fn share(&mut self, share: Share<'_>) {
-        self.inbox.share(share);
+        if share.port == ASIDE_PORT {
+            self.shelf.keep_share(&share);
+        } else {
+            self.inbox.share(share);
+        }
     }
 
     fn event(&mut self, event: &Event) {

@@ -21,18 +21,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rooms: `endpoint` is what programs call; `drive` is the loop that joins engine and link; `inbox` and `peers` keep what
-//! programs ask for later; `idle` decides between spinning, yielding and sleeping; `table` binds ids to addresses;
+//! Rooms: `endpoint` is what programs call; `flow` puts flow control into their hands; `drive` is the loop that joins engine and link; `inbox` and `peers` keep what
+//! programs ask for later; `aside` separates what libraries above say among themselves; `idle` decides between spinning, yielding and sleeping; `table` binds ids to addresses;
 //! [`metrics`] shows counters to others; [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
 //! purpose: what happens on the wire (`tsumuji_proto`), and how frames move (`tsumuji_link`).
 
 pub mod any_link;
+mod aside;
 pub mod bootstrap;
 mod clock;
 mod cluster;
 mod drive;
 mod endpoint;
 mod error;
+mod flow;
 mod handler;
 mod idle;
 mod inbox;
@@ -46,9 +48,10 @@ mod sys;
 mod table;
 
 pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
+pub use aside::{ASIDE_CHANNEL, ASIDE_PORT, Aside};
 pub use bootstrap::{
     Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
-    endpoint_from_env, report_error,
+    endpoint_from_env, endpoint_on, report_error,
 };
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Counters, Endpoint};
@@ -61,5 +64,8 @@ pub use options::{IdlePolicy, Options};
 pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr};
-pub use tsumuji_proto::{Body, DeliveryClass, Flow, Lane, NodeId, Priority, SendId, Share};
+pub use tsumuji_proto::{
+    Body, DeliveryClass, Flow, FlowPolicy, Lane, NodeId, Priority, Room, SendId, Sender, Share,
+    Window,
+};
 pub use tsumuji_seal::SealMode;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tsumuji_proto::Congestion;
+
 use crate::metrics::MetricsAt;
 use crate::security::Security;
 
@@ -32,6 +34,8 @@ pub struct Options {
     pub message_limit_bytes: usize,
     /// Bytes queued to one peer before `send` blocks and `try_send` refuses.
     pub send_queue_bytes: usize,
+    /// Who may send how much, and what becomes of what was lost. The same at all nodes, or those that differ do not meet.
+    pub congestion: Congestion,
     /// A silent peer is probed this often.
     pub keep_alive: Duration,
     /// A peer from which nothing is heard for this long is dead. A program that computes without polling must stay below it.
@@ -55,6 +59,7 @@ impl Default for Options {
             // Several rings or socket buffers full, and still in a second-level cache: a longer queue makes nothing faster, and
             // what has to come from memory again halves the rate.
             send_queue_bytes: 4 << 20,
+            congestion: Congestion::Credit,
             keep_alive: Duration::from_secs(1),
             dead_after: Duration::from_secs(10),
             idle: IdlePolicy::Adaptive,

@@ -15,12 +15,16 @@ const FAILED_LIMIT: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Peers {
     peers: Vec<Peer>,
+    /// Of all peers together.
+    deaths: u64,
 }
 
 #[derive(Debug, Default)]
 struct Peer {
     up: bool,
     dead: bool,
+    /// How often it died.
+    deaths: u64,
     /// Tracked and not yet acknowledged, in order of submission.
     open: VecDeque<SendId>,
     /// Tracked, and lost when the peer died.
@@ -33,6 +37,7 @@ impl Peers {
     pub(crate) fn new(nodes: usize) -> Self {
         Self {
             peers: std::iter::repeat_with(Peer::default).take(nodes).collect(),
+            deaths: 0,
         }
     }
 
@@ -46,6 +51,16 @@ impl Peers {
 
     pub(crate) fn is_dead(&self, peer: NodeId) -> bool {
         self.get(peer).is_some_and(|peer| peer.dead)
+    }
+
+    /// How often `peer` died.
+    pub(crate) fn deaths(&self, peer: NodeId) -> u64 {
+        self.get(peer).map_or(0, |peer| peer.deaths)
+    }
+
+    /// How often anyone died.
+    pub(crate) fn deaths_in_all(&self) -> u64 {
+        self.deaths
     }
 
     pub(crate) fn revive(&mut self, peer: NodeId) {
@@ -88,6 +103,8 @@ impl Peers {
             Event::PeerUp { .. } => (peer.up, peer.dead) = (true, false),
             Event::PeerDead { .. } => {
                 (peer.up, peer.dead) = (false, true);
+                peer.deaths += 1;
+                self.deaths += 1;
                 peer.failed.append(&mut peer.open);
                 while peer.failed.len() > FAILED_LIMIT {
                     peer.failed.pop_front();

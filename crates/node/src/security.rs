@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
 use tsumuji_seal::{Keys, SealMode, Sealed};
 
 use crate::any_link::{AnyLink, Unsealed};
@@ -84,11 +84,6 @@ impl Keyed {
             looked: std::time::Instant::now(),
             receives: 0,
         })
-    }
-
-    /// What sealing did, and why frames were dropped.
-    pub fn seal_counters(&self) -> tsumuji_seal::SealCounters {
-        self.sealed.seal_counters()
     }
 
     /// Takes the keys anew if their file changed. A file that cannot be used changes nothing.
@@ -172,6 +167,10 @@ impl Link for Keyed {
 
     fn counters(&self) -> LinkCounters {
         self.sealed.counters()
+    }
+
+    fn sealing(&self) -> Option<SealCounters> {
+        self.sealed.sealing()
     }
 }
 

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{LONG, Over, cluster};
 use tsumuji_node::metrics::{Sample, local_nodes, parse};
-use tsumuji_node::{AnyLink, Endpoint, Lane, MetricsAt, NodeId, OpenError, Options};
+use tsumuji_node::{
+    AnyLink, Endpoint, Lane, LinkAddr, MetricsAt, NodeId, OpenError, Options, SealMode,
+};
 
 const LANE: Lane = Lane::ordered(0);
 
@@ -89,6 +91,58 @@ fn value(samples: &[Sample], name: &str, label: Option<(&str, &str)>) -> f64 {
     let one = found.next().unwrap_or_else(|| panic!("no {name}"));
     assert!(found.next().is_none(), "{name} is there twice");
     one.value
+}
+
+/// What the seal counted is shown by reason where frames are sealed, and only there.
+#[test]
+fn sealing_is_shown() {
+    let (a, _b) = pair(Over::Udp, &on_loopback(), 1);
+    let samples = scrape(a.metrics_addr().expect("listens"));
+    assert!(samples.iter().all(|sample| !sample.name.contains("_seal_")));
+
+    let (mut a, b) = pair(Over::SealedUdp(SealMode::Encrypt), &on_loopback(), 50);
+    // What anybody may send to the port: nothing sealed, and a sealed frame of no session.
+    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let door = match a.members()[0].addr {
+        LinkAddr::Inet(addr) => addr,
+        other => panic!("{other}"),
+    };
+    let mut envelope = [0; 64];
+    envelope[0] = 0x17;
+    envelope[2] = 32;
+    for frame in [&[0x10; 40][..], &envelope] {
+        stranger.send_to(frame, door).expect("send");
+    }
+    let dropped = |a: &Endpoint<AnyLink>| a.counters().seal.expect("sealed").received_drops();
+    while dropped(&a) < 2 {
+        a.progress().expect("link");
+    }
+    a.publish_metrics();
+    let seal = a.counters().seal.expect("sealed");
+    let samples = scrape(a.metrics_addr().expect("listens"));
+    let same = |name, expected: u64| {
+        assert_eq!(value(&samples, name, None), expected as f64, "{name}");
+        expected
+    };
+    assert!(same("seal_frames_sealed_total", seal.sealed) >= 50);
+    assert!(same("seal_frames_opened_total", seal.opened) > 0);
+    assert!(same("seal_control_frames_total", seal.control) > 0);
+    assert!(same("seal_handshake_frames_total", seal.handshake_frames) > 0);
+    assert_eq!(same("seal_handshakes_total", seal.handshakes), 1);
+    assert_eq!(same("seal_rekeys_total", seal.rekeys), 0);
+    assert_eq!(same("seal_sessions", seal.sessions), 1);
+    assert_eq!(same("seal_peers", seal.peers), 1);
+    for (metric, reasons) in [
+        ("seal_frames_dropped_total", &seal.drops_by_reason()[..]),
+        ("seal_frames_unsent_total", &seal.unsent_by_reason()[..]),
+    ] {
+        for (reason, count) in reasons {
+            let shown = value(&samples, metric, Some(("reason", reason)));
+            assert_eq!(shown, *count as f64, "{reason}");
+        }
+    }
+    assert_eq!((seal.unsealed, seal.unknown_session), (1, 1));
+    drop(b);
 }
 
 /// What a reader gets is what the endpoint itself says.

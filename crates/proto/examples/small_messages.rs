@@ -4,7 +4,8 @@
 //! `cargo run --release -p tsumuji-proto --example small_messages -- 1000`
 
 use tsumuji_proto::{
-    Config, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload, Share, Sink,
+    Config, Congestion, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload,
+    Share, Sink,
 };
 
 /// Releases what it is given.
@@ -30,6 +31,7 @@ fn engine(me: u16, now: Instant) -> Engine {
         frame_bytes: 4096,
         receive_frames: 256,
         lossless: false,
+        congestion: Congestion::Credit,
         budget_bytes: 64 << 20,
         message_limit_bytes: 64 << 20,
         send_queue_bytes: 64 << 20,

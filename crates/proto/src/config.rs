@@ -1,5 +1,6 @@
 //! What an engine is told once, at its birth.
 
+use crate::congestion::Congestion;
 use crate::time::Duration;
 use tsumuji_wire::NodeId;
 
@@ -18,6 +19,8 @@ pub struct Config {
     pub receive_frames: usize,
     /// The link loses nothing between live peers: silence means that the peer does not run, not that frames are gone.
     pub lossless: bool,
+    /// Who may send how much, and what becomes of what was lost. The same at both nodes of a pair, or they do not meet.
+    pub congestion: Congestion,
     /// Memory that messages which arrived and were not released may take, all peers together, at 64 bytes each beside their
     /// content. Two messages may exceed it: the one that found something free, however little, and one that an ordered lane
     /// waits for. So they never take more than `budget_bytes + 2 × (message_limit_bytes + 64)`.

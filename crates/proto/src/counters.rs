@@ -28,11 +28,15 @@ pub enum Drop {
     Window,
     /// No memory left for it; the sender will try again.
     Memory,
+    /// Came after one that is missing; under `suci` the sender will send both again.
+    Gap,
+    /// From a node that runs another congestion control.
+    Congestion,
 }
 
 impl Drop {
     /// All reasons, in the order of `DropCounts`.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Truncated,
         Self::Version,
         Self::Kind,
@@ -44,6 +48,8 @@ impl Drop {
         Self::Duplicate,
         Self::Window,
         Self::Memory,
+        Self::Gap,
+        Self::Congestion,
     ];
 
     /// As it stands in tables and metrics.
@@ -60,6 +66,8 @@ impl Drop {
             Self::Duplicate => "duplicate",
             Self::Window => "window",
             Self::Memory => "memory",
+            Self::Gap => "gap",
+            Self::Congestion => "congestion",
         }
     }
 }
@@ -113,6 +121,14 @@ pub struct Counters {
     pub spurious_losses: u64,
     /// Times that silence was probed, by content sent again or by a question.
     pub probes: u64,
+    /// Under `suci`: frames that said that a number is missing.
+    pub nacks: u64,
+    /// Under `suci`: times that permission to send again, or the window, was asked for.
+    pub asks: u64,
+    /// Under `suci`: answers to such questions.
+    pub grants: u64,
+    /// Under `suci`: frames that peers were permitted to send again.
+    pub granted_frames: u64,
     /// Messages delivered.
     pub delivered_messages: u64,
     /// Frames not used.

@@ -8,11 +8,14 @@
 //! what is granted and not yet seen, and at least what hello and welcome promise: a peer that is gone may be back, and send that
 //! much, before anyone else's credit is used up.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::numbers::FIRST_NUMBER;
 use crate::path::Path;
+use crate::policy::{FlowPolicy, Room, Sender};
 use crate::time::Instant;
+use tsumuji_wire::NodeId;
 
 /// Senders that are granted scheduled credit at once. More keep the port busy when one of them stalls; fewer let short
 /// messages finish sooner and need less switch buffer.
@@ -46,6 +49,8 @@ pub(crate) struct Grant {
     pub(crate) urgency: (u8, u64),
     /// Current window, in frames.
     pub(crate) window: u64,
+    /// It is never larger than this: the program's word. Outlives the session.
+    pub(crate) limit: u64,
 }
 
 impl Grant {
@@ -63,6 +68,7 @@ impl Grant {
             active: false,
             urgency: (0, 0),
             window: 1,
+            limit: u64::MAX,
         }
     }
 
@@ -71,12 +77,28 @@ impl Grant {
         *self = Self {
             used_bytes: self.used_bytes,
             promised: self.promised,
+            limit: self.limit,
             ..Self::new()
         };
     }
 
-    fn outstanding(&self) -> u64 {
+    /// Granted and not yet seen.
+    pub(crate) fn outstanding(&self) -> u64 {
         self.granted.saturating_sub(self.seen)
+    }
+
+    fn sender(&self, peer: u16, usual_frames: u64) -> Sender {
+        Sender {
+            peer: NodeId(peer),
+            active: self.active,
+            busy: self.busy,
+            priority: self.urgency.0,
+            remaining_bytes: self.urgency.1,
+            memory_bytes: self.used_bytes,
+            served_frames: self.served,
+            outstanding_frames: self.outstanding(),
+            usual_frames,
+        }
     }
 
     /// What the receive ring must have room for.
@@ -148,6 +170,8 @@ pub(crate) struct Turn {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
+    /// What counts: as much as is taken, unless a policy says otherwise.
+    rank: u64,
     /// Used and promised.
     taken_bytes: usize,
     served: u64,
@@ -156,20 +180,33 @@ struct Candidate {
 }
 
 impl Turn {
-    /// `first`: the peer's other messages wait for the one that it would begin.
-    pub(crate) fn consider(&mut self, peer: u16, grant: &Grant, memory: MemoryFrames, first: bool) {
+    /// `first`: the peer's other messages wait for the one that it would begin. `rank`: a policy's word.
+    pub(crate) fn consider(
+        &mut self,
+        peer: u16,
+        grant: &Grant,
+        memory: MemoryFrames,
+        first: bool,
+        rank: Option<u64>,
+    ) {
         let promised_bytes = memory.promised_bytes(grant);
         self.promised_bytes += promised_bytes;
         if !grant.backlog {
             return;
         }
         self.candidates += 1;
+        let taken_bytes = if first {
+            0
+        } else {
+            grant.used_bytes + promised_bytes
+        };
         let candidate = Candidate {
-            taken_bytes: if first {
-                0
-            } else {
-                grant.used_bytes + promised_bytes
+            rank: match rank {
+                // What others wait for comes first, whatever the policy: memory that waits is of no use to anyone.
+                Some(rank) if !first => rank,
+                _ => taken_bytes as u64,
             },
+            taken_bytes,
             served: grant.served,
             peer,
             promised_bytes,
@@ -207,7 +244,14 @@ impl Active {
 /// Totals over all peers.
 #[derive(Debug)]
 pub(crate) struct Credit {
+    /// What the link's receive side holds.
+    ring_frames: u64,
+    /// The same, or less where the program wants less.
     receive_frames: u64,
+    /// The program's own rules.
+    policy: Option<Box<dyn FlowPolicy>>,
+    /// When the last frame came.
+    now: Instant,
     peers: u64,
     claimed: u64,
     /// What is granted to all together: `receive_frames`, or less where the path holds less.
@@ -224,7 +268,10 @@ pub(crate) struct Credit {
 impl Credit {
     pub(crate) fn new(receive_frames: usize) -> Self {
         Self {
+            ring_frames: (receive_frames as u64).max(1),
             receive_frames: (receive_frames as u64).max(1),
+            policy: None,
+            now: Instant::default(),
             peers: 0,
             claimed: 0,
             path: Path::new((receive_frames as u64).max(1)),
@@ -239,6 +286,67 @@ impl Credit {
         self.peers += 1;
         self.path.set_peers(self.peers);
         self.set_allowance();
+    }
+
+    /// The program wants no more than so many frames granted at once, as far as the ring holds them. What was granted stays
+    /// granted: after a cut the sum comes down as it is used.
+    pub(crate) fn set_window(&mut self, frames: u64) {
+        self.receive_frames = frames.clamp(1, self.ring_frames);
+        self.path.set_receive_frames(self.receive_frames);
+        self.path.set_peers(self.peers);
+        self.set_allowance();
+    }
+
+    /// At present.
+    pub(crate) fn window(&self) -> u64 {
+        self.receive_frames
+    }
+
+    /// At most.
+    pub(crate) fn ring(&self) -> u64 {
+        self.ring_frames
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
+        self.policy = policy;
+    }
+
+    pub(crate) fn has_policy(&self) -> bool {
+        self.policy.is_some()
+    }
+
+    fn room(&self, memory: MemoryFrames) -> Room {
+        Room {
+            now: self.now,
+            window_frames: self.receive_frames,
+            pool_frames: self.path.pool_frames(),
+            claimed_frames: self.claimed,
+            free_bytes: memory.free_bytes,
+            peers: self.peers as usize,
+            active_peers: self.active.len(),
+        }
+    }
+
+    /// What the policy grants; never more than all.
+    #[cold]
+    fn decide(&mut self, peer: u16, grant: &Grant, memory: MemoryFrames, usual: u64) -> u64 {
+        let room = self.room(memory);
+        let window = self.policy.as_mut().map_or(usual, |policy| {
+            policy.window_frames(&room, &grant.sender(peer, usual))
+        });
+        window.min(self.receive_frames)
+    }
+
+    /// The policy's order among those who wait for memory, if there is one.
+    pub(crate) fn memory_rank(
+        &mut self,
+        peer: u16,
+        grant: &Grant,
+        memory: MemoryFrames,
+    ) -> Option<u64> {
+        let room = self.room(memory);
+        let policy = self.policy.as_mut()?;
+        Some(policy.memory_rank(&room, &grant.sender(peer, grant.window)))
     }
 
     /// What an idle peer may always send: half of the pool divided by the number of peers.
@@ -290,6 +398,7 @@ impl Credit {
         grant: &mut Grant,
         frame: Seen,
     ) -> bool {
+        self.now = now;
         if !self.active.is_empty() && self.path.on_frame(now) {
             self.set_allowance();
         }
@@ -360,13 +469,17 @@ impl Credit {
     #[inline]
     pub(crate) fn raise(&mut self, peer: u16, grant: &mut Grant, memory: MemoryFrames) {
         let allowance = self.allowance();
-        let window = if !grant.active || grant.busy || !self.has_turn(peer, grant) {
+        let mut window = if !grant.active || grant.busy || !self.has_turn(peer, grant) {
             allowance
         } else {
             let unscheduled = allowance * self.peers.saturating_sub(1);
             let senders = self.active.len().clamp(1, SCHEDULED_SENDERS) as u64;
             (self.path.pool_frames().saturating_sub(unscheduled) / senders).max(allowance)
         };
+        if self.policy.is_some() {
+            window = self.decide(peer, grant, memory, window);
+        }
+        window = window.min(grant.limit);
         grant.window = window;
         let everyone = window * (self.active.len() as u64).max(1);
         let affordable = if self.refused_peers == 0 && memory.suffices(everyone) {

@@ -1,5 +1,6 @@
 //! What the engine tells its driver beside deliveries.
 
+use crate::congestion::Congestion;
 use crate::message::SendId;
 use crate::time::Duration;
 use tsumuji_wire::NodeId;
@@ -40,6 +41,13 @@ pub enum Event {
         /// What the peer takes at most.
         limit: usize,
     },
+    /// The peer runs another congestion control: the two cannot meet. Told once in a life of ours.
+    OtherCongestion {
+        /// Who.
+        peer: NodeId,
+        /// What it runs.
+        theirs: Congestion,
+    },
     /// A submit that was refused with `QueueFull` may be tried again.
     Writable {
         /// To whom.
@@ -56,7 +64,8 @@ pub enum Destination {
     Broadcast,
 }
 
-/// State of the traffic with one peer, readable at any time.
+/// State of the traffic with one peer in both directions, readable at any time. What is not said to be of the other direction is of
+/// what we send.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Flow {
     /// Smoothed round-trip time.
@@ -75,6 +84,36 @@ pub struct Flow {
     pub retransmitted_frames: u64,
     /// Frames we may still send before the peer must grant more.
     pub credit_frames: usize,
+    /// Messages of latest lanes that a newer one replaced before they began to leave, ever.
+    pub superseded_messages: u64,
+    /// Messages of latest lanes that were dropped because their deadline had passed, ever.
+    pub late_messages: u64,
+    /// Messages of latest lanes of which a frame was lost, ever.
+    pub lost_messages: u64,
+    /// The other direction: frames that the peer may still send to us.
+    pub granted_frames: usize,
+    /// Frames that it is granted ahead at present: its share of our window.
+    pub incoming_window_frames: usize,
+    /// Memory that its messages take here: that arrive, wait for their turn, or are held by the program.
+    pub incoming_bytes: usize,
+    /// Its last frame said that more wait to be sent to us.
+    pub incoming_backlog: bool,
+}
+
+/// What a node lets its peers send ahead; see `Engine::set_window`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Window {
+    /// Frames that may be granted to all peers together.
+    pub frames: usize,
+    /// Most that `frames` can be: what the link's receive side holds.
+    pub frames_limit: usize,
+    /// Of these, granted and not used yet. After the window was made smaller it may be more than `frames` for a while.
+    pub granted_frames: usize,
+    /// Memory that messages which arrived and were not consumed may take, all peers together.
+    pub budget_bytes: usize,
+    /// Of that, taken.
+    pub budget_used_bytes: usize,
 }
 
 /// What the engine keeps books of, each account twice: as one total, and as the sum over its peers. The two are always equal.

@@ -4,13 +4,15 @@
 //! drives it in virtual time. Same inputs, same outputs. Rules are numbered in docs/protocol.md.
 //!
 //! `engine` is the driver's face; `peer` holds one pairing (`session` shakes hands, `send` and `receive` are its halves);
-//! `credit` decides who may send how much to us; `pool` keeps buffers.
+//! `congestion` is the seam between the two congestion controls; `credit` or `suci` decides who may send how much to us; `pool`
+//! keeps buffers.
 #![no_std]
 extern crate alloc;
 
 pub mod time;
 
 mod config;
+mod congestion;
 mod counters;
 mod credit;
 mod engine;
@@ -20,13 +22,17 @@ mod message;
 mod numbers;
 mod path;
 mod peer;
+mod policy;
 mod pool;
 mod shares;
+mod suci;
 
 pub use config::Config;
+pub use congestion::{Congestion, UnknownCongestion};
 pub use counters::{Counters, Drop, DropCounts};
 pub use engine::Engine;
-pub use event::{Accounts, Destination, Event, Flow};
+pub use event::{Accounts, Destination, Event, Flow, Window};
 pub use message::{Body, Delivery, Payload, SendId, Sink, SubmitError};
+pub use policy::{FlowPolicy, Room, Sender};
 pub use time::{Duration, Instant};
 pub use tsumuji_wire::{DeliveryClass, Lane, NodeId, Priority, Share};

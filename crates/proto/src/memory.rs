@@ -14,6 +14,8 @@ pub(crate) struct Memory {
     held_bytes: usize,
     /// Charge of the one message admitted beyond the budget; 0: none.
     exceeding_bytes: usize,
+    /// The message that begins now is admitted whatever is free.
+    beyond: bool,
 }
 
 /// What a message of so many bytes counts for.
@@ -30,7 +32,18 @@ impl Memory {
             reserved_bytes: 0,
             held_bytes: 0,
             exceeding_bytes: 0,
+            beyond: false,
         }
+    }
+
+    /// The program wants to give more or less from now on. What is taken stays taken until it is released.
+    pub(crate) fn set_budget(&mut self, bytes: usize) {
+        self.budget_bytes = bytes;
+    }
+
+    /// At present.
+    pub(crate) fn budget_bytes(&self) -> usize {
+        self.budget_bytes
     }
 
     /// Of one message. Hello told it to peers.
@@ -45,6 +58,22 @@ impl Memory {
             .saturating_sub(self.held_bytes)
     }
 
+    /// The program holds nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held_bytes == 0
+    }
+
+    /// Something is free, or may be exceeded by one that a lane waits for.
+    #[inline]
+    pub(crate) fn admits_more(&self) -> bool {
+        self.free_bytes() > 0 || self.may_exceed(true)
+    }
+
+    /// Whether the message that begins next is admitted whatever is free.
+    pub(crate) fn set_beyond(&mut self, beyond: bool) {
+        self.beyond = beyond;
+    }
+
     /// What all messages that arrive, wait or are held are charged.
     #[inline]
     pub(crate) fn used_bytes(&self) -> usize {
@@ -57,7 +86,8 @@ impl Memory {
     /// `head`: an ordered lane waits for just this one; it is admitted once the program holds nothing and nobody exceeds.
     #[inline]
     pub(crate) fn admits(&self, bytes: usize, fair: bool, head: bool) -> bool {
-        bytes <= self.limit_bytes && (fair && self.free_bytes() > 0 || self.may_exceed(head))
+        bytes <= self.limit_bytes
+            && (fair && self.free_bytes() > 0 || self.may_exceed(head) || self.beyond)
     }
 
     fn may_exceed(&self, head: bool) -> bool {
@@ -69,7 +99,7 @@ impl Memory {
         if !self.admits(bytes, fair, head) {
             return false;
         }
-        if fair && self.free_bytes() > 0 {
+        if fair && self.free_bytes() > 0 || self.beyond {
             self.reserved_bytes += charge(bytes);
         } else {
             self.exceeding_bytes = charge(bytes);

@@ -8,6 +8,8 @@ use tsumuji_wire::{Lane, NodeId, Share};
 pub enum Payload<'a> {
     /// Copied into the engine's own memory.
     Copied(&'a [u8]),
+    /// The same, in two parts that follow each other.
+    Joined(&'a [u8], &'a [u8]),
     /// Taken as it is.
     Owned(Vec<u8>),
 }

@@ -83,6 +83,16 @@ impl Path {
         }
     }
 
+    /// Our own side holds, or the program wants, another number. A pool that was all of it remains so; one that a path had made smaller
+    /// goes on from where it is.
+    pub(crate) fn set_receive_frames(&mut self, frames: u64) {
+        let whole = self.pool_frames == self.receive_frames;
+        self.receive_frames = frames;
+        self.least_frames = POOL_FRAMES_MIN.min(frames);
+        self.trial = None;
+        self.resize(if whole { frames } else { self.pool_frames });
+    }
+
     pub(crate) fn set_peers(&mut self, peers: u64) {
         self.least_frames = (POOL_FRAMES_MIN + peers).min(self.receive_frames);
         self.pool_frames = self.pool_frames.max(self.least_frames);

@@ -8,8 +8,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tsumuji_proto::{
-    Body, Config, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload, Share,
-    Sink,
+    Body, Config, Congestion, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId,
+    Payload, Share, Sink,
 };
 
 thread_local! {
@@ -73,6 +73,7 @@ impl Pair {
                 frame_bytes: 4096,
                 receive_frames: 256,
                 lossless: false,
+                congestion: Congestion::Credit,
                 budget_bytes: 64 << 20,
                 message_limit_bytes: 64 << 20,
                 send_queue_bytes: 64 << 20,

@@ -33,7 +33,6 @@
 //! who may be a member (whoever has the key), and hiding how much is sent to whom.
 
 mod control;
-mod counters;
 mod envelope;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -54,15 +53,18 @@ use std::time::Duration;
 use tsumuji_link::impair::{Clock, SystemClock};
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 
-pub use counters::SealCounters;
 pub use envelope::OVERHEAD_BYTES;
 pub use key::{ClusterKey, KEY_BYTES, KEYS_MAX, KeyError, KeyPrint, Keys};
+pub use tsumuji_link::SealCounters;
 
 use envelope::{HEADER_BYTES, INNER_BYTES_MAX};
 use peers::{NEVER, Out, Peers};
 
 /// A sealed link must have room for this much in a frame: handshakes, and an engine's smallest frames.
 const FRAME_BYTES_MIN: usize = 256;
+
+/// Sessions grow old in minutes: a program that polls looks at the clock for that once in so many calls, one that sleeps each time.
+const CALLS_PER_LOOK: u32 = 1024;
 
 /// What sealing gives. All nodes of a cluster run the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +130,8 @@ pub struct Sealed<L, C = SystemClock> {
     broadcast: bool,
     /// Frames of the layer above and their bytes; the wrapped link counts ours, too.
     counted: LinkCounters,
+    /// Calls since the clock was looked at for what is minutes away.
+    calls: u32,
     /// For frames that have no session.
     void: Box<[u8]>,
 }
@@ -155,6 +159,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
             frame_bytes,
             broadcast: caps.broadcast,
             counted: LinkCounters::default(),
+            calls: 0,
             void: vec![0; frame_bytes].into(),
         })
     }
@@ -187,7 +192,7 @@ impl<L: Link, C: Clock> Sealed<L, C> {
 
     /// What sealing did, and why frames were dropped.
     pub fn seal_counters(&self) -> SealCounters {
-        self.peers.counters
+        self.peers.counters()
     }
 
     /// The wrapped link.
@@ -203,9 +208,17 @@ impl<L: Link, C: Clock> Sealed<L, C> {
     /// Does what is due; reads the clock only if something may be.
     #[inline]
     fn look(&mut self) {
-        if self.peers.next_due() != NEVER {
-            self.peers.upkeep(self.clock.now());
+        self.calls += 1;
+        if self.peers.next_due() != NEVER || self.calls >= CALLS_PER_LOOK {
+            self.look_at_clock();
         }
+    }
+
+    /// Does what is due.
+    #[cold]
+    fn look_at_clock(&mut self) {
+        self.calls = 0;
+        self.peers.upkeep(self.clock.now());
     }
 
     /// Sends what the seals have to say to each other. Only what `asked` cannot be reached is an error.
@@ -346,9 +359,9 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.look();
+        self.look_at_clock();
         self.send_own(None)?;
-        let due = self.peers.next_due();
+        let due = self.peers.next_due_or_aging();
         let until_due = if due == NEVER {
             timeout
         } else {
@@ -362,7 +375,7 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.look();
+        self.look_at_clock();
         self.send_own(None)?;
         self.inner.arm_fd()
     }
@@ -376,5 +389,9 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             received_bytes: self.counted.received_bytes,
             ..inner
         }
+    }
+
+    fn sealing(&self) -> Option<SealCounters> {
+        Some(self.peers.counters())
     }
 }

@@ -17,17 +17,17 @@ use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use snow::HandshakeState;
-use tsumuji_link::LinkAddr;
+use tsumuji_link::{LinkAddr, SealCounters};
 use zeroize::Zeroize;
 
 use crate::control::Control;
-use crate::counters::SealCounters;
 use crate::envelope::{self, Envelope, HEADER_BYTES, INNER_BYTES_MAX, Kind, OVERHEAD_BYTES, flags};
 use crate::group::{OwnGroup, PeerGroup};
 use crate::key::{DerivedKey, KEY_BYTES, KeyPrint, Keys};
 use crate::random;
 use crate::session::{OpenFailure, Sealer};
 use crate::slots::{Session, Slots};
+use upkeep::{REKEY_AFTER, REKEY_SPARE};
 
 /// Peers remembered at once: a cluster's nodes, and what is left of earlier lives at other addresses.
 pub(crate) const PEERS_MAX: usize = 4096;
@@ -129,6 +129,8 @@ struct Peer {
     confirm: Option<Repeat>,
     /// Time for a new session.
     renew_at: Option<Duration>,
+    /// When the current session will be too old; `None` once its renewal is wanted.
+    ages_at: Option<Duration>,
     /// The handshake by which we began the current session.
     completed: Option<u64>,
     /// Handshakes that the peer began lately, and when: each is answered once.
@@ -162,6 +164,10 @@ pub(crate) struct Peers {
     outbox: VecDeque<Out>,
     /// When `upkeep` has something to do.
     next_due: Duration,
+    /// When a session or the group key is too old; minutes away, so nobody looks at the clock for it often.
+    aging_due: Duration,
+    /// When the group key is too old; `NEVER`: it was told to nobody yet.
+    group_ages_at: Duration,
     /// Number of the next session.
     next_session: u64,
     handshakes_left: u32,
@@ -186,6 +192,8 @@ impl Peers {
             group: broadcast.then(OwnGroup::new).transpose()?,
             outbox: VecDeque::new(),
             next_due: NEVER,
+            aging_due: NEVER,
+            group_ages_at: NEVER,
             next_session: 0,
             handshakes_left: HANDSHAKES_PER_BURST,
             scratch: vec![0; INNER_BYTES_MAX + OVERHEAD_BYTES].into(),
@@ -206,6 +214,11 @@ impl Peers {
         self.next_due
     }
 
+    /// The same, or something ages.
+    pub(crate) fn next_due_or_aging(&self) -> Duration {
+        self.next_due.min(self.aging_due)
+    }
+
     pub(crate) fn has_session(&self, addr: LinkAddr) -> bool {
         self.peers
             .get(&addr)
@@ -215,6 +228,15 @@ impl Peers {
     pub(crate) fn sessions(&self) -> usize {
         let current = |peer: &&Peer| peer.current.is_some();
         self.peers.values().filter(current).count()
+    }
+
+    /// What was counted, and what is remembered now.
+    pub(crate) fn counters(&self) -> SealCounters {
+        SealCounters {
+            peers: self.peers.len() as u64,
+            sessions: self.sessions() as u64,
+            ..self.counters
+        }
     }
 
     /// Memory in use: peers, session ids, frames that wait.
@@ -380,8 +402,10 @@ impl Peers {
         }
         if let Some(answered) = peer.answered.take_if(|answered| answered.id == id) {
             peer.completed = None;
-            Self::replace(&mut self.slots, peer, answered.id, now);
             self.counters.handshakes += 1;
+            self.counters.rekeys += u64::from(peer.current.is_some());
+            Self::replace(&mut self.slots, peer, answered.id, now);
+            self.ages(from, now + REKEY_AFTER + REKEY_SPARE);
         }
         self.wake_at(now + PREVIOUS_LIFE);
     }

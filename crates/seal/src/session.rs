@@ -14,6 +14,9 @@ use crate::window::Window;
 /// Blocks of 16 bytes after which new keys are agreed: 1 TiB. The advantage of who tells the ciphertext from noise grows with
 /// the square of this number over 2^129: 2^-57, the bound that TLS 1.3 keeps, too (RFC 8446, 5.5).
 pub(crate) const REKEY_BLOCKS: u64 = 1 << 36;
+/// Frames after which new keys are agreed: forging one by chance stays as unlikely as a tag of 16 bytes makes it, and who learns a
+/// session's keys learns no more than these.
+pub(crate) const REKEY_FRAMES: u64 = 1 << 32;
 /// Blocks after which nothing more is sealed with a key.
 pub(crate) const LAST_BLOCKS: u64 = 1 << 37;
 
@@ -63,7 +66,7 @@ impl Sealer {
     /// It is time for new keys.
     #[inline]
     pub(crate) fn is_worn(&self) -> bool {
-        self.blocks >= REKEY_BLOCKS
+        self.blocks >= REKEY_BLOCKS || self.next >= REKEY_FRAMES
     }
 
     /// No frame may be sealed any more.
@@ -76,6 +79,12 @@ impl Sealer {
     #[cfg(test)]
     pub(crate) fn wear(&mut self, blocks: u64) {
         self.blocks = blocks;
+    }
+
+    /// As if so many frames had been sealed.
+    #[cfg(test)]
+    pub(crate) fn skip_to(&mut self, counter: u64) {
+        self.next = counter;
     }
 
     /// Seals the `inner_bytes` bytes that begin at `slot[HEADER_BYTES]`; returns the length of the whole frame, or 0 if the slot
@@ -267,6 +276,17 @@ mod tests {
         sealer.wear(LAST_BLOCKS);
         assert_eq!(sealer.seal(&mut slot, 20, 0), 0);
         assert_eq!(sealer.next_counter(), 1);
+    }
+
+    /// Frames count, too, however short they were.
+    #[test]
+    fn frames_wear_keys_out() {
+        let mut sealer = Sealer::new(&KEY, 5);
+        let mut slot = [0; 100];
+        sealer.skip_to(REKEY_FRAMES - 1);
+        assert!(!sealer.is_worn());
+        assert_eq!(sealer.seal(&mut slot, 20, 0), 52);
+        assert!(sealer.is_worn() && !sealer.is_spent());
     }
 
     /// A slot that is too small, or a frame beyond what the header can state, is not sealed.

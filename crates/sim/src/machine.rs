@@ -1,8 +1,8 @@
 //! What the net runs: the production engine, or a stand-in when the net itself is under test.
 
 use tsumuji_proto::{
-    Config, Destination, Duration, Engine, Event, Flow, Instant, Lane, NodeId, Payload, SendId,
-    Sink, SubmitError,
+    Config, Congestion, Destination, Duration, Engine, Event, Flow, Instant, Lane, NodeId, Payload,
+    SendId, Sink, SubmitError,
 };
 
 /// The engine as the net drives it. Every function means what the engine's own function of that name means.
@@ -72,6 +72,7 @@ pub fn config() -> Config {
         frame_bytes: 1500,
         receive_frames: 256,
         lossless: false,
+        congestion: Congestion::Credit,
         budget_bytes: 16 << 20,
         message_limit_bytes: 1 << 30,
         send_queue_bytes: 8 << 20,

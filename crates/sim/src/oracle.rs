@@ -61,6 +61,7 @@ impl Session {
                 }
                 found
             }
+            DeliveryClass::Latest => None,
         }
     }
 
@@ -208,6 +209,7 @@ impl Oracle {
                     .or_default()
                     .push_back(message);
             }
+            DeliveryClass::Latest => return Err(String::from("latest messages are not judged")),
         }
         if notify {
             session.unsent.insert(id);

@@ -1,12 +1,12 @@
 //! Legal frames: what `parse` makes of bytes, and how each kind is written.
 //!
-//! Invariant: a frame that `parse` returned lies within the bytes it was given and its fields obey R-1 … R-8; whether
+//! Invariant: a frame that `parse` returned lies within the bytes it was given and its fields obey R-1 …; whether
 //! it is *wanted* (session, window, incarnation) is for the engine to say.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::id::{Lane, NodeId};
-use crate::raw::{self, RawAck, RawControl, RawData, RawHello, RawShare, VERSION, kind};
+use crate::raw::{self, RawAck, RawControl, RawData, RawHello, RawPermit, RawShare, VERSION, kind};
 
 /// Bits of a frame's second byte.
 pub mod flags {
@@ -18,6 +18,10 @@ pub mod flags {
     pub const BUSY: u8 = 1 << 2;
     /// Ack: memory refused frames that are not in the bitmap.
     pub const REFUSED: u8 = 1 << 3;
+    /// Ack, under `suci`: the number that it states is missing.
+    pub const NACK: u8 = 1 << 4;
+    /// Hello, welcome: the sender runs the congestion control `suci`; without it, `credit`.
+    pub const SUCI: u8 = 1 << 5;
     /// Reserved: no frame bears it, and one that does is refused.
     pub const SEALED: u8 = 1 << 7;
 }
@@ -54,6 +58,10 @@ pub enum Frame<'a> {
     Reset(Control),
     /// The sender leaves.
     Close(Control),
+    /// May so many frames be sent again?
+    Ask(Permit),
+    /// So many frames may be sent again.
+    Grant(Permit),
 }
 
 /// A fragment of a reliable message.
@@ -140,6 +148,8 @@ pub struct Hello {
     pub source: NodeId,
     /// Receiver.
     pub destination: NodeId,
+    /// See `flags`.
+    pub flags: u8,
     /// The sender's life; never 0.
     pub incarnation: u32,
     /// How often the sender, in this life, has given up on the receiver.
@@ -163,6 +173,23 @@ pub struct Control {
     pub destination: NodeId,
     /// The session it is about.
     pub session: u32,
+}
+
+/// Ask and grant of the congestion control `suci`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permit {
+    /// Sender.
+    pub source: NodeId,
+    /// Receiver.
+    pub destination: NodeId,
+    /// Names the pair of lives that talk.
+    pub session: u32,
+    /// Counts how often the asker has found frames lost; a grant repeats it.
+    pub round: u32,
+    /// Ask: the lowest number that awaits its acknowledgement. Grant: the number expected next. Low 32 bits.
+    pub number: u32,
+    /// Ask: how many frames, from `number` on, wait to be sent again. Grant: how many may be.
+    pub frames: u32,
 }
 
 /// Who claims to have sent these bytes; `None` if they are too short. Says nothing about the rest.
@@ -191,6 +218,8 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
         kind::WELCOME => parse_hello(bytes).map(Frame::Welcome),
         kind::RESET => parse_control(bytes).map(Frame::Reset),
         kind::CLOSE => parse_control(bytes).map(Frame::Close),
+        kind::ASK => parse_permit(bytes).map(Frame::Ask),
+        kind::GRANT => parse_permit(bytes).map(Frame::Grant),
         kind::SEALED | kind::HANDSHAKE => Err(DropReason::Sealed),
         _ => Err(DropReason::Kind),
     }
@@ -272,6 +301,7 @@ fn parse_hello(bytes: &[u8]) -> Result<Hello, DropReason> {
     Ok(Hello {
         source: NodeId(raw.source.get()),
         destination: NodeId(raw.destination.get()),
+        flags: raw.flags,
         incarnation: raw.incarnation.get(),
         pairing: raw.pairing.get(),
         nonce: raw.nonce.get(),
@@ -290,6 +320,21 @@ fn parse_control(bytes: &[u8]) -> Result<Control, DropReason> {
         source: NodeId(raw.source.get()),
         destination: NodeId(raw.destination.get()),
         session: raw.session.get(),
+    })
+}
+
+fn parse_permit(bytes: &[u8]) -> Result<Permit, DropReason> {
+    let (raw, _) = RawPermit::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
+    if raw.payload_bytes.get() != 0 {
+        return Err(DropReason::Malformed);
+    }
+    Ok(Permit {
+        source: NodeId(raw.source.get()),
+        destination: NodeId(raw.destination.get()),
+        session: raw.session.get(),
+        round: raw.round.get(),
+        number: raw.number.get(),
+        frames: raw.frames.get(),
     })
 }
 
@@ -389,7 +434,7 @@ impl Hello {
     fn write(&self, kind: u8, slot: &mut [u8]) -> Option<usize> {
         let header = RawHello {
             version_kind: first_byte(kind),
-            flags: 0,
+            flags: self.flags,
             source: self.source.0.into(),
             destination: self.destination.0.into(),
             payload_bytes: 0.into(),
@@ -423,6 +468,33 @@ impl Control {
             destination: self.destination.0.into(),
             payload_bytes: 0.into(),
             session: self.session.into(),
+        };
+        write_parts(slot, &header, &[])
+    }
+}
+
+impl Permit {
+    /// Writes an ask; `None` if `slot` is too small.
+    pub fn write_ask(&self, slot: &mut [u8]) -> Option<usize> {
+        self.write(kind::ASK, slot)
+    }
+
+    /// Writes a grant; `None` if `slot` is too small.
+    pub fn write_grant(&self, slot: &mut [u8]) -> Option<usize> {
+        self.write(kind::GRANT, slot)
+    }
+
+    fn write(&self, kind: u8, slot: &mut [u8]) -> Option<usize> {
+        let header = RawPermit {
+            version_kind: first_byte(kind),
+            flags: 0,
+            source: self.source.0.into(),
+            destination: self.destination.0.into(),
+            payload_bytes: 0.into(),
+            session: self.session.into(),
+            round: self.round.into(),
+            number: self.number.into(),
+            frames: self.frames.into(),
         };
         write_parts(slot, &header, &[])
     }

@@ -10,13 +10,15 @@ impl core::fmt::Display for NodeId {
     }
 }
 
-/// What the receiver is promised about order. Both are reliable and exactly once.
+/// What the receiver is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeliveryClass {
-    /// First in, first out within one lane.
+    /// Reliable, exactly once; first in, first out within one lane.
     Ordered,
-    /// Delivered as soon as complete.
+    /// Reliable, exactly once; delivered as soon as complete.
     Unordered,
+    /// Best effort, at most once: the newest wins, at the sender and at the receiver (R-86 … R-88).
+    Latest,
 }
 
 /// 0 is the most urgent, 3 the least; strict between values.
@@ -46,21 +48,29 @@ impl Priority {
 
 /// One of 256 independent message sequences between two nodes: class, priority and channel in one byte.
 ///
-/// Messages of one ordered lane arrive in the order sent; between lanes there is no order.
+/// Messages of one ordered lane arrive in the order sent; between lanes there is no order. Of a *latest* lane, a stream of
+/// values of which only the newest counts, none arrives after a newer one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lane(pub u8);
 
-impl Lane {
-    /// Channels of each class and priority.
-    pub const CHANNELS: u8 = 32;
+/// Bits of a lane's byte that tell its class.
+const UNORDERED: u8 = 0x80;
+const LATEST: u8 = 0x90;
 
-    /// `channel` is taken modulo 32.
+impl Lane {
+    /// Channels of each priority of ordered lanes.
+    pub const CHANNELS: u8 = 32;
+    /// Channels of each priority of unordered lanes, and as many of latest ones.
+    pub const FREE_CHANNELS: u8 = 16;
+
+    /// `channel` is taken modulo 32 for ordered lanes, else modulo 16.
     pub const fn new(class: DeliveryClass, priority: Priority, channel: u8) -> Self {
-        let class = match class {
-            DeliveryClass::Ordered => 0,
-            DeliveryClass::Unordered => 0x80,
+        let place = match class {
+            DeliveryClass::Ordered => channel % Self::CHANNELS,
+            DeliveryClass::Unordered => UNORDERED | (channel % Self::FREE_CHANNELS),
+            DeliveryClass::Latest => LATEST | (channel % Self::FREE_CHANNELS),
         };
-        Self(class | (priority.0 << 5) | (channel % Self::CHANNELS))
+        Self(place | (priority.0 << 5))
     }
 
     /// Ordered, normal priority.
@@ -73,13 +83,24 @@ impl Lane {
         Self::new(DeliveryClass::Unordered, Priority::NORMAL, channel)
     }
 
+    /// Only the newest message of `stream` counts; normal priority.
+    pub const fn latest(stream: u8) -> Self {
+        Self::new(DeliveryClass::Latest, Priority::NORMAL, stream)
+    }
+
     /// What the receiver is promised.
     pub const fn class(self) -> DeliveryClass {
-        if self.0 & 0x80 == 0 {
-            DeliveryClass::Ordered
-        } else {
-            DeliveryClass::Unordered
+        match self.0 & LATEST {
+            LATEST => DeliveryClass::Latest,
+            UNORDERED => DeliveryClass::Unordered,
+            _ => DeliveryClass::Ordered,
         }
+    }
+
+    /// Best effort: the newest message wins.
+    #[inline]
+    pub const fn is_latest(self) -> bool {
+        self.0 & LATEST == LATEST
     }
 
     /// How urgent.
@@ -87,8 +108,31 @@ impl Lane {
         Priority((self.0 >> 5) & 3)
     }
 
-    /// 0 to 31.
+    /// 0 to 31, of an ordered lane; else 0 to 15.
     pub const fn channel(self) -> u8 {
-        self.0 & 0x1f
+        match self.class() {
+            DeliveryClass::Ordered => self.0 & 0x1f,
+            DeliveryClass::Unordered | DeliveryClass::Latest => self.0 & 0x0f,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Class, priority and channel come back out of every lane, and every byte is a lane.
+    #[test]
+    fn lanes_read_as_made() {
+        for byte in 0..=u8::MAX {
+            let lane = Lane(byte);
+            assert_eq!(
+                Lane::new(lane.class(), lane.priority(), lane.channel()),
+                lane
+            );
+            assert_eq!(lane.is_latest(), lane.class() == DeliveryClass::Latest);
+        }
+        let lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 17);
+        assert_eq!((lane.channel(), lane.priority()), (1, Priority::URGENT));
     }
 }

@@ -9,9 +9,11 @@ pub mod frame;
 pub mod id;
 mod raw;
 
-pub use frame::{Ack, Control, Data, DropReason, Frame, Hello, Share, flags, parse, source_of};
+pub use frame::{
+    Ack, Control, Data, DropReason, Frame, Hello, Permit, Share, flags, parse, source_of,
+};
 pub use id::{DeliveryClass, Lane, NodeId, Priority};
 pub use raw::{
-    ACK_HEADER_BYTES, DATA_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES, SHARE_HEADER_BYTES,
-    VERSION,
+    ACK_HEADER_BYTES, DATA_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES, PERMIT_BYTES,
+    SHARE_HEADER_BYTES, VERSION,
 };

@@ -1,4 +1,4 @@
-//! Layout of each frame kind on the wire (R-1 … R-6): little-endian, packed by field order, no padding.
+//! Layout of each frame kind on the wire (R-1 … ): little-endian, packed by field order, no padding.
 //!
 //! Only `frame` uses these; nothing here has been checked for meaning.
 
@@ -16,10 +16,12 @@ pub const ACK_HEADER_BYTES: usize = size_of::<RawAck>();
 pub const SHARE_HEADER_BYTES: usize = size_of::<RawShare>();
 /// A hello or welcome frame.
 pub const HELLO_BYTES: usize = size_of::<RawHello>();
+/// An ask or grant frame.
+pub const PERMIT_BYTES: usize = size_of::<RawPermit>();
 /// The length field has 16 bits.
 pub const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize;
 
-/// Low half of a frame's first byte. 9 to 15 are unassigned: nack, announce and their kin come with later links.
+/// Low half of a frame's first byte. 11 to 15 are unassigned.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const SHARE: u8 = 1;
@@ -32,6 +34,8 @@ pub(crate) mod kind {
     pub(crate) const SEALED: u8 = 7;
     /// Between sealing links.
     pub(crate) const HANDSHAKE: u8 = 8;
+    pub(crate) const ASK: u8 = 9;
+    pub(crate) const GRANT: u8 = 10;
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
@@ -115,3 +119,19 @@ pub(crate) struct RawControl {
     pub(crate) session: U32,
 }
 const _: () = assert!(size_of::<RawControl>() == 12);
+
+/// Ask and grant.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawPermit {
+    pub(crate) version_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) source: U16,
+    pub(crate) destination: U16,
+    pub(crate) payload_bytes: U16,
+    pub(crate) session: U32,
+    pub(crate) round: U32,
+    pub(crate) number: U32,
+    pub(crate) frames: U32,
+}
+const _: () = assert!(size_of::<RawPermit>() == 24);

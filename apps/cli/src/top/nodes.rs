@@ -15,7 +15,7 @@ const ASKED_AT_ONCE: usize = 32;
 const NAME_CHARS_MAX: usize = 24;
 
 /// Counters of which rates are shown: metric, and name in JSON.
-const RATES: [(&str, &str); 10] = [
+const RATES: [(&str, &str); 14] = [
     ("frames_sent_total", "frames_sent"),
     ("sent_bytes_total", "sent_bytes"),
     ("frames_received_total", "frames_received"),
@@ -26,6 +26,10 @@ const RATES: [(&str, &str); 10] = [
     ("link_frames_dropped_total", "link_frames_dropped"),
     ("link_frames_overrun_total", "link_frames_overrun"),
     ("link_frames_impaired_total", "link_frames_impaired"),
+    ("seal_frames_dropped_total", "seal_frames_dropped"),
+    ("seal_frames_unsent_total", "seal_frames_unsent"),
+    ("seal_handshakes_total", "seal_handshakes"),
+    ("seal_rekeys_total", "seal_rekeys"),
 ];
 
 /// What was seen at one time.

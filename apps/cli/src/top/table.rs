@@ -81,6 +81,8 @@ fn cells(node: &Node) -> [String; 16] {
             "link_frames_dropped",
             "link_frames_overrun",
             "link_frames_impaired",
+            "seal_frames_dropped",
+            "seal_frames_unsent",
         ]),
         short(over_peers("queued_messages").sum()),
         time(rtt),

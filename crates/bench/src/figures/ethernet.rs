@@ -4,7 +4,6 @@
 //! The hosts are network namespaces on a bridge (`tsumuji-testbed`), made here and removed again. Ours are runs of
 //! `tsumuji bench … --hosts`.
 
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -15,7 +14,8 @@ use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_testbed::{Name, Spec, Testbed};
 
 use super::{Report, Say, Setting, Wanted, add};
-use crate::limits::{link, place::Place, tcp, udp};
+use crate::limits::place::{Place, of_testbed};
+use crate::limits::{link, tcp, udp};
 use crate::machine;
 use crate::stats::{Rounds, size_name};
 use crate::versus::{Contender, Standing, alternate};
@@ -76,15 +76,6 @@ fn up(hosts: u16) -> Result<Testbed, String> {
     let mut spec = Spec::new(hosts).named(name);
     spec.mtu_bytes = 9000;
     Testbed::up(&spec).map_err(|error| error.to_string())
-}
-
-fn places(testbed: &Testbed) -> Vec<Place> {
-    let place = |host: &tsumuji_testbed::Host| Place {
-        netns: Some(PathBuf::from("/run/netns").join(host.netns())),
-        ip: host.ip(),
-        interface: host.interface().to_owned(),
-    };
-    testbed.hosts().iter().map(place).collect()
 }
 
 /// One `tsumuji bench` between the first two hosts, as JSON.
@@ -164,7 +155,7 @@ fn micros(standing: &Standing) -> String {
 
 /// p50 of the half-round-trip of 64 bytes over each link, beside the link alone and beside the kernel.
 fn latency(setting: &Setting, testbed: &Testbed, report: &mut Report, say: Say<'_>) {
-    let places = places(testbed);
+    let places = of_testbed(testbed);
     let Some(pair) = places.first_chunk::<2>() else {
         return;
     };
@@ -307,7 +298,7 @@ fn rates(setting: &Setting, testbed: &Testbed, report: &mut Report, say: Say<'_>
 
 /// One frame, one transmit, seven listeners.
 fn broadcast(testbed: &Testbed, report: &mut Report, say: Say<'_>) {
-    let places = places(testbed);
+    let places = of_testbed(testbed);
     let packet = packets(&places).and_then(|mut ends| heard(&mut ends));
     let xdp = xdps(&places).and_then(|mut ends| heard(&mut ends));
     for (link, result) in [("packet", packet), ("xdp", xdp)] {

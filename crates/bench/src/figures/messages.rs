@@ -6,6 +6,7 @@ use super::{Point, Report, Say, Setting, Sweep, Wanted, add};
 use crate::exchange::{Kind, Measured, Plan, measure, spec};
 use crate::limits;
 use crate::machine;
+use crate::ops::{Job, Op};
 use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::stats::{Rounds, size_name};
 use crate::versus::{Contender, Standing, alternate};
@@ -91,12 +92,18 @@ pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
     for library in [Library::OpenMpi, Library::Mpich] {
         match Mpi::build(library) {
             Ok(mpi) => {
-                report.peers.push(mpi.version());
+                report.peers.push(mpi.version().to_owned());
+                let job = Job {
+                    op: Op::Pingpong,
+                    size: SMALL_BYTES,
+                    iterations: trips,
+                    nodes: 2,
+                };
                 contenders.push(Contender::new(
                     format!("{} over TCP", mpi.version()),
                     move || {
-                        mpi.pingpong(Transport::Tcp, SMALL_BYTES, trips)
-                            .map(|half| half.p50)
+                        mpi.measure(Transport::Tcp, &job)
+                            .map(|sample| sample.headline(&job))
                             .map_err(|error| error.to_string())
                     },
                 ));

@@ -20,6 +20,14 @@ pub(crate) fn pin_to(cpus: Option<[usize; 2]>, side: usize) {
     }
 }
 
+/// Binds the calling thread to the core of that node, where each of `nodes` has one.
+pub(crate) fn core_of(node: usize, nodes: usize) {
+    let cores = crate::machine::cpus();
+    if nodes <= cores.len() {
+        let _ = crate::machine::pin(cores[node]); // unpinned figures are worse, not wrong
+    }
+}
+
 /// Spins on two cores; where there is one core only, gives it to the other side.
 #[inline]
 pub(crate) fn relax(cpus: Option<[usize; 2]>) {

@@ -50,3 +50,13 @@ impl Place {
         })
     }
 }
+
+/// The hosts of a testbed.
+pub fn of_testbed(testbed: &tsumuji_testbed::Testbed) -> Vec<Place> {
+    let place = |host: &tsumuji_testbed::Host| Place {
+        netns: Some(PathBuf::from("/run/netns").join(host.netns())),
+        ip: host.ip(),
+        interface: host.interface().to_owned(),
+    };
+    testbed.hosts().iter().map(place).collect()
+}

@@ -1,4 +1,4 @@
-//! TCP as a program would do it by hand: one connection, no delay, both sides spinning.
+//! TCP as a program would do it by hand: one connection a pair, no delay, everybody spinning (yielding where nodes outnumber cores).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,23 +6,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::place::Place;
-use super::{pin_to, relax};
+use super::{core_of, pin_to, relax};
+use crate::machine;
+use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
 
-/// An answer that is this late never comes.
-const LOST_AFTER: Duration = Duration::from_secs(5);
+/// An answer that is this late never comes; under heavy loss TCP waits for seconds.
+const LOST_AFTER: Duration = Duration::from_secs(20);
 
-fn connection(places: &[Place; 2]) -> io::Result<(TcpStream, TcpStream)> {
-    let ip = places[1].ip;
-    let listener = places[1].enter(move || TcpListener::bind((ip, 0)))?;
+/// Connections from each of `others` to `root`.
+fn connections(root: &Place, others: &[Place]) -> io::Result<(Vec<TcpStream>, Vec<TcpStream>)> {
+    let ip = root.ip;
+    let listener = root.enter(move || TcpListener::bind((ip, 0)))?;
     let addr = listener.local_addr()?;
-    let asker = places[0].enter(move || TcpStream::connect(addr))?;
-    let (echo, _) = listener.accept()?;
-    for stream in [&asker, &echo] {
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for other in others {
+        theirs.push(other.enter(move || TcpStream::connect(addr))?);
+        ours.push(listener.accept()?.0);
+    }
+    for stream in ours.iter().chain(&theirs) {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
     }
-    Ok((asker, echo))
+    Ok((theirs, ours))
 }
 
 /// Moves all of `bytes` one way, spinning. `Ok(false)`: `stop` was set meanwhile, or the other side is gone.
@@ -56,8 +62,20 @@ pub fn pingpong_between(
     size: usize,
     iterations: u64,
 ) -> io::Result<HalfRtt> {
+    Ok(pingpong_for(places, cpus, size, iterations, None)?.half())
+}
+
+/// Round trips of `size` bytes (1 at least) between two places, at most `iterations` and none that begins after `limit`.
+pub fn pingpong_for(
+    places: &[Place; 2],
+    cpus: Option<[usize; 2]>,
+    size: usize,
+    iterations: u64,
+    limit: Option<Duration>,
+) -> io::Result<RoundTrips> {
     let size = size.max(1);
-    let (mut asker, mut echo) = connection(places)?;
+    let (mut askers, mut echoes) = connections(&places[1], &places[..1])?;
+    let (asker, echo) = (&mut askers[0], &mut echoes[0]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -72,12 +90,15 @@ pub fn pingpong_between(
         });
         let asking = scope.spawn(|| {
             pin_to(cpus, 0);
-            let mut ask = || -> io::Result<HalfRtt> {
+            let mut ask = || -> io::Result<RoundTrips> {
                 let mut message = vec![1; size];
                 let mut trips = RoundTrips::default();
                 let began = Instant::now();
                 let mut before = began;
                 for turn in 0..iterations {
+                    if limit.is_some_and(|limit| before - began > limit) {
+                        break;
+                    }
                     let whole = spin(&stop, cpus, size, |at| asker.write(&message[at..]))?
                         && spin(&stop, cpus, size, |at| {
                             if at == 0 && before.elapsed() > LOST_AFTER {
@@ -95,7 +116,7 @@ pub fn pingpong_between(
                     }
                     before = now;
                 }
-                Ok(trips.half())
+                Ok(trips)
             };
             let result = ask();
             stop.store(true, Ordering::Relaxed);
@@ -103,6 +124,89 @@ pub fn pingpong_between(
         });
         asking.join().expect("the asking thread does not panic")
     })
+}
+
+/// `messages` of `size` bytes (1 at least) from each of the other places to the first, each written by one call and read to its own
+/// length, as programs with messages do it. Two places: a burst.
+pub fn gather_between(places: &[Place], size: usize, messages: u64) -> io::Result<Sample> {
+    let Some((root, others)) = places.split_first() else {
+        return Err(ErrorKind::InvalidInput.into());
+    };
+    let size = size.max(1);
+    let (mut senders, mut receivers) = connections(root, others)?;
+    let spinning = machine::two_cpus().filter(|_| places.len() <= machine::cpus().len());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let cpu = machine::process_cpu();
+        let start = Instant::now();
+        for (index, stream) in senders.iter_mut().enumerate() {
+            let stop = &stop;
+            scope.spawn(move || {
+                core_of(index + 1, places.len());
+                let message = vec![1; size];
+                // A failure shows as messages that do not come.
+                for _ in 0..messages {
+                    let Ok(true) = spin(stop, spinning, size, |at| stream.write(&message[at..]))
+                    else {
+                        break;
+                    };
+                }
+            });
+        }
+        let receivers = &mut receivers;
+        let receiving = scope.spawn(|| {
+            core_of(0, places.len());
+            let result = receive(receivers, spinning, size, messages);
+            stop.store(true, Ordering::Relaxed);
+            result
+        });
+        let result = receiving
+            .join()
+            .expect("the receiving thread does not panic");
+        let (seconds, cpu) = (start.elapsed(), machine::process_cpu() - cpu);
+        result.map(|()| Sample::new(seconds, cpu))
+    })
+}
+
+/// Reads so many messages of each stream, whichever has something.
+fn receive(
+    streams: &mut [TcpStream],
+    spinning: Option<[usize; 2]>,
+    size: usize,
+    messages: u64,
+) -> io::Result<()> {
+    let total = size as u64 * messages;
+    let mut buffers: Vec<(Vec<u8>, usize, u64)> =
+        streams.iter().map(|_| (vec![0; size], 0, 0)).collect();
+    let mut missing = streams.len();
+    let mut last = Instant::now();
+    while missing > 0 {
+        let mut moved = false;
+        for (stream, (buffer, at, received)) in streams.iter_mut().zip(&mut buffers) {
+            if *received == total {
+                continue;
+            }
+            match stream.read(&mut buffer[*at..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    *at = (*at + count) % size;
+                    *received += count as u64;
+                    missing -= usize::from(*received == total);
+                    moved = true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if moved {
+            last = Instant::now();
+        } else if last.elapsed() > LOST_AFTER {
+            return Err(ErrorKind::TimedOut.into());
+        } else {
+            relax(spinning);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -116,5 +220,23 @@ mod tests {
             let half = pingpong_between(&Place::LOOPBACK, None, size, 10).unwrap();
             assert!(half.min > 0.0);
         }
+    }
+
+    /// Every message of every sender arrives, also of sizes that a socket takes in parts.
+    #[test]
+    fn gathers() {
+        let [here, _] = Place::LOOPBACK;
+        for (nodes, size) in [(2, 0), (2, 1 << 20), (5, 1000)] {
+            let places = vec![here.clone(); nodes];
+            assert!(gather_between(&places, size, 20).unwrap().seconds > 0.0);
+        }
+    }
+
+    /// Round trips end with their time, not only with their number.
+    #[test]
+    fn round_trips_end_in_time() {
+        let none = Some(Duration::ZERO);
+        let trips = pingpong_for(&Place::LOOPBACK, None, 8, u64::MAX, none).unwrap();
+        assert!(trips.count() <= 1);
     }
 }

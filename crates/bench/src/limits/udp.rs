@@ -1,12 +1,14 @@
-//! UDP over loopback as a program would do it by hand: `sendto`, `recvfrom`, spinning, no acknowledgement.
+//! UDP as a program would do it by hand: `sendto`, `recvfrom`, spinning, no acknowledgement.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::place::Place;
-use super::{pin_to, relax};
+use super::{core_of, pin_to, relax};
+use crate::machine;
+use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
 
 /// Largest payload of a UDP datagram over IPv4.
@@ -34,15 +36,16 @@ pub enum UdpLimitError {
     },
 }
 
+fn open(place: &Place) -> io::Result<UdpSocket> {
+    let ip = place.ip;
+    let socket = place.enter(move || UdpSocket::bind((ip, 0)))?;
+    socket.set_nonblocking(true)?;
+    // Best effort: the system's limit caps it.
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20);
+    Ok(socket)
+}
+
 fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
-    let open = |place: &Place| {
-        let ip = place.ip;
-        let socket = place.enter(move || UdpSocket::bind((ip, 0)))?;
-        socket.set_nonblocking(true)?;
-        // Best effort: the system's limit caps it.
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20);
-        io::Result::Ok(socket)
-    };
     Ok((open(&places[0])?, open(&places[1])?))
 }
 
@@ -143,14 +146,64 @@ pub struct Burst {
 /// `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in datagrams of the largest size, from and to
 /// their places in a message.
 pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Burst, UdpLimitError> {
-    let (sender, receiver) = pair(&Place::LOOPBACK)?;
+    let arrived = gather(&Place::LOOPBACK, cpus, size, messages)?;
+    let pieces = pieces(size);
+    let datagrams_per_second =
+        (arrived.datagrams - 1) as f64 / arrived.span.as_secs_f64().max(1e-9);
+    Ok(Burst {
+        messages_per_second: datagrams_per_second / pieces as f64,
+        lost: 1.0 - arrived.datagrams as f64 / (messages * pieces) as f64,
+    })
+}
+
+/// `messages` of `size` bytes from each of the other places to the first, as fast as the kernel takes them. What arrived counts.
+pub fn gather_between(
+    places: &[Place],
+    size: usize,
+    messages: u64,
+) -> Result<Sample, UdpLimitError> {
+    let cpus = machine::two_cpus().filter(|_| places.len() <= machine::cpus().len());
+    let arrived = gather(places, cpus, size, messages)?;
+    let senders = places.len().saturating_sub(1).max(1) as u64;
+    let whole = arrived.datagrams / pieces(size) / senders;
+    Ok(Sample {
+        receive_drops: Some(messages * senders * pieces(size) - arrived.datagrams),
+        iterations: Some(whole.max(1)),
+        ..Sample::new(arrived.span, arrived.cpu)
+    })
+}
+
+/// Datagrams of a message.
+fn pieces(size: usize) -> u64 {
+    size.div_ceil(DATAGRAM_BYTES_MAX).max(1) as u64
+}
+
+struct Arrived {
+    datagrams: u64,
+    /// From the first to the last.
+    span: Duration,
+    cpu: Duration,
+}
+
+fn gather(
+    places: &[Place],
+    cpus: Option<[usize; 2]>,
+    size: usize,
+    messages: u64,
+) -> Result<Arrived, UdpLimitError> {
+    let Some((root, others)) = places.split_first() else {
+        return Err(UdpLimitError::Lost);
+    };
+    let receiver = open(root)?;
+    let senders = others.iter().map(open).collect::<io::Result<Vec<_>>>()?;
     let to = receiver.local_addr()?;
-    let pieces = size.div_ceil(DATAGRAM_BYTES_MAX).max(1) as u64;
+    let pieces = pieces(size);
     let datagram = size.min(DATAGRAM_BYTES_MAX);
-    let sent_all = AtomicBool::new(false);
+    let sending = AtomicUsize::new(senders.len());
+    let cpu = machine::process_cpu();
     std::thread::scope(|scope| {
         let counting = scope.spawn(|| {
-            pin_to(cpus, 1);
+            core_of(0, places.len());
             let mut message = vec![0; (datagram * pieces as usize).max(1)];
             let (mut received, mut first, mut last) = (0_u64, None, Instant::now());
             loop {
@@ -159,7 +212,7 @@ pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Bur
                     received += 1;
                     last = Instant::now();
                     first.get_or_insert(last);
-                } else if sent_all.load(Ordering::Relaxed) && last.elapsed() > QUIET {
+                } else if sending.load(Ordering::Relaxed) == 0 && last.elapsed() > QUIET {
                     break;
                 } else {
                     relax(cpus);
@@ -167,25 +220,34 @@ pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Bur
             }
             (received, first.map_or(Duration::ZERO, |first| last - first))
         });
-        let sending = scope.spawn(|| {
-            pin_to(cpus, 0);
-            let message = vec![1; datagram * pieces as usize];
-            let result = (0..messages * pieces).try_for_each(|piece| {
-                let place = (piece % pieces) as usize * datagram;
-                send(&sender, &message[place..place + datagram], to, cpus)
-            });
-            sent_all.store(true, Ordering::Relaxed);
-            result
-        });
-        sending.join().expect("the sending thread does not panic")?;
-        let (received, span) = counting.join().expect("the counting thread does not panic");
-        if received < 2 {
+        let threads: Vec<_> = (1..)
+            .zip(&senders)
+            .map(|(node, socket)| {
+                let sending = &sending;
+                scope.spawn(move || {
+                    core_of(node, places.len());
+                    let message = vec![1; datagram * pieces as usize];
+                    let result = (0..messages * pieces).try_for_each(|piece| {
+                        let place = (piece % pieces) as usize * datagram;
+                        send(socket, &message[place..place + datagram], to, cpus)
+                    });
+                    sending.fetch_sub(1, Ordering::Relaxed);
+                    result
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("a sending thread does not panic")?;
+        }
+        let (datagrams, span) = counting.join().expect("the counting thread does not panic");
+        if datagrams < 2 {
             return Err(UdpLimitError::Lost);
         }
-        let datagrams_per_second = (received - 1) as f64 / span.as_secs_f64().max(1e-9);
-        Ok(Burst {
-            messages_per_second: datagrams_per_second / pieces as f64,
-            lost: 1.0 - received as f64 / (messages * pieces) as f64,
+        let cpu = machine::process_cpu() - cpu;
+        Ok(Arrived {
+            datagrams,
+            span,
+            cpu,
         })
     })
 }
@@ -216,5 +278,14 @@ mod tests {
                 "{burst:?}"
             );
         }
+    }
+
+    /// Of several senders each is heard, and what was dropped is counted.
+    #[test]
+    fn gathers() {
+        let [here, _] = Place::LOOPBACK;
+        let sample = gather_between(&vec![here; 4], 100, 50).unwrap();
+        let (whole, lost) = (sample.iterations.unwrap(), sample.receive_drops.unwrap());
+        assert!(sample.seconds > 0.0 && whole >= 1 && whole * 3 + lost <= 3 * 50 + 3);
     }
 }

@@ -1,12 +1,25 @@
-//! Other people's programs doing the same exchange on the same machine: MPI over TCP, PETSc on the same system.
+//! Other people's programs doing the same on the same machine: MPI and ZeroMQ exchanging messages, PETSc on the same system.
 //!
 //! Their sources lie in `bench/`, are carried in this crate, and run from a temporary folder. A peer that is not installed is
 //! named with the package that brings it.
 
 pub mod mpi;
 pub mod petsc;
+pub mod zeromq;
 
-use std::process::Command;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+/// How often a peer is looked at whether it has ended.
+const LOOK: Duration = Duration::from_millis(2);
+/// From an end asked for to one that is forced.
+const GRACE: Duration = Duration::from_secs(2);
+/// What a peer prints beyond this is not read.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
 /// Why a peer gave no figure.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +47,97 @@ pub enum PeerError {
         /// Where it is wrong.
         source: serde_json::Error,
     },
+}
+
+/// What a peer left behind.
+struct Left {
+    stdout: String,
+    stderr: String,
+    /// `None`: it did not end by itself in time.
+    status: Option<ExitStatus>,
+}
+
+impl Left {
+    /// Why there are no figures.
+    fn failure(&self, program: &str) -> PeerError {
+        let said = self.stderr.lines().chain(self.stdout.lines());
+        let mut said = said
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && line.chars().any(char::is_alphanumeric));
+        let problem = match (self.status, said.next()) {
+            (None, _) => "it did not end in time".to_owned(),
+            (Some(status), None) => format!("{status}: no message"),
+            (Some(status), Some(line)) => format!("{status}: {line}"),
+        };
+        PeerError::Failed {
+            program: program.to_owned(),
+            problem,
+        }
+    }
+}
+
+/// Ends a process group when dropped: asked first, so that what it started ends, too.
+struct Ended(Child);
+
+impl Ended {
+    fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
+        loop {
+            match self.0.try_wait() {
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
+                Ok(status) => return status,
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            // It leads a group of its own, see `run_within`.
+            let group = rustix::process::Pid::from_raw(self.0.id().cast_signed());
+            let signal = |signal| group.map(|id| rustix::process::kill_process_group(id, signal));
+            let _ = signal(Signal::TERM);
+            if self.wait_until(Instant::now() + GRACE).is_none() {
+                let _ = signal(Signal::KILL);
+                let _ = self.0.wait();
+            }
+        }
+    }
+}
+
+/// Runs a command to its end, or ends it when that does not come in time. It writes into files: a process of its that is left over
+/// could hold a pipe open.
+fn run_within(command: &mut Command, limit: Duration, program: &str) -> Result<Left, PeerError> {
+    let failed = |error: std::io::Error| PeerError::Failed {
+        program: program.to_owned(),
+        problem: error.to_string(),
+    };
+    let (mut stdout, mut stderr) = (
+        tempfile::tempfile().map_err(failed)?,
+        tempfile::tempfile().map_err(failed)?,
+    );
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone().map_err(failed)?)
+        .stderr(stderr.try_clone().map_err(failed)?)
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let mut child = Ended(child);
+    let status = child.wait_until(Instant::now() + limit);
+    drop(child);
+    let read = |file: &mut std::fs::File| {
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(0))?;
+        file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+        std::io::Result::Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    Ok(Left {
+        stdout: read(&mut stdout).map_err(failed)?,
+        stderr: read(&mut stderr).map_err(failed)?,
+        status,
+    })
 }
 
 /// Runs a command to its end and returns what it printed; its last line of complaint on failure.

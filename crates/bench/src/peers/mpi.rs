@@ -1,16 +1,23 @@
-//! Open MPI and MPICH, two ranks of this host over TCP, bound to different cores, spinning as both libraries do.
+//! Open MPI and MPICH: ranks of this host over TCP or their own shared memory, or one rank in each host of a testbed over TCP.
 //!
-//! Their shared-memory paths are switched off: the peer of our UDP link is what their programs get between hosts.
+//! Both libraries spin while they wait. Ranks are bound to cores of their own where there are as many; where there are fewer,
+//! Open MPI is told to yield, and the program compiled for MPICH does it for MPICH (see `bench/mpi_bench.c`).
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use serde::Deserialize;
+use super::{PeerError, run, run_within};
+use crate::limits::place::Place;
+use crate::machine;
+use crate::ops::{Job, Sample};
 
-use super::{PeerError, run};
-use crate::stats::HalfRtt;
-
-const SOURCE: &str = include_str!("../../../../bench/mpi_pingpong.c");
+const SOURCE: &str = include_str!("../../../../bench/mpi_bench.c");
+/// A job that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which MPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +29,14 @@ pub enum Library {
 }
 
 /// How the ranks reach each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
+#[derive(Debug, Clone, Copy)]
+pub enum Transport<'a> {
     /// TCP over loopback.
     Tcp,
     /// The library's own shared memory.
     SharedMemory,
+    /// TCP between hosts of a testbed, one rank in each.
+    Hosts(&'a [Place]),
 }
 
 /// The benchmark, compiled against one library, in a folder that goes with it.
@@ -35,18 +44,18 @@ pub enum Transport {
 pub struct Mpi {
     library: Library,
     program: PathBuf,
-    _folder: tempfile::TempDir,
+    /// The same, yielding where it finds nothing to do.
+    yielding: PathBuf,
+    version: String,
+    folder: tempfile::TempDir,
 }
 
-#[derive(Deserialize)]
-struct Latency {
-    #[serde(flatten)]
-    half: HalfRtt,
-}
-
-#[derive(Deserialize)]
-struct Rate {
-    messages_per_second: f64,
+fn failed(program: &str) -> impl Fn(std::io::Error) -> PeerError {
+    let program = program.to_owned();
+    move |error| PeerError::Failed {
+        program: program.clone(),
+        problem: error.to_string(),
+    }
 }
 
 impl Mpi {
@@ -56,156 +65,286 @@ impl Mpi {
             Library::OpenMpi => ("mpicc.openmpi", "openmpi-bin libopenmpi-dev"),
             Library::Mpich => ("mpicc.mpich", "mpich libmpich-dev"),
         };
-        let failed = |error: std::io::Error| PeerError::Failed {
-            program: compiler.to_owned(),
-            problem: error.to_string(),
-        };
-        let folder = tempfile::tempdir().map_err(failed)?;
-        let source = folder.path().join("mpi_pingpong.c");
-        let program = folder.path().join("mpi_pingpong");
-        std::fs::write(&source, SOURCE).map_err(failed)?;
-        run(
-            Command::new(compiler)
-                .args(["-O2", "-o"])
+        let folder = tempfile::tempdir().map_err(failed(compiler))?;
+        let source = folder.path().join("mpi_bench.c");
+        std::fs::write(&source, SOURCE).map_err(failed(compiler))?;
+        let compile = |name: &str, more: &[&str]| {
+            let program = folder.path().join(name);
+            let mut command = Command::new(compiler);
+            command
+                .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
                 .arg(&program)
-                .arg(&source),
-            package,
-        )?;
+                .arg(&source)
+                .args(more);
+            run(&mut command, package).map(|_| program)
+        };
+        let program = compile("mpi_bench", &[])?;
+        let yielding = match library {
+            Library::OpenMpi => program.clone(), // has a setting for that
+            Library::Mpich => compile("mpi_bench_yielding", &["-DYIELD", "-ldl", "-Wl,-E"])?,
+        };
+        let version = version(library);
         Ok(Self {
             library,
             program,
-            _folder: folder,
+            yielding,
+            version,
+            folder,
         })
     }
 
-    /// Its version, as its own tools print it.
-    pub fn version(&self) -> String {
-        let (program, argument) = match self.library {
-            Library::OpenMpi => ("mpiexec.openmpi", "--version"),
-            Library::Mpich => ("mpichversion", "--version"),
-        };
-        let text = run(Command::new(program).arg(argument), "").unwrap_or_default();
-        let version = text
-            .lines()
-            .next()
-            .unwrap_or("-")
-            .rsplit([' ', '\t'])
-            .next()
-            .unwrap_or("-")
-            .to_owned();
-        match self.library {
-            Library::OpenMpi => format!("Open MPI {version}"),
-            Library::Mpich => format!("MPICH {version}"),
-        }
+    /// Its name and version, as its own tools print it.
+    pub fn version(&self) -> &str {
+        &self.version
     }
 
-    fn command(&self, transport: Transport) -> Command {
+    /// Measures once.
+    pub fn measure(&self, transport: Transport<'_>, job: &Job) -> Result<Sample, PeerError> {
+        let cores = machine::cpus();
+        let crowded = job.nodes > cores.len();
+        let mut words = self.launch(transport, job.nodes, crowded)?;
+        words.push(if crowded {
+            self.yielding.clone().into()
+        } else {
+            self.program.clone().into()
+        });
+        words.extend([
+            job.op.name().into(),
+            job.iterations.to_string().into(),
+            job.size.to_string().into(),
+        ]);
+        if !crowded {
+            let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
+            words.push(cores.join(",").into());
+        }
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        if self.library == Library::Mpich && !matches!(transport, Transport::SharedMemory) {
+            let device = match transport {
+                Transport::Hosts([place, ..]) => &place.interface,
+                _ => "lo",
+            };
+            command.envs([
+                ("UCX_TLS", "tcp"),
+                ("UCX_NET_DEVICES", device),
+                ("MPIR_CVAR_NOLOCAL", "1"),
+            ]);
+        }
+        let program = match self.library {
+            Library::OpenMpi => "mpiexec.openmpi",
+            Library::Mpich => "mpiexec.mpich",
+        };
+        // Once the figures are printed they are complete, however the launcher ends.
+        let output = run_within(&mut command, PATIENCE, program)?;
+        let line = output.stdout.lines().find(|line| line.starts_with('{'));
+        let Some(line) = line else {
+            return Err(output.failure(program));
+        };
+        serde_json::from_str(line).map_err(|source| PeerError::Output {
+            program: program.to_owned(),
+            source,
+        })
+    }
+
+    /// The launcher and its options, up to the program.
+    fn launch(
+        &self,
+        transport: Transport<'_>,
+        ranks: usize,
+        crowded: bool,
+    ) -> Result<Vec<OsString>, PeerError> {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut add = |more: &[&str]| words.extend(more.iter().map(OsString::from));
+        let ranks_text = ranks.to_string();
+        let agent = match transport {
+            Transport::Hosts(places) => {
+                let (agent, first) = self.agent(&places[..ranks.min(places.len())])?;
+                add(&[&agent, &first]);
+                Some((agent, places))
+            }
+            _ => None,
+        };
         match self.library {
             Library::OpenMpi => {
-                let mut command = Command::new("mpiexec.openmpi");
-                // Benchmarks in containers often run as root; two ranks of a ping-pong harm nobody.
-                command.args([
+                // Benchmarks in containers often run as root; the ranks of a benchmark harm nobody.
+                add(&[
+                    "mpiexec.openmpi",
                     "--allow-run-as-root",
+                    "--oversubscribe",
                     "--bind-to",
-                    "core",
-                    "--map-by",
-                    "core",
+                    "none",
                     "-n",
-                    "2",
+                    &ranks_text,
                     "--mca",
                     "pml",
                     "ob1",
                 ]);
-                match transport {
-                    Transport::Tcp => command.args([
+                let device = match transport {
+                    Transport::SharedMemory => None,
+                    Transport::Tcp => Some("lo"),
+                    Transport::Hosts(places) => places.first().map(|place| &*place.interface),
+                };
+                match device {
+                    Some(device) => add(&[
                         "--mca",
                         "btl",
                         "tcp,self",
                         "--mca",
                         "btl_tcp_if_include",
-                        "lo",
+                        device,
                     ]),
-                    Transport::SharedMemory => command.args(["--mca", "btl", "vader,self"]),
-                };
-                command.arg(&self.program);
-                command
-            }
-            Library::Mpich => {
-                let mut command = Command::new("mpiexec.mpich");
-                command
-                    .args(["-bind-to", "core", "-n", "2"])
-                    .arg(&self.program);
-                if transport == Transport::Tcp {
-                    command.envs([
-                        ("UCX_TLS", "tcp"),
-                        ("UCX_NET_DEVICES", "lo"),
-                        ("MPIR_CVAR_NOLOCAL", "1"),
+                    None => add(&["--mca", "btl", "vader,self"]),
+                }
+                if crowded {
+                    add(&["--mca", "mpi_yield_when_idle", "1"]);
+                }
+                if let Some((agent, places)) = &agent {
+                    let hosts = names(&places[..ranks.min(places.len())], ":1");
+                    let device = device.unwrap_or("lo");
+                    add(&[
+                        "--mca",
+                        "plm_rsh_agent",
+                        agent,
+                        "--mca",
+                        "oob_tcp_if_include",
+                        device,
+                        "-H",
+                        &hosts,
                     ]);
                 }
-                command
+            }
+            Library::Mpich => {
+                add(&["mpiexec.mpich", "-bind-to", "none", "-n", &ranks_text]);
+                if let Some((agent, places)) = &agent {
+                    let hosts = names(&places[..ranks.min(places.len())], "");
+                    let first = places[0].ip.to_string();
+                    add(&[
+                        "-launcher",
+                        "ssh",
+                        "-launcher-exec",
+                        agent,
+                        "-localhost",
+                        &first,
+                        "-hosts",
+                        &hosts,
+                    ]);
+                }
             }
         }
+        Ok(words)
     }
 
-    fn figure<T: for<'a> Deserialize<'a>>(
-        &self,
-        transport: Transport,
-        arguments: [String; 3],
-    ) -> Result<T, PeerError> {
-        let mut command = self.command(transport);
-        let program = command.get_program().to_string_lossy().into_owned();
-        let text = run(command.args(arguments), "")?;
-        serde_json::from_str(text.lines().next().unwrap_or(""))
-            .map_err(|source| PeerError::Output { program, source })
+    /// Writes what leads to a host as `ssh` would, and returns it with the first host's name. Hosts are named by address, which
+    /// needs no resolver; each has a host name of its own, or the libraries would take all of them for one host.
+    fn agent(&self, places: &[Place]) -> Result<(String, String), PeerError> {
+        let mut script = String::from(
+            "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\ncase $host in\n",
+        );
+        for place in places {
+            let netns = place
+                .netns
+                .as_deref()
+                .unwrap_or(Path::new("/proc/1/ns/net"));
+            let _ = writeln!(script, "{}) netns=\'{}\' ;;", place.ip, netns.display());
+        }
+        // Launchers give one line for a shell; we give words.
+        script.push_str(
+            "*) echo \"unknown host $host\" >&2; exit 2 ;;\nesac\n\
+             [ $# -gt 1 ] && [ \"${1#mpiexec}\" != \"$1\" ] || set -- sh -c \"$*\"\n\
+             exec nsenter --net=\"$netns\" unshare --uts sh -c \
+             'hostname \"$(echo \"$0\" | tr . -)\"; exec \"$@\"' \"$host\" \"$@\"\n",
+        );
+        let path = self.folder.path().join("agent.sh");
+        let io = failed("agent.sh");
+        std::fs::write(&path, script).map_err(&io)?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).map_err(&io)?;
+        let first = places.first().map(|place| place.ip.to_string());
+        Ok((
+            path.to_string_lossy().into_owned(),
+            first.unwrap_or_default(),
+        ))
     }
+}
 
-    /// Half-round-trip of `size` bytes.
-    pub fn pingpong(
-        &self,
-        transport: Transport,
-        size: usize,
-        iterations: u64,
-    ) -> Result<HalfRtt, PeerError> {
-        let arguments = [
-            "pingpong".to_owned(),
-            iterations.to_string(),
-            size.to_string(),
-        ];
-        Ok(self.figure::<Latency>(transport, arguments)?.half)
-    }
+fn names(places: &[Place], suffix: &str) -> String {
+    let names: Vec<String> = places
+        .iter()
+        .map(|place| format!("{}{suffix}", place.ip))
+        .collect();
+    names.join(",")
+}
 
-    /// Messages a second of `size` bytes one way.
-    pub fn burst(
-        &self,
-        transport: Transport,
-        size: usize,
-        messages: u64,
-    ) -> Result<f64, PeerError> {
-        let arguments = ["burst".to_owned(), messages.to_string(), size.to_string()];
-        Ok(self
-            .figure::<Rate>(transport, arguments)?
-            .messages_per_second)
-    }
+fn version(library: Library) -> String {
+    let (program, name) = match library {
+        Library::OpenMpi => ("mpiexec.openmpi", "Open MPI"),
+        Library::Mpich => ("mpichversion", "MPICH"),
+    };
+    let text = run(Command::new(program).arg("--version"), "").unwrap_or_default();
+    let words = text
+        .lines()
+        .next()
+        .unwrap_or("-")
+        .rsplit([' ', '\t'])
+        .next();
+    format!("{name} {}", words.unwrap_or("-"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::Op;
+    use tsumuji_testbed::{Spec, Testbed};
 
-    /// Where an MPI is installed both shapes give figures; where it is not, the package is named.
+    fn job(op: Op, nodes: usize) -> Job {
+        Job {
+            op,
+            size: 8,
+            iterations: 10,
+            nodes,
+        }
+    }
+
+    /// Where an MPI is installed its program compiles without a warning and gives figures; where it is not, the package is named.
     #[test]
     fn gives_figures_or_names_the_package() {
         for library in [Library::OpenMpi, Library::Mpich] {
             match Mpi::build(library) {
-                Ok(mpi) if crate::machine::two_cpus().is_some() => {
-                    let half = mpi.pingpong(Transport::Tcp, 8, 10).unwrap();
+                Ok(mpi) => {
+                    let found = mpi.measure(Transport::Tcp, &job(Op::Pingpong, 2)).unwrap();
+                    let half = found.half_rtt_us.unwrap();
                     assert!(half.min > 0.0 && half.p50 >= half.min);
-                    assert!(mpi.burst(Transport::Tcp, 8, 10).unwrap() > 0.0);
                     assert!(mpi.version().contains('.'), "{}", mpi.version());
+                    for (op, nodes) in [(Op::Burst, 2), (Op::Gather, 3), (Op::Allreduce, 3)] {
+                        let found = mpi.measure(Transport::SharedMemory, &job(op, nodes));
+                        assert!(found.unwrap().seconds > 0.0);
+                    }
                 }
-                Ok(_) => {}
                 Err(error) => assert!(error.to_string().contains("mpi"), "{error}"),
             }
         }
+    }
+
+    /// Ranks in hosts of a testbed reach each other over its network, by every operation.
+    #[test]
+    fn runs_between_hosts() {
+        if let Err(error) = tsumuji_testbed::check_rights() {
+            eprintln!("SKIPPED runs_between_hosts: {error}");
+            return;
+        }
+        let name = format!("bm{}", std::process::id()).parse().unwrap();
+        let testbed = Testbed::up(&Spec::new(3).named(name)).unwrap();
+        let places = crate::limits::place::of_testbed(&testbed);
+        for library in [Library::OpenMpi, Library::Mpich] {
+            let Ok(mpi) = Mpi::build(library) else {
+                continue;
+            };
+            for (op, nodes) in [(Op::Pingpong, 2), (Op::Bcast, 3), (Op::Alltoall, 3)] {
+                let found = mpi.measure(Transport::Hosts(&places), &job(op, nodes));
+                assert!(found.unwrap().seconds > 0.0);
+            }
+        }
+        let status = testbed.status().unwrap();
+        assert!(status.hosts[2].counters.received_frames > 0);
+        testbed.down().unwrap();
     }
 }

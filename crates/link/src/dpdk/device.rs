@@ -14,8 +14,8 @@ use super::spec::Device;
 use super::sys::{BURST_FRAMES, Info, Port};
 use super::{DpdkConfig, DpdkSpec, FRAME_BYTES_MIN, LOOK, eal, sys};
 use crate::ether::{
-    self, Capability, Claim, HEADER_BYTES, Interface, InterfaceState, MacAddr, has_capability,
-    setcap_command,
+    self, Capability, Claim, HEADER_BYTES, Interface, InterfaceState, LENGTH_BYTES, MacAddr,
+    has_capability, setcap_command,
 };
 
 /// memif's default for `bsize` and, as a power of two, `rsize`.
@@ -169,7 +169,7 @@ fn set_up(
     let frame_bytes = frame_bytes(spec, kind, &info, config.frame_bytes)?;
     let is_xdp = matches!(kind, Kind::Xdp(_));
     let kernels = if is_xdp { XDP_HEADROOM_BYTES } else { 0 };
-    let room_bytes = (frame_bytes + HEADER_BYTES + TAGS_BYTES + kernels)
+    let room_bytes = (frame_bytes + HEADER_BYTES + LENGTH_BYTES + TAGS_BYTES + kernels)
         .next_multiple_of(64)
         .max(ROOM_BYTES_MIN)
         .max(slot_bytes)
@@ -207,7 +207,7 @@ fn set_up(
         memory_bytes: running.memory_bytes,
     })?;
     let mtu = match kind {
-        Kind::Card => frame_bytes as u16,
+        Kind::Card => (frame_bytes + LENGTH_BYTES) as u16,
         _ => 0,
     };
     let rings = port
@@ -440,6 +440,7 @@ fn frame_bytes(
     info: &Info,
     wanted: Option<usize>,
 ) -> Result<usize, DpdkOpenError> {
+    // The payload of an Ethernet frame; ours is shorter by its length.
     let (default, limit) = match kind {
         // Its MTU says 1500 and means nothing. A frame must fit a buffer: those in several overrun a full ring (DPDK 22.11).
         Kind::Memif { .. } => {
@@ -465,7 +466,8 @@ fn frame_bytes(
         Kind::Card => (info.mtu_bytes, info.max_mtu_bytes.max(info.mtu_bytes)),
     };
     let limit = limit.min(ROOM_BYTES_MAX - HEADER_BYTES - TAGS_BYTES - 64);
-    let bytes = wanted.unwrap_or(default);
+    let limit = limit.saturating_sub(LENGTH_BYTES);
+    let bytes = wanted.unwrap_or(default.saturating_sub(LENGTH_BYTES));
     if (FRAME_BYTES_MIN..=limit).contains(&bytes) {
         return Ok(bytes);
     }

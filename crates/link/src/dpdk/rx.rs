@@ -4,7 +4,7 @@
 //! a scratch; one longer than our frames is dropped and counted. Frames of others are counted apart.
 
 use super::sys::{BURST_FRAMES, Port, Slots};
-use crate::ether::{self, HEADER_BYTES, Ignored, MacAddr};
+use crate::ether::{self, Frames, HEADER_BYTES, Ignored, LENGTH_BYTES, MacAddr};
 use crate::{LinkAddr, LinkCounters};
 
 /// Bursts of others' frames that one call passes over, beyond what it hands on.
@@ -27,7 +27,7 @@ impl Rx {
             me,
             slots: Slots::new(port),
             next: 0,
-            scratch: vec![0; HEADER_BYTES + frame_bytes].into(),
+            scratch: vec![0; HEADER_BYTES + LENGTH_BYTES + frame_bytes].into(),
             foreign_frames: 0,
         }
     }
@@ -47,7 +47,7 @@ impl Rx {
         self.slots.receive(port) > 0
     }
 
-    /// Hands on up to `max` frames.
+    /// Hands on frames until there are `max`.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -74,10 +74,14 @@ impl Rx {
                 };
                 match ether::accept(frame, self.me) {
                     Ok((from, payload)) if frame.len() <= longest => {
-                        counters.received_frames += 1;
-                        counters.received_bytes += payload.len() as u64;
-                        handed += 1;
-                        on_frame(LinkAddr::Ether(from), payload);
+                        let mut frames = Frames::new(payload);
+                        for frame in frames.by_ref() {
+                            counters.received_frames += 1;
+                            counters.received_bytes += frame.len() as u64;
+                            handed += 1;
+                            on_frame(LinkAddr::Ether(from), frame);
+                        }
+                        counters.dropped_frames += u64::from(frames.is_cut());
                     }
                     Ok(_) => counters.dropped_frames += 1,
                     Err(Ignored::EtherType | Ignored::Destination | Ignored::Short) => {

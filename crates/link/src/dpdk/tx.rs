@@ -3,13 +3,18 @@
 //! Called by `Dpdk::send_with` and `Dpdk::flush`. A device takes as many as its ring has place for; the rest stays queued, in order,
 //! and is offered again.
 //!
+//! Each frame has an Ethernet frame of its own: the devices are fast enough that joining small ones is not worth a copy.
+//!
 //! Invariant: an mbuf is spare, queued, or the device's; none is lost on the way between.
 
 use std::time::{Duration, Instant};
 
 use super::sys::{BURST_FRAMES, Port, Slots};
 use crate::LinkCounters;
-use crate::ether::{self, HEADER_BYTES, MacAddr};
+use crate::ether::{self, HEADER_BYTES, LENGTH_BYTES, MacAddr};
+
+/// What stands before a frame of ours.
+const LEAD_BYTES: usize = HEADER_BYTES + LENGTH_BYTES;
 
 /// A device that takes no frame for this long is not merely full: what waits is dropped, as a link may.
 const STUCK_MAX: Duration = Duration::from_millis(50);
@@ -18,7 +23,7 @@ const STUCK_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Tx {
     me: MacAddr,
-    payload_bytes_max: usize,
+    frame_bytes_max: usize,
     frame_bytes_least: usize,
     spare: Slots,
     queue: Slots,
@@ -30,12 +35,12 @@ impl Tx {
     pub(super) fn new(
         port: &Port,
         me: MacAddr,
-        payload_bytes_max: usize,
+        frame_bytes_max: usize,
         frame_bytes_least: usize,
     ) -> Self {
         Self {
             me,
-            payload_bytes_max,
+            frame_bytes_max,
             frame_bytes_least,
             spare: Slots::new(port),
             queue: Slots::new(port),
@@ -63,20 +68,19 @@ impl Tx {
         to: MacAddr,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
-        let frame = self
-            .spare
-            .last_mut(port, HEADER_BYTES + self.payload_bytes_max);
-        let bytes = fill(&mut frame[HEADER_BYTES..]);
+        let frame = self.spare.last_mut(port, LEAD_BYTES + self.frame_bytes_max);
+        let bytes = fill(&mut frame[LEAD_BYTES..]);
         assert!(
-            bytes <= self.payload_bytes_max,
+            bytes <= self.frame_bytes_max,
             "a filler claims {bytes} bytes of a {}-byte slot",
-            self.payload_bytes_max
+            self.frame_bytes_max
         );
         if bytes == 0 {
             return;
         }
         ether::write_header(frame, to, self.me);
-        let mut whole = HEADER_BYTES + bytes;
+        ether::write_length(&mut frame[HEADER_BYTES..], bytes);
+        let mut whole = LEAD_BYTES + bytes;
         if whole < self.frame_bytes_least {
             // Old bytes of the mbuf are nobody's business.
             frame[whole..self.frame_bytes_least].fill(0);
@@ -93,7 +97,7 @@ impl Tx {
         }
         let (frames, bytes) = self.queue.transmit(port);
         counters.sent_frames += frames as u64;
-        counters.sent_bytes += bytes - (frames * HEADER_BYTES) as u64;
+        counters.sent_bytes += bytes - (frames * LEAD_BYTES) as u64;
         if frames > 0 || self.queue.is_empty() {
             self.stuck_since = None;
         } else {

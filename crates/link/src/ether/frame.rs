@@ -10,8 +10,8 @@ pub const ETHERTYPE: u16 = 0x88B5;
 pub const HEADER_BYTES: usize = 14;
 /// Without its checksum; the shortest that Ethernet has, so an announcement is the same on every medium.
 const FRAME_BYTES_MIN: usize = 60;
-/// Begins the payload of an announcement. A frame of the protocol never begins with 0.
-const ANNOUNCEMENT: [u8; 16] = *b"\0tsumuji is here";
+/// Begins the payload of an announcement: no frames, and a word to whoever looks at the wire.
+const ANNOUNCEMENT: [u8; 17] = *b"\0\0tsumuji is here";
 
 /// Writes the header of a frame into the first 14 bytes of `slot`.
 ///
@@ -50,7 +50,7 @@ impl Ignored {
     }
 }
 
-/// The sender and the payload (with any padding) of a frame that arrived at the station `me`.
+/// The sender and the payload (`Frames` reads it) of a frame that arrived at the station `me`.
 #[inline]
 pub fn accept(frame: &[u8], me: MacAddr) -> Result<(MacAddr, &[u8]), Ignored> {
     let Some((header, payload)) = frame.split_first_chunk::<HEADER_BYTES>() else {

@@ -5,9 +5,10 @@
 //! One process has an interface, in each network namespace (`claim`): the MAC address is the address of the link, and two
 //! processes behind one address could not be told apart. Several processes of a host take macvlan interfaces.
 //!
-//! A frame shorter than 60 bytes is padded by the device; the link hands over what arrived, padding included. A frame without
-//! payload, and an announcement, are no frames for the program.
+//! An Ethernet frame carries one or several frames of ours, each behind its length (`bundle`); padding behind them is not handed
+//! over. An Ethernet frame without payload, and an announcement, are no frames for the program.
 
+mod bundle;
 mod claim;
 mod ethers;
 mod frame;
@@ -18,6 +19,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use bundle::{Frames, LENGTH_BYTES, write_length};
 pub use claim::{Claim, ClaimError, claim};
 pub use ethers::{ETHERS_PATH, Ethers, EthersError};
 pub use frame::{ETHERTYPE, HEADER_BYTES, Ignored, accept, announcement, write_header};

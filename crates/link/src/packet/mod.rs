@@ -57,7 +57,7 @@ const LOOK_EVERY_POLLS: u32 = 1 << 18;
 /// How to open the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketConfig {
-    /// Largest frame; `None`: the interface's MTU. All nodes of a cluster should agree on it.
+    /// Largest frame; `None`: the interface's MTU less 2 (R-9). All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
     /// Size of the receive ring; the kernel's memory, not to be paged out.
     pub buffer_bytes: usize,
@@ -95,7 +95,7 @@ pub enum PacketOpenError {
     },
     /// A frame size that the interface does not have.
     #[error(
-        "frames of {frame_bytes} bytes do not fit `{interface}`, whose MTU is {mtu_bytes}; take {FRAME_BYTES_MIN} to the MTU, \
+        "frames of {frame_bytes} bytes do not fit `{interface}`, whose MTU is {mtu_bytes}; take {FRAME_BYTES_MIN} to the MTU less 2, \
          or `ip link set {interface} mtu …`"
     )]
     FrameBytes {
@@ -149,8 +149,9 @@ impl Packet {
                 source,
             }
         };
-        let frame_bytes = config.frame_bytes.unwrap_or(found.mtu_bytes);
-        if !(FRAME_BYTES_MIN..=found.mtu_bytes).contains(&frame_bytes) {
+        let limit = found.mtu_bytes.saturating_sub(ether::LENGTH_BYTES);
+        let frame_bytes = config.frame_bytes.unwrap_or(limit);
+        if !(FRAME_BYTES_MIN..=limit).contains(&frame_bytes) {
             return Err(PacketOpenError::FrameBytes {
                 frame_bytes,
                 interface: interface.to_owned(),

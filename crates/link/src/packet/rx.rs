@@ -4,7 +4,7 @@
 //! one cursor is all the state there is. What the kernel says about a frame is checked against its slot.
 
 use super::sys::RxRing;
-use crate::ether::{self, MacAddr};
+use crate::ether::{self, Frames, MacAddr};
 use crate::{LinkAddr, LinkCounters};
 
 /// What stands before a frame in its slot: the kernel's header and the sender's address (52 bytes), padding, and a VLAN tag.
@@ -109,7 +109,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Hands over frames from at most `max` slots; what is not for us is counted or ignored.
+/// Hands over the frames of slots until there are `max`; what is not for us is counted or ignored.
 #[inline]
 pub(super) fn receive(
     ring: &mut RxRing,
@@ -119,16 +119,23 @@ pub(super) fn receive(
     max: usize,
     on_frame: &mut impl FnMut(LinkAddr, &[u8]),
 ) -> usize {
-    let mut frames = 0;
+    let mut handed = 0;
     for _ in 0..max {
+        if handed >= max {
+            break;
+        }
         let taken = ring.next(|raw| {
             let accepted = raw.frame().map(|frame| ether::accept(frame, me));
             match accepted {
                 Some(Ok((from, payload))) if payload.len() <= payload_bytes_max => {
-                    frames += 1;
-                    counters.received_frames += 1;
-                    counters.received_bytes += payload.len() as u64;
-                    on_frame(LinkAddr::Ether(from), payload);
+                    let mut frames = Frames::new(payload);
+                    for frame in frames.by_ref() {
+                        handed += 1;
+                        counters.received_frames += 1;
+                        counters.received_bytes += frame.len() as u64;
+                        on_frame(LinkAddr::Ether(from), frame);
+                    }
+                    counters.dropped_frames += u64::from(frames.is_cut());
                 }
                 Some(Err(ignored)) if !ignored.is_drop() => {}
                 _ => counters.dropped_frames += 1,
@@ -138,5 +145,5 @@ pub(super) fn receive(
             break;
         }
     }
-    frames
+    handed
 }

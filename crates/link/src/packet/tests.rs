@@ -126,8 +126,9 @@ fn full_socket_keeps_frames() {
     let mut counters = LinkCounters::default();
     let mut arrived = Vec::new();
     let mut offered = 0;
-    let mut blocked = 0;
+    let (mut blocked, mut joined) = (0, 0);
     while arrived.len() < FRAMES as usize {
+        let mut ethernet_frames = Vec::new();
         while offered < FRAMES && !tx.is_full() {
             tx.gather(to, |slot| {
                 assert_eq!(slot.len(), 1500);
@@ -144,21 +145,77 @@ fn full_socket_keeps_frames() {
         assert_eq!(pushed, Pushed::Done);
         if tx.blocked() == Some(Blocked::Buffer) {
             blocked += 1;
-            arrived.extend(read_all(&far));
+            ethernet_frames = read_all(&far);
         } else if offered == FRAMES {
-            arrived.extend(read_all(&far));
+            ethernet_frames = read_all(&far);
+        }
+        joined += ethernet_frames.len();
+        for ethernet_frame in ethernet_frames {
+            assert!(ethernet_frame.len() <= 14 + 2 + 1500);
+            let (from, payload) = ether::accept(&ethernet_frame, to).expect("sound");
+            assert_eq!(from, me);
+            arrived.extend(ether::Frames::new(payload).map(<[u8]>::to_vec));
         }
     }
     assert!(blocked > 10, "the socket was full");
     for (number, frame) in (0u32..).zip(&arrived) {
-        let (from, payload) = ether::accept(frame, to).expect("sound");
-        assert_eq!((from, payload.len()), (me, 4 + number as usize % 1497));
-        assert_eq!(payload[..4], number.to_le_bytes());
+        assert_eq!(frame.len(), 4 + number as usize % 1497);
+        assert_eq!(frame[..4], number.to_le_bytes());
     }
-    let bytes: usize = arrived.iter().map(|frame| frame.len() - 14).sum();
+    assert!(joined < arrived.len(), "small ones joined others");
+    let bytes: usize = arrived.iter().map(Vec::len).sum();
     assert_eq!(counters.sent_frames, u64::from(FRAMES));
     assert_eq!(counters.sent_bytes, bytes as u64);
     assert_eq!(counters.dropped_frames, 0);
+}
+
+/// Small frames to one station leave together as far as they fit; another station, or a frame that does not fit, begins anew.
+#[test]
+fn small_frames_join() {
+    let me = MacAddr([2, 0, 0, 0, 0, 1]);
+    let stations = [MacAddr([2, 0, 0, 0, 0, 2]), MacAddr::BROADCAST];
+    let (near, far) = narrow_socket();
+    let mut tx = Tx::new(me, 600);
+    let mut counters = LinkCounters::default();
+    // 2 x (2 + 299) is the whole payload; another byte would be too many.
+    let sent = [
+        (0, 299),
+        (0, 299),
+        (0, 1),
+        (1, 1),
+        (1, 597),
+        (0, 300),
+        (0, 300),
+    ];
+    for (station, bytes) in sent {
+        tx.gather(stations[station], |slot| {
+            slot[..bytes].fill(bytes as u8);
+            bytes
+        });
+    }
+    tx.push_out(&near, &mut counters).expect("push_out");
+    let arrived: Vec<(MacAddr, Vec<usize>)> = read_all(&far)
+        .iter()
+        .map(|frame| {
+            let to = MacAddr(frame[..6].try_into().expect("six"));
+            let (_, payload) = ether::accept(frame, to).expect("sound");
+            let sizes = ether::Frames::new(payload).map(|frame| {
+                assert!(frame.iter().all(|byte| *byte == frame.len() as u8));
+                frame.len()
+            });
+            (to, sizes.collect())
+        })
+        .collect();
+    let [one, all] = stations;
+    let expected = [
+        (one, vec![299, 299]),
+        (one, vec![1]),
+        (all, vec![1, 597]),
+        (one, vec![300]),
+        (one, vec![300]),
+    ];
+    assert_eq!(arrived, expected);
+    assert_eq!((counters.sent_frames, counters.sent_bytes), (7, 1797));
 }
 
 /// Frames that the socket refuses for good are counted one by one and do not stop those behind them.

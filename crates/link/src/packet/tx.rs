@@ -1,10 +1,10 @@
-//! Transmit half: frames gathered in one arena, header included, and their pushing out.
+//! Transmit half: frames gathered in one arena, headers included, and their pushing out.
 //!
 //! Called by `Packet::send_with` and `Packet::flush`. A single frame goes by plain `send`, several by one `sendmmsg`: that measured
 //! better than a mapped transmit ring both in latency and in rate (docs/decisions/0012).
 //!
-//! Invariant: queued frames lie in the arena in queue order without gaps. A frame leaves the queue when the kernel has taken it,
-//! or is counted as dropped: a full device (ENOBUFS) or socket buffer (EAGAIN) keeps it for the next push.
+//! A frame joins the Ethernet frame before it if that goes to the same station and has room. Invariant: queued Ethernet frames
+//! lie in the arena in queue order without gaps. One leaves the queue when the kernel has taken it, or is counted as dropped: a full device (ENOBUFS) or socket buffer (EAGAIN) keeps it for the next push.
 
 use std::io;
 use std::ops::Range;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::sys::SendBatch;
-use crate::ether::{self, HEADER_BYTES, MacAddr};
+use crate::ether::{self, HEADER_BYTES, LENGTH_BYTES, MacAddr};
 use crate::{LinkCounters, LinkError};
 use std::os::fd::AsFd;
 
-/// Frames gathered at most before they are pushed out: more gain nothing.
+/// Ethernet frames gathered at most before they are pushed out: more gain nothing.
 pub(super) const BURST_FRAMES: usize = 64;
 /// Bytes gathered at most before they are pushed out: more would leave the cache before the kernel copies them.
 const GATHER_BYTES: usize = 64 << 10;
@@ -43,13 +43,27 @@ pub(super) enum Pushed {
     Lost,
 }
 
+/// What stands before the first frame of an Ethernet frame.
+const LEAD_BYTES: usize = HEADER_BYTES + LENGTH_BYTES;
+
+/// An Ethernet frame in the arena.
+#[derive(Debug, Clone)]
+struct Queued {
+    range: Range<usize>,
+    to: MacAddr,
+    /// Frames of ours in it, and their bytes.
+    frames: u32,
+    frame_bytes: usize,
+}
+
 /// The arena and the queue.
 #[derive(Debug)]
 pub(super) struct Tx {
     me: MacAddr,
     arena: Box<[u8]>,
-    payload_bytes_max: usize,
-    queue: Vec<Range<usize>>,
+    /// Of a frame of ours.
+    frame_bytes_max: usize,
+    queue: Vec<Queued>,
     used_bytes: usize,
     batch: SendBatch,
     blocked: Option<Blocked>,
@@ -58,11 +72,11 @@ pub(super) struct Tx {
 }
 
 impl Tx {
-    pub(super) fn new(me: MacAddr, payload_bytes_max: usize) -> Self {
+    pub(super) fn new(me: MacAddr, frame_bytes_max: usize) -> Self {
         Self {
             me,
-            arena: vec![0; GATHER_BYTES + HEADER_BYTES + payload_bytes_max].into(),
-            payload_bytes_max,
+            arena: vec![0; GATHER_BYTES + LEAD_BYTES + frame_bytes_max].into(),
+            frame_bytes_max,
             queue: Vec::with_capacity(BURST_FRAMES),
             used_bytes: 0,
             batch: SendBatch::new(BURST_FRAMES),
@@ -84,20 +98,37 @@ impl Tx {
     #[inline]
     pub(super) fn gather(&mut self, to: MacAddr, fill: impl FnOnce(&mut [u8]) -> usize) {
         assert!(!self.is_full(), "`is_full` was not asked");
-        let slot = &mut self.arena[self.used_bytes..];
-        let payload = &mut slot[HEADER_BYTES..HEADER_BYTES + self.payload_bytes_max];
-        let bytes = fill(payload);
+        let start = self.used_bytes;
+        let slot = &mut self.arena[start..];
+        let bytes = fill(&mut slot[LEAD_BYTES..][..self.frame_bytes_max]);
         assert!(
-            bytes <= self.payload_bytes_max,
+            bytes <= self.frame_bytes_max,
             "a filler claims {bytes} bytes of a {}-byte slot",
-            self.payload_bytes_max
+            self.frame_bytes_max
         );
         if bytes == 0 {
             return;
         }
+        ether::write_length(&mut slot[HEADER_BYTES..], bytes);
+        let end = start + LEAD_BYTES + bytes;
+        if let Some(last) = self.queue.last_mut()
+            && last.to == to
+            && last.range.len() + LENGTH_BYTES + bytes <= LEAD_BYTES + self.frame_bytes_max
+        {
+            self.arena.copy_within(start + HEADER_BYTES..end, start);
+            self.used_bytes = end - HEADER_BYTES;
+            last.range.end = self.used_bytes;
+            last.frames += 1;
+            last.frame_bytes += bytes;
+            return;
+        }
         ether::write_header(slot, to, self.me);
-        let end = self.used_bytes + HEADER_BYTES + bytes;
-        self.queue.push(self.used_bytes..end);
+        self.queue.push(Queued {
+            range: start..end,
+            to,
+            frames: 1,
+            frame_bytes: bytes,
+        });
         self.used_bytes = end;
     }
 
@@ -114,36 +145,37 @@ impl Tx {
         // Every turn settles a frame or ends the loop, so the queue's length bounds it.
         while let Some(first) = self.queue.get(done) {
             let result = if self.queue.len() - done == 1 {
-                let frame = &self.arena[first.clone()];
+                let frame = &self.arena[first.range.clone()];
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 socket.send_with_flags(frame, flags).map(|_| 1)
             } else {
                 let frames = self.queue[done..].iter();
-                let frames = frames.map(|range| &self.arena[range.clone()]);
+                let frames = frames.map(|queued| &self.arena[queued.range.clone()]);
                 self.batch.send(socket.as_fd(), frames)
             };
             match result {
                 Ok(0) => break,
-                Ok(frames) => {
-                    let sent = &self.queue[done..done + frames];
-                    let bytes: usize = sent.iter().map(|range| range.len() - HEADER_BYTES).sum();
-                    counters.sent_frames += frames as u64;
-                    counters.sent_bytes += bytes as u64;
-                    done += frames;
+                Ok(taken) => {
+                    for sent in &self.queue[done..done + taken] {
+                        counters.sent_frames += u64::from(sent.frames);
+                        counters.sent_bytes += sent.frame_bytes as u64;
+                    }
+                    done += taken;
                     self.stuck_since = None;
                 }
-                Err(error) => match self.judge(&error) {
+                Err(error) => match judge(&mut self.stuck_since, &error) {
                     Verdict::Keep(blocked) => {
                         self.blocked = blocked;
                         break;
                     }
                     Verdict::DropOne => {
-                        counters.dropped_frames += 1;
+                        counters.dropped_frames += u64::from(first.frames);
                         done += 1;
                         self.stuck_since = None;
                     }
                     Verdict::DropAll => {
-                        counters.dropped_frames += (self.queue.len() - done) as u64;
+                        let lost = self.queue[done..].iter();
+                        counters.dropped_frames += lost.map(|l| u64::from(l.frames)).sum::<u64>();
                         done = self.queue.len();
                         self.stuck_since = None;
                         pushed = Pushed::Lost;
@@ -161,28 +193,7 @@ impl Tx {
         Ok(pushed)
     }
 
-    #[cold]
-    fn judge(&mut self, error: &io::Error) -> Verdict {
-        match error.raw_os_error() {
-            Some(libc::EAGAIN) => Verdict::Keep(Some(Blocked::Buffer)),
-            Some(libc::EINTR) => Verdict::Keep(None),
-            Some(libc::ENOBUFS | libc::ENOMEM) => {
-                let now = Instant::now();
-                let since = *self.stuck_since.get_or_insert(now);
-                if now - since < STUCK_MAX {
-                    Verdict::Keep(Some(Blocked::Device))
-                } else {
-                    Verdict::DropAll
-                }
-            }
-            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Verdict::DropAll,
-            Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Verdict::Fail,
-            // The MTU was lowered, or a filter on the way out refuses it.
-            _ => Verdict::DropOne,
-        }
-    }
-
-    /// Drops the first `frames` of the queue and closes the gap.
+    /// Takes the first `frames` Ethernet frames from the queue and closes the gap.
     #[inline]
     fn forget(&mut self, frames: usize) {
         if frames == self.queue.len() {
@@ -191,10 +202,10 @@ impl Tx {
             return;
         }
         self.queue.drain(..frames);
-        let gap = self.queue.first().map_or(0, |first| first.start);
+        let gap = self.queue.first().map_or(0, |first| first.range.start);
         self.arena.copy_within(gap..self.used_bytes, 0);
         self.used_bytes -= gap;
-        for range in &mut self.queue {
+        for Queued { range, .. } in &mut self.queue {
             *range = range.start - gap..range.end - gap;
         }
     }
@@ -206,4 +217,26 @@ enum Verdict {
     DropOne,
     DropAll,
     Fail,
+}
+
+/// What a refusal means for the frame, and for those behind it.
+#[cold]
+fn judge(stuck_since: &mut Option<Instant>, error: &io::Error) -> Verdict {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => Verdict::Keep(Some(Blocked::Buffer)),
+        Some(libc::EINTR) => Verdict::Keep(None),
+        Some(libc::ENOBUFS | libc::ENOMEM) => {
+            let now = Instant::now();
+            let since = *stuck_since.get_or_insert(now);
+            if now - since < STUCK_MAX {
+                Verdict::Keep(Some(Blocked::Device))
+            } else {
+                Verdict::DropAll
+            }
+        }
+        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Verdict::DropAll,
+        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Verdict::Fail,
+        // The MTU was lowered, or a filter on the way out refuses it.
+        _ => Verdict::DropOne,
+    }
 }

@@ -49,8 +49,8 @@ use umem::Umem;
 
 /// The link's name.
 const NAME: &str = "xdp";
-/// An Ethernet header.
-const HEADER_BYTES: usize = crate::ether::HEADER_BYTES;
+/// What stands before the first frame of an Ethernet frame: its header, and a length.
+const LEAD_BYTES: usize = crate::ether::HEADER_BYTES + crate::ether::LENGTH_BYTES;
 /// Payload of the largest frame sent: beyond jumbo frames (9000) nothing is common, and a slot spends a page for each 4 KiB.
 const FRAME_BYTES_MAX: usize = 9216;
 /// Frames of several chunks are joined up to this: anything a peer with a larger MTU might send.

@@ -21,8 +21,8 @@ use super::errors::{XdpOpenError, mend_rights, missing_rights};
 use super::rx::Rx;
 use super::tx::Tx;
 use super::umem::{HEADROOM_BYTES, Layout, Umem};
-use super::{FRAME_BYTES_MAX, HEADER_BYTES, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
-use crate::ether::{self, ETHERTYPE, Interface, Watch};
+use super::{FRAME_BYTES_MAX, LEAD_BYTES, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
+use crate::ether::{self, ETHERTYPE, HEADER_BYTES, Interface, LENGTH_BYTES, Watch};
 use crate::{LinkCounters, LinkError};
 
 /// Frames smaller than this are of no use to a cluster.
@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
     fn new(interface: &'a Interface, config: XdpConfig) -> Result<Self, XdpOpenError> {
         let name = || interface.name.clone();
         let mtu = interface.mtu_bytes;
-        let limit = mtu.min(FRAME_BYTES_MAX);
+        let limit = mtu.saturating_sub(LENGTH_BYTES).min(FRAME_BYTES_MAX);
         let frame_bytes = config.frame_bytes.unwrap_or(limit);
         if !(FRAME_BYTES_MIN..=limit).contains(&frame_bytes) {
             return Err(XdpOpenError::FrameBytes {
@@ -216,7 +216,7 @@ impl<'a> Plan<'a> {
 
     /// Makes and registers the shared memory; returns the receive chunks that the largest frame takes, too.
     fn register_umem(&self, socket: &OwnedFd) -> Result<(Umem, usize), XdpOpenError> {
-        let bytes_on_wire = self.frame_bytes + HEADER_BYTES;
+        let bytes_on_wire = self.frame_bytes + LEAD_BYTES;
         let chunks_per_frame = bytes_on_wire.div_ceil(self.chunk_bytes - HEADROOM_BYTES);
         let mut receive_chunks = match self.config.ring_frames {
             None => RECEIVE_CHUNKS_DEFAULT,

@@ -9,7 +9,7 @@
 use super::JOIN_BYTES_MAX;
 use super::ring::{CONTINUED, Consumer, Desc, Producer};
 use super::umem::{Received, Umem};
-use crate::ether::{self, MacAddr};
+use crate::ether::{self, Frames, MacAddr};
 use crate::{LinkAddr, LinkCounters};
 
 /// Chunks handled before the kernel is told: often enough that it never waits for them, seldom enough to cost nothing.
@@ -58,7 +58,7 @@ impl Rx {
         self.ring.available() > 0
     }
 
-    /// Hands over up to `max` frames.
+    /// Hands over frames until there are `max`.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -78,9 +78,9 @@ impl Rx {
             seen: 0,
             held: None,
         };
-        let mut frames = 0;
+        let mut handed = 0;
         for _ in 0..available {
-            if frames == max {
+            if handed >= max {
                 break;
             }
             let Some((bytes, continued)) = round.next() else {
@@ -96,17 +96,21 @@ impl Rx {
             };
             match whole.map(|whole| ether::accept(whole, own)) {
                 Some(Ok((from, payload))) => {
-                    frames += 1;
-                    counters.received_frames += 1;
-                    counters.received_bytes += payload.len() as u64;
-                    on_frame(LinkAddr::Ether(from), payload);
+                    let mut frames = Frames::new(payload);
+                    for frame in frames.by_ref() {
+                        handed += 1;
+                        counters.received_frames += 1;
+                        counters.received_bytes += frame.len() as u64;
+                        on_frame(LinkAddr::Ether(from), frame);
+                    }
+                    counters.dropped_frames += u64::from(frames.is_cut());
                 }
                 Some(Err(ignored)) => counters.dropped_frames += u64::from(ignored.is_drop()),
                 None => counters.dropped_frames += u64::from(!continued),
             }
             round.give_back();
         }
-        frames
+        handed
     }
 }
 

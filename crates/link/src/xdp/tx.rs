@@ -1,14 +1,16 @@
 //! Transmit half: frames written straight into the UMEM, their descriptors, and the kick that makes the kernel look.
 //!
 //! Called by `Xdp::send_with` and `Xdp::flush`. A slot is contiguous memory; the Ethernet header lies in front of the frame, and a
-//! frame longer than a chunk is described by several descriptors that follow each other (`CONTINUED`): no copy of ours.
+//! frame longer than a chunk is described by several descriptors that follow each other (`CONTINUED`): no copy of ours. The last
+//! Ethernet frame stays open until the next push: a small frame to the same station is copied into it, its slot is free again.
 //!
 //! In copy mode the kernel sends within our system call, some 32 frames each, so `push_out` calls until the ring is empty or
 //! nothing moves. Whatever it does not take now stays in the ring and is tried again at the next `flush`.
 //!
-//! Invariant: a slot is free, being filled, or with the kernel; both rings hold the descriptors of all slots, so neither overflows.
+//! Invariant: a slot is free, being filled, open, or with the kernel; both rings hold the descriptors of all slots, so neither overflows.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
@@ -16,14 +18,23 @@ use rustix::net::SendFlags;
 
 use super::ring::{Consumer, Desc, Producer};
 use super::umem::{Slot, Umem};
-use super::{HEADER_BYTES, removed};
-use crate::ether::{self, MacAddr};
+use super::{LEAD_BYTES, removed};
+use crate::ether::{self, HEADER_BYTES, LENGTH_BYTES, MacAddr};
 use crate::{LinkCounters, LinkError};
 
-/// Frames gathered at most before the kernel is kicked: what it sends in one system call.
+/// Ethernet frames gathered at most before the kernel is kicked: what it sends in one system call.
 pub(super) const BURST_FRAMES: u32 = 32;
 /// Kicks in one `push_out` at most beyond those that a full ring takes: the rest waits for the next.
 const KICKS_SPARE: u32 = 8;
+
+/// An Ethernet frame that others may join.
+#[derive(Debug)]
+struct Open {
+    slot: Slot,
+    to: MacAddr,
+    /// Header included.
+    bytes: usize,
+}
 
 /// The rings of the transmit side.
 #[derive(Debug)]
@@ -32,8 +43,9 @@ pub(super) struct Tx {
     pub(super) completion: Consumer<u64>,
     source: MacAddr,
     frame_bytes: usize,
-    /// Frames written since the last push.
+    /// Ethernet frames written since the last push.
     gathered: u32,
+    open: Option<Open>,
     /// The driver sends by itself until it says that it sleeps; else it is kicked each time.
     kick_when_asked: bool,
     /// The driver sends in its own time, not within the kick.
@@ -59,6 +71,7 @@ impl Tx {
             source,
             frame_bytes,
             gathered: 0,
+            open: None,
             kick_when_asked,
             zero_copy,
             down: false,
@@ -68,7 +81,7 @@ impl Tx {
 
     /// Whether the kernel has not taken all yet.
     pub(super) fn has_frames(&mut self) -> bool {
-        self.ring.unsubmitted() > 0 || self.ring.outstanding() > 0
+        self.open.is_some() || self.ring.unsubmitted() > 0 || self.ring.outstanding() > 0
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -94,7 +107,7 @@ impl Tx {
             slot: Some(slot),
         };
         let memory = lent.memory();
-        let frame = &mut memory[HEADER_BYTES..HEADER_BYTES + self.frame_bytes];
+        let frame = &mut memory[LEAD_BYTES..][..self.frame_bytes];
         let bytes = fill(frame);
         assert!(
             bytes <= self.frame_bytes,
@@ -104,16 +117,39 @@ impl Tx {
         if bytes == 0 {
             return Ok(true);
         }
-        ether::write_header(memory, to, self.source);
-        lent.send(HEADER_BYTES + bytes, &mut self.ring);
-        drop(lent);
+        ether::write_length(&mut memory[HEADER_BYTES..], bytes);
         counters.sent_frames += 1;
         counters.sent_bytes += bytes as u64;
+        if let Some(open) = &mut self.open
+            && open.to == to
+            && open.bytes + LENGTH_BYTES + bytes <= LEAD_BYTES + self.frame_bytes
+        {
+            lent.copy(HEADER_BYTES..LEAD_BYTES + bytes, &open.slot, open.bytes);
+            open.bytes += LENGTH_BYTES + bytes;
+            return Ok(true);
+        }
+        ether::write_header(lent.memory(), to, self.source);
+        let next = lent.slot.take().map(|slot| Open {
+            slot,
+            to,
+            bytes: LEAD_BYTES + bytes,
+        });
+        drop(lent);
+        self.close(umem);
+        self.open = next;
         self.gathered += 1;
         if self.gathered >= BURST_FRAMES {
             self.push_out(fd, umem, counters)?;
         }
         Ok(true)
+    }
+
+    /// Describes the open Ethernet frame to the kernel; nothing joins it any more.
+    #[inline]
+    fn close(&mut self, umem: &mut Umem) {
+        if let Some(open) = self.open.take() {
+            send(umem, open.slot, open.bytes, &mut self.ring);
+        }
     }
 
     /// Sends a broadcast from which switches learn where we are. Not counted: it is no frame of the program's.
@@ -124,13 +160,10 @@ impl Tx {
         counters: &mut LinkCounters,
     ) -> Result<(), LinkError> {
         let frame = ether::announcement(self.source);
+        self.close(umem);
         if let Some(slot) = umem.take_slot() {
-            let mut lent = Lent {
-                umem,
-                slot: Some(slot),
-            };
-            lent.memory()[..frame.len()].copy_from_slice(&frame);
-            lent.send(frame.len(), &mut self.ring);
+            umem.slot_mut(&slot)[..frame.len()].copy_from_slice(&frame);
+            send(umem, slot, frame.len(), &mut self.ring);
         }
         self.push_out(fd, umem, counters)
     }
@@ -185,6 +218,7 @@ impl Tx {
         umem: &mut Umem,
         counters: &mut LinkCounters,
     ) -> Result<(), LinkError> {
+        self.close(umem);
         self.ring.submit();
         self.gathered = 0;
         let mut waiting = self.ring.outstanding();
@@ -260,14 +294,20 @@ impl Lent<'_> {
         }
     }
 
-    fn send(&mut self, bytes: usize, ring: &mut Producer<Desc>) {
-        if let Some(slot) = self.slot.take() {
-            self.umem.send(slot, bytes, |desc| {
-                let pushed = ring.push(desc);
-                debug_assert!(pushed, "the ring holds the descriptors of all slots");
-            });
+    fn copy(&mut self, part: Range<usize>, to: &Slot, at: usize) {
+        if let Some(slot) = &self.slot {
+            self.umem.copy(slot, part, to, at);
         }
     }
+}
+
+/// Gives the first `bytes` of a slot to the kernel.
+#[inline]
+fn send(umem: &mut Umem, slot: Slot, bytes: usize, ring: &mut Producer<Desc>) {
+    umem.send(slot, bytes, |desc| {
+        let pushed = ring.push(desc);
+        debug_assert!(pushed, "the ring holds the descriptors of all slots");
+    });
 }
 
 impl Drop for Lent<'_> {

@@ -11,6 +11,7 @@
 //! that a descriptor that names a chunk the kernel does not have is counted (`astray`) and ignored; no chunk is lost.
 #![allow(unsafe_code)] // Slices of shared memory, each with the proof that the chunk is ours.
 
+use std::ops::Range;
 use std::{fmt, io};
 
 use super::ring::{CONTINUED, Desc};
@@ -180,6 +181,17 @@ impl Umem {
             self.memory
                 .slice_mut(first as usize * self.layout.chunk_bytes, bytes)
         }
+    }
+
+    /// Copies a part of one slot into another.
+    #[inline]
+    pub(super) fn copy(&mut self, from: &Slot, part: Range<usize>, to: &Slot, at: usize) {
+        assert_ne!(from, to);
+        let source = self.slot_mut(from)[part.clone()].as_ptr();
+        let target = self.slot_mut(to)[at..at + part.len()].as_mut_ptr();
+        // SAFETY: both parts lie in their slots (checked just above), the slots are two (a `Slot` exists once) and do not overlap,
+        // and both are ours while `self` is borrowed.
+        unsafe { std::ptr::copy_nonoverlapping(source, target, part.len()) }
     }
 
     fn first_chunk(&self, slot: u32) -> u32 {

@@ -22,7 +22,7 @@ pub use agent::{AgentError, serve_agent};
 pub use exit::{WorkerExit, WorkerFailure};
 pub use hosts::Hosts;
 pub use launcher::{LaunchError, LaunchSpec, Launcher, Printing, Progress};
-pub use worker::{endpoint_from_env, report_error, was_launched};
+pub use worker::{endpoint_from_env, endpoint_on, report_error, was_launched};
 
 /// Name of the rendezvous socket. Set by the launcher.
 pub const ENV_RENDEZVOUS: &str = "TSUMUJI_RENDEZVOUS";

@@ -67,22 +67,6 @@ pub fn report_error(error: &(impl std::fmt::Display + ?Sized)) {
 
 fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
     let node = NodeId;
-    if let Some(seed) = number(ENV_SEED, "a whole number, 0 or more")? {
-        options.seed = seed;
-    }
-    options.metrics = match text(ENV_METRICS)? {
-        Some(at) => at
-            .parse()
-            .map_err(|problem: crate::metrics::MetricsAtError| {
-                bad(ENV_METRICS, &at, problem.to_string())
-            })?,
-        None if options.metrics == MetricsAt::Off => MetricsAt::Local,
-        None => options.metrics,
-    };
-    let impair = impairment(options.seed)?;
-    let capture = std::env::var_os(ENV_CAPTURE).map(PathBuf::from);
-    let membership;
-    let base;
     if let Some(name) = text(ENV_RENDEZVOUS)? {
         let me = required(
             ENV_NODE,
@@ -100,22 +84,47 @@ fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
                 format!("accepted is 0 to {}", i32::from(nodes) - 1),
             ));
         }
-        (membership, base) = join(&name, node(me), nodes, &link)?;
+        let (membership, base) = join(&name, node(me), nodes, &link)?;
+        endpoint_on(base, membership, options)
     } else if let Some(path) = std::env::var_os(ENV_CLUSTER).map(PathBuf::from) {
         let me = required(
             ENV_NODE,
             number::<u16>(ENV_NODE, "the number of a node of the cluster file")?,
         )?;
         let file = ClusterFile::read(&path)?;
-        membership = file.membership(node(me), &path)?;
-        base = Base::open(&file.hosts()[usize::from(me)].link)?;
+        let membership = file.membership(node(me), &path)?;
+        let base = Base::open(&file.hosts()[usize::from(me)].link)?;
         if let (Some(key), Security::Unstated) = (file.key(), &options.security) {
             let (key_file, mode) = (key.to_owned(), SealMode::Encrypt);
             options.security = Security::Sealed { key_file, mode };
         }
+        endpoint_on(base, membership, options)
     } else {
-        return Err(OpenError::NotLaunched);
+        Err(OpenError::NotLaunched)
     }
+}
+
+/// Opens an endpoint on a link that is open already, for a program that knows its peers by itself. What the environment says of
+/// anything else holds: `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS`, `TSUMUJI_KEY`, `TSUMUJI_SEAL`, `TSUMUJI_OPEN`.
+pub fn endpoint_on(
+    base: Base,
+    membership: Membership,
+    mut options: Options,
+) -> Result<Endpoint<AnyLink>, OpenError> {
+    if let Some(seed) = number(ENV_SEED, "a whole number, 0 or more")? {
+        options.seed = seed;
+    }
+    options.metrics = match text(ENV_METRICS)? {
+        Some(at) => at
+            .parse()
+            .map_err(|problem: crate::metrics::MetricsAtError| {
+                bad(ENV_METRICS, &at, problem.to_string())
+            })?,
+        None if options.metrics == MetricsAt::Off => MetricsAt::Local,
+        None => options.metrics,
+    };
+    let impair = impairment(options.seed)?;
+    let capture = std::env::var_os(ENV_CAPTURE).map(PathBuf::from);
     let capture = capture.map(|path| numbered(&path, membership.me));
     if let Some(security) = security()? {
         options.security = security;

@@ -160,6 +160,7 @@ impl Publisher {
         snapshot.counters = Counters {
             engine: *engine.counters(),
             link: link.counters(),
+            seal: link.sealing(),
             misplaced_frames,
             dropped_shares: dropped_shares.max(snapshot.counters.dropped_shares),
         };

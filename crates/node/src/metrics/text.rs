@@ -4,6 +4,7 @@
 
 use std::fmt::{Display, Write};
 
+use tsumuji_link::SealCounters;
 use tsumuji_proto::Drop;
 
 use super::{PeerSnapshot, Snapshot};
@@ -98,6 +99,9 @@ pub(super) fn render(snapshot: &Snapshot) -> String {
     );
     engine(&mut page, snapshot);
     link(&mut page, snapshot);
+    if let Some(counters) = &snapshot.counters.seal {
+        seal(&mut page, counters);
+    }
     peers(&mut page, &snapshot.peers);
     page.text
 }
@@ -215,6 +219,74 @@ fn link(page: &mut Page, snapshot: &Snapshot) {
     }
 }
 
+fn seal(page: &mut Page, seal: &SealCounters) {
+    let counters = [
+        (
+            "seal_frames_sealed_total",
+            "Frames of the node that left sealed.",
+            seal.sealed,
+        ),
+        (
+            "seal_frames_opened_total",
+            "Sealed frames opened and passed on.",
+            seal.opened,
+        ),
+        (
+            "seal_control_frames_total",
+            "Frames between seals that were opened: confirmations, broadcast keys.",
+            seal.control,
+        ),
+        (
+            "seal_handshake_frames_total",
+            "Handshake frames that were genuine and led on.",
+            seal.handshake_frames,
+        ),
+        (
+            "seal_handshakes_total",
+            "Handshakes completed.",
+            seal.handshakes,
+        ),
+        (
+            "seal_rekeys_total",
+            "Handshakes that replaced a session: keys worn, old or changed, or the peer restarted.",
+            seal.rekeys,
+        ),
+    ];
+    for (name, help, value) in counters {
+        page.one(name, "counter", help, value);
+    }
+    let by_reason = [
+        (
+            "seal_frames_dropped_total",
+            "Frames received and not opened, by reason.",
+            &seal.drops_by_reason()[..],
+        ),
+        (
+            "seal_frames_unsent_total",
+            "Frames not sent because they could not be sealed, by reason.",
+            &seal.unsent_by_reason()[..],
+        ),
+    ];
+    for (name, help, reasons) in by_reason {
+        page.metric(name, "counter", help);
+        for (reason, count) in reasons {
+            page.sample(name, &[("reason", reason)], count);
+        }
+    }
+    page.one(
+        "seal_peers",
+        "gauge",
+        "Addresses that the seal remembers.",
+        seal.peers,
+    );
+    page.one(
+        "seal_sessions",
+        "gauge",
+        "Addresses with agreed keys.",
+        seal.sessions,
+    );
+}
+
 type Value = fn(&PeerSnapshot) -> Option<f64>;
 
 /// Bytes and frames stay exact: they are far below 2^53.
@@ -296,6 +368,10 @@ mod tests {
         let mut counters = crate::Counters::default();
         counters.engine.sent_frames = u64::MAX;
         counters.link.refused = 7;
+        counters.seal = Some(SealCounters {
+            replayed: 3,
+            ..SealCounters::default()
+        });
         let flow = Flow {
             rtt: Duration::from_micros(12),
             rttvar: Duration::from_nanos(500),
@@ -305,6 +381,7 @@ mod tests {
             queued_bytes: 100,
             retransmitted_frames: 9,
             credit_frames: 256,
+            ..Flow::default()
         };
         Snapshot {
             node: NodeId(2),
@@ -358,6 +435,9 @@ mod tests {
         assert!(text.contains("tsumuji_rtt_seconds{node=\"2\",link=\"shm\",peer=\"0\",peer_name=\"worker 2\"} 0.000012\n"));
         assert!(text.contains("tsumuji_window_bytes{node=\"2\",link=\"shm\",peer=\"0\",peer_name=\"worker 2\"} 67108864\n"));
         assert!(text.contains("link=\"shm\",reason=\"misdirected\"} 0\n"));
+        assert!(text.contains(
+            "tsumuji_seal_frames_dropped_total{node=\"2\",link=\"shm\",reason=\"replayed\"} 3\n"
+        ));
     }
 
     /// A name that would break out of its label does not, and is read back as it was.

@@ -3,15 +3,20 @@
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::{LinkCaps, LinkCounters, LinkError};
-use tsumuji_node::any_link::Base;
-use tsumuji_node::{AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options};
+use tsumuji_node::any_link::{Base, Unsealed};
+use tsumuji_node::{
+    AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options, SealMode,
+    Security,
+};
+use tsumuji_seal::ClusterKey;
 
 /// Only turns a hang into a failure; nothing is measured by it.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -24,6 +29,8 @@ pub(crate) enum Over {
     /// UDP with this percentage of received frames dropped.
     LossyUdp(u32),
     LossyShm(u32),
+    /// UDP whose frames are sealed with a key of the test.
+    SealedUdp(SealMode),
 }
 
 pub(crate) const PLAIN: [Over; 2] = [Over::Shm, Over::Udp];
@@ -32,7 +39,7 @@ pub(crate) const ALL: [Over; 4] = [Over::Shm, Over::Udp, Over::LossyUdp(20), Ove
 /// All endpoints of a small cluster in this process.
 pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint<AnyLink>> {
     let loss = match over {
-        Over::Shm | Over::Udp => None,
+        Over::Shm | Over::Udp | Over::SealedUdp(_) => None,
         Over::LossyUdp(percent) | Over::LossyShm(percent) => Some(f64::from(percent) / 100.0),
     };
     let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
@@ -44,7 +51,7 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
                 .map(|id| (base(id), Membership::local(NodeId(id), nodes)))
                 .unzip()
         }
-        Over::Udp | Over::LossyUdp(_) => {
+        Over::Udp | Over::LossyUdp(_) | Over::SealedUdp(_) => {
             let links: Vec<Udp> = (0..nodes).map(|_| udp()).collect();
             let addrs: Vec<SocketAddr> = links.iter().map(inet).collect();
             (0..nodes)
@@ -52,6 +59,11 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
                 .map(|(id, link)| (Base::Udp(link), Membership::inet(NodeId(id), &addrs)))
                 .unzip()
         }
+    };
+    let key = TestKey::new();
+    let security = match over {
+        Over::SealedUdp(mode) => key.sealed(mode),
+        _ => Security::Open,
     };
     let seeds = 11..;
     bases
@@ -64,10 +76,39 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
                 seed,
                 ..ImpairConfig::default()
             });
-            let link = AnyLink::open(base, impair, None).expect("link");
+            let link = Unsealed::open(base, impair, None).expect("link");
+            let link = security.apply(link).expect("key");
             Endpoint::new(link, membership, options.clone()).expect("endpoint")
         })
         .collect()
+}
+
+/// A key file that goes away with the test.
+pub(crate) struct TestKey(PathBuf);
+
+impl TestKey {
+    pub(crate) fn new() -> Self {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tsumuji-test-{}-{serial}.key", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let key = ClusterKey::generate().expect("randomness");
+        key.write_new(&path).expect("key file");
+        Self(path)
+    }
+
+    pub(crate) fn sealed(&self, mode: SealMode) -> Security {
+        Security::Sealed {
+            key_file: self.0.clone(),
+            mode,
+        }
+    }
+}
+
+impl Drop for TestKey {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 pub(crate) fn pair(over: Over, options: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {

@@ -54,7 +54,7 @@ fn turns_go_to_the_least() {
     let turn = |grants: &[Grant; 3], head: usize| {
         let mut turn = Turn::default();
         for (peer, grant) in grants.iter().enumerate() {
-            turn.consider(peer as u16, grant, scarce, peer == head);
+            turn.consider(peer as u16, grant, scarce, peer == head, None);
         }
         turn
     };
@@ -70,7 +70,64 @@ fn turns_go_to_the_least() {
     assert!(credit.is_least_holder(3_000) && !credit.is_least_holder(3_001));
 }
 
+/// A policy that answers whatever it was given, however mad.
+#[derive(Debug)]
+struct Mad(Vec<u64>, usize);
+
+impl FlowPolicy for Mad {
+    fn window_frames(&mut self, _: &Room, _: &Sender) -> u64 {
+        self.1 += 1;
+        self.0[self.1 % self.0.len()]
+    }
+
+    fn memory_rank(&mut self, _: &Room, sender: &Sender) -> u64 {
+        u64::MAX - u64::from(sender.peer.0)
+    }
+}
+
 proptest! {
+    /// Whatever a policy says, however often the program changes its window, and whatever peers do: what is granted fits the ring, and
+    /// after a cut nothing is granted beyond the window.
+    #[test]
+    fn no_policy_and_no_window_exceeds_the_ring(
+        peers in 1u16..10,
+        answers in proptest::collection::vec(prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), 0u64..100], 1..9),
+        steps in proptest::collection::vec((any::<u16>(), 0u64..5, any::<bool>(), 0u64..200), 1..300),
+    ) {
+        let mut credit = Credit::new(64);
+        credit.set_policy(Some(Box::new(Mad(answers, 0))));
+        (0..peers).for_each(|_| credit.add_peer());
+        let mut grants: Vec<Grant> = (0..peers).map(|_| Grant::new()).collect();
+        for grant in &mut grants {
+            credit.promise(grant);
+            credit.begin(grant);
+        }
+        let least: u64 = grants.iter().map(|grant| grant.promised).sum();
+        for (peer, skip, more, window) in steps {
+            if window < 100 {
+                credit.set_window(window);
+                prop_assert_eq!(credit.window(), window.clamp(1, 64));
+            }
+            let peer = peer % peers;
+            let grant = &mut grants[usize::from(peer)];
+            if window == 150 {
+                grant.limit = skip;
+            }
+            let next = (grant.seen + skip).min(grant.granted.max(grant.seen + 1));
+            credit.on_frame(NOW, peer, grant, Seen { next, more, busy: false, used: true });
+            let before = credit.claimed();
+            credit.raise(peer, grant, PLENTY);
+            let memory = MemoryFrames { free_bytes: 5000, ..PLENTY };
+            let rank = credit.memory_rank(peer, grant, memory);
+            let mut turn = Turn::default();
+            turn.consider(peer, grant, memory, false, rank);
+            credit.give_turn(&turn, grant, memory);
+            prop_assert_eq!(grants.iter().map(Grant::claim).sum::<u64>(), credit.claimed());
+            prop_assert!(credit.claimed() <= 64);
+            prop_assert!(credit.claimed() <= before.max(credit.window()).max(least));
+        }
+    }
+
     /// Whatever peers do, and however often they die and come back, Σ outstanding stays within the receive ring.
     #[test]
     fn credit_never_exceeds_the_ring(
@@ -107,7 +164,7 @@ proptest! {
             };
             credit.raise(peer, grant, memory);
             let mut turn = Turn::default();
-            turn.consider(peer, grant, memory, busy);
+            turn.consider(peer, grant, memory, busy, None);
             credit.give_turn(&turn, grant, memory);
             let sum: u64 = grants.iter().map(Grant::outstanding).sum();
             prop_assert_eq!(grants.iter().map(Grant::claim).sum::<u64>(), credit.claimed());

@@ -6,7 +6,9 @@
 //! Invariants: a peer that may write something stands in `ready` (at most once); `next_timer` is never later than the
 //! earliest deadline of any peer (it may be earlier: deadlines are withdrawn lazily).
 
+mod flow;
 mod receive;
+mod suci;
 mod timers;
 mod transmit;
 
@@ -15,6 +17,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::config::Config;
+use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
 use crate::event::{Accounts, Destination, Event, Flow};
@@ -24,6 +27,7 @@ use crate::peer::Peer;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::shares::{QueuedShare, Shares};
+use crate::suci::{Inbound, Suci};
 use crate::time::Instant;
 use tsumuji_wire::{
     DATA_HEADER_BYTES, HELLO_BYTES, Lane, MAX_PAYLOAD_BYTES, NodeId, SHARE_HEADER_BYTES, Share,
@@ -53,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) memory: Memory,
     pub(crate) credit: Credit,
+    pub(crate) suci: Suci,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     /// Nothing is due before.
@@ -83,6 +88,7 @@ impl Engine {
             pool: Pool::new(),
             memory: Memory::new(config.budget_bytes, config.message_limit_bytes),
             credit: Credit::new(config.receive_frames),
+            suci: Suci::new(config.receive_frames),
             counters: Counters::default(),
             events: VecDeque::new(),
             next_timer: None,
@@ -105,8 +111,17 @@ impl Engine {
         }
         if self.peers[index].is_none() && peer != self.shared.config.me {
             self.shared.credit.add_peer();
-            let incarnation = self.shared.config.incarnation;
-            self.peers[index] = Some(Box::new(Peer::new(peer, now, incarnation)));
+            let Config {
+                incarnation,
+                congestion,
+                ..
+            } = self.shared.config;
+            let mut peer_state = Peer::new(peer, now, incarnation, congestion);
+            if congestion == Congestion::Suci {
+                let ring_frames = self.shared.suci.ring_frames;
+                peer_state.inbound = Some(Box::new(Inbound::new(ring_frames)));
+            }
+            self.peers[index] = Some(Box::new(peer_state));
             self.enqueue(peer, now);
         }
     }
@@ -121,7 +136,8 @@ impl Engine {
         }
     }
 
-    /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole.
+    /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole; a message of a *latest* lane is never
+    /// told of.
     #[inline]
     pub fn submit(
         &mut self,
@@ -131,8 +147,40 @@ impl Engine {
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
+        self.queue(to, lane, payload, notify, None)
+    }
+
+    /// Queues a message of a *latest* lane: best effort, and a newer one takes its place while it waits. After `deadline` it is
+    /// dropped, even if part of it has left.
+    ///
+    /// # Panics
+    /// If `lane` is of another class.
+    pub fn submit_latest(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<SendId, SubmitError> {
+        assert!(
+            lane.is_latest(),
+            "only messages of latest lanes are dropped"
+        );
+        self.queue(to, lane, payload, false, deadline)
+    }
+
+    #[inline]
+    fn queue(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        notify: bool,
+        deadline: Option<Instant>,
+    ) -> Result<SendId, SubmitError> {
         let size = match &payload {
             Payload::Copied(bytes) => bytes.len(),
+            Payload::Joined(head, body) => head.len() + body.len(),
             Payload::Owned(bytes) => bytes.len(),
         };
         let peer = admit(&mut self.peers, &self.shared.config, self.closed, to, size)?;
@@ -145,22 +193,39 @@ impl Engine {
         }
         let body = match payload {
             Payload::Owned(bytes) => bytes,
-            Payload::Copied(bytes) => {
-                let Some(mut body) = self.shared.pool.take(bytes.len()) else {
+            Payload::Copied(_) | Payload::Joined(..) => {
+                let Some(mut body) = self.shared.pool.take(size) else {
                     peer.wants_writable = true;
                     return Err(SubmitError::QueueFull { peer: to });
                 };
-                body.extend_from_slice(bytes);
+                if let Payload::Joined(head, rest) = payload {
+                    body.extend_from_slice(head);
+                    body.extend_from_slice(rest);
+                } else if let Payload::Copied(bytes) = payload {
+                    body.extend_from_slice(bytes);
+                }
                 body
             }
         };
-        let id = peer.send.submit(lane, body, notify);
+        let id = if lane.is_latest() {
+            let (id, replaced) = peer.send.submit_latest(lane, body, deadline);
+            self.shared.pool.put(replaced.unwrap_or_default());
+            if let Some(at) = deadline {
+                self.shared.arm(at);
+            }
+            id
+        } else {
+            peer.send.submit(lane, body, notify)
+        };
         await_turn(&mut self.ready, peer);
         Ok(id)
     }
 
     /// Queues a message of `length_bytes` that `feed` brings piece by piece, as its fragments leave: it takes little memory,
     /// whatever its length. Other messages of its priority to the same peer wait behind it. One at a time for each peer.
+    ///
+    /// # Panics
+    /// If `lane` is a latest one: what may be dropped is not fed.
     pub fn submit_stream(
         &mut self,
         to: NodeId,
@@ -168,6 +233,7 @@ impl Engine {
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
+        assert!(!lane.is_latest(), "messages of latest lanes are not fed");
         let peer = admit(
             &mut self.peers,
             &self.shared.config,
@@ -328,6 +394,13 @@ impl Engine {
             queued_bytes: peer.send.queued_bytes(),
             retransmitted_frames: peer.send.retransmitted(),
             credit_frames: peer.send.credit_left() as usize,
+            superseded_messages: peer.send.dropped().superseded,
+            late_messages: peer.send.dropped().late,
+            lost_messages: peer.send.dropped().lost,
+            granted_frames: peer.receive.grant.outstanding() as usize,
+            incoming_window_frames: peer.receive.grant.window as usize,
+            incoming_bytes: peer.receive.grant.used_bytes,
+            incoming_backlog: peer.receive.grant.backlog,
         })
     }
 
@@ -423,6 +496,9 @@ impl Engine {
     /// goes to the one that takes up least.
     #[cold]
     fn feed_hungry(&mut self) {
+        if self.shared.config.congestion == Congestion::Suci {
+            return self.feed_suci();
+        }
         self.shared.credit.hungry = false;
         let mut turn = Turn::default();
         let mut index = 0;
@@ -436,7 +512,8 @@ impl Engine {
                 let grant = &peer.receive.grant;
                 self.shared.credit.note(index, grant);
                 let memory = memory_frames(peer, &self.shared);
-                turn.consider(id, grant, memory, peer.receive.waits_for_head());
+                let rank = self.shared.credit.memory_rank(id, grant, memory);
+                turn.consider(id, grant, memory, peer.receive.waits_for_head(), rank);
                 self.enqueue_ack(id);
             }
             index += 1;
@@ -560,5 +637,7 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
 mod hostile_tests;
 #[cfg(test)]
 mod stream_tests;
+#[cfg(test)]
+mod suci_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! A frame's way in: parsed, matched to a peer and a session, handed to its half.
 
 use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame, raise_credit};
+use crate::congestion::Congestion;
 use crate::counters::Drop;
 use crate::credit::Seen;
 use crate::event::Event;
@@ -25,7 +26,10 @@ impl Engine {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += frame.len() as u64;
         let used = match tsumuji_wire::parse(frame) {
-            Ok(Frame::Data(data)) => self.handle_data(now, &data, sink),
+            Ok(Frame::Data(data)) => match self.shared.config.congestion {
+                Congestion::Credit => self.handle_data(now, &data, sink),
+                Congestion::Suci => self.handle_data_suci(now, &data, sink),
+            },
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
                     sink.share(share);
@@ -34,11 +38,16 @@ impl Engine {
                 Some(_) => Err(Drop::Session),
                 None => Err(Drop::UnknownPeer),
             },
-            Ok(Frame::Ack(ack)) => self.handle_ack(now, &ack),
+            Ok(Frame::Ack(ack)) => match self.shared.config.congestion {
+                Congestion::Credit => self.handle_ack(now, &ack),
+                Congestion::Suci => self.handle_ack_suci(now, &ack),
+            },
             Ok(Frame::Hello(hello)) => self.handle_hello(now, &hello),
             Ok(Frame::Welcome(welcome)) => self.handle_welcome(now, &welcome),
             Ok(Frame::Reset(reset)) => self.handle_reset(now, &reset),
             Ok(Frame::Close(close)) => self.handle_close(now, &close),
+            Ok(Frame::Ask(ask)) => self.handle_ask(now, &ask),
+            Ok(Frame::Grant(grant)) => self.handle_grant(now, &grant),
             Err(reason) => Err(Drop::from(reason)),
         };
         if let Err(reason) = used {
@@ -83,9 +92,11 @@ impl Engine {
         let size = peer.send.fragment_bytes();
         let used_bytes = peer.receive.grant.used_bytes;
         let free_bytes = shared.memory.free_bytes();
-        let fair = used_bytes <= free_bytes || shared.credit.is_least_holder(used_bytes);
+        let fair = used_bytes <= free_bytes
+            || shared.credit.is_least_holder(used_bytes)
+            || shared.credit.has_policy();
         let Shared { memory, pool, .. } = shared;
-        let (number, taken) = peer.receive.take(data, size, fair, memory, pool);
+        let (number, taken) = peer.receive.take(now, data, size, fair, memory, pool);
         let refused = matches!(taken, Taken::Refused(Refusal::Memory));
         shared.credit.set_refused(&mut peer.receive.grant, refused);
         // What memory refused waits at the sender, whatever it said.
@@ -166,7 +177,7 @@ impl Engine {
 
     fn handle_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), Drop> {
         let closed = self.closed;
-        let (peer, _) = find(
+        let (peer, shared) = find(
             &mut self.peers,
             &mut self.shared,
             now,
@@ -177,6 +188,7 @@ impl Engine {
         if closed {
             return Err(Drop::Session);
         }
+        check_congestion(peer, shared, hello)?;
         peer.session.on_hello(now, hello);
         self.enqueue(hello.source, now);
         Ok(())
@@ -192,6 +204,7 @@ impl Engine {
             None,
         )?;
         let frame_bytes = shared.config.frame_bytes.min(welcome.frame_bytes as usize);
+        check_congestion(peer, shared, welcome)?;
         if !peer.session.is_answer(welcome) {
             return Err(Drop::Session);
         }
@@ -278,9 +291,25 @@ impl From<Refusal> for Drop {
             Refusal::Duplicate => Self::Duplicate,
             Refusal::Window => Self::Window,
             Refusal::Memory => Self::Memory,
+            Refusal::Gap => Self::Gap,
             Refusal::Malformed => Self::Malformed,
         }
     }
+}
+
+/// Two that run different congestion controls do not meet; the program is told of it once.
+fn check_congestion(peer: &mut Peer, shared: &mut Shared, hello: &Hello) -> Result<(), Drop> {
+    let theirs = Congestion::of_flags(hello.flags);
+    if theirs == shared.config.congestion {
+        return Ok(());
+    }
+    if !core::mem::replace(&mut peer.told_other_congestion, true) {
+        let peer = peer.id;
+        shared
+            .events
+            .push_back(Event::OtherCongestion { peer, theirs });
+    }
+    Err(Drop::Congestion)
 }
 
 fn is_life(peer: &Peer, incarnation: u32) -> bool {
@@ -291,7 +320,7 @@ fn is_life(peer: &Peer, incarnation: u32) -> bool {
 
 /// The peer that sent a frame, if the frame is for us and of the session it names.
 #[inline]
-fn find<'a>(
+pub(super) fn find<'a>(
     peers: &'a mut [Option<alloc::boxed::Box<Peer>>],
     shared: &'a mut Shared,
     now: Instant,
@@ -320,7 +349,7 @@ fn find<'a>(
 }
 
 #[inline]
-fn deliver(
+pub(super) fn deliver(
     peer: &mut Peer,
     shared: &mut Shared,
     data: &Data<'_>,
@@ -335,7 +364,18 @@ fn deliver(
             sink.message(Delivery { from, lane, body });
         }
         Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
-        Taken::Nothing | Taken::Refused(_) => return,
+        Taken::Nothing => {
+            if lane.is_latest()
+                && let Some(at) = peer.receive.latest.deadline()
+            {
+                shared.arm(at);
+            }
+            return;
+        }
+        Taken::Refused(_) => return,
+    }
+    if lane.is_latest() {
+        return;
     }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {
@@ -362,7 +402,7 @@ fn hand_over(
 
 /// Half of the queue is free again.
 #[inline]
-fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
+pub(super) fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
     if peer.wants_writable && peer.send.queued_bytes() <= shared.config.send_queue_bytes / 2 {
         peer.wants_writable = false;
         shared.events.push_back(Event::Writable { peer: peer.id });
@@ -381,6 +421,11 @@ pub(super) fn end_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
 fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     if peer.is_up() {
         shared.credit.end(now, peer.id.0, &mut peer.receive.grant);
+    }
+    if let Some(inbound) = peer.inbound.as_deref_mut() {
+        let expected = peer.receive.arrivals.base();
+        shared.suci.reset(peer.id.0, inbound, expected);
+        peer.grant_due = false;
     }
     let failed_messages = peer.send.fail(&mut shared.pool);
     peer.receive.clear(&mut shared.memory, &mut shared.pool);

@@ -56,6 +56,7 @@ pub(super) fn config(me: u16, incarnation: u32) -> Config {
         frame_bytes: 1472,
         receive_frames: 256,
         lossless: false,
+        congestion: Congestion::Credit,
         budget_bytes: 1 << 20,
         message_limit_bytes: 64 << 20,
         send_queue_bytes: 8 << 20,
@@ -66,6 +67,10 @@ pub(super) fn config(me: u16, incarnation: u32) -> Config {
 
 impl Wire {
     pub(super) fn new(count: u16) -> Self {
+        Self::under(count, Congestion::Credit)
+    }
+
+    pub(super) fn under(count: u16, congestion: Congestion) -> Self {
         let mut wire = Self {
             now: Instant::from_nanos(0),
             nodes: Vec::new(),
@@ -78,14 +83,28 @@ impl Wire {
             frames: 0,
         };
         for me in 0..count {
-            wire.nodes
-                .push(Self::node(me, 100 + u32::from(me), count, wire.now));
+            wire.nodes.push(Self::node(
+                me,
+                100 + u32::from(me),
+                count,
+                wire.now,
+                congestion,
+            ));
         }
         wire
     }
 
-    fn node(me: u16, incarnation: u32, count: u16, now: Instant) -> Node {
-        let mut engine = Engine::new(config(me, incarnation));
+    pub(super) fn node(
+        me: u16,
+        incarnation: u32,
+        count: u16,
+        now: Instant,
+        congestion: Congestion,
+    ) -> Node {
+        let mut engine = Engine::new(Config {
+            congestion,
+            ..config(me, incarnation)
+        });
         for peer in 0..count {
             engine.add_peer(now, NodeId(peer));
         }
@@ -245,8 +264,9 @@ fn ordered_messages_arrive_in_order() {
 /// Loss, duplication and reordering delay messages but never lose, repeat or reorder them.
 #[test]
 fn every_lane_survives_a_bad_wire() {
-    for seed in 0..10 {
-        let mut wire = Wire::new(2);
+    for seed in 0..20 {
+        let congestion = Congestion::ALL[seed as usize % 2];
+        let mut wire = Wire::under(2, congestion);
         (
             wire.random,
             wire.loss_percent,
@@ -392,7 +412,7 @@ fn restart_is_a_new_life() {
     wire.send(0, 1, Lane::ordered(0), body(1, 7_000_000));
     wire.run(Duration::from_micros(60), |_| false);
     wire.nodes[0].events.clear();
-    wire.nodes[1] = Wire::node(1, 999, 2, wire.now);
+    wire.nodes[1] = Wire::node(1, 999, 2, wire.now, Congestion::Credit);
     wire.run(Duration::from_millis(100), |_| false);
     let dead = Event::PeerDead {
         peer: NodeId(1),

@@ -20,6 +20,7 @@ pub(super) fn deadline(peer: &Peer, config: &Config) -> Option<Instant> {
             for other in [
                 peer.receive.ack_deadline(),
                 peer.send.deadline(),
+                peer.receive.latest.deadline(),
                 peer.session.hello_at,
             ]
             .into_iter()
@@ -67,6 +68,7 @@ impl Engine {
             return;
         };
         let config = &self.shared.config;
+        let lossless = config.lossless;
         let patience = config.dead_after.times(CONNECT_PATIENCE);
         let given_up = now.since(peer.session.connecting_since) >= patience;
         if peer.session.hello_at.is_some_and(|at| at <= now) {
@@ -88,14 +90,16 @@ impl Engine {
                     peer.last_ping = now;
                     peer.ping_due = true;
                 }
+                let super::Shared { memory, pool, .. } = &mut self.shared;
+                peer.receive.expire(now, memory, pool);
                 if peer.receive.ack_deadline().is_some_and(|at| at <= now) {
                     peer.receive.ack_now = true;
                 }
                 if peer.send.deadline().is_some_and(|at| at <= now) {
-                    let counters = &mut self.shared.counters;
+                    let super::Shared { pool, counters, .. } = &mut self.shared;
                     peer.ping_due |=
                         peer.send
-                            .on_timeout(now, peer.last_heard, config.lossless, counters);
+                            .on_timeout(now, peer.last_heard, lossless, pool, counters);
                 }
             }
             Phase::Dead => {}

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::receive::ACK_DELAY_UNIT;
+use crate::congestion::Congestion;
 use crate::event::Destination;
 use crate::time::Instant;
 use tsumuji_wire::{ACK_HEADER_BYTES, Ack, Control, Data, Hello, NodeId, Share, flags};
@@ -93,6 +94,8 @@ impl Engine {
         let gap = peer.receive.ack_now && (peer.receive.arrivals.has_gap() || peer.receive.refused);
         let bytes = if peer.session.has_control() {
             self.write_control(now, id, slot)
+        } else if peer.inbound.is_some() {
+            self.write_suci(now, id, slot)
         } else if !gap && !peer.ping_due && peer.send.is_sendable(now) {
             self.write_data(now, id, busy, slot)
         } else {
@@ -193,11 +196,15 @@ impl Engine {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
-        let credit = self.shared.credit.promise(&mut peer.receive.grant);
+        let credit = match config.congestion {
+            Congestion::Credit => self.shared.credit.promise(&mut peer.receive.grant),
+            Congestion::Suci => self.shared.suci.ring_frames,
+        };
         let session = &mut peer.session;
         let hello = Hello {
             source: config.me,
             destination: id,
+            flags: config.congestion.flags(),
             incarnation: config.incarnation,
             pairing: session.pairing,
             nonce: 0,

@@ -18,7 +18,7 @@ const LOST_KEPT_FRAMES: u64 = 256;
 
 /// A fragment of a message: what a frame carries.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// Of the message in `Queue::messages`, if it still has this `id`.
     pub(super) slot: u32,
     pub(super) fragment: u32,

@@ -4,6 +4,7 @@
 
 pub(crate) mod flight;
 pub(crate) mod lane;
+pub(crate) mod latest;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
 pub(crate) mod queue;
@@ -14,7 +15,10 @@ pub(crate) mod send;
 pub(crate) mod session;
 mod stream;
 
+use crate::congestion::Congestion;
+use crate::suci::Inbound;
 use crate::time::Instant;
+use alloc::boxed::Box;
 use receive::Receive;
 use send::Send;
 use session::{Phase, Session};
@@ -26,6 +30,12 @@ pub(crate) struct Peer {
     pub(crate) session: Session,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
+    /// What it wants and was told, under `suci`.
+    pub(crate) inbound: Option<Box<Inbound>>,
+    /// Under `suci`: its ask is to be answered, or more may be granted.
+    pub(crate) grant_due: bool,
+    /// The program was told that it runs another congestion control.
+    pub(crate) told_other_congestion: bool,
     /// Stands in the engine's queue of peers with something to write.
     pub(crate) queued: bool,
     /// A submit was refused: say when there is room again.
@@ -43,12 +53,15 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(id: NodeId, now: Instant, incarnation: u32) -> Self {
+    pub(crate) fn new(id: NodeId, now: Instant, incarnation: u32, congestion: Congestion) -> Self {
         Self {
             id,
             session: Session::new(now, incarnation),
-            send: Send::new(),
+            send: Send::new(congestion),
             receive: Receive::new(),
+            inbound: None,
+            grant_due: false,
+            told_other_congestion: false,
             queued: false,
             wants_writable: false,
             frame_bytes: 0,
@@ -68,6 +81,10 @@ impl Peer {
     #[inline]
     pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
         self.session.has_control()
-            || self.is_up() && (self.receive.ack_now || self.ping_due || self.send.is_sendable(now))
+            || self.is_up()
+                && (self.receive.ack_now
+                    || self.ping_due
+                    || self.send.is_sendable(now)
+                    || self.grant_due)
     }
 }

@@ -8,17 +8,20 @@
 
 mod begun;
 mod feed;
+pub(super) mod latest;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use self::latest::{Dropped, NEVER, Waiting};
 use super::flight::Part;
 use super::outgoing::{LaneSend, Outgoing, fragments};
 use super::stream::Stream;
 use crate::counters::Counters;
 use crate::message::SendId;
 use crate::pool::{Pool, has_bit, set_bit};
+use crate::time::Instant;
 use tsumuji_wire::{Lane, Priority};
 
 const NO_LANE: u16 = u16::MAX;
@@ -40,7 +43,7 @@ pub(super) struct Place<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     /// Payload bytes of every fragment but the last; known with the session.
     pub(super) fragment_bytes: usize,
     /// Messages not acknowledged whole.
@@ -69,6 +72,11 @@ pub(super) struct Queue {
     lanes: Vec<LaneSend>,
     lane_index: Box<[u16; 256]>,
     next_id: u64,
+    /// Latest messages of which something has not left.
+    waiting: Vec<Waiting>,
+    first_deadline: Instant,
+    /// Latest messages that did not arrive.
+    pub(super) dropped: Dropped,
 }
 
 impl Queue {
@@ -93,6 +101,9 @@ impl Queue {
             lanes: Vec::new(),
             lane_index: Box::new([NO_LANE; 256]),
             next_id,
+            waiting: Vec::new(),
+            first_deadline: NEVER,
+            dropped: Dropped::default(),
         }
     }
 
@@ -130,6 +141,9 @@ impl Queue {
                 self.pending_mask &= !(1 << priority);
             }
         }
+        let messages = &mut self.messages;
+        self.waiting
+            .retain(|entry| messages[entry.slot as usize].live);
         for outgoing in &mut self.messages {
             outgoing.fragments = fragments(outgoing.length_bytes, self.fragment_bytes);
             outgoing.fed = match &mut outgoing.stream {
@@ -263,9 +277,14 @@ impl Queue {
         false
     }
 
-    /// A fragment was lost; `ahead`: it goes before all other repairs of its priority.
-    pub(super) fn push_repair(&mut self, part: Part, ahead: bool) {
-        let priority = usize::from(self.messages[part.slot as usize].lane.priority().get());
+    /// A fragment was lost; `ahead`: it goes before all other repairs of its priority. `false`: it is not sent again.
+    pub(super) fn push_repair(&mut self, part: Part, ahead: bool) -> bool {
+        let lane = self.messages[part.slot as usize].lane;
+        if lane.is_latest() {
+            self.lose(part.slot, part.id);
+            return false;
+        }
+        let priority = usize::from(lane.priority().get());
         if ahead {
             self.repairs[priority].push_front(part);
         } else {
@@ -274,6 +293,7 @@ impl Queue {
         self.repairs_mask |= 1 << priority;
         self.backlog += 1;
         self.choice = None;
+        true
     }
 
     fn pop_repair(&mut self, priority: usize) -> Option<Part> {
@@ -341,6 +361,15 @@ impl Queue {
             self.backlog -= 1;
             if self.pending[priority].is_empty() {
                 self.pending_mask &= !(1 << priority);
+            }
+            if outgoing.lane.is_latest() {
+                let part = Part {
+                    slot,
+                    fragment,
+                    id: outgoing.id,
+                };
+                self.on_latest_left(slot);
+                return Some(part);
             }
         }
         let id = outgoing.id;
@@ -421,9 +450,10 @@ impl Queue {
                 stream.clear(pool);
             }
         }
-        let retransmitted = self.retransmitted;
+        let (retransmitted, dropped) = (self.retransmitted, self.dropped);
         *self = Self {
             retransmitted,
+            dropped,
             ..Self::new(self.next_id)
         };
         failed

@@ -9,10 +9,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::lane::{Accepted, Fragment, LaneReceive};
+use super::latest::LatestReceive;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::Memory;
-use crate::numbers::{Arrival, Arrivals, expand};
+use crate::numbers::{Arrival, Arrivals, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
@@ -30,6 +31,7 @@ pub(crate) struct Receive {
     pub(crate) arrivals: Arrivals,
     lanes: Vec<LaneReceive>,
     lane_index: Box<[u16; 256]>,
+    pub(crate) latest: LatestReceive,
     /// Frames since the last acknowledgement left.
     unacknowledged: u32,
     pub(crate) ack_now: bool,
@@ -47,6 +49,8 @@ pub(crate) enum Refusal {
     Duplicate,
     Window,
     Memory,
+    /// One before it is missing (`suci`).
+    Gap,
     Malformed,
 }
 
@@ -61,6 +65,19 @@ pub(crate) enum Taken {
     Refused(Refusal),
 }
 
+impl From<Accepted> for Taken {
+    #[inline]
+    fn from(accepted: Accepted) -> Self {
+        match accepted {
+            Accepted::Frame => Self::Frame,
+            Accepted::Whole(body) => Self::Whole(body),
+            Accepted::Kept | Accepted::Duplicate => Self::Nothing,
+            Accepted::Beyond => Self::Refused(Refusal::Window),
+            Accepted::NoMemory => Self::Refused(Refusal::Memory),
+        }
+    }
+}
+
 impl Receive {
     pub(crate) fn new() -> Self {
         Self {
@@ -68,6 +85,7 @@ impl Receive {
             arrivals: Arrivals::new(),
             lanes: Vec::new(),
             lane_index: Box::new([NO_LANE; 256]),
+            latest: LatestReceive::default(),
             unacknowledged: 0,
             ack_now: false,
             waiting_since: None,
@@ -91,18 +109,15 @@ impl Receive {
     #[inline]
     pub(crate) fn take(
         &mut self,
+        now: Instant,
         data: &Data<'_>,
         size: usize,
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> (u64, Taken) {
-        let (offset, length) = (data.offset as usize, data.length as usize);
         let number = expand(data.number, self.arrivals.next());
-        if length > size && (offset % size != 0 || data.payload.len() != size.min(length - offset))
-            || length <= size && data.payload.len() != length
-            || length > memory.limit_bytes()
-        {
+        if !is_fragment(data, size, memory) {
             return (self.arrivals.base(), Taken::Refused(Refusal::Malformed));
         }
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
@@ -118,11 +133,93 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
+        let taken = self.keep(now, data, size, fair, memory, pool);
+        match taken {
+            Taken::Refused(Refusal::Memory) => {
+                // The sender must learn of its credit all the same: it may have no other frame to send.
+                self.ack_now = true;
+                self.refused = true;
+                return (number, taken);
+            }
+            Taken::Refused(_) => return (number, taken),
+            Taken::Frame | Taken::Whole(_) | Taken::Nothing => {}
+        }
+        let in_sequence = number == self.arrivals.next();
+        self.arrivals.mark(number);
+        self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
+        (number, taken)
+    }
+
+    /// As `take`, under `suci`: only the number expected next is taken, whatever else came is dropped (R1 to R4; R-73).
+    pub(crate) fn take_next(
+        &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Taken {
+        let expected = self.arrivals.base();
+        let number = expand(data.number, expected);
+        if !is_fragment(data, size, memory) {
+            return Taken::Refused(Refusal::Malformed);
+        }
+        if number != expected {
+            return Taken::Refused(if number < expected {
+                Refusal::Duplicate
+            } else if number - expected < NUMBER_WINDOW {
+                Refusal::Gap
+            } else {
+                Refusal::Window
+            });
+        }
+        let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.lane, memory);
+        memory.set_beyond(beyond);
+        let taken = self.keep(now, data, size, true, memory, pool);
+        memory.set_beyond(false);
+        if !matches!(taken, Taken::Refused(_)) {
+            self.arrivals.mark(number);
+        }
+        taken
+    }
+
+    /// Must a message of this lane be admitted though nothing is free? It must where only the peer's own incomplete messages
+    /// could free something, since their rest comes after it; there is at most one of each priority.
+    #[cold]
+    fn blocks_itself(&self, lane: Lane, memory: &Memory) -> bool {
+        let mut others = false;
+        for (byte, &index) in (0..=u8::MAX).zip(self.lane_index.iter()) {
+            if let Some(receive) = self.lanes.get(usize::from(index))
+                && receive.remaining_bytes > 0
+            {
+                if Lane(byte).priority() == lane.priority() {
+                    return false;
+                }
+                others = true;
+            }
+        }
+        others && memory.is_idle()
+    }
+
+    /// Puts a fragment where it belongs.
+    #[inline]
+    fn keep(
+        &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        size: usize,
+        fair: bool,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Taken {
+        if data.lane.is_latest() {
+            return self.keep_latest(now, data, size, memory, pool);
+        }
         let lane = self.lane(data.lane);
         let fragment = Fragment {
             message: expand(data.message, lane.next),
-            offset,
-            length,
+            offset: data.offset as usize,
+            length: data.length as usize,
             size,
             payload: data.payload,
         };
@@ -132,22 +229,37 @@ impl Receive {
         let remaining_bytes = lane.remaining_bytes;
         self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
         self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
-        let taken = match accepted {
-            Accepted::Frame => Taken::Frame,
-            Accepted::Whole(body) => Taken::Whole(body),
-            Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
-            Accepted::Beyond => return (number, Taken::Refused(Refusal::Window)),
-            Accepted::NoMemory => {
-                // The sender must learn of its credit all the same: it may have no other frame to send.
-                self.ack_now = true;
-                self.refused = true;
-                return (number, Taken::Refused(Refusal::Memory));
-            }
+        accepted.into()
+    }
+
+    /// A fragment of a message that may be replaced by a newer one, which then frees its memory.
+    #[cold]
+    fn keep_latest(
+        &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Taken {
+        let fragment = Fragment {
+            message: expand(data.message, self.latest.next(data.lane)),
+            offset: data.offset as usize,
+            length: data.length as usize,
+            size,
+            payload: data.payload,
         };
-        let in_sequence = number == self.arrivals.next();
-        self.arrivals.mark(number);
-        self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
-        (number, taken)
+        let others_bytes = memory.used_bytes() - self.grant.used_bytes;
+        let accepted = self.latest.accept(now, data.lane, &fragment, memory, pool);
+        self.grant.used_bytes = memory.used_bytes() - others_bytes;
+        accepted.into()
+    }
+
+    /// Gives up incomplete messages that nobody will complete.
+    pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
+        let others_bytes = memory.used_bytes() - self.grant.used_bytes;
+        self.latest.expire(now, memory, pool);
+        self.grant.used_bytes = memory.used_bytes() - others_bytes;
     }
 
     #[inline]
@@ -206,6 +318,7 @@ impl Receive {
         for lane in &mut self.lanes {
             lane.clear(memory, pool);
         }
+        self.latest.clear(memory, pool);
         let cleared_bytes = used_before_bytes - memory.used_bytes();
         // What the program holds stays charged to the peer, whatever its life.
         self.grant.reset();
@@ -216,4 +329,16 @@ impl Receive {
             ..Self::new()
         };
     }
+}
+
+/// Does the frame hold a whole fragment as R-14 has it, of a message that is not too long?
+#[inline]
+fn is_fragment(data: &Data<'_>, size: usize, memory: &Memory) -> bool {
+    let (offset, length) = (data.offset as usize, data.length as usize);
+    let fits = if length > size {
+        offset % size == 0 && data.payload.len() == size.min(length - offset)
+    } else {
+        data.payload.len() == length
+    };
+    fits && length <= memory.limit_bytes()
 }

@@ -1,22 +1,27 @@
-//! Send half of one peer: whether a frame may leave now, and what acknowledgements and silence mean for those that did (R-15 … R-18).
+//! Send half of one peer: what waits in the queue, and under which congestion control it leaves (R-15 … ).
 //!
-//! Called by `engine` for submit, for each frame to write and for each acknowledgement that came. `queue` knows what waits,
-//! `flight` what is under way, `loss` what of that is lost. Owns no clock: the deadlines it states are looked at by
-//! `engine::handle_timeout`.
+//! Called by `engine` for submit, for each frame to write and for each acknowledgement that came. `queue` knows what waits;
+//! `Selective` or `GoBack` say what of it may leave, and what acknowledgements and silence mean for what did. Owns no clock:
+//! the deadlines it states are looked at by `engine::handle_timeout`.
 
+mod go_back;
+mod selective;
+
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub(crate) use super::flight::AckNews;
-use super::flight::{Answer, Flight, State};
 pub(crate) use super::loss::ACK_DELAY;
-use super::loss::{Overtaken, Silence};
 use super::queue::Queue;
+use super::queue::latest::{Dropped, NEVER};
 use super::rtt::Rtt;
+use crate::congestion::{Books, Congestion, Sending};
 use crate::counters::Counters;
 use crate::message::SendId;
-use crate::numbers::{FIRST_NUMBER, expand};
 use crate::pool::Pool;
 use crate::time::Instant;
+pub(crate) use go_back::GoBack;
+use selective::Selective;
 use tsumuji_wire::Lane;
 
 /// The fragment to write next.
@@ -44,33 +49,56 @@ pub(crate) struct Agreed {
     pub(crate) credit_frames: u64,
 }
 
+/// The congestion control's sending half. Chosen once, so that a branch is all it costs.
+#[derive(Debug)]
+enum Control {
+    Credit(Selective),
+    Suci(Box<GoBack>),
+}
+
+impl Control {
+    fn new(congestion: Congestion) -> Self {
+        match congestion {
+            Congestion::Credit => Self::Credit(Selective::new()),
+            Congestion::Suci => Self::Suci(Box::new(GoBack::new())),
+        }
+    }
+
+    const fn congestion(&self) -> Congestion {
+        match self {
+            Self::Credit(_) => Congestion::Credit,
+            Self::Suci(_) => Congestion::Suci,
+        }
+    }
+}
+
+/// Calls the same function of whichever congestion control it is.
+macro_rules! control {
+    ($control:expr, $function:ident $arguments:tt) => {
+        match $control {
+            Control::Credit(control) => control.$function $arguments,
+            Control::Suci(control) => control.$function $arguments,
+        }
+    };
+}
+
 #[derive(Debug)]
 pub(crate) struct Send {
     pub(crate) rtt: Rtt,
-    /// Numbers below this may be sent.
-    credit: u64,
     queue: Queue,
-    flight: Flight,
-    overtaken: Overtaken,
-    silence: Silence,
-    /// The next frame may leave without credit and asks for an answer.
-    probe: bool,
+    control: Control,
 }
 
 impl Send {
-    pub(crate) fn new() -> Self {
-        Self::with_queue(Queue::new(0))
+    pub(crate) fn new(congestion: Congestion) -> Self {
+        Self::with_queue(Queue::new(0), congestion)
     }
 
-    fn with_queue(queue: Queue) -> Self {
+    fn with_queue(queue: Queue, congestion: Congestion) -> Self {
         Self {
             rtt: Rtt::new(),
-            credit: 0,
             queue,
-            flight: Flight::new(),
-            overtaken: Overtaken::new(),
-            silence: Silence::new(),
-            probe: false,
+            control: Control::new(congestion),
         }
     }
 
@@ -88,13 +116,28 @@ impl Send {
             pool,
             too_large,
         );
-        self.flight.set_window(agreed.told_frames);
-        self.credit = FIRST_NUMBER + agreed.credit_frames;
+        control!(&mut self.control, begin(agreed));
     }
 
     #[inline]
     pub(crate) fn submit(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
         self.queue.push(lane, body, notify)
+    }
+
+    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes. Returns what it replaced.
+    pub(crate) fn submit_latest(
+        &mut self,
+        lane: Lane,
+        body: Vec<u8>,
+        deadline: Option<Instant>,
+    ) -> (SendId, Option<Vec<u8>>) {
+        let deadline = deadline.unwrap_or(NEVER);
+        self.queue.push_latest(lane, body, deadline)
+    }
+
+    /// Latest messages that did not arrive.
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.queue.dropped
     }
 
     /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
@@ -150,26 +193,28 @@ impl Send {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.flight.in_flight()
+        control!(&self.control, in_flight())
     }
 
     pub(crate) fn credit_left(&self) -> u64 {
-        self.credit.saturating_sub(self.flight.next())
+        control!(&self.control, credit_left())
     }
 
-    /// Something is queued that may leave now.
+    /// Something waits that may leave now.
     #[inline]
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
-        self.queue.has_backlog() && self.may_leave(now)
+        if now >= self.queue.first_deadline() {
+            self.drop_late(now);
+        }
+        control!(&mut self.control, may_leave(now, &mut self.queue))
     }
 
-    #[inline]
-    fn may_leave(&mut self, now: Instant) -> bool {
-        if self.flight.is_full() || (self.flight.next() >= self.credit && !self.probe) {
-            self.silence.on_blocked(now);
-            return false;
-        }
-        self.queue.has_choice()
+    /// Drops latest messages whose deadline has passed. Under `suci` a message that has begun to leave keeps its numbers, and
+    /// goes on.
+    #[cold]
+    fn drop_late(&mut self, now: Instant) {
+        let begun_too = matches!(self.control, Control::Credit(_));
+        self.queue.expire(now, begun_too);
     }
 
     /// Takes the next fragment; call only after `is_sendable` said yes.
@@ -180,21 +225,21 @@ impl Send {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<NextFragment<'_>> {
-        let part = self.queue.pop(pool, counters)?;
-        let number = self.flight.depart(now, part);
-        self.silence.on_sent(now);
-        let probe = core::mem::take(&mut self.probe);
-        let place = self.queue.place(part);
+        let departure = control!(
+            &mut self.control,
+            depart(now, &mut self.queue, pool, counters)
+        )?;
+        let place = self.queue.place(departure.part);
         Some(NextFragment {
-            number,
-            floor: self.flight.base(),
+            number: departure.number,
+            floor: departure.floor,
             lane: place.lane,
             message: place.message,
             offset: place.offset,
             length: place.length,
             payload: place.payload,
             more: self.queue.has_backlog(),
-            probe,
+            probe: departure.probe,
         })
     }
 
@@ -207,58 +252,22 @@ impl Send {
         news: &AckNews<'_>,
         pool: &mut Pool,
         counters: &mut Counters,
-        mut done: impl FnMut(SendId),
+        done: impl FnMut(SendId),
     ) -> bool {
-        let Self {
-            queue,
-            flight,
-            overtaken,
-            ..
-        } = self;
-        let answer = flight.acknowledge(news, |sent| {
-            if sent.state == State::Lost {
-                counters.spurious_losses += 1;
-                overtaken.on_spurious_loss();
-            }
-            queue.acknowledge(sent.part, pool, &mut done);
-        });
-        match answer {
-            Answer::Unsent => return false,
-            Answer::Old => {}
-            Answer::New { number, at } => {
-                self.rtt.sample(now.since(at + news.delay));
-                self.silence.on_answer(now, &self.rtt);
-                if flight.is_empty() {
-                    overtaken.due_at = None;
-                    return true;
-                }
-                overtaken.detect(now, (number, at), flight, &self.rtt, |part| {
-                    queue.push_repair(part, false);
-                });
-            }
-        }
-        self.advance(now);
-        true
-    }
-
-    #[inline]
-    fn advance(&mut self, now: Instant) {
-        let rtt = &self.rtt;
-        self.flight
-            .advance(now, || rtt.reordering_window().times(2));
+        let books = Books {
+            rtt: &mut self.rtt,
+            queue: &mut self.queue,
+            pool,
+            counters,
+        };
+        control!(&mut self.control, on_ack(now, news, books, done))
     }
 
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
     pub(crate) fn on_refusal(&mut self, now: Instant) {
-        self.queue.set_begun_first(true);
-        let half = self.rtt.smoothed.divided(2);
-        let queue = &mut self.queue;
-        self.flight.give_up(
-            u64::MAX,
-            |_, at| (at + half <= now).then_some(true),
-            |part| queue.push_repair(part, false),
-        );
-        self.advance(now);
+        if let Control::Credit(control) = &mut self.control {
+            control.on_refusal(now, &self.rtt, &mut self.queue);
+        }
     }
 
     /// The peer's memory holds so much more.
@@ -268,21 +277,37 @@ impl Send {
         }
     }
 
+    #[inline]
     pub(crate) fn on_credit(&mut self, credit_low: u32) {
-        let credit = expand(credit_low, self.flight.next());
-        if credit > self.credit {
-            self.credit = credit;
-            self.silence.on_credit();
+        if let Control::Credit(control) = &mut self.control {
+            control.on_credit(credit_low);
+        }
+    }
+
+    /// What only `suci` knows of.
+    pub(crate) fn suci(&mut self) -> Option<&mut GoBack> {
+        match &mut self.control {
+            Control::Credit(_) => None,
+            Control::Suci(control) => Some(control),
+        }
+    }
+
+    /// Under `suci`: the peer permits so many frames from `number` on to be sent again.
+    pub(crate) fn on_grant(&mut self, now: Instant, round: u32, number_low: u32, frames: u32) {
+        if let Control::Suci(control) = &mut self.control {
+            control.on_grant(now, round, number_low, frames, &self.rtt);
         }
     }
 
     /// When `on_timeout` wants to be called.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let probe = self.silence.probe_at(self.flight.in_flight() > 0);
-        match (probe, self.overtaken.due_at) {
-            (Some(probe), Some(loss)) => Some(probe.min(loss)),
-            (probe, loss) => probe.or(loss),
+        let due = control!(&self.control, deadline());
+        let late = self.queue.first_deadline();
+        if late == NEVER {
+            due
+        } else {
+            Some(due.map_or(late, |due| due.min(late)))
         }
     }
 
@@ -293,48 +318,29 @@ impl Send {
         now: Instant,
         last_heard: Instant,
         lossless: bool,
+        pool: &mut Pool,
         counters: &mut Counters,
     ) -> bool {
-        self.advance(now);
-        let queue = &mut self.queue;
-        self.overtaken
-            .on_timeout(now, &mut self.flight, &self.rtt, |part| {
-                queue.push_repair(part, false);
-            });
-        self.advance(now);
-        if self.deadline().is_none_or(|at| now < at) {
-            return false;
+        if now >= self.queue.first_deadline() {
+            self.drop_late(now);
         }
-        counters.probes += 1;
-        let evaded = self.silence.is_evaded(last_heard);
-        self.silence.on_probe(now, &self.rtt);
-        // Where nothing is lost, what the peer has not answered it has not seen, unless it was heard since it was asked.
-        let ask = lossless && self.flight.in_flight() > 0 && !evaded;
-        if !ask {
-            self.send_probe(now);
-        }
-        ask
-    }
-
-    /// The oldest unanswered fragment goes again, ahead of all and beyond credit, and asks for an answer. Where memory
-    /// refuses frames it goes behind the others: another one may be what the peer waits for.
-    fn send_probe(&mut self, now: Instant) {
-        self.probe = true;
-        let ahead = !self.queue.is_begun_first();
-        let queue = &mut self.queue;
-        let mut first = true;
-        self.flight.give_up(
-            u64::MAX,
-            |_, _| core::mem::take(&mut first).then_some(true),
-            |part| queue.push_repair(part, ahead),
-        );
-        self.advance(now);
+        let books = Books {
+            rtt: &mut self.rtt,
+            queue: &mut self.queue,
+            pool,
+            counters,
+        };
+        control!(
+            &mut self.control,
+            on_timeout(now, last_heard, lossless, books)
+        )
     }
 
     /// The peer is gone: forgets everything; returns how many messages were not acknowledged.
     pub(crate) fn fail(&mut self, pool: &mut Pool) -> usize {
         let failed = self.queue.clear(pool);
-        *self = Self::with_queue(core::mem::replace(&mut self.queue, Queue::new(0)));
+        let queue = core::mem::replace(&mut self.queue, Queue::new(0));
+        *self = Self::with_queue(queue, self.control.congestion());
         failed
     }
 }
@@ -342,13 +348,14 @@ impl Send {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::FIRST_NUMBER;
     use crate::time::Duration;
     use alloc::vec;
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     fn sender(credit_frames: u64, pool: &mut Pool) -> Send {
-        let mut send = Send::new();
+        let mut send = Send::new(Congestion::Credit);
         let agreed = Agreed {
             fragment_bytes: 100,
             message_limit_bytes: 1000,
@@ -385,7 +392,7 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(leave(&mut send, now, &mut pool), None, "no credit");
             now = send.deadline().unwrap();
-            send.on_timeout(now, now, false, &mut counters);
+            send.on_timeout(now, now, false, &mut pool, &mut counters);
             probed.extend(leave(&mut send, now, &mut pool));
             // Refused again, and so soon that it might be of what was sent before.
             send.on_refusal(now + Duration::from_nanos(1));
@@ -406,14 +413,14 @@ mod tests {
             for _ in 0..5 {
                 now = send.deadline().unwrap();
                 assert_eq!(
-                    send.on_timeout(now, last_heard, lossless, &mut counters),
+                    send.on_timeout(now, last_heard, lossless, &mut pool, &mut counters),
                     lossless
                 );
                 assert_eq!(leave(&mut send, now, &mut pool).is_some(), !lossless);
             }
             let last_heard = now + MILLISECOND;
             now = send.deadline().unwrap();
-            assert!(!send.on_timeout(now, last_heard, lossless, &mut counters));
+            assert!(!send.on_timeout(now, last_heard, lossless, &mut pool, &mut counters));
             assert_eq!(leave(&mut send, now, &mut pool), Some(0), "was refused");
         }
     }

@@ -216,6 +216,7 @@ mod tests {
         Hello {
             source: NodeId(1),
             destination: ME,
+            flags: 0,
             incarnation,
             pairing: 0,
             nonce,

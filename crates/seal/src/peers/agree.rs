@@ -13,7 +13,7 @@ use tsumuji_link::LinkAddr;
 
 use super::{
     ANSWERED_LIFE, Answered, Asking, COOKIE_PERIOD, FIRSTS_MAX, FORGET_QUIET, First, Out,
-    PEERS_MAX, Peer, Peers, Repeat, session,
+    PEERS_MAX, Peer, Peers, REKEY_AFTER, Repeat, session,
 };
 use crate::handshake::{self, COOKIE_BYTES, Cookie, HandshakeFrame, NoiseMessage, Step};
 use crate::key::{DerivedKey, KEY_BYTES, KeyPrint};
@@ -334,11 +334,13 @@ impl Peers {
         self.next_session += 1;
         self.slots.fill(id, session(&agreed, from, print, number));
         let confirm = Repeat::from(now);
+        self.counters.rekeys += u64::from(peer.current.is_some());
         Self::replace(&mut self.slots, peer, id, now);
         peer.completed = Some(nonce);
         peer.confirm = Some(confirm);
         self.counters.handshakes += 1;
         self.wake_at(confirm.at);
+        self.ages(from, now + REKEY_AFTER);
         self.push(Out::Control {
             to: from,
             wants_answer: true,

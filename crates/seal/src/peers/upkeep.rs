@@ -7,10 +7,15 @@ use std::time::Duration;
 use tsumuji_link::LinkAddr;
 
 use super::agree::FIRST_MEMORY;
-use super::{NEVER, Out, Peer, Peers, RENEW_GAP};
+use super::{FORGET_QUIET, NEVER, Out, Peer, Peers, RENEW_GAP};
 use crate::key::{KeyPrint, Keys};
 use crate::slots::Slots;
 
+/// A session's age at which who began it renews it, and the age of a broadcast key: who reads a process's memory can open the
+/// frames of so much time and no more. A handshake costs a pair some 0.15 ms.
+pub(super) const REKEY_AFTER: Duration = Duration::from_secs(900);
+/// Who answered waits so much longer: seldom do both begin.
+pub(super) const REKEY_SPARE: Duration = Duration::from_secs(30);
 /// All peers are looked at no more often than this.
 const SHORTEST_GAP: Duration = Duration::from_millis(1);
 
@@ -32,13 +37,26 @@ impl Todo {
 impl Peers {
     /// Does what is due.
     pub(crate) fn upkeep(&mut self, now: Duration) {
-        if now < self.next_due {
+        if now < self.next_due_or_aging() {
             return;
         }
         let mut todo = Todo::default();
+        self.aging_due = NEVER;
+        if now >= self.group_ages_at
+            && let Some(group) = &mut self.group
+        {
+            // Where the kernel has no randomness the old key goes on.
+            let _ = group.renew();
+            self.group_ages_at = NEVER;
+        }
+        let first = self.keys[0].print;
         let generation = self.group.as_ref().map_or(0, |group| group.generation);
         for (addr, peer) in &mut self.peers {
-            peer.look(*addr, now, &mut self.slots, &mut todo);
+            peer.look(*addr, now, first, &mut self.slots, &mut todo);
+            self.aging_due = self.aging_due.min(peer.ages_at.unwrap_or(NEVER));
+            if self.group_ages_at == NEVER && peer.current.is_some() {
+                self.group_ages_at = now + REKEY_AFTER;
+            }
             if peer.current.is_some()
                 && peer.confirm.is_none()
                 && peer.told_generation != generation
@@ -50,6 +68,7 @@ impl Peers {
                 todo.wake_at(now + RETELL_GAP);
             }
         }
+        self.aging_due = self.aging_due.min(self.group_ages_at);
         // Never sooner than that: else a peer that is due for ever would have us look for ever.
         self.next_due = todo.next.map_or(NEVER, |next| next.max(now + SHORTEST_GAP));
         for out in todo.outs {
@@ -60,6 +79,14 @@ impl Peers {
         }
         for addr in todo.gone {
             self.forget(addr);
+        }
+    }
+
+    /// The session that has just begun with `addr` is too old at `at`.
+    pub(super) fn ages(&mut self, addr: LinkAddr, at: Duration) {
+        if let Some(peer) = self.peers.get_mut(&addr) {
+            peer.ages_at = Some(at);
+            self.aging_due = self.aging_due.min(at);
         }
     }
 
@@ -90,6 +117,7 @@ impl Peers {
                 peer.confirm = None;
                 peer.completed = None;
                 peer.renew_at = None;
+                peer.ages_at = None;
             }
             peer.previous.take_if(|(id, _)| ends(*id));
             peer.answered.take_if(|answered| ends(answered.id));
@@ -111,7 +139,14 @@ impl Peers {
 const RETELL_GAP: Duration = Duration::from_millis(20);
 
 impl Peer {
-    fn look(&mut self, addr: LinkAddr, now: Duration, slots: &mut Slots, todo: &mut Todo) {
+    fn look(
+        &mut self,
+        addr: LinkAddr,
+        now: Duration,
+        first_key: KeyPrint,
+        slots: &mut Slots,
+        todo: &mut Todo,
+    ) {
         if let Some((id, _)) = self.previous.take_if(|(_, until)| *until <= now) {
             slots.release(id);
         }
@@ -130,6 +165,7 @@ impl Peer {
                     first.into_iter().for_each(|first| slots.release(first.id));
                     if let Some(at) = &mut self.renew_at {
                         *at = now + RENEW_GAP;
+                        self.end_if_quiet(now, first_key, slots);
                     }
                 }
             }
@@ -147,11 +183,16 @@ impl Peer {
                 if let Some(id) = std::mem::replace(&mut self.current, before) {
                     slots.release(id);
                 }
+                self.renew_at = self.current.map(|_| now + RENEW_GAP);
+                self.ages_at = None;
             }
             _ => {}
         }
         self.firsts
             .retain(|(_, at)| now.saturating_sub(*at) < FIRST_MEMORY);
+        if self.ages_at.take_if(|at| *at <= now).is_some() && self.renew_at.is_none() {
+            self.renew_at = Some(now);
+        }
         let idle = self.asking.is_none() && self.answered.is_none();
         if self.current.is_some() && idle && self.renew_at.is_some_and(|at| at <= now) {
             todo.asks.push(addr);
@@ -168,5 +209,22 @@ impl Peer {
             self.firsts.first().map(|(_, at)| *at + FIRST_MEMORY),
         ];
         dues.into_iter().flatten().for_each(|at| todo.wake_at(at));
+    }
+
+    /// The peer does not agree on new keys. If it knows the key and says nothing else either, it is gone, and asking it for ever
+    /// would be of no use: a frame to it begins anew.
+    fn end_if_quiet(&mut self, now: Duration, first_key: KeyPrint, slots: &mut Slots) {
+        let Some(session) = self.current.and_then(|id| slots.get(id)) else {
+            return;
+        };
+        if std::mem::take(&mut session.heard) || session.print != first_key {
+            self.quiet_since = now;
+        } else if now.saturating_sub(self.quiet_since) >= FORGET_QUIET {
+            let previous = self.previous.take().map(|(id, _)| id);
+            for id in self.current.take().into_iter().chain(previous) {
+                slots.release(id);
+            }
+            self.renew_at = None;
+        }
     }
 }

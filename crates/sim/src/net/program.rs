@@ -174,6 +174,16 @@ impl<E: Machine> Net<E> {
         self.host(node).engine.as_ref()
     }
 
+    /// A program calls its engine, which then has a turn: for all that the net has no word for. Messages of latest lanes are sent so;
+    /// the judge does not look at them, and `received` shows them.
+    pub fn call<T>(&mut self, node: NodeId, call: impl FnOnce(&mut E, Instant) -> T) -> Option<T> {
+        self.inbox.copy = true;
+        let now = self.now();
+        let answer = call(self.host_mut(node).engine.as_mut()?, now);
+        self.pump(node);
+        Some(answer)
+    }
+
     /// What its engine was told at birth.
     pub fn config_of(&self, node: NodeId) -> &Config {
         &self.host(node).config

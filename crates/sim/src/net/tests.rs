@@ -120,6 +120,10 @@ impl Machine for Stub {
         }
         match payload {
             Payload::Copied(bytes) => self.queue(Destination::Peer(to), DATA, lane.0, bytes),
+            Payload::Joined(head, body) => {
+                let bytes = [head, body].concat();
+                self.queue(Destination::Peer(to), DATA, lane.0, &bytes);
+            }
             Payload::Owned(bytes) => self.queue(Destination::Peer(to), DATA, lane.0, &bytes),
         }
         self.submitted += 1;

@@ -47,7 +47,7 @@ fn truncation_is_seen_at_every_length() {
 /// Envelopes and handshakes are told from kinds that nobody has assigned.
 #[test]
 fn sealed_kinds_are_refused_as_such() {
-    for kind in 7..16 {
+    for kind in [7, 8, 11, 12, 13, 14, 15] {
         let expected = if kind < 9 {
             DropReason::Sealed
         } else {
@@ -88,6 +88,7 @@ fn other_kinds_round_trip() {
     let hello = Hello {
         source: NodeId(1),
         destination: NodeId(2),
+        flags: flags::SUCI,
         incarnation: 3,
         pairing: 4,
         nonce: 5,
@@ -108,6 +109,39 @@ fn other_kinds_round_trip() {
     assert_eq!(parse(&slot[..bytes]), Ok(Frame::Reset(control)));
     let bytes = control.write_close(&mut slot).unwrap();
     assert_eq!(parse(&slot[..bytes]), Ok(Frame::Close(control)));
+    let permit = Permit {
+        source: NodeId(1),
+        destination: NodeId(2),
+        session: 3,
+        round: 4,
+        number: 5,
+        frames: 6,
+    };
+    let bytes = permit.write_ask(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Ask(permit)));
+    let bytes = permit.write_grant(&mut slot).unwrap();
+    assert_eq!((bytes, parse(&slot)), (24, Ok(Frame::Grant(permit))));
+}
+
+/// An ask cut anywhere is refused as truncated; one that claims a payload contradicts itself.
+#[test]
+fn hostile_permits_are_refused() {
+    let mut slot = [0; 24];
+    let permit = Permit {
+        source: NodeId(1),
+        destination: NodeId(2),
+        session: 3,
+        round: u32::MAX,
+        number: u32::MAX,
+        frames: u32::MAX,
+    };
+    permit.write_ask(&mut slot).unwrap();
+    for cut in 0..slot.len() {
+        assert_eq!(parse(&slot[..cut]), Err(DropReason::Truncated), "at {cut}");
+    }
+    slot[6] = 1;
+    assert_eq!(parse(&slot), Err(DropReason::Malformed));
+    assert_eq!(permit.write_grant(&mut slot[..23]), None);
 }
 
 /// A slot that is too small is refused, not overrun.

@@ -123,6 +123,13 @@ fn hostile_frames_are_dropped() {
         framed(me, peer, &[]),
         framed(me, peer, &[1; 1501]),
         framed(me, peer, &[1; 1504]),
+        // Lengths that reach beyond the payload: by one byte, by far.
+        framed(
+            me,
+            peer,
+            &[49, 0].into_iter().chain([1; 48]).collect::<Vec<_>>(),
+        ),
+        framed(me, peer, &[0xff; 50]),
     ];
     for frame in unseen.iter().chain(&counted) {
         hostile.send(frame).expect("send");
@@ -131,17 +138,26 @@ fn hostile_frames_are_dropped() {
         hostile.send(&[0xff; 13]).is_err(),
         "the kernel sends no half header"
     );
-    hostile.send(&framed(me, peer, b"sound")).expect("send");
+    hostile
+        .send(&framed(me, peer, b"\x05\0sound"))
+        .expect("send");
     let from = LinkAddr::Ether(peer);
     assert_eq!(next(&mut link), (from, b"sound".to_vec()));
-    let padded = [&b"all"[..], &[0; 43]].concat();
+    let padded = [&b"\x03\0all"[..], &[0; 41]].concat();
     hostile
         .send(&framed(MacAddr::BROADCAST, stranger, &padded))
         .expect("send");
-    assert_eq!(next(&mut link), (LinkAddr::Ether(stranger), padded));
+    let everyone = (LinkAddr::Ether(stranger), b"all".to_vec());
+    assert_eq!(next(&mut link), everyone);
+    // The sound frames before a senseless length are taken.
+    let half = b"\x03\0all\xff\xff";
+    hostile
+        .send(&framed(MacAddr::BROADCAST, stranger, half))
+        .expect("send");
+    assert_eq!(next(&mut link), everyone);
     let counters = link.counters();
-    assert_eq!(counters.received_frames, 2);
-    assert_eq!(counters.dropped_frames, counted.len() as u64);
+    assert_eq!(counters.received_frames, 3);
+    assert_eq!(counters.dropped_frames, counted.len() as u64 + 1);
 }
 
 /// A flood that fills the ring is counted to the frame by the kernel, and the link works on.
@@ -161,10 +177,10 @@ fn full_ring_is_counted() {
     // The announcement of the peer has a slot.
     let kept = slots - 1;
     for number in 0..slots + 50 {
-        send(&mut peer, to, &[number as u8; 9000]);
+        send(&mut peer, to, &[number as u8; 8998]);
     }
     for number in 0..kept {
-        assert_eq!(next(&mut link).1, [number as u8; 9000]);
+        assert_eq!(next(&mut link).1, [number as u8; 8998]);
     }
     assert_eq!(link.recv_burst(1, |_, _| {}).expect("recv_burst"), 0);
     assert_eq!(link.counters().dropped_frames, (slots + 50 - kept) as u64);

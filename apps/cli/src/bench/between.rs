@@ -1,0 +1,75 @@
+//! Between whom is measured: processes of this host, or nodes of a hosts file.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use tsumuji_bench::exchange::{self, ExchangeError, Measured, Plan};
+use tsumuji_node::bootstrap::Hosts;
+use tsumuji_node::{LinkSpec, Security};
+
+use super::serve_command;
+use crate::hosts;
+
+/// Between whom.
+#[derive(Debug, clap::Args)]
+pub(super) struct Between {
+    /// The link: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    #[arg(long, value_name = "LINK")]
+    pub(super) link: Option<LinkSpec>,
+    /// Between the first two nodes of this file, not two processes here; node 0 sends
+    #[arg(long, value_name = "FILE")]
+    pub(super) hosts: Option<PathBuf>,
+    /// Where this program lies on the other host; default: where it lies here
+    #[arg(long, value_name = "PATH", requires = "hosts")]
+    pub(super) program: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) security: crate::security::Flags,
+}
+
+/// Two processes and what joins them, ready to be measured.
+pub(super) struct Pair {
+    pub(super) link: LinkSpec,
+    hosts: Option<Hosts>,
+    command: Vec<OsString>,
+    security: Security,
+}
+
+impl Pair {
+    /// Goes to where node 0 runs, if that is elsewhere.
+    pub(super) fn of(between: &Between, inside: bool) -> anyhow::Result<Self> {
+        let Some(path) = &between.hosts else {
+            return Ok(Self {
+                link: between.link.unwrap_or(LinkSpec::Shm),
+                hosts: None,
+                command: serve_command()?,
+                security: between.security.stated(between.link.as_ref(), None),
+            });
+        };
+        let file = hosts::read(path, between.link.as_ref())?;
+        anyhow::ensure!(
+            file.hosts().len() >= 2,
+            "{}: two nodes are needed",
+            path.display()
+        );
+        if !inside {
+            hosts::enter_node_0(&file, path)?;
+        }
+        let security = between.security.stated(between.link.as_ref(), Some(&file));
+        let program = hosts::program(between.program.as_ref())?;
+        let command = vec![program.clone().into(), "bench-serve".into()];
+        let mut both = hosts::of(&file, program);
+        both.nodes.truncate(2);
+        Ok(Self {
+            link: both.nodes[0].link,
+            hosts: Some(both),
+            command,
+            security,
+        })
+    }
+
+    pub(super) fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
+        let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
+        crate::security::tell(&mut spec, &self.security);
+        exchange::measure(plan, spec, &self.security)
+    }
+}

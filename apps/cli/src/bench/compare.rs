@@ -1,0 +1,426 @@
+//! `tsumuji bench OPERATION --sizes … --vs …`: one operation at many sizes beside its peers, as a table, CSV, JSON and plot.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use tsumuji_bench::compare::{self, Comparison, Plan};
+use tsumuji_bench::contest::{self, Ground, Ours, Peer};
+use tsumuji_bench::limits::place::{self, Place};
+use tsumuji_bench::machine;
+use tsumuji_bench::ops::Op;
+use tsumuji_bench::plot;
+use tsumuji_node::bootstrap::Hosts;
+use tsumuji_node::{ClusterFile, LinkSpec};
+use tsumuji_testbed::{Name, Rate, Spec, Testbed};
+
+use super::between::Between;
+use super::sizes::Sizes;
+use crate::output::{self, PendingFile};
+use crate::{DONE, NOT_REACHED, Outcome, hosts, security};
+
+/// Rounds beside peers, where nobody says how many.
+const ROUNDS: u64 = 3;
+/// Nodes of an operation among several, where nobody says how many.
+const NODES: usize = 4;
+/// Sizes, where nobody says which.
+const SIZES: [usize; 5] = [4, 64, 1 << 10, 16 << 10, 64 << 10];
+
+/// What an operation is put beside, and where it goes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Beside {
+    /// Bytes of a message; several by commas, and ranges by powers of two: 4..64M,1500
+    #[arg(
+        long,
+        value_name = "SIZES",
+        value_delimiter = ',',
+        conflicts_with = "size"
+    )]
+    sizes: Option<Vec<Sizes>>,
+    /// Beside these, in turn: mpich, openmpi, tcp, udp, zeromq; without names: the bare exchange of the machine
+    #[arg(long, value_name = "PEERS", value_delimiter = ',', num_args = 0..=1, default_missing_value = "bare")]
+    vs: Option<Vec<PeerName>>,
+    /// Write every number as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw size against time or throughput, both logarithmic
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Between hosts of a testbed that is made for this (root; see `tsumuji testbed`)
+    #[arg(long, conflicts_with_all = ["hosts", "program"])]
+    testbed: bool,
+    /// What every cable of the testbed carries: 100mbit, 1gbit
+    #[arg(long, value_name = "RATE", requires = "testbed")]
+    rate: Option<Rate>,
+    /// MTU of the testbed
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 1500,
+        requires = "testbed"
+    )]
+    mtu: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum PeerName {
+    Bare,
+    Mpich,
+    Openmpi,
+    Tcp,
+    Udp,
+    Zeromq,
+}
+
+impl Beside {
+    /// Beside the bare exchange only.
+    pub(super) fn is_bare(&self) -> bool {
+        self.vs.as_deref() == Some(&[PeerName::Bare])
+    }
+
+    /// More is asked for than one exchange in detail.
+    pub(super) fn is_comparison(&self, between: &Between) -> bool {
+        let named = self.vs.is_some() && !self.is_bare();
+        let files = self.csv.is_some() || self.plot.is_some();
+        let elsewhere = self.testbed || self.vs.is_some() && between.hosts.is_some();
+        self.sizes.is_some() || named || files || elsewhere
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        let names = self.vs.iter().flatten();
+        names
+            .map(|name| match name {
+                PeerName::Bare => Peer::Bare,
+                PeerName::Mpich => Peer::Mpich,
+                PeerName::Openmpi => Peer::OpenMpi,
+                PeerName::Tcp => Peer::Tcp,
+                PeerName::Udp => Peer::Udp,
+                PeerName::Zeromq => Peer::ZeroMq,
+            })
+            .collect()
+    }
+}
+
+/// Operations among several nodes.
+#[derive(Debug, clap::Args)]
+pub(super) struct GroupArgs {
+    #[command(flatten)]
+    between: Between,
+    /// Nodes, the root included; default: 4, or all of the hosts file
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=253))]
+    nodes: Option<u16>,
+    /// Bytes of a message or block; like --sizes, without ranges
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = super::sizes::size)]
+    size: Vec<usize>,
+    /// Repetitions of one measurement; default: by size
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+    /// Repeat, and report medians; default: 3 beside peers, else 1
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: Option<u64>,
+    #[command(flatten)]
+    beside: Beside,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was asked for, whichever command it was.
+pub(super) struct Asked<'a> {
+    pub(super) op: Op,
+    pub(super) between: &'a Between,
+    pub(super) beside: &'a Beside,
+    pub(super) nodes: Option<usize>,
+    pub(super) sizes: &'a [usize],
+    pub(super) iterations: Option<u64>,
+    pub(super) rounds: Option<u64>,
+    pub(super) json: bool,
+}
+
+/// Runs an operation among several nodes.
+pub(super) fn run_group(op: Op, args: &GroupArgs, inside: bool) -> Outcome {
+    let sizes = if args.size.is_empty() {
+        &SIZES
+    } else {
+        &args.size[..]
+    };
+    let asked = Asked {
+        op,
+        between: &args.between,
+        beside: &args.beside,
+        nodes: args.nodes.map(usize::from),
+        sizes,
+        iterations: args.iterations,
+        rounds: args.rounds,
+        json: args.json,
+    };
+    run(&asked, inside)
+}
+
+/// Where it takes place, made ready. The testbed goes when this is dropped.
+struct Stage {
+    ours: Ours,
+    ground: Ground,
+    nodes: usize,
+    _testbed: Option<Testbed>,
+}
+
+/// Runs a comparison.
+pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
+    let beside = asked.beside;
+    let mut csv = pending(beside.csv.as_deref())?;
+    let mut plot = pending(beside.plot.as_deref())?;
+    let stage = stage(asked, inside)?;
+    let sizes = match &beside.sizes {
+        Some(sizes) => sizes.iter().flat_map(|sizes| sizes.0.clone()).collect(),
+        None => asked.sizes.to_vec(),
+    };
+    if asked.op == Op::Allreduce {
+        let odd = sizes.iter().find(|&&size| size == 0 || size % 4 != 0);
+        if let Some(odd) = odd {
+            bail!(
+                "--sizes: allreduce adds numbers of 4 and 8 bytes, and {odd} bytes are no such numbers"
+            );
+        }
+    }
+    let peers = beside.peers();
+    let plan = Plan {
+        op: asked.op,
+        nodes: stage.nodes,
+        sizes,
+        iterations: asked.iterations,
+        rounds: asked
+            .rounds
+            .unwrap_or(if peers.is_empty() { 1 } else { ROUNDS }) as usize,
+    };
+    let mut say = |text: &str| {
+        if asked.json {
+            eprintln!("{text}");
+        } else {
+            output::print_text(&format!("{text}\n"));
+        }
+    };
+    let machine = machine::describe();
+    say(&format!("machine: {machine}"));
+    say(&format!(
+        "{} among {} nodes over {}, {} {} in turn; {}",
+        plan.op,
+        plan.nodes,
+        stage.ours.link,
+        plan.rounds,
+        if plan.rounds == 1 { "round" } else { "rounds" },
+        if plan.nodes > machine.cores {
+            "nodes outnumber cores: all give their core away when idle"
+        } else {
+            "each spins on a core of its own"
+        }
+    ));
+    let comparison = {
+        let mut contenders = contest::contenders(&stage.ours, &peers, &stage.ground, plan.op);
+        compare::run(&plan, &mut contenders, machine, &mut say)
+    };
+    let ours = |row: &'_ compare::Row| row.contenders[0].numbers.is_some();
+    if !comparison.results.iter().any(ours) {
+        let reason = comparison
+            .results
+            .first()
+            .and_then(|row| row.contenders[0].failure.clone());
+        bail!(
+            "{}",
+            reason.unwrap_or_else(|| "no size was measured".to_owned())
+        );
+    }
+    if let Some(file) = csv.take() {
+        let text = comparison.csv();
+        file.finish(|out| out.write_all(text.as_bytes()))?;
+    }
+    if let Some(file) = plot.take() {
+        let svg = draw(&comparison, &stage.ours.link.to_string(), "")?;
+        file.finish(|out| out.write_all(svg.as_bytes()))?;
+    }
+    if asked.json {
+        output::print_json(&object(&comparison, &stage.ours.link.to_string())?);
+    }
+    Ok(if comparison.results.iter().all(ours) {
+        DONE
+    } else {
+        ExitCode::from(NOT_REACHED)
+    })
+}
+
+/// A file that is to be written, if one is.
+pub(crate) fn pending(path: Option<&Path>) -> anyhow::Result<Option<PendingFile>> {
+    path.map(PendingFile::create).transpose()
+}
+
+/// The comparison as a plot.
+pub(crate) fn draw(comparison: &Comparison, link: &str, more: &str) -> anyhow::Result<String> {
+    let title = format!(
+        "{} over {link}, {} nodes{more}",
+        comparison.kind, comparison.nodes
+    );
+    let (unit, lines) = comparison.lines();
+    plot::svg(&title, unit, &lines).context("--plot")
+}
+
+/// The comparison as one JSON object. Each result has our own numbers at its top, as those of single sizes have; with one size only,
+/// they are at the top of the object, too.
+pub(crate) fn object(comparison: &Comparison, link: &str) -> anyhow::Result<Value> {
+    let mut results = Vec::new();
+    for row in &comparison.results {
+        let mut result =
+            json!({ "kind": comparison.kind, "link": link, "nodes": comparison.nodes });
+        let cell = &row.contenders[0];
+        for part in [
+            serde_json::to_value(cell.middle())?,
+            serde_json::to_value(cell.numbers)?,
+            serde_json::to_value(row)?,
+        ] {
+            if let (Value::Object(into), Value::Object(part)) = (&mut result, part) {
+                into.extend(part.into_iter().filter(|(_, value)| !value.is_null()));
+            }
+        }
+        if let Some(numbers) = &cell.numbers {
+            let messages = cell.middle().map(|one| one.messages_per_second(row.job()));
+            result["messages_per_second"] = json!(messages);
+            result["bytes_per_second"] = json!(numbers.bytes_per_second);
+        }
+        for other_than_ours in ["median", "min", "max", "rounds", "ratio", "times_better"] {
+            if let Value::Object(result) = &mut result {
+                result.remove(other_than_ours); // they are the contenders' own
+            }
+        }
+        results.push(result);
+    }
+    let mut object = match &results[..] {
+        [only] => only.clone(),
+        _ => json!({ "kind": comparison.kind, "link": link, "nodes": comparison.nodes }),
+    };
+    object["unit"] = json!(comparison.unit);
+    object["better"] = serde_json::to_value(comparison.better)?;
+    object["machine"] = serde_json::to_value(&comparison.machine)?;
+    object["results"] = Value::Array(results);
+    Ok(object)
+}
+
+fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
+    let between = asked.between;
+    let program = std::env::current_exe().context("this program's own file")?;
+    let usual = if asked.op.is_pair() { 2 } else { NODES };
+    if asked.beside.testbed {
+        let link = between.link.unwrap_or(LinkSpec::Udp(None));
+        let nodes = asked.nodes.unwrap_or(usual);
+        return staged_in_testbed(link, nodes, asked.beside.rate, asked.beside.mtu, program);
+    }
+    let Some(path) = &between.hosts else {
+        let link = between.link.unwrap_or(LinkSpec::Shm);
+        ensure!(
+            matches!(link, LinkSpec::Shm | LinkSpec::Udp(_)),
+            "--link {link}: joins hosts, not processes of one; give --hosts FILE or --testbed"
+        );
+        let stated = between.security.stated(between.link.as_ref(), None);
+        let mut ours = Ours::here(link, program);
+        ours.env = security::env(&stated);
+        ours.security = stated;
+        return Ok(Stage {
+            ours,
+            ground: Ground::HERE,
+            nodes: asked.nodes.unwrap_or(usual),
+            _testbed: None,
+        });
+    };
+    let file = hosts::read(path, between.link.as_ref())?;
+    let all = file.hosts().len();
+    let nodes = asked
+        .nodes
+        .unwrap_or(if asked.op.is_pair() { 2 } else { all });
+    ensure!(
+        (2..=all).contains(&nodes),
+        "{}: {nodes} nodes are asked for, and it has {all}; two at least are needed",
+        path.display()
+    );
+    if asked.beside.vs.is_none() && !inside {
+        hosts::enter_node_0(&file, path)?;
+    }
+    let stated = between.security.stated(between.link.as_ref(), Some(&file));
+    let link = file.hosts()[0].link;
+    let mut ours = Ours::here(link, program);
+    ours.env = security::env(&stated);
+    ours.security = stated;
+    if asked.beside.vs.is_some() {
+        // The first node is started where it belongs; peers are led to the hosts from here.
+        ours.link = between.link.unwrap_or(link);
+        ours.hosts_file = Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    } else {
+        let mut all: Hosts = hosts::of(&file, hosts::program(between.program.as_ref())?);
+        all.nodes.truncate(nodes);
+        ours.program = PathBuf::from(hosts::program(between.program.as_ref())?);
+        ours.hosts = Some(all);
+    }
+    Ok(Stage {
+        ours,
+        ground: ground_of(&file),
+        nodes,
+        _testbed: None,
+    })
+}
+
+/// Makes a testbed of so many hosts, and sets ours on it.
+fn staged_in_testbed(
+    link: LinkSpec,
+    nodes: usize,
+    rate: Option<Rate>,
+    mtu: u32,
+    program: PathBuf,
+) -> anyhow::Result<Stage> {
+    ensure!(
+        link != LinkSpec::Shm,
+        "--link shm: shared memory does not reach from host to host; use udp, packet or xdp with --testbed"
+    );
+    let testbed = testbed(nodes, rate, mtu)?;
+    Ok(Stage {
+        ours: Ours::between(link, program, testbed.hosts_file()),
+        ground: Ground {
+            places: place::of_testbed(&testbed),
+            closed: None,
+        },
+        nodes,
+        _testbed: Some(testbed),
+    })
+}
+
+/// A testbed under a name that nobody else has.
+pub(crate) fn testbed(nodes: usize, rate: Option<Rate>, mtu: u32) -> anyhow::Result<Testbed> {
+    let name: Name = format!("bench{}", std::process::id()).parse()?;
+    let hosts = u16::try_from(nodes).unwrap_or(u16::MAX); // too many are refused there
+    let mut spec = Spec::new(hosts).named(name);
+    (spec.mtu_bytes, spec.rate) = (mtu, rate);
+    Ok(Testbed::up(&spec)?)
+}
+
+/// Peers are led to namespaces of this machine; other hosts are closed to them.
+fn ground_of(file: &ClusterFile) -> Ground {
+    let places = file.hosts().iter().map(|node| {
+        let via: Vec<&str> = node.via.iter().flatten().map(String::as_str).collect();
+        let (["ip", "netns", "exec", name], Some(std::net::IpAddr::V4(ip))) = (&via[..], node.ip)
+        else {
+            return None;
+        };
+        Some(Place {
+            netns: Some(Path::new("/run/netns").join(name)),
+            ip,
+            interface: node.interface.as_ref()?.as_str().to_owned(),
+        })
+    });
+    match places.collect::<Option<Vec<_>>>() {
+        Some(places) => Ground {
+            places,
+            closed: None,
+        },
+        None => Ground {
+            places: Vec::new(),
+            closed: Some("peers are led to hosts of a testbed only".to_owned()),
+        },
+    }
+}

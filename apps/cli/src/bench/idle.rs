@@ -1,0 +1,42 @@
+//! `tsumuji bench idle`: what two processes that wait take of a core.
+
+use serde_json::json;
+use tsumuji_bench::exchange::{Kind, Plan, Side};
+
+use super::between::{Between, Pair};
+use crate::{DONE, Outcome, output};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    between: Between,
+    /// How long
+    #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args, inside: bool) -> Outcome {
+    let pair = Pair::of(&args.between, inside)?;
+    let mut plan = Plan::new(Kind::Idle, 0);
+    (plan.iterations, plan.spin, plan.cpus) = (args.seconds, false, None);
+    let measured = pair.measure(&plan)?;
+    let share = |side: Side| side.cpu_seconds / measured.seconds;
+    let (sender, receiver) = (share(measured.sender), share(measured.receiver));
+    eprintln!(
+        "waiting over {} for {} s: {:.2} % and {:.2} % of a core",
+        measured.link,
+        args.seconds,
+        sender * 100.0,
+        receiver * 100.0
+    );
+    if args.json {
+        output::print_json(
+            &json!({ "kind": "idle", "link": measured.link, "seconds": measured.seconds, "cpu_share": [sender, receiver] }),
+        );
+    }
+    Ok(DONE)
+}

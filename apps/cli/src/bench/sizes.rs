@@ -1,0 +1,78 @@
+//! Sizes of messages as people write them: `8`, `64K`, `4..64M`.
+
+/// What is accepted, in words.
+const ACCEPTED: &str = "accepted are numbers of bytes like 8, 1500, 64K, 1M";
+/// No message is larger.
+const BYTES_MAX: usize = 1 << 30;
+
+/// `64`, `64K`, `64KiB`, `1M`: bytes.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => return Err(ACCEPTED.to_owned()),
+    };
+    let number: usize = digits.parse().map_err(|_| ACCEPTED.to_owned())?;
+    let bytes = number.checked_mul(unit).filter(|&bytes| bytes <= BYTES_MAX);
+    bytes.ok_or_else(|| "messages of at most 1 GiB are measured".to_owned())
+}
+
+/// One size, or a range of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sizes(pub(crate) Vec<usize>);
+
+impl std::str::FromStr for Sizes {
+    type Err = String;
+
+    /// `4..64M`: 4 bytes, and twice as many again and again, up to 64 MiB.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size = |text: &str| {
+            size(text).map_err(|why| format!("{why}, and ranges by powers of two like 4..64M"))
+        };
+        let Some((first, last)) = text.split_once("..") else {
+            return Ok(Self(vec![size(text)?]));
+        };
+        let (first, last) = (size(first)?, size(last)?);
+        if first == 0 || first > last {
+            return Err(
+                "a range begins with 1 or more and ends with no less, like 4..64M".to_owned(),
+            );
+        }
+        let doubled = std::iter::successors(Some(first), |size| size.checked_mul(2));
+        Ok(Self(doubled.take_while(|&size| size <= last).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sizes as people write them; what is none says what is accepted.
+    #[test]
+    fn sizes() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("64K"), Ok(65536));
+        assert_eq!(size("1MiB"), Ok(1 << 20));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        for wrong in ["", "K", "-1", "1.5K", "8x", "2G", "99999999999999999999"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Ranges double and include their end where it is reached; those that never end or go backwards are refused.
+    #[test]
+    fn ranges() {
+        let read = |text: &str| text.parse::<Sizes>().map(|sizes| sizes.0);
+        assert_eq!(read("4..64"), Ok(vec![4, 8, 16, 32, 64]));
+        assert_eq!(read("3..13"), Ok(vec![3, 6, 12]));
+        assert_eq!(read("1K..1K"), Ok(vec![1024]));
+        assert_eq!(read("4..64M").map(|sizes| sizes.len()), Ok(25));
+        assert_eq!(read("1500"), Ok(vec![1500]));
+        for wrong in ["..", "4..", "..4", "0..4", "8..4", "4..2G", "4...8", "4-8"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

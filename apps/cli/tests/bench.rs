@@ -1,0 +1,203 @@
+//! `tsumuji bench` beside its peers, end to end: tiny runs of every operation, and what is written. No figure is judged here.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{command, finish, json, skipped, tsumuji};
+use serde_json::Value;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Every operation runs among processes of this host over both links, and gives the same numbers for each.
+#[test]
+fn every_operation_runs() {
+    for link in ["shm", "udp"] {
+        for (op, nodes) in [
+            ("pingpong", 2),
+            ("burst", 2),
+            ("gather", 3),
+            ("scatter", 3),
+            ("alltoall", 3),
+        ] {
+            let mut args = vec!["bench", op, "--link", link, "--sizes", "4..16,3000"];
+            args.extend(["--iterations", "20", "--rounds", "1"]);
+            let (code, report) = json(&args);
+            assert_eq!(code, 0, "{op} over {link}: {report}");
+            assert_eq!(report["nodes"], if nodes == 2 { 2 } else { 4 });
+            let results = report["results"].as_array().unwrap();
+            let sizes: Vec<_> = results.iter().map(|one| one["size"].as_u64()).collect();
+            assert_eq!(sizes, [4, 8, 16, 3000].map(Some));
+            for result in results {
+                for field in [
+                    "seconds",
+                    "bytes_per_second",
+                    "messages_per_second",
+                    "cpu_us_per_message",
+                    "cpu_us_per_kb",
+                ] {
+                    assert!(
+                        result[field].as_f64().unwrap() > 0.0,
+                        "{op} {field}: {result}"
+                    );
+                }
+                let ours = &result["contenders"][0];
+                assert_eq!(ours["name"], format!("tsumuji {link}"));
+                assert_eq!(ours["rounds"], 1);
+            }
+        }
+    }
+}
+
+/// One size: the fields of a ping-pong lie where they lie without a comparison.
+#[test]
+fn one_size_has_its_fields_at_the_top() {
+    let args = ["bench", "pingpong", "--size", "8", "--iterations", "20"];
+    let (_, plain) = json(&args);
+    let (code, compared) = json(&[&args[..], &["--vs", "udp", "--rounds", "2"]].concat());
+    assert_eq!(code, 0, "{compared}");
+    for report in [&plain, &compared] {
+        for percentile in ["min", "p50", "p99", "p999"] {
+            assert!(report["half_rtt_us"][percentile].as_f64().unwrap() > 0.0);
+        }
+        assert!(report["bytes_per_second"].as_f64().unwrap() > 0.0);
+        assert_eq!(report["size"], 8);
+        assert_eq!(report["results"].as_array().unwrap().len(), 1);
+    }
+    assert!(plain.get("contenders").is_none());
+    let udp = &compared["contenders"][1];
+    assert!(udp["times_better"].as_f64().unwrap() > 0.0, "{udp}");
+}
+
+fn is_xml(path: &Path) -> bool {
+    let script = "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])";
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(path);
+    python.status().unwrap().success()
+}
+
+/// The table, the CSV and the plot tell of the same contenders; nothing else is left in the folder.
+#[test]
+fn writes_csv_and_plot() {
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, svg) = (folder.path().join("a.csv"), folder.path().join("a.svg"));
+    let mut args = vec!["bench", "gather", "--nodes", "3", "--sizes", "4..64"];
+    args.extend(["--iterations", "20", "--rounds", "2", "--vs", "tcp,udp"]);
+    args.extend(["--csv", csv.to_str().unwrap()]);
+    args.extend(["--plot", svg.to_str().unwrap()]);
+    let output = tsumuji(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(
+        table.contains("tsumuji shm") && table.contains("UDP"),
+        "{table}"
+    );
+    let rows = std::fs::read_to_string(&csv).unwrap();
+    let fields: Vec<Vec<_>> = rows.lines().map(|row| row.split(',').collect()).collect();
+    assert_eq!(fields.len(), 1 + 5 * 3);
+    assert!(
+        fields.iter().all(|row| row.len() == fields[0].len()),
+        "{rows}"
+    );
+    assert_eq!(
+        (fields[1][2], fields[1][3], fields[1][4]),
+        ("4", "tsumuji shm", "2")
+    );
+    assert!(is_xml(&svg));
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains("tsumuji shm") && drawn.contains("UDP"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+/// Peers that are not installed, or have no such operation, are named with the reason; ours is measured all the same.
+#[test]
+fn missing_peers_are_named() {
+    let mut args = vec!["bench", "scatter", "--nodes", "3", "--sizes", "8", "--json"];
+    args.extend(["--iterations", "5", "--vs", "mpich,openmpi,zeromq,tcp"]);
+    let nowhere = tempfile::tempdir().unwrap();
+    let child = command(&args)
+        .env("PATH", nowhere.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = finish(child);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    let reasons: Vec<_> = report["contenders"].as_array().unwrap()[1..]
+        .iter()
+        .map(|one| format!("{}: {}", one["name"], one["failure"]))
+        .collect();
+    for (index, wanted) in [
+        (0, "apt-get install mpich"),
+        (1, "apt-get install openmpi"),
+        (2, "no scatter"),
+        (3, "no scatter"),
+    ] {
+        assert!(reasons[index].contains(wanted), "{reasons:?}");
+    }
+    assert!(text(&output.stderr).contains("skipped: not installed"));
+}
+
+/// Wrong requests are refused in one line that says what is accepted, before anything is measured or written.
+#[test]
+fn refusals_are_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("no/where.svg");
+    for (args, wanted) in [
+        (&["pingpong", "--sizes", "4..x"][..], "4..64M"),
+        (&["pingpong", "--sizes", "8..4"], "range"),
+        (
+            &["pingpong", "--sizes", "8", "--size", "8"],
+            "cannot be used with",
+        ),
+        (&["pingpong", "--vs", "lam"], "zeromq"),
+        (&["burst", "--rate", "1gbit"], "--testbed"),
+        (
+            &["burst", "--sizes", "8", "--testbed", "--link", "shm"],
+            "--link shm",
+        ),
+        (&["gather", "--nodes", "1"], "2..=253"),
+        (&["gather", "--link", "packet"], "--testbed"),
+        (&["gather", "--hosts", "/nowhere.toml"], "/nowhere.toml"),
+        (&["scatter", "--size", "2G"], "1 GiB"),
+        (
+            &["gather", "--plot", svg.to_str().unwrap()],
+            "does not exist",
+        ),
+    ] {
+        let output = tsumuji(&[&["bench"], args].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        assert!(
+            said.starts_with("tsumuji: ") && said.contains(wanted),
+            "{args:?}: {said}"
+        );
+        assert_eq!(text(&output.stdout), "");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// In hosts of a testbed that is made for it and removed again: ours beside a peer, over raw Ethernet and over UDP.
+#[test]
+fn runs_in_a_testbed() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("runs_in_a_testbed", &error.to_string());
+    }
+    for (op, link) in [("burst", "packet"), ("gather", "udp")] {
+        let mut args = vec!["bench", op, "--testbed", "--link", link, "--rate", "1gbit"];
+        args.extend(["--sizes", "64,3000", "--iterations", "20", "--rounds", "1"]);
+        args.extend(["--vs", "tcp"]);
+        let (code, report) = json(&args);
+        assert_eq!(code, 0, "{report}");
+        for result in report["results"].as_array().unwrap() {
+            for contender in result["contenders"].as_array().unwrap() {
+                assert!(contender["median"].as_f64().unwrap() > 0.0, "{contender}");
+            }
+        }
+    }
+}

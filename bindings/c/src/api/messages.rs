@@ -1,0 +1,338 @@
+//! Messages: sending in blocking, non-blocking and tracked form, receiving into the program's buffer or by loan.
+#![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
+
+use std::ffi::{c_int, c_void};
+
+use tsumuji_node::{ASIDE_CHANNEL, DeliveryClass, Lane, Priority, SendId};
+
+use super::{answer, done, number, size};
+use crate::failure::Failure;
+use crate::ffi;
+use crate::handle::{Tsumuji, on};
+
+/// Messages of one lane arrive in the order sent.
+pub const TSUMUJI_ORDERED: c_int = 0;
+/// Messages arrive as they are complete.
+pub const TSUMUJI_UNORDERED: c_int = 1;
+/// Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
+pub const TSUMUJI_URGENT: c_int = 0;
+/// The usual priority.
+pub const TSUMUJI_NORMAL: c_int = 2;
+/// The least urgent: bulk transfers.
+pub const TSUMUJI_BULK: c_int = 3;
+/// Channels of each class and priority: 0 to 30. (One more is the library's own.)
+pub const TSUMUJI_CHANNELS: c_int = 31;
+/// The lane that most programs use: ordered, of usual priority, channel 0.
+pub const TSUMUJI_LANE: c_int = 0x40;
+/// A wait without limit.
+pub const TSUMUJI_FOREVER: i64 = -1;
+
+const _: () = assert!(TSUMUJI_LANE == Lane::ordered(0).0 as c_int);
+const _: () = assert!(TSUMUJI_URGENT == Priority::URGENT.get() as c_int);
+const _: () = assert!(TSUMUJI_NORMAL == Priority::NORMAL.get() as c_int);
+const _: () = assert!(TSUMUJI_BULK == Priority::BULK.get() as c_int);
+const _: () = assert!(TSUMUJI_CHANNELS == ASIDE_CHANNEL as c_int);
+
+/// A message that arrived. Of a loan, data is valid until tsumuji_release.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TsumujiMessage {
+    /// The message; NULL where it was copied to the program's own buffer.
+    pub data: *const c_void,
+    /// Its length.
+    pub bytes: usize,
+    /// Who sent it.
+    pub from: c_int,
+    /// The lane it came by.
+    pub lane: c_int,
+    /// Of a loan: what tsumuji_release needs.
+    pub loan: u32,
+    /// Not used; 0.
+    pub reserved: u32,
+}
+
+/// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 30), or a code below 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn tsumuji_lane(class_: c_int, priority: c_int, channel: c_int) -> c_int {
+    number(lane_of(class_, priority, channel))
+}
+
+fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failure> {
+    let class = match class {
+        TSUMUJI_ORDERED => DeliveryClass::Ordered,
+        TSUMUJI_UNORDERED => DeliveryClass::Unordered,
+        _ => {
+            return Err(Failure::invalid(
+                "the class is neither TSUMUJI_ORDERED nor TSUMUJI_UNORDERED",
+            ));
+        }
+    };
+    let priority = u8::try_from(priority)
+        .ok()
+        .and_then(Priority::new)
+        .ok_or_else(|| Failure::invalid("accepted priorities are 0 to 3"))?;
+    let channel = u8::try_from(channel)
+        .ok()
+        .filter(|channel| *channel < ASIDE_CHANNEL)
+        .ok_or_else(|| Failure::invalid("accepted channels are 0 to 30"))?;
+    Ok(Lane::new(class, priority, channel).0.into())
+}
+
+fn read_lane(lane: c_int) -> Result<Lane, Failure> {
+    u8::try_from(lane)
+        .map(Lane)
+        .map_err(|_| Failure::invalid(format!("{lane} is not a lane; see tsumuji_lane")))
+}
+
+/// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_send(
+    handle: *mut Tsumuji,
+    to: c_int,
+    lane: c_int,
+    data: *const c_void,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `bytes` need.
+    done(unsafe {
+        on(handle, |node| {
+            let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
+            Ok(node.endpoint.send(to, read_lane(lane)?, data)?)
+        })
+    })
+}
+
+/// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_try_send(
+    handle: *mut Tsumuji,
+    to: c_int,
+    lane: c_int,
+    data: *const c_void,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `bytes` need.
+    done(unsafe {
+        on(handle, |node| {
+            let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
+            Ok(node.endpoint.try_send(to, read_lane(lane)?, data)?)
+        })
+    })
+}
+
+/// Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_send_tracked(
+    handle: *mut Tsumuji,
+    to: c_int,
+    lane: c_int,
+    data: *const c_void,
+    bytes: usize,
+    id: *mut u64,
+) -> c_int {
+    // SAFETY: the header asks for what `on`, `bytes` and `put` need.
+    done(unsafe {
+        on(handle, |node| {
+            ffi::put(id, "the place for the id", 0)?;
+            let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
+            let sent = node.endpoint.send_tracked(to, read_lane(lane)?, data)?;
+            ffi::put(id, "the place for the id", sent.0)
+        })
+    })
+}
+
+/// 1: the peer has acknowledged the whole message; 0: not yet. Takes a turn. TSUMUJI_EPEER: it was lost with its peer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_is_sent(handle: *mut Tsumuji, to: c_int, id: u64) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe {
+        on(handle, |node| {
+            let to = node.peer(to)?;
+            Ok(node.endpoint.is_sent(to, SendId(id))?)
+        })
+    })
+}
+
+/// Waits until the message is acknowledged: 1, or 0 if timeout_us microseconds have passed (negative: without limit).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_wait_sent(
+    handle: *mut Tsumuji,
+    to: c_int,
+    id: u64,
+    timeout_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe {
+        on(handle, |node| {
+            let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
+            Ok(node.endpoint.wait_sent(to, SendId(id), timeout)?)
+        })
+    })
+}
+
+/// Waits until a message of `bytes` can be queued to the peer at once: 1, or 0 if the time has passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_wait_writable(
+    handle: *mut Tsumuji,
+    to: c_int,
+    bytes: usize,
+    timeout_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe {
+        on(handle, |node| {
+            let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
+            Ok(node.endpoint.wait_writable(to, bytes, timeout)?)
+        })
+    })
+}
+
+/// Waits until all that was sent to living peers is acknowledged: 1, or 0 if the time has passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_flush(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe {
+        on(handle, |node| {
+            Ok(node.endpoint.flush(ffi::timeout(timeout_us))?)
+        })
+    })
+}
+
+/// Messages to the peer that are not yet acknowledged.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_queue_length(handle: *mut Tsumuji, to: c_int) -> isize {
+    // SAFETY: the header asks for what `on` needs.
+    size(unsafe {
+        on(handle, |node| {
+            let to = node.peer(to)?;
+            Ok(node.endpoint.queue_length(to))
+        })
+    })
+}
+
+/// Waits for a whole message without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_ready(
+    handle: *mut Tsumuji,
+    bytes: *mut usize,
+    timeout_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_if_wanted` need.
+    answer(unsafe {
+        on(handle, |node| {
+            let found = node.endpoint.ready(ffi::timeout(timeout_us))?;
+            ffi::put_if_wanted(bytes, found.unwrap_or(0));
+            Ok(found.is_some())
+        })
+    })
+}
+
+/// Takes the next message into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
+/// TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_recv(
+    handle: *mut Tsumuji,
+    buffer: *mut c_void,
+    room: usize,
+    about: *mut TsumujiMessage,
+    timeout_us: i64,
+) -> isize {
+    // SAFETY: the header asks for what `receive` needs.
+    unsafe { receive(handle, buffer, room, about, timeout_us) }
+}
+
+/// Like tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_try_recv(
+    handle: *mut Tsumuji,
+    buffer: *mut c_void,
+    room: usize,
+    about: *mut TsumujiMessage,
+) -> isize {
+    // SAFETY: the header asks for what `receive` needs.
+    unsafe { receive(handle, buffer, room, about, 0) }
+}
+
+/// # Safety
+/// As the header says: `buffer` has `room` bytes, `about` is NULL or can be written.
+unsafe fn receive(
+    handle: *mut Tsumuji,
+    buffer: *mut c_void,
+    room: usize,
+    about: *mut TsumujiMessage,
+    timeout_us: i64,
+) -> isize {
+    // SAFETY: the caller promises what `on`, `copy_out` and `put_if_wanted` need; the message lies in memory of ours, not in C's.
+    size(unsafe {
+        on(handle, |node| {
+            if buffer.is_null() && room > 0 {
+                return Err(Failure::invalid("the buffer is NULL"));
+            }
+            let message = node.recv_into(room, ffi::timeout(timeout_us))?;
+            let bytes = message.body.len();
+            ffi::copy_out(&message.body, buffer)?;
+            ffi::put_if_wanted(
+                about,
+                TsumujiMessage {
+                    data: std::ptr::null(),
+                    bytes,
+                    from: message.from.0.into(),
+                    lane: message.lane.0.into(),
+                    loan: 0,
+                    reserved: 0,
+                },
+            );
+            node.endpoint.recycle(message);
+            Ok(bytes)
+        })
+    })
+}
+
+/// Lends the next message where it lies, without copying it; give it back with tsumuji_release. At most 65,536 are lent at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_lend(
+    handle: *mut Tsumuji,
+    message: *mut TsumujiMessage,
+    timeout_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put` need.
+    done(unsafe {
+        on(handle, |node| {
+            if message.is_null() {
+                return Err(Failure::invalid("the place for the message is NULL"));
+            }
+            let (loan, lent) = node.lend(ffi::timeout(timeout_us))?;
+            let about = TsumujiMessage {
+                data: lent.body.as_ptr().cast(),
+                bytes: lent.body.len(),
+                from: lent.from.0.into(),
+                lane: lent.lane.0.into(),
+                loan,
+                reserved: 0,
+            };
+            ffi::put(message, "the place for the message", about)
+        })
+    })
+}
+
+/// Gives a lent message back; its data must not be read any more, and becomes NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_release(
+    handle: *mut Tsumuji,
+    message: *mut TsumujiMessage,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs, and for a message of `tsumuji_lend` or NULL.
+    done(unsafe {
+        on(handle, |node| {
+            let lent = ffi::lend(message, "the message")?;
+            if lent.data.is_null() {
+                return Err(Failure::invalid(
+                    "this message is not lent; was it released before?",
+                ));
+            }
+            node.release(lent.loan)?;
+            lent.data = std::ptr::null();
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,47 @@
+//! `tsumuji.h`: everything an endpoint offers, in plain C types.
+//!
+//! One file for each part of the header, in this order. Comments here are the header's: they speak to C programmers. What the
+//! header's head says of all pointers is what every `unsafe` block here relies on.
+//!
+//! Every function enters through `handle::on` or `handle::contained`, so that no panic leaves.
+
+mod codes;
+mod messages;
+mod open;
+mod polling;
+mod shares;
+mod state;
+
+pub use codes::*;
+pub use messages::*;
+pub use open::*;
+pub use polling::*;
+pub use shares::*;
+pub use state::*;
+
+use std::ffi::c_int;
+
+use crate::failure::Failure;
+
+/// 0, or the code of what failed.
+fn done(result: Result<(), Failure>) -> c_int {
+    number(result.map(|()| TSUMUJI_OK))
+}
+
+/// A number of 0 or more, or the code of what failed.
+pub(crate) fn number(result: Result<c_int, Failure>) -> c_int {
+    result.unwrap_or_else(|failure| failure.report())
+}
+
+/// A size, or the code of what failed.
+fn size(result: Result<usize, Failure>) -> isize {
+    match result {
+        Ok(size) => isize::try_from(size).unwrap_or(isize::MAX),
+        Err(failure) => failure.report() as isize,
+    }
+}
+
+/// 1 for yes, 0 for no, or the code of what failed.
+fn answer(result: Result<bool, Failure>) -> c_int {
+    number(result.map(c_int::from))
+}

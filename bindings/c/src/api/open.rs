@@ -1,0 +1,285 @@
+//! Options, members, and the ways to open and close an endpoint.
+#![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::IntoRawFd;
+use std::path::Path;
+
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_node::any_link::Base;
+use tsumuji_node::{
+    AnyLink, ClusterFile, Endpoint, Membership, NodeId, OpenError, Options, SealMode, Security,
+    endpoint_from_env, endpoint_on, report_error,
+};
+
+use super::done;
+use crate::book::{Book, Wanted};
+use crate::failure::Failure;
+use crate::ffi;
+use crate::handle::{Tsumuji, contained};
+use crate::node::Node;
+use crate::settings::Settings;
+
+/// What an endpoint is told once, when it is opened.
+#[derive(Debug, Default)]
+pub struct TsumujiOptions {
+    settings: Settings,
+}
+
+/// Who takes part, and where each is reached.
+#[derive(Debug, Default)]
+pub struct TsumujiMembers {
+    book: Book,
+}
+
+/// New options, all as they are by default. Free them with tsumuji_options_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn tsumuji_options_new() -> *mut TsumujiOptions {
+    ffi::give(TsumujiOptions::default())
+}
+
+/// Sets one option; tsumuji(3) lists them all. For example "idle" to "sleep", "budget" to "8M", "dead-after" to "2.5".
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_options_set(
+    options: *mut TsumujiOptions,
+    name: *const c_char,
+    value: *const c_char,
+) -> c_int {
+    done(contained(|| {
+        // SAFETY: the header asks for what `lend` and `text` need.
+        let (options, name, value) = unsafe {
+            (
+                ffi::lend(options, "the options")?,
+                ffi::text(name, "the name")?,
+                ffi::text(value, "the value")?,
+            )
+        };
+        options.settings.set(name, value).map_err(Failure::invalid)
+    }))
+}
+
+/// Frees options; NULL is nothing. Endpoints opened with them keep their own copy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_options_free(options: *mut TsumujiOptions) {
+    // SAFETY: the header asks for what `take` needs.
+    drop(unsafe { ffi::take(options) });
+}
+
+/// A table without members. Free it with tsumuji_members_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn tsumuji_members_new() -> *mut TsumujiMembers {
+    ffi::give(TsumujiMembers::default())
+}
+
+/// Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC" or "dpdk:DEVICE MAC" (raw Ethernet).
+/// Members are 0, 1, 2 and so on, in any order; all processes add the same ones.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_members_add(
+    members: *mut TsumujiMembers,
+    node: c_int,
+    address: *const c_char,
+) -> c_int {
+    done(contained(|| {
+        // SAFETY: the header asks for what `lend` and `text` need.
+        let (members, address) = unsafe {
+            (
+                ffi::lend(members, "the table of members")?,
+                ffi::text(address, "the address")?,
+            )
+        };
+        members
+            .book
+            .add(node.into(), address)
+            .map_err(Failure::invalid)
+    }))
+}
+
+/// Frees a table; NULL is nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_members_free(members: *mut TsumujiMembers) {
+    // SAFETY: the header asks for what `take` needs.
+    drop(unsafe { ffi::take(members) });
+}
+
+/// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and
+/// TSUMUJI_NODE. options may be NULL. The handle goes to *handle; close it with tsumuji_close.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_open_env(
+    options: *const TsumujiOptions,
+    handle: *mut *mut Tsumuji,
+) -> c_int {
+    // SAFETY: the header asks for what `open` needs.
+    unsafe { open(options, handle, |options| Ok(endpoint_from_env(options)?)) }
+}
+
+/// Opens the endpoint of node `node` of a cluster file (docs/c.md shows one).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_open_cluster(
+    path: *const c_char,
+    node: c_int,
+    options: *const TsumujiOptions,
+    handle: *mut *mut Tsumuji,
+) -> c_int {
+    // SAFETY: the header asks for what `open` and `text` need.
+    unsafe {
+        open(options, handle, |mut options| {
+            let path = Path::new(ffi::text(path, "the path")?);
+            let file = ClusterFile::read(path).map_err(OpenError::from)?;
+            let me = NodeId(own(node)?);
+            let membership = file.membership(me, path).map_err(OpenError::from)?;
+            if let (Some(key), Security::Unstated) = (file.key(), &options.security) {
+                let (key_file, mode) = (key.to_owned(), SealMode::Encrypt);
+                options.security = Security::Sealed { key_file, mode };
+            }
+            let base = Base::open(&file.hosts()[usize::from(me.0)].link)?;
+            Ok(endpoint_on(base, membership, options)?)
+        })
+    }
+}
+
+/// Opens the endpoint of member `node` of a table. link may be NULL (as the table says), or one link for all: "udp",
+/// "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE".
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_open_members(
+    members: *mut TsumujiMembers,
+    link: *const c_char,
+    node: c_int,
+    options: *const TsumujiOptions,
+    handle: *mut *mut Tsumuji,
+) -> c_int {
+    // SAFETY: the header asks for what `open`, `lend` and `optional_text` need.
+    unsafe {
+        open(options, handle, |options| {
+            let book = &ffi::lend(members, "the table of members")?.book;
+            let gap = (0..).zip(book.ids()).find(|(place, id)| place != id);
+            if let Some((place, _)) = gap {
+                return Err(Failure::invalid(format!(
+                    "there is no member {place}: members are 0, 1, 2 … without gap"
+                )));
+            }
+            let wanted = match ffi::optional_text(link, "the link")? {
+                None => Wanted::Stated,
+                Some(link) => Wanted::read(link).map_err(Failure::invalid)?,
+            };
+            book.open(own(node)?, &wanted, None, options)
+        })
+    }
+}
+
+/// Makes shared memory for `nodes` processes, and returns its descriptor, or a code below 0. Give it to them (by fork, or over a UNIX
+/// socket), and let each open its endpoint by tsumuji_open_shm. It is close-on-exec; the memory lives as long as somebody uses it.
+#[unsafe(no_mangle)]
+pub extern "C" fn tsumuji_shm_create(nodes: c_int) -> c_int {
+    super::number(contained(|| {
+        let nodes = usize::try_from(nodes).unwrap_or(0);
+        let failed = |error: tsumuji_link::shm::ShmCreateError| {
+            Failure::open(error.to_string(), libc::EINVAL)
+        };
+        let job = ShmJob::create(nodes, ShmConfig::for_nodes(nodes)).map_err(failed)?;
+        Ok(job.into_raw_fd())
+    }))
+}
+
+/// Opens the endpoint of node `node` of `nodes` processes that share the memory behind `fd`. The descriptor stays the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_open_shm(
+    fd: c_int,
+    nodes: c_int,
+    node: c_int,
+    options: *const TsumujiOptions,
+    handle: *mut *mut Tsumuji,
+) -> c_int {
+    // SAFETY: the header asks for what `open` needs, and that the descriptor stays open during the call.
+    unsafe {
+        open(options, handle, |options| {
+            let nodes = u16::try_from(nodes)
+                .map_err(|_| Failure::invalid(format!("{nodes} nodes are not possible")))?;
+            let me = own(node)?;
+            let link = Shm::attach(ffi::borrow_fd(fd)?, me).map_err(OpenError::from)?;
+            let membership = Membership::local(NodeId(me), nodes);
+            Ok(endpoint_on(Base::Shm(link), membership, options)?)
+        })
+    }
+}
+
+/// Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
+/// node leaves, and frees the handle and all that was lent. NULL is nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
+    done(contained(|| {
+        // SAFETY: the header asks for a live handle or NULL.
+        let Some(live) = (unsafe { handle.as_ref() }) else {
+            return Ok(());
+        };
+        live.check_idle()?;
+        // SAFETY: given to C by `open`, and C must not use it again. This thread owns it and is in no call.
+        let node = unsafe { ffi::take(handle) }.map(|handle| handle.into_node());
+        if let Some(node) = node
+            && !node.spoiled
+        {
+            node.endpoint.close(ffi::timeout(timeout_us));
+        }
+        Ok(())
+    }))
+}
+
+/// Gives the handle up, so that another thread can adopt it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_disown(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for a live handle or NULL.
+    done(contained(|| unsafe { live(handle) }?.disown()))
+}
+
+/// Makes the calling thread the handle's owner, after the last owner gave it up.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_adopt(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for a live handle or NULL.
+    done(contained(|| unsafe { live(handle) }?.adopt()))
+}
+
+/// Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_report_error(text: *const c_char) -> c_int {
+    done(contained(|| {
+        // SAFETY: the header asks for what `text` needs.
+        report_error(unsafe { ffi::text(text, "the text") }?);
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// `handle` is NULL or was given by `open` and not closed.
+unsafe fn live<'a>(handle: *mut Tsumuji) -> Result<&'a Tsumuji, Failure> {
+    // SAFETY: as the caller promises; shared by reference only.
+    unsafe { handle.as_ref() }.ok_or_else(|| Failure::invalid("the handle is NULL"))
+}
+
+fn own(node: c_int) -> Result<u16, Failure> {
+    u16::try_from(node)
+        .map_err(|_| Failure::invalid(format!("node {node}: accepted are 0 to 65535")))
+}
+
+/// # Safety
+/// `options` is NULL or was given by `tsumuji_options_new`; `handle` is NULL or can be written.
+unsafe fn open(
+    options: *const TsumujiOptions,
+    handle: *mut *mut Tsumuji,
+    how: impl FnOnce(Options) -> Result<Endpoint<AnyLink>, Failure>,
+) -> c_int {
+    done(contained(|| {
+        // SAFETY: as the caller promises.
+        unsafe { ffi::put(handle, "the place for the handle", std::ptr::null_mut()) }?;
+        // SAFETY: as the caller promises.
+        let options = unsafe { options.as_ref() }
+            .map_or_else(Options::default, |options| options.settings.options());
+        let node = Node::new(how(options)?);
+        // SAFETY: as the caller promises.
+        unsafe {
+            ffi::put(
+                handle,
+                "the place for the handle",
+                ffi::give(Tsumuji::new(node)),
+            )
+        }
+    }))
+}

@@ -1,0 +1,191 @@
+//! The program's own loop: callbacks with borrowed frames, a descriptor for somebody else's event loop, one turn at a time.
+#![allow(unsafe_code, reason = "exports symbols to C, and calls back into it")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use tsumuji_node::{Body, Handler, Lane, NodeId, SendError, SendId, Share};
+
+use super::{TsumujiMessage, TsumujiShare, answer, number};
+use crate::failure::Failure;
+use crate::ffi;
+use crate::handle::{Tsumuji, on};
+
+/// What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
+/// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TsumujiHandler {
+    /// sizeof(tsumuji_handler).
+    pub size: usize,
+    /// Given to every callback.
+    pub context: *mut c_void,
+    /// A message; it counts as consumed when the callback returns.
+    pub message: Option<unsafe extern "C" fn(context: *mut c_void, message: *const TsumujiMessage)>,
+    /// A best-effort frame.
+    pub share: Option<unsafe extern "C" fn(context: *mut c_void, share: *const TsumujiShare)>,
+    /// Hello was exchanged with this peer (again, after it was dead or restarted).
+    pub peer_up: Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int)>,
+    /// The peer died, left or restarted; so many messages to it have failed.
+    pub peer_dead:
+        Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, failed_messages: usize)>,
+    /// A message of tsumuji_send_tracked was acknowledged whole.
+    pub sent: Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, id: u64)>,
+    /// A message sent before the peer had said how much it takes was given up; text says why.
+    pub refused: Option<
+        unsafe extern "C" fn(context: *mut c_void, peer: c_int, id: u64, text: *const c_char),
+    >,
+}
+
+struct Callbacks {
+    handler: TsumujiHandler,
+    message: unsafe extern "C" fn(context: *mut c_void, message: *const TsumujiMessage),
+}
+
+impl Handler for Callbacks {
+    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>) {
+        let bytes = body.bytes();
+        let message = TsumujiMessage {
+            data: bytes.as_ptr().cast(),
+            bytes: bytes.len(),
+            from: from.0.into(),
+            lane: lane.0.into(),
+            loan: 0,
+            reserved: 0,
+        };
+        // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
+        unsafe { (self.message)(self.handler.context, &message) };
+    }
+
+    fn share(&mut self, share: Share<'_>) {
+        let Some(call) = self.handler.share else {
+            return;
+        };
+        let shown = TsumujiShare {
+            data: share.payload.as_ptr().cast(),
+            bytes: share.payload.len(),
+            from: share.source.0.into(),
+            incarnation: share.incarnation,
+            port: share.port,
+            reserved: 0,
+            epoch: share.epoch,
+            lap: share.lap,
+            start: share.start,
+        };
+        // SAFETY: as in `message`.
+        unsafe { call(self.handler.context, &shown) };
+    }
+
+    fn peer_up(&mut self, peer: NodeId) {
+        if let Some(call) = self.handler.peer_up {
+            // SAFETY: as in `message`.
+            unsafe { call(self.handler.context, peer.0.into()) };
+        }
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
+        if let Some(call) = self.handler.peer_dead {
+            // SAFETY: as in `message`.
+            unsafe { call(self.handler.context, peer.0.into(), failed_messages) };
+        }
+    }
+
+    fn sent(&mut self, peer: NodeId, id: SendId) {
+        if let Some(call) = self.handler.sent {
+            // SAFETY: as in `message`.
+            unsafe { call(self.handler.context, peer.0.into(), id.0) };
+        }
+    }
+
+    fn refused(&mut self, peer: NodeId, id: SendId, why: &SendError) {
+        if let Some(call) = self.handler.refused {
+            let text = std::ffi::CString::new(why.to_string()).unwrap_or_default();
+            // SAFETY: as in `message`.
+            unsafe { call(self.handler.context, peer.0.into(), id.0, text.as_ptr()) };
+        }
+    }
+}
+
+/// Receives, hands over by the callbacks, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
+/// turn; negative: without limit). Returns how much was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_poll(
+    handle: *mut Tsumuji,
+    handler: *const TsumujiHandler,
+    timeout_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs, and for a handler whose `size` says how much of it there is. All zero is a
+    // handler: no callbacks, no context.
+    number(unsafe {
+        on(handle, |node| {
+            if handler.is_null() {
+                return Err(Failure::invalid("the handler is NULL"));
+            }
+            // By address: a program built with an older header points at less than the whole.
+            let room = std::ptr::addr_of!((*handler).size).read();
+            let handler = ffi::read_struct(handler, room)?;
+            let message = handler.message.ok_or_else(|| {
+                Failure::invalid("the handler has no `message`: messages would be lost")
+            })?;
+            let mut callbacks = Callbacks { handler, message };
+            let timeout = ffi::timeout(timeout_us);
+            let done = if timeout.is_zero() {
+                node.endpoint.poll(&mut callbacks)?
+            } else {
+                node.endpoint.poll_wait(&mut callbacks, timeout)?
+            };
+            Ok(c_int::try_from(done).unwrap_or(c_int::MAX))
+        })
+    })
+}
+
+/// One turn that keeps what arrives for later calls: lets a program that computes acknowledge, and go on sending. Never waits.
+/// Returns how much was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_progress(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    number(unsafe {
+        on(handle, |node| {
+            let done = node.endpoint.progress()?;
+            Ok(c_int::try_from(done).unwrap_or(c_int::MAX))
+        })
+    })
+}
+
+/// A descriptor for poll or epoll: readable when there may be something to do, once tsumuji_arm_fd was called. It stays the handle's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_fd(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    number(unsafe {
+        on(handle, |node| {
+            node.endpoint
+                .fd()
+                .map(|fd| fd.as_raw_fd())
+                .ok_or_else(|| Failure::invalid("this link has no descriptor"))
+        })
+    })
+}
+
+/// Asks that the next frame make the descriptor readable. 1: armed; 0: there is something to do now, so poll first.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_arm_fd(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe { on(handle, |node| Ok(node.endpoint.arm_fd()?)) })
+}
+
+/// Microseconds that an event loop may sleep before it must poll again; -1: until the descriptor is readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_until_timer(handle: *mut Tsumuji) -> i64 {
+    // SAFETY: the header asks for what `on` needs.
+    let until = unsafe { on(handle, |node| Ok(node.endpoint.until_timer())) };
+    match until {
+        Ok(until) => until.map_or(-1, micros_up),
+        Err(failure) => failure.report().into(),
+    }
+}
+
+/// Rounded up: an early wake-up would find nothing due.
+fn micros_up(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,239 @@
+//! What can be asked: who is there, how the traffic with a peer goes, what was counted.
+#![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
+
+use std::ffi::{c_char, c_int};
+
+use tsumuji_node::NodeId;
+
+use super::{answer, done, number};
+use crate::failure::Failure;
+use crate::ffi;
+use crate::handle::{Tsumuji, on};
+
+/// State of the traffic with one peer.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TsumujiFlow {
+    /// Smoothed round-trip time, in nanoseconds.
+    pub rtt_ns: u64,
+    /// Its mean deviation, in nanoseconds.
+    pub rttvar_ns: u64,
+    /// Frames sent and neither acknowledged nor lost.
+    pub in_flight_frames: u64,
+    /// Bytes that the peer's program still has room for.
+    pub window_bytes: u64,
+    /// Messages sent and not yet acknowledged.
+    pub queued_messages: u64,
+    /// Their bytes.
+    pub queued_bytes: u64,
+    /// Frames sent again, ever.
+    pub retransmitted_frames: u64,
+    /// Frames that may still be sent before the peer must grant more.
+    pub credit_frames: u64,
+}
+
+/// What was counted since the endpoint was opened.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TsumujiCounters {
+    /// Frames written, of every kind.
+    pub sent_frames: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Frames received, of every kind, dropped ones included.
+    pub received_frames: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Fragments sent again.
+    pub retransmitted_frames: u64,
+    /// Fragments thought lost whose acknowledgement came after all.
+    pub spurious_losses: u64,
+    /// Times that silence was probed.
+    pub probes: u64,
+    /// Messages delivered.
+    pub delivered_messages: u64,
+    /// Frames dropped because they were not understood, not for us, or not new.
+    pub dropped_frames: u64,
+    /// Frames dropped because they did not come from where their source lives.
+    pub misplaced_frames: u64,
+    /// Shares dropped because nobody took them.
+    pub dropped_shares: u64,
+    /// Times that the link had no free place for a frame.
+    pub link_refusals: u64,
+    /// Frames that the medium or the kernel reported dropped.
+    pub link_dropped_frames: u64,
+    /// Broadcast frames overwritten before they were read.
+    pub link_overrun_frames: u64,
+    /// Frames dropped on purpose (TSUMUJI_LOSS).
+    pub impaired_frames: u64,
+}
+
+// No padding: see `ffi::put_struct`.
+const _: () = assert!(size_of::<TsumujiFlow>() == 8 * 8);
+const _: () = assert!(size_of::<TsumujiCounters>() == 15 * 8);
+
+/// This node.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_me(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    number(unsafe { on(handle, |node| Ok(node.endpoint.me().0.into())) })
+}
+
+/// How many nodes there are, this one included: 0 to this - 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_nodes(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    number(unsafe {
+        on(handle, |node| {
+            Ok(c_int::try_from(node.endpoint.members().len()).unwrap_or(c_int::MAX))
+        })
+    })
+}
+
+/// What people call a node ("node 2", a host's name); NULL if there is none. Valid until the handle is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_name(handle: *mut Tsumuji, which: c_int) -> *const c_char {
+    // SAFETY: the header asks for what `on` needs.
+    let name = unsafe {
+        on(handle, |node| {
+            let id = u16::try_from(which)
+                .ok()
+                .filter(|id| usize::from(*id) < node.endpoint.members().len())
+                .ok_or_else(|| Failure::unknown(which))?;
+            Ok(node.name(NodeId(id)).as_ptr())
+        })
+    };
+    name.unwrap_or_else(|failure| {
+        failure.report();
+        std::ptr::null()
+    })
+}
+
+/// The link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_link_name(handle: *mut Tsumuji) -> *const c_char {
+    // SAFETY: the header asks for what `on` needs.
+    let name = unsafe { on(handle, |node| Ok(node.link_name.as_ptr())) };
+    name.unwrap_or_else(|failure| {
+        failure.report();
+        std::ptr::null()
+    })
+}
+
+/// 1: hello was exchanged with the peer's present life.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_is_up(handle: *mut Tsumuji, peer: c_int) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe {
+        on(handle, |node| {
+            let peer = node.peer(peer)?;
+            Ok(node.endpoint.is_up(peer))
+        })
+    })
+}
+
+/// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    number(unsafe {
+        on(handle, |node| {
+            let missing = node.endpoint.wait_up(ffi::timeout(timeout_us))?;
+            Ok(c_int::try_from(missing.len()).unwrap_or(c_int::MAX))
+        })
+    })
+}
+
+/// Tries a dead peer again: its process may have been restarted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_revive(handle: *mut Tsumuji, peer: c_int) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            let peer = node.peer(peer)?;
+            Ok(node.endpoint.revive(peer)?)
+        })
+    })
+}
+
+/// State of the traffic with a peer; size: sizeof(tsumuji_flow).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_get_flow(
+    handle: *mut Tsumuji,
+    peer: c_int,
+    flow: *mut TsumujiFlow,
+    size: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_struct` need.
+    done(unsafe {
+        on(handle, |node| {
+            let id = node.peer(peer)?;
+            let state = node
+                .endpoint
+                .flow(id)
+                .ok_or_else(|| Failure::unknown(peer))?;
+            ffi::put_struct(flow, size, &TsumujiFlow::from(state))
+        })
+    })
+}
+
+impl From<tsumuji_node::Flow> for TsumujiFlow {
+    fn from(flow: tsumuji_node::Flow) -> Self {
+        Self {
+            rtt_ns: flow.rtt.as_nanos(),
+            rttvar_ns: flow.rttvar.as_nanos(),
+            in_flight_frames: flow.in_flight_frames as u64,
+            window_bytes: flow.window_bytes as u64,
+            queued_messages: flow.queued_messages as u64,
+            queued_bytes: flow.queued_bytes as u64,
+            retransmitted_frames: flow.retransmitted_frames,
+            credit_frames: flow.credit_frames as u64,
+        }
+    }
+}
+
+/// What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_get_counters(
+    handle: *mut Tsumuji,
+    counters: *mut TsumujiCounters,
+    size: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_struct` need.
+    done(unsafe {
+        on(handle, |node| {
+            let counted = node.endpoint.counters();
+            let (engine, link) = (counted.engine, counted.link);
+            let shown = TsumujiCounters {
+                sent_frames: engine.sent_frames,
+                sent_bytes: engine.sent_bytes,
+                received_frames: engine.received_frames,
+                received_bytes: engine.received_bytes,
+                retransmitted_frames: engine.retransmitted_frames,
+                spurious_losses: engine.spurious_losses,
+                probes: engine.probes,
+                delivered_messages: engine.delivered_messages,
+                dropped_frames: engine.drops.total(),
+                misplaced_frames: counted.misplaced_frames,
+                dropped_shares: counted.dropped_shares,
+                link_refusals: link.refused,
+                link_dropped_frames: link.dropped_frames,
+                link_overrun_frames: link.overrun_frames,
+                impaired_frames: link.impaired_frames,
+            };
+            ffi::put_struct(counters, size, &shown)
+        })
+    })
+}
+
+/// Shows the present counters to `tsumuji top` and other readers now, as polling does ten times a second. Never waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_publish_metrics(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            node.endpoint.publish_metrics();
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,380 @@
+//! The address database: which id is reached where, as a text file or put together by the program.
+//!
+//! ```text
+//! # id  address                 Ethernet address, or its host's name in /etc/ethers
+//! 0     10.0.0.1:7000
+//! 1     pc2.lab:7000            02:00:00:00:00:02
+//! 7     packet:eth1             pc7
+//! ```
+//!
+//! An address is `HOST:PORT`, `udp:HOST:PORT`, `HOST` (reached at the port that the opener states), an Ethernet address, or a link of
+//! raw Ethernet: `packet:INTERFACE`, `xdp:INTERFACE`, `dpdk:DEVICE`. Ids are sparse; every process must hold the same set, because
+//! their order numbers the nodes.
+//!
+//! The text may hold anything: its length and its lines are bounded, and what is not understood is named with its line.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use tsumuji_link::ether::MacAddr;
+use tsumuji_node::any_link::{Base, LinkSpec};
+use tsumuji_node::{
+    AnyLink, Endpoint, HostNode, InterfaceName, LinkAddr, Member, Membership, NodeId, Options,
+    endpoint_on,
+};
+
+use crate::failure::Failure;
+
+/// Larger files are refused: 65,536 lines take less.
+const FILE_LIMIT_BYTES: u64 = 16 << 20;
+/// Of an address: a host's name has at most 253, a DPDK device 200.
+const ADDRESS_LIMIT_BYTES: usize = 300;
+
+/// Ids and where they are reached.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Book {
+    entries: BTreeMap<u16, Entry>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    address: String,
+    /// An Ethernet address, or the name of a host in `/etc/ethers`.
+    station: Option<String>,
+}
+
+/// Which link the opener wants, whatever the database says.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Wanted {
+    /// As each entry says.
+    #[default]
+    Stated,
+    /// This one of raw Ethernet, for which each entry states the Ethernet address.
+    Raw(LinkSpec),
+    /// UDP; if given, the own address.
+    Udp(Option<std::net::SocketAddr>),
+}
+
+impl Wanted {
+    /// Does this text name a link, rather than a host?
+    pub(crate) fn names_link(text: &str) -> bool {
+        let kind = text.split(':').next().unwrap_or_default();
+        ["shm", "udp", "packet", "xdp", "dpdk"].contains(&kind)
+    }
+
+    /// A link by name.
+    pub(crate) fn read(link: &str) -> Result<Self, String> {
+        let spec: LinkSpec = link.parse().map_err(|error| format!("{error}"))?;
+        match spec {
+            LinkSpec::Shm => Err(
+                "shared memory has no addresses: start the processes by `tsumuji launch --link shm`, or open it by its descriptor".to_owned(),
+            ),
+            LinkSpec::Udp(own) => Ok(Self::Udp(own)),
+            LinkSpec::Packet(None) | LinkSpec::Xdp(None) => {
+                Err(format!("link `{link}` needs an interface, for example `{link}:eth1`"))
+            }
+            raw => Ok(Self::Raw(raw)),
+        }
+    }
+}
+
+impl Book {
+    /// Reads and checks a file.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| {
+            Failure::open(
+                format!("{}: {error}", path.display()),
+                error.raw_os_error().unwrap_or(libc::EIO),
+            )
+        };
+        let bytes = std::fs::metadata(path).map_err(failed)?.len();
+        if bytes > FILE_LIMIT_BYTES {
+            return Err(Failure::open(
+                format!(
+                    "{}: {bytes} bytes; an address database has at most {FILE_LIMIT_BYTES}",
+                    path.display()
+                ),
+                libc::EFBIG,
+            ));
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        Self::parse(&text).map_err(|(line, problem)| {
+            Failure::open(
+                format!("{}:{line}: {problem}", path.display()),
+                libc::EINVAL,
+            )
+        })
+    }
+
+    /// Checks a text; an error is a line, from 1, and what is wrong with it.
+    pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let mut book = Self::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or("").trim();
+            if line.is_empty() {
+                continue;
+            }
+            let accepted = "accepted is `ID ADDRESS`, and after it the Ethernet address where raw Ethernet is used";
+            let (id, rest) = line
+                .split_once(char::is_whitespace)
+                .ok_or_else(|| (number, format!("an id without address; {accepted}")))?;
+            let id: i64 = id
+                .parse()
+                .map_err(|_| (number, format!("the id is no number; {accepted}")))?;
+            book.add(id, rest).map_err(|problem| (number, problem))?;
+        }
+        Ok(book)
+    }
+
+    /// Adds one id; `address` as it stands in a file after the id.
+    pub(crate) fn add(&mut self, id: i64, address: &str) -> Result<(), String> {
+        let id = u16::try_from(id).map_err(|_| format!("id {id}: accepted are 0 to 65535"))?;
+        let mut words = address.split_whitespace();
+        let (first, station, more) = (words.next(), words.next(), words.next());
+        let Some(first) = first else {
+            return Err(format!("id {id} has no address"));
+        };
+        if more.is_some() {
+            return Err(format!(
+                "id {id}: more than an address and an Ethernet address"
+            ));
+        }
+        if address.len() > ADDRESS_LIMIT_BYTES
+            || address.chars().any(|c| c.is_control() && c != '\t')
+        {
+            return Err(format!(
+                "id {id}: an address has at most {ADDRESS_LIMIT_BYTES} bytes, none of them a control character"
+            ));
+        }
+        if self.has(id) {
+            return Err(format!("id {id} is there twice"));
+        }
+        let entry = Entry {
+            address: first.to_owned(),
+            station: station.map(str::to_owned),
+        };
+        self.entries.insert(id, entry);
+        Ok(())
+    }
+
+    /// States where the process itself is, in place of what the database says.
+    pub(crate) fn state_own(&mut self, id: u16, address: &str) -> Result<(), String> {
+        let station = self.entries.remove(&id).and_then(|entry| entry.station);
+        let address = match station {
+            Some(station) => format!("{address} {station}"),
+            None => address.to_owned(),
+        };
+        self.add(id.into(), &address)
+    }
+
+    /// Has an entry for this id.
+    pub(crate) fn has(&self, id: u16) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    /// The ids, ascending.
+    pub(crate) fn ids(&self) -> Vec<u16> {
+        self.entries.keys().copied().collect()
+    }
+
+    /// Where each is reached, in order of ids; the first that cannot be, and why.
+    fn hosts(&self, wanted: &Wanted, port: Option<u16>) -> Result<Vec<HostNode>, String> {
+        self.entries
+            .iter()
+            .map(|(id, entry)| {
+                entry
+                    .host(*id, wanted, port)
+                    .map_err(|problem| format!("id {id}: {problem}"))
+            })
+            .collect()
+    }
+
+    /// Opens the endpoint of the process with id `me`. `port`: of addresses without one.
+    pub(crate) fn open(
+        &self,
+        me: u16,
+        wanted: &Wanted,
+        port: Option<u16>,
+        options: Options,
+    ) -> Result<Endpoint<AnyLink>, Failure> {
+        let invalid = |problem: String| Failure::open(problem, libc::EINVAL);
+        let place = self
+            .ids()
+            .binary_search(&me)
+            .map_err(|_| invalid(format!("id {me} is not in the address database")))?;
+        let mut hosts = self.hosts(wanted, port).map_err(invalid)?;
+        if let Wanted::Udp(Some(own)) = wanted {
+            hosts[place].link = LinkSpec::Udp(Some(*own));
+            hosts[place].addr = LinkAddr::Inet(*own);
+        }
+        let base = Base::open(&hosts[place].link)?;
+        let members = (0..=u16::MAX)
+            .zip(self.entries.keys())
+            .zip(&hosts)
+            .map(|((node, id), host)| Member {
+                id: NodeId(node),
+                name: format!("node {id}"),
+                addr: host.addr,
+            })
+            .collect();
+        let me = NodeId(place as u16); // as many as there are ids of 16 bits, at most
+        Ok(endpoint_on(base, Membership { me, members }, options)?)
+    }
+}
+
+impl Entry {
+    fn host(&self, id: u16, wanted: &Wanted, port: Option<u16>) -> Result<HostNode, String> {
+        let name = self.station.clone().unwrap_or_else(|| format!("node {id}"));
+        let own_mac = self.address.parse::<MacAddr>().ok();
+        let mac = own_mac.or_else(|| self.station.as_deref().and_then(|text| text.parse().ok()));
+        if let Wanted::Raw(link) = wanted {
+            return HostNode::read(&name, &link.to_string(), mac);
+        }
+        let is_udp = matches!(wanted, Wanted::Udp(_));
+        if self.address == "shm" {
+            return Err("shared memory has no addresses: start the processes by `tsumuji launch --link shm`".to_owned());
+        }
+        if let Some(mac) = own_mac {
+            if is_udp {
+                return Err(
+                    "only an Ethernet address is stated; link `udp` needs HOST:PORT".to_owned(),
+                );
+            }
+            return Ok(HostNode {
+                host: name,
+                // Reached there; the process itself must say by which interface.
+                link: LinkSpec::Packet(None),
+                addr: LinkAddr::Ether(mac),
+                interface: None::<InterfaceName>,
+                ip: None,
+                mac: Some(mac),
+                via: None,
+            });
+        }
+        let is_raw = ["packet:", "xdp:", "dpdk:"]
+            .iter()
+            .any(|kind| self.address.starts_with(kind));
+        if is_raw {
+            if is_udp {
+                return Err(format!("`{}` is not reached by link `udp`", self.address));
+            }
+            return HostNode::read(&name, &self.address, mac);
+        }
+        let inet = self.address.strip_prefix("udp:").unwrap_or(&self.address);
+        let has_port = inet.parse::<IpAddr>().is_err()
+            && inet
+                .rsplit_once(':')
+                .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let inet = match (has_port, port) {
+            (true, _) => inet.to_owned(),
+            (false, None) => return Err(format!("`{inet}` has no port; write {inet}:7000")),
+            (false, Some(port)) if inet.contains(':') => format!("[{inet}]:{port}"),
+            (false, Some(port)) => format!("{inet}:{port}"),
+        };
+        HostNode::read(&name, &format!("udp:{inet}"), mac)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addrs(book: &Book, wanted: &str, port: Option<u16>) -> Result<Vec<String>, String> {
+        let wanted = if wanted.is_empty() {
+            Wanted::Stated
+        } else {
+            Wanted::read(wanted)?
+        };
+        let hosts = book.hosts(&wanted, port)?;
+        Ok(hosts
+            .iter()
+            .map(|host| format!("{} {}", host.link, host.addr))
+            .collect())
+    }
+
+    /// Each way to write an address leads where it says; the ids' order numbers the nodes.
+    #[test]
+    fn addresses_are_read() {
+        let book = Book::parse(
+            "# comment\n\n9 127.0.0.1:7000 # one\n2\tudp:127.0.0.1:7001 02:00:00:00:00:02\n\
+             30 127.0.0.1\n31 ::1\n40 packet:eth1 02:00:00:00:00:04\n41 02:00:00:00:00:05\n",
+        )
+        .expect("sound");
+        assert_eq!(book.ids(), [2, 9, 30, 31, 40, 41]);
+        assert_eq!(
+            addrs(&book, "", Some(99)).expect("hosts"),
+            [
+                "udp:127.0.0.1:7001 127.0.0.1:7001",
+                "udp:127.0.0.1:7000 127.0.0.1:7000",
+                "udp:127.0.0.1:99 127.0.0.1:99",
+                "udp:[::1]:99 [::1]:99",
+                "packet:eth1 02:00:00:00:00:04",
+                "packet 02:00:00:00:00:05",
+            ]
+        );
+        let error = addrs(&book, "", None).expect_err("no port");
+        assert!(error.contains("id 30: `127.0.0.1` has no port"), "{error}");
+    }
+
+    /// One link for all: raw Ethernet by the stated Ethernet addresses, UDP by the stated hosts.
+    #[test]
+    fn one_link_for_all() {
+        let book =
+            Book::parse("0 127.0.0.1:7000 02:00:00:00:00:01\n1 127.0.0.1:7001 02:00:00:00:00:02\n")
+                .expect("sound");
+        assert_eq!(
+            addrs(&book, "xdp:eth3", None).expect("raw"),
+            ["xdp:eth3 02:00:00:00:00:01", "xdp:eth3 02:00:00:00:00:02"]
+        );
+        assert_eq!(
+            addrs(&book, "udp", None).expect("udp")[1],
+            "udp:127.0.0.1:7001 127.0.0.1:7001"
+        );
+        for (link, why) in [
+            ("shm", "tsumuji launch"),
+            ("packet", "interface"),
+            ("x", "unknown link"),
+        ] {
+            let error = addrs(&book, link, None).expect_err(link);
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    /// What is not understood is refused with its line; nothing panics.
+    #[test]
+    fn unsound_texts_are_refused() {
+        for (text, line, why) in [
+            ("0", 1, "without address"),
+            ("\nx 127.0.0.1:1", 2, "no number"),
+            ("-1 127.0.0.1:1", 1, "accepted are 0 to 65535"),
+            ("70000 127.0.0.1:1", 1, "accepted are 0 to 65535"),
+            ("0 127.0.0.1:1\n0 127.0.0.1:2", 2, "twice"),
+            ("0 127.0.0.1:1 02:00:00:00:00:01 more", 1, "more than"),
+            ("0 \u{1}", 1, "control"),
+        ] {
+            let (at, problem) = Book::parse(text).expect_err(text);
+            assert!(
+                at == line && problem.contains(why),
+                "{text:?}: {at}: {problem}"
+            );
+        }
+        let long = format!("0 {}", "a".repeat(400));
+        assert!(Book::parse(&long).is_err());
+        for address in [
+            "0.0.0.0:1",
+            "127.0.0.1:0",
+            "224.0.0.1:5",
+            "udp:",
+            ":",
+            "packet:",
+            "[::1",
+            "a b",
+        ] {
+            let mut book = Book::default();
+            let refused =
+                book.add(0, address).is_err() || book.hosts(&Wanted::Stated, Some(1)).is_err();
+            assert!(refused, "{address}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Pointers from C, turned into what Rust can hold, and the other way round. NULL is an error wherever something is needed.
+//!
+//! Each function states what the caller's pointer must be; the headers ask the same of C programs.
+#![allow(
+    unsafe_code,
+    reason = "reads and writes memory that C programs point at"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::time::Duration;
+
+use crate::failure::Failure;
+
+/// Longer than any program runs.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// # Safety
+/// `text` is NULL or ends in a zero byte, and does not change while the result lives.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(Failure::invalid(format!("{what} is NULL")));
+    }
+    // SAFETY: not NULL; the caller promises the rest.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str()
+        .map_err(|_| Failure::invalid(format!("{what} is not UTF-8")))
+}
+
+/// Like `text`; NULL and "" are nothing.
+///
+/// # Safety
+/// As `text`.
+pub(crate) unsafe fn optional_text<'a>(
+    given: *const c_char,
+    what: &'static str,
+) -> Result<Option<&'a str>, Failure> {
+    if given.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { text(given, what) }.map(|text| (!text.is_empty()).then_some(text))
+}
+
+/// # Safety
+/// `data` is NULL, or `bytes` bytes can be read there and do not change while the result lives.
+pub(crate) unsafe fn bytes<'a>(data: *const c_void, bytes: usize) -> Result<&'a [u8], Failure> {
+    if bytes == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() || isize::try_from(bytes).is_err() {
+        return Err(Failure::invalid(
+            "the buffer is NULL, or larger than memory",
+        ));
+    }
+    // SAFETY: not NULL, not longer than isize::MAX; the caller promises the rest.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) })
+}
+
+/// Copies `data` to where C wants it.
+///
+/// # Safety
+/// `to` is NULL, or as many bytes as `data` has can be written there, none of them part of `data`.
+pub(crate) unsafe fn copy_out(data: &[u8], to: *mut c_void) -> Result<(), Failure> {
+    if data.is_empty() {
+        return Ok(());
+    }
+    if to.is_null() {
+        return Err(Failure::invalid("the buffer is NULL"));
+    }
+    // SAFETY: not NULL; the caller promises room and no overlap.
+    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to.cast(), data.len()) };
+    Ok(())
+}
+
+/// Writes a result that is needed.
+///
+/// # Safety
+/// `to` is NULL or can be written, and is aligned.
+pub(crate) unsafe fn put<T>(to: *mut T, what: &'static str, value: T) -> Result<(), Failure> {
+    if to.is_null() {
+        return Err(Failure::invalid(format!("{what} is NULL")));
+    }
+    // SAFETY: not NULL; the caller promises the rest. What was there is C's, so it is not dropped.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// Writes a result that C may not want.
+///
+/// # Safety
+/// As `put`.
+pub(crate) unsafe fn put_if_wanted<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: not NULL; the caller promises the rest.
+        unsafe { to.write(value) };
+    }
+}
+
+/// Writes as much of a structure as the program knows of: one built with an older header has fewer fields.
+///
+/// # Safety
+/// `to` is NULL or `room` bytes can be written there.
+pub(crate) unsafe fn put_struct<T: Copy>(
+    to: *mut T,
+    room: usize,
+    value: &T,
+) -> Result<(), Failure> {
+    if to.is_null() || room == 0 {
+        return Err(Failure::invalid(
+            "the structure is NULL, or its size is not given",
+        ));
+    }
+    let known = room.min(size_of::<T>());
+    // SAFETY: `known` bytes can be read from `value`, of which none are padding (the structures consist of 8-byte fields, and
+    // their sizes are checked beside them); the caller promises `room` bytes there. C's bytes are its own: no overlap.
+    unsafe {
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), to.cast(), known);
+        to.cast::<u8>().add(known).write_bytes(0, room - known);
+    }
+    Ok(())
+}
+
+/// Reads a structure of which the program may know only the first part; the rest is zero.
+///
+/// # Safety
+/// `from` is NULL or `room` bytes can be read there, and all-zero bytes are a sound `T`.
+pub(crate) unsafe fn read_struct<T: Copy>(from: *const T, room: usize) -> Result<T, Failure> {
+    if from.is_null() || room == 0 {
+        return Err(Failure::invalid(
+            "the structure is NULL, or its size is not given",
+        ));
+    }
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let known = room.min(size_of::<T>());
+    // SAFETY: `known` bytes can be read there (promised) and written here; both are separate. Zero is a sound value for
+    // the rest, and C wrote a sound value into what it knows.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), known);
+        Ok(value.assume_init())
+    }
+}
+
+/// Gives an object to C.
+pub(crate) fn give<T>(value: T) -> *mut T {
+    Box::into_raw(Box::new(value))
+}
+
+/// Takes an object back from C, which must not use it any more. NULL is nothing.
+///
+/// # Safety
+/// `object` is NULL or was given by `give` and not taken back.
+pub(crate) unsafe fn take<T>(object: *mut T) -> Option<Box<T>> {
+    // SAFETY: not NULL, and given by `give` as the caller promises.
+    (!object.is_null()).then(|| unsafe { Box::from_raw(object) })
+}
+
+/// What was given to C, for a while.
+///
+/// # Safety
+/// `object` is NULL or was given by `give` and not taken back, and nothing else uses it while the result lives.
+pub(crate) unsafe fn lend<'a, T>(object: *mut T, what: &'static str) -> Result<&'a mut T, Failure> {
+    // SAFETY: NULL or given by `give`, and used by nothing else, as the caller promises.
+    unsafe { object.as_mut() }.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
+}
+
+/// Sets C's `errno` for this thread.
+pub(crate) fn set_errno(number: c_int) {
+    // SAFETY: the C library gives the place of this thread's `errno`, which any code of this thread may write.
+    unsafe { *libc::__errno_location() = number };
+}
+
+/// Microseconds from C; negative: without limit.
+pub(crate) fn timeout(us: i64) -> Duration {
+    u64::try_from(us).map_or(FOREVER, Duration::from_micros)
+}
+
+/// A descriptor from C, borrowed for a call.
+///
+/// # Safety
+/// `fd` stays open while the result lives.
+pub(crate) unsafe fn borrow_fd<'a>(fd: c_int) -> Result<std::os::fd::BorrowedFd<'a>, Failure> {
+    if fd < 0 {
+        return Err(Failure::invalid(format!("{fd} is not a file descriptor")));
+    }
+    // SAFETY: not −1; the caller promises that it stays open.
+    Ok(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
+}

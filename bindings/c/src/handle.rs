@@ -1,0 +1,158 @@
+//! The handles that C programs hold: which thread may use one, and what happens to a panic.
+//!
+//! A handle belongs to one thread, the one that opened it, until that one disowns it and another adopts it. A call from any
+//! other thread is refused before anything is touched, and so is a call from within a callback of the same handle: there is
+//! never more than one `&mut Node`.
+//!
+//! Invariant: `busy` and `node` are touched by the thread whose number is in `owner`, and by no other.
+#![allow(
+    unsafe_code,
+    reason = "C programs hold handles as pointers; the rule above is checked here"
+)]
+
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::failure::Failure;
+use crate::node::Node;
+
+/// No thread's number.
+const NOBODY: usize = 0;
+
+/// An endpoint as C programs hold it.
+#[derive(Debug)]
+pub struct Tsumuji {
+    owner: AtomicUsize,
+    busy: Cell<bool>,
+    node: UnsafeCell<Node>,
+}
+
+// Handles move between threads by `disown` and `adopt`.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Node>();
+};
+
+thread_local! {
+    static ME: Cell<usize> = const { Cell::new(NOBODY) };
+}
+
+/// A number that no other thread has or had.
+fn me() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(NOBODY + 1);
+    // A thread that is ending and has lost its number gets a new one, and so owns nothing.
+    let number = ME.try_with(Cell::get).unwrap_or(NOBODY);
+    if number != NOBODY {
+        return number;
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let _ = ME.try_with(|me| me.set(number));
+    number
+}
+
+impl Tsumuji {
+    pub(crate) fn new(node: Node) -> Self {
+        Self {
+            owner: AtomicUsize::new(me()),
+            busy: Cell::new(false),
+            node: UnsafeCell::new(node),
+        }
+    }
+
+    fn check_owner(&self) -> Result<(), Failure> {
+        // Relaxed: if it is our number, then this thread wrote it.
+        if self.owner.load(Ordering::Relaxed) == me() {
+            Ok(())
+        } else {
+            Err(Failure::OTHER_THREAD)
+        }
+    }
+
+    /// Runs `call` on what the handle owns, unless it may not be used now. A panic becomes a failure, and spoils the handle.
+    pub(crate) fn run<T>(
+        &self,
+        call: impl FnOnce(&mut Node) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.check_owner()?;
+        if self.busy.replace(true) {
+            return Err(Failure::BUSY);
+        }
+        let _leave = Leave(&self.busy);
+        // SAFETY: this thread is the owner, so no other touches `node`, and the last owner's writes are seen (`adopt`). `busy` was
+        // not set, so no call of this thread holds a reference.
+        let node = unsafe { &mut *self.node.get() };
+        if node.spoiled {
+            return Err(Failure::PANICKED);
+        }
+        let result = contained(|| call(node));
+        if matches!(&result, Err(failure) if failure.code == Failure::PANICKED.code) {
+            node.spoiled = true;
+        }
+        result
+    }
+
+    /// Gives the handle up, for another thread to adopt.
+    pub(crate) fn disown(&self) -> Result<(), Failure> {
+        self.check_owner()?;
+        if self.busy.get() {
+            return Err(Failure::BUSY);
+        }
+        // Release: what this thread did to `node` is seen by the one that adopts.
+        self.owner.store(NOBODY, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes a handle that was given up.
+    pub(crate) fn adopt(&self) -> Result<(), Failure> {
+        self.owner
+            .compare_exchange(NOBODY, me(), Ordering::Acquire, Ordering::Relaxed)
+            .map(drop)
+            .map_err(|_| Failure::OTHER_THREAD)
+    }
+
+    /// May the handle be closed now, by this thread?
+    pub(crate) fn check_idle(&self) -> Result<(), Failure> {
+        self.check_owner()?;
+        if self.busy.get() {
+            return Err(Failure::BUSY);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn into_node(self) -> Node {
+        self.node.into_inner()
+    }
+}
+
+/// Clears the mark however the call ends.
+struct Leave<'a>(&'a Cell<bool>);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// Runs `call`; a panic becomes a failure.
+pub(crate) fn contained<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
+        std::mem::forget(payload); // dropping what was thrown might throw again
+        Err(Failure::PANICKED)
+    })
+}
+
+/// Runs `call` on the handle behind a pointer.
+///
+/// # Safety
+/// `handle` is NULL or was given to C and not taken back.
+pub(crate) unsafe fn on<T>(
+    handle: *const Tsumuji,
+    call: impl FnOnce(&mut Node) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    // SAFETY: NULL or a live handle, as the caller promises. It is shared by reference only: `run` keeps threads apart.
+    match unsafe { handle.as_ref() } {
+        Some(handle) => handle.run(call),
+        None => Err(Failure::invalid("the handle is NULL")),
+    }
+}

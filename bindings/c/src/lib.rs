@@ -1,0 +1,27 @@
+//! The C library: `suci.h`, the paper's names, and `tsumuji.h`, a plain API for everything else an endpoint offers.
+//!
+//! Rooms: `suci` and `api` are what C calls, and what the headers are made from (`tests/headers.rs`); `handle` says which thread
+//! may use a handle and keeps panics in; `ffi` turns pointers into Rust's types; `failure` turns Rust's errors into codes, `errno` and a text.
+//! Without `unsafe`: `node` (what a handle owns), `book` (ids and addresses), `settings` (options by name).
+//!
+//! Invariants: no panic crosses into C; NULL and senseless numbers are errors, as far as a pointer shows them; no call on the
+//! way of messages allocates because C made it, nor when it only says "not now".
+//!
+//! Left out on purpose: pipelines and other executors (a C program has its own loop), and the solver.
+
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "comments of exported functions are the headers'; the headers' heads say once what every pointer must be"
+)]
+
+mod api;
+mod book;
+mod failure;
+mod ffi;
+mod handle;
+mod node;
+mod settings;
+mod suci;
+
+pub use api::*;
+pub use suci::*;

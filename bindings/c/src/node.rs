@@ -1,0 +1,191 @@
+//! What a handle owns: the endpoint, the messages lent to the program, and what Suci's calls remember between each other.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use tsumuji_node::{AnyLink, Endpoint, Lane, Message, NodeId};
+
+use crate::failure::Failure;
+
+/// Messages that a program may hold at a time without giving them back: a forgotten release is found before memory is gone.
+const LENT_LIMIT: usize = 1 << 16;
+
+/// See the head of this module.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) endpoint: Endpoint<AnyLink>,
+    pub(crate) suci: Suci,
+    /// A call panicked: nothing is certain any more.
+    pub(crate) spoiled: bool,
+    lent: Vec<Option<Message>>,
+    /// Places in `lent` that are free.
+    free: Vec<u32>,
+    /// The link's name, as C wants it.
+    pub(crate) link_name: std::ffi::CString,
+    /// Names of members, made when first asked for, and kept until the handle is closed.
+    names: std::collections::HashMap<NodeId, std::ffi::CString>,
+}
+
+/// What Suci's calls remember.
+#[derive(Debug, Default)]
+pub(crate) struct Suci {
+    pub(crate) ids: Ids,
+    /// Where the next write goes.
+    pub(crate) destination: Option<NodeId>,
+    /// Who sent the block that was read last.
+    pub(crate) source: Option<NodeId>,
+}
+
+/// The program's numbers of the members.
+#[derive(Debug, Default)]
+pub(crate) enum Ids {
+    /// The endpoint's own.
+    #[default]
+    Plain,
+    /// Those of an address database, in ascending order: the place is the node.
+    Listed(Vec<u16>),
+}
+
+impl Ids {
+    /// The node that the program calls so.
+    pub(crate) fn node(&self, id: c_int) -> Result<NodeId, Failure> {
+        let id_given = id;
+        let id = u16::try_from(id).map_err(|_| Failure::unknown(id_given))?;
+        match self {
+            Self::Plain => Ok(NodeId(id)),
+            Self::Listed(ids) => ids
+                .binary_search(&id)
+                .map(|place| NodeId(place as u16)) // as many as there are ids of 16 bits, at most
+                .map_err(|_| Failure::unknown(id_given)),
+        }
+    }
+
+    /// What the program calls this node.
+    pub(crate) fn id(&self, node: NodeId) -> c_int {
+        match self {
+            Self::Plain => node.0.into(),
+            Self::Listed(ids) => ids.get(usize::from(node.0)).map_or(-1, |id| (*id).into()),
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(endpoint: Endpoint<AnyLink>) -> Self {
+        let link_name = std::ffi::CString::new(endpoint.link_name()).unwrap_or_default();
+        Self {
+            endpoint,
+            link_name,
+            suci: Suci::default(),
+            spoiled: false,
+            lent: Vec::new(),
+            free: Vec::new(),
+            names: std::collections::HashMap::new(),
+        }
+    }
+
+    /// A peer by the number that C gave.
+    pub(crate) fn peer(&self, id: c_int) -> Result<NodeId, Failure> {
+        let node = u16::try_from(id)
+            .map(NodeId)
+            .map_err(|_| Failure::unknown(id))?;
+        if usize::from(node.0) < self.endpoint.members().len() && node != self.endpoint.me() {
+            Ok(node)
+        } else {
+            Err(Failure::unknown(id))
+        }
+    }
+
+    /// The next message, if it fits `room` bytes; else it stays where it is.
+    pub(crate) fn recv_into(&mut self, room: usize, timeout: Duration) -> Result<Message, Failure> {
+        let none = || {
+            if timeout.is_zero() {
+                Failure::NOT_NOW
+            } else {
+                Failure::TIMED_OUT
+            }
+        };
+        let bytes = self.endpoint.ready(timeout)?.ok_or_else(none)?;
+        if bytes > room {
+            return Err(Failure::too_large(bytes, room));
+        }
+        self.endpoint.try_recv()?.ok_or_else(none)
+    }
+
+    /// The next message, kept here until it is given back; its place.
+    pub(crate) fn lend(&mut self, timeout: Duration) -> Result<(u32, &Message), Failure> {
+        if self.free.is_empty() && self.lent.len() >= LENT_LIMIT {
+            return Err(Failure::invalid(format!(
+                "{LENT_LIMIT} messages are lent; release some"
+            )));
+        }
+        let message = self.recv_into(usize::MAX, timeout)?;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.lent.push(None);
+            self.lent.len() as u32 - 1 // at most LENT_LIMIT
+        });
+        Ok((place, self.lent[place as usize].insert(message)))
+    }
+
+    /// Takes a lent message back.
+    pub(crate) fn release(&mut self, place: u32) -> Result<(), Failure> {
+        let message = self
+            .lent
+            .get_mut(place as usize)
+            .and_then(Option::take)
+            .ok_or_else(|| Failure::invalid("this message is not lent; was it released before?"))?;
+        self.free.push(place);
+        self.endpoint.recycle(message);
+        Ok(())
+    }
+
+    /// As messages to people name it.
+    pub(crate) fn name(&mut self, node: NodeId) -> &std::ffi::CStr {
+        let endpoint = &self.endpoint;
+        self.names.entry(node).or_insert_with(|| {
+            let name = endpoint.name_of(node).replace('\0', " ");
+            std::ffi::CString::new(name).unwrap_or_default()
+        })
+    }
+
+    /// Sends a block to Suci's destination: on the first ordered lane, so that blocks arrive in the order written.
+    pub(crate) fn write(&mut self, block: &[u8], may_wait: bool) -> Result<(), Failure> {
+        let to = self.suci.destination.ok_or_else(|| {
+            Failure::invalid("no destination is chosen; call datagram_destination")
+        })?;
+        if block.is_empty() {
+            return Err(Failure::invalid(
+                "an empty block cannot be written: datagram_ready says 0 when there is none",
+            ));
+        }
+        let sent = if may_wait {
+            self.endpoint.send(to, SUCI_LANE, block)
+        } else {
+            self.endpoint.try_send(to, SUCI_LANE, block)
+        };
+        if let Err(tsumuji_node::SendError::PeerDead { .. }) = sent {
+            self.endpoint.revive(to)?; // for the next write
+        }
+        Ok(sent?)
+    }
+}
+
+/// Blocks of Suci's calls.
+pub(crate) const SUCI_LANE: Lane = Lane::ordered(0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ids of a database stand for nodes by their order, both ways; others are unknown.
+    #[test]
+    fn ids_stand_for_nodes() {
+        let ids = Ids::Listed(vec![3, 10, 400]);
+        assert_eq!(ids.node(10).expect("known"), NodeId(1));
+        assert_eq!(ids.id(NodeId(2)), 400);
+        for unknown in [-1, 0, 4, 70_000] {
+            assert!(ids.node(unknown).is_err(), "{unknown}");
+        }
+        assert_eq!(ids.id(NodeId(3)), -1);
+        assert_eq!(Ids::Plain.node(7).expect("plain"), NodeId(7));
+    }
+}

@@ -1,0 +1,194 @@
+//! Options by name: what `tsumuji_options_set` accepts. Names are those of the command line where it has them.
+
+use std::time::Duration;
+
+use tsumuji_node::{IdlePolicy, Options, SealMode, Security};
+
+/// Longest time that an option may state: more is a slip of the pen.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
+const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, keep-alive, dead-after, idle, key, seal, open, metrics";
+
+/// What a program chose so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    options: Options,
+    key: Option<std::path::PathBuf>,
+    mode: Option<SealMode>,
+    open: bool,
+}
+
+impl Settings {
+    /// Sets one option, or says what is accepted.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let options = &mut self.options;
+        let outcome = match name {
+            "seed" => whole(value).map(|seed| options.seed = seed),
+            "incarnation" => number_of(value, 1, u32::MAX.into())
+                .map(|life| options.incarnation = Some(life as u32)), // within the bounds above
+            "budget" => bytes(value).map(|bytes| options.budget_bytes = bytes),
+            "message-limit" => bytes(value).map(|bytes| options.message_limit_bytes = bytes),
+            "send-queue" => bytes(value).map(|bytes| options.send_queue_bytes = bytes),
+            "keep-alive" => seconds(value).map(|span| options.keep_alive = span),
+            "dead-after" => seconds(value).map(|span| options.dead_after = span),
+            "idle" => idle(value).map(|policy| options.idle = policy),
+            "metrics" => value
+                .parse()
+                .map(|at| options.metrics = at)
+                .map_err(|error: tsumuji_node::metrics::MetricsAtError| error.to_string()),
+            "key" if value.is_empty() => Err("accepted is the path of a key file".to_owned()),
+            "key" => {
+                self.key = Some(value.into());
+                Ok(())
+            }
+            "seal" => value
+                .parse()
+                .map(|mode| self.mode = Some(mode))
+                .map_err(|_| "accepted are encrypt and auth".to_owned()),
+            "open" => match value {
+                "0" | "1" => {
+                    self.open = value == "1";
+                    Ok(())
+                }
+                _ => Err("accepted are 0 and 1".to_owned()),
+            },
+            _ => Err(format!("there is no such option; there are {NAMES}")),
+        };
+        outcome.map_err(|problem| format!("option {name}={value}: {problem}"))
+    }
+
+    /// All of them, for an endpoint.
+    pub(crate) fn options(&self) -> Options {
+        let mut options = self.options.clone();
+        options.security = match (&self.key, self.open) {
+            (Some(key_file), _) => Security::Sealed {
+                key_file: key_file.clone(),
+                mode: self.mode.unwrap_or(SealMode::Encrypt),
+            },
+            (None, true) => Security::Open,
+            (None, false) => Security::Unstated,
+        };
+        options
+    }
+}
+
+fn whole(value: &str) -> Result<u64, String> {
+    value
+        .parse()
+        .map_err(|_| "accepted is a whole number, 0 or more".to_owned())
+}
+
+fn number_of(value: &str, least: u64, most: u64) -> Result<u64, String> {
+    value
+        .parse()
+        .ok()
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("accepted is a whole number, {least} to {most}"))
+}
+
+/// A number of bytes: 1 or more, with K, M or G for powers of 1024.
+fn bytes(value: &str) -> Result<usize, String> {
+    let (digits, unit) = match value.as_bytes().last() {
+        Some(b'K') => (&value[..value.len() - 1], 1_usize << 10),
+        Some(b'M') => (&value[..value.len() - 1], 1 << 20),
+        Some(b'G') => (&value[..value.len() - 1], 1 << 30),
+        _ => (value, 1),
+    };
+    digits
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit))
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "accepted is a number of bytes, for example 65536, 64K, 4M".to_owned())
+}
+
+/// A time in seconds, more than 0.
+fn seconds(value: &str) -> Result<Duration, String> {
+    value
+        .parse::<f64>()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|span| !span.is_zero() && *span <= LONGEST)
+        .ok_or_else(|| "accepted is a number of seconds above 0, for example 0.5".to_owned())
+}
+
+fn idle(value: &str) -> Result<IdlePolicy, String> {
+    Ok(match value {
+        "adaptive" => IdlePolicy::Adaptive,
+        "spin" => IdlePolicy::Spin,
+        "yield" => IdlePolicy::Yield,
+        "sleep" => IdlePolicy::Sleep,
+        _ => return Err("accepted are adaptive, spin, yield and sleep".to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is accepted takes effect.
+    #[test]
+    fn options_take_effect() {
+        let mut settings = Settings::default();
+        for (name, value) in [
+            ("seed", "0"),
+            ("incarnation", "9"),
+            ("budget", "8M"),
+            ("message-limit", "1G"),
+            ("send-queue", "65536"),
+            ("keep-alive", "0.25"),
+            ("dead-after", "5"),
+            ("idle", "sleep"),
+            ("metrics", "off"),
+            ("seal", "auth"),
+            ("open", "1"),
+        ] {
+            settings.set(name, value).expect(name);
+        }
+        let options = settings.options();
+        assert_eq!((options.seed, options.incarnation), (0, Some(9)));
+        assert_eq!(options.budget_bytes, 8 << 20);
+        assert_eq!(options.message_limit_bytes, 1 << 30);
+        assert_eq!(options.send_queue_bytes, 65536);
+        assert_eq!(options.keep_alive, Duration::from_millis(250));
+        assert_eq!(options.dead_after, Duration::from_secs(5));
+        assert_eq!(options.idle, IdlePolicy::Sleep);
+        assert_eq!(options.security, Security::Open);
+        settings.set("key", "lab.key").expect("key");
+        assert!(matches!(
+            settings.options().security,
+            Security::Sealed {
+                mode: SealMode::Auth,
+                ..
+            }
+        ));
+    }
+
+    /// What is not accepted is refused in words that say what is, and changes nothing.
+    #[test]
+    fn senseless_values_are_refused() {
+        for (name, value) in [
+            ("sead", "1"),
+            ("seed", "-1"),
+            ("incarnation", "0"),
+            ("budget", "0"),
+            ("budget", "99999999999999999G"),
+            ("send-queue", "M"),
+            ("keep-alive", "nan"),
+            ("keep-alive", "-1"),
+            ("dead-after", "1e300"),
+            ("idle", "never"),
+            ("key", ""),
+            ("seal", "no"),
+            ("open", "yes"),
+            ("metrics", "here"),
+        ] {
+            let error = Settings::default().set(name, value).expect_err(name);
+            assert!(
+                error.starts_with(&format!("option {name}={value}: "))
+                    && (error.contains("accepted") || error.contains("there are")),
+                "{error}"
+            );
+        }
+    }
+}

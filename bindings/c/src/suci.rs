@@ -1,0 +1,523 @@
+//! `suci.h`: the paper's calls, over any link.
+//!
+//! A socket is a handle with an address database's ids, a destination, and the sender of the block read last. Blocks travel as
+//! messages of the first ordered lane. Comments of what is exported are the header's.
+//!
+//! Where the paper is silent: a block larger than the reader's buffer stays (EMSGSIZE) rather than being cut; `datagram_from` tells
+//! who sent; ids of a database are numbered by their order (`book`); a dead peer fails one call and is then tried again, because the
+//! paper knows no connections.
+#![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
+use std::time::Duration;
+
+use tsumuji_node::{NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
+
+use crate::api::number;
+use crate::book::{Book, Wanted};
+use crate::failure::Failure;
+use crate::ffi;
+use crate::handle::{Tsumuji, contained, on};
+use crate::node::{Ids, Node};
+
+/// The link that all use, whatever the database says; a launcher sets it for its own processes.
+const ENV_LINK: &str = "TSUMUJI_LINK";
+
+/// How long `datagram_close` waits for acknowledgements.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// An open socket: reaches every id of the address database.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct DatagramSocket(Tsumuji);
+
+/// Ids and where they are reached. All processes must hold the same ids.
+#[derive(Debug, Default)]
+pub struct DatagramAddrdb {
+    book: Book,
+}
+
+/// What is known of the traffic with an id.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DatagramFlow {
+    /// Delay: smoothed round-trip time, in nanoseconds.
+    pub delay_ns: u64,
+    /// Its mean deviation, in nanoseconds.
+    pub jitter_ns: u64,
+    /// Bytes that the peer's input queue still has room for.
+    pub window: u64,
+    /// Write blocks not yet acknowledged.
+    pub queue_length: u64,
+    /// Their bytes.
+    pub queue_bytes: u64,
+    /// Packets sent again, ever.
+    pub retransmitted: u64,
+}
+
+const _: () = assert!(size_of::<DatagramFlow>() == 6 * 8); // no padding: see `ffi::put_struct`
+
+/// An empty address database. Free it with datagram_addrdb_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn datagram_addrdb_new() -> *mut DatagramAddrdb {
+    ffi::give(DatagramAddrdb::default())
+}
+
+/// Reads an address database: a line "ID ADDRESS [MAC]" for each id, # begins a comment; suci(3) lists the kinds of addresses.
+/// NULL: it cannot be read (errno, tsumuji_last_error).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_addrdb_read(path: *const c_char) -> *mut DatagramAddrdb {
+    given(contained(|| {
+        // SAFETY: the header asks for what `text` needs.
+        let path = unsafe { ffi::text(path, "the path") }?;
+        let book = Book::read(Path::new(path))?;
+        Ok(ffi::give(DatagramAddrdb { book }))
+    }))
+}
+
+/// Adds an id (0 to 65535) with its address, written as in a file. 0, or -1 (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_addrdb_add(
+    addrdb: *mut DatagramAddrdb,
+    id: c_int,
+    address: *const c_char,
+) -> c_int {
+    yes(contained(|| {
+        // SAFETY: the header asks for what `lend` and `text` need.
+        let (addrdb, address) = unsafe {
+            (
+                ffi::lend(addrdb, "the address database")?,
+                ffi::text(address, "the address")?,
+            )
+        };
+        let added = addrdb.book.add(id.into(), address);
+        added.map(|()| 0).map_err(Failure::invalid)
+    }))
+}
+
+/// Frees a database; NULL is nothing. Open sockets do not need it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_addrdb_free(addrdb: *mut DatagramAddrdb) {
+    // SAFETY: the header asks for what `take` needs.
+    drop(unsafe { ffi::take(addrdb) });
+}
+
+/// Opens the socket of id `myid`. myaddr: this process's address, or a link by name ("packet:eth1", "xdp:eth1", "dpdk:DEVICE", "udp"); NULL: as
+/// TSUMUJI_LINK or the database says. myport: the port of addresses that state none, or 0.
+///
+/// In a process of `tsumuji launch` (or with TSUMUJI_CLUSTER) the endpoint comes from the environment: addrdb may then be NULL (ids are the
+/// nodes' numbers), myid may be -1 (datagram_id tells it), and address and port are not looked at.
+/// NULL: it cannot be opened (errno, tsumuji_last_error).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram(
+    addrdb: *const DatagramAddrdb,
+    myaddr: *const c_char,
+    myport: c_int,
+    myid: c_int,
+) -> *mut DatagramSocket {
+    given(contained(|| {
+        // SAFETY: the header asks for a database or NULL, and for what `optional_text` needs.
+        let (book, myaddr) = unsafe {
+            (
+                addrdb.as_ref().map(|addrdb| &addrdb.book),
+                ffi::optional_text(myaddr, "the own address")?,
+            )
+        };
+        let port = match u16::try_from(myport) {
+            Ok(0) => None,
+            Ok(port) => Some(port),
+            Err(_) => {
+                return Err(Failure::invalid(format!(
+                    "port {myport}: accepted are 0 to 65535"
+                )));
+            }
+        };
+        let node = if was_launched() {
+            open_launched(book, myid)?
+        } else {
+            let book = book.ok_or_else(|| {
+                Failure::invalid(
+                    "without address database a process must be one of `tsumuji launch`",
+                )
+            })?;
+            open_stated(book, myaddr, port, myid)?
+        };
+        Ok(ffi::give(DatagramSocket(Tsumuji::new(node))))
+    }))
+}
+
+fn open_launched(book: Option<&Book>, myid: c_int) -> Result<Node, Failure> {
+    let mut node = Node::new(endpoint_from_env(Options::default())?);
+    if let Some(book) = book {
+        let (ids, nodes) = (book.ids(), node.endpoint.members().len());
+        if ids.len() != nodes {
+            return Err(Failure::invalid(format!(
+                "the address database has {} ids, the launch {nodes} nodes",
+                ids.len()
+            )));
+        }
+        node.suci.ids = Ids::Listed(ids);
+    }
+    let launched = node.suci.ids.id(node.endpoint.me());
+    if myid >= 0 && myid != launched {
+        return Err(Failure::invalid(format!(
+            "this process was launched as id {launched}, not {myid}; -1 accepts any"
+        )));
+    }
+    Ok(node)
+}
+
+fn open_stated(
+    book: &Book,
+    myaddr: Option<&str>,
+    port: Option<u16>,
+    myid: c_int,
+) -> Result<Node, Failure> {
+    let me = u16::try_from(myid).map_err(|_| {
+        Failure::invalid(format!(
+            "id {myid}: accepted are 0 to 65535 (-1 under `tsumuji launch` only)"
+        ))
+    })?;
+    let mut book = book.clone();
+    let named = myaddr.filter(|addr| Wanted::names_link(addr));
+    let from_env = std::env::var(ENV_LINK).ok();
+    let wanted = match named.or(from_env.as_deref()) {
+        Some(link) => Wanted::read(link).map_err(Failure::invalid)?,
+        None => Wanted::Stated,
+    };
+    if let (Some(address), None) = (myaddr, named) {
+        let stated = match port {
+            Some(port) if address.contains(':') => format!("[{address}]:{port}"),
+            Some(port) => format!("{address}:{port}"),
+            None => address.to_owned(),
+        };
+        book.state_own(me, &stated).map_err(Failure::invalid)?;
+    }
+    let mut node = Node::new(book.open(me, &wanted, port, Options::default())?);
+    node.suci.ids = Ids::Listed(book.ids());
+    Ok(node)
+}
+
+/// Waits a moment until what was written is acknowledged, tells the peers, and frees the socket. 0, or -1 (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_close(sock: *mut DatagramSocket) -> c_int {
+    let us = FAREWELL.as_micros() as i64;
+    // SAFETY: the header asks for a live socket or NULL. A socket is laid out as its handle, and was given in a box of that layout.
+    match unsafe { crate::api::tsumuji_close(sock.cast(), us) } {
+        0 => 0,
+        _ => -1,
+    }
+}
+
+/// Chooses to whom the following writes go. 0, or -1 (errno ENXIO: there is no such other id).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_destination(sock: *mut DatagramSocket, id: c_int) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            node.suci.destination = Some(peer(node, id)?);
+            Ok(0)
+        })
+    })
+}
+
+/// Writes a block to the destination; waits while the queue to it is full. Returns len, or -1 (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_write(
+    sock: *mut DatagramSocket,
+    buf: *const c_void,
+    len: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `write` needs.
+    unsafe { write(sock, buf, len, true) }
+}
+
+/// Like datagram_write, without waiting: -1 with errno EAGAIN if the queue is full.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_write0(
+    sock: *mut DatagramSocket,
+    buf: *const c_void,
+    len: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `write` needs.
+    unsafe { write(sock, buf, len, false) }
+}
+
+/// # Safety
+/// `sock` is NULL or live; `len` bytes can be read at `buf`.
+unsafe fn write(
+    sock: *mut DatagramSocket,
+    buf: *const c_void,
+    len: c_int,
+    may_wait: bool,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let block = ffi::bytes(buf, length(len)?)?;
+            node.write(block, may_wait).map(|()| len)
+        })
+    })
+}
+
+/// Reads the next block; waits for one. Returns its size, or -1 (errno EMSGSIZE: it has more than len bytes, and waits for a
+/// larger buffer). datagram_from tells who sent it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_read(
+    sock: *mut DatagramSocket,
+    buf: *mut c_void,
+    len: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `read` needs.
+    unsafe { read(sock, buf, len, ffi::timeout(-1)) }
+}
+
+/// Like datagram_read, without waiting: -1 with errno EAGAIN if no block is complete.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_read0(
+    sock: *mut DatagramSocket,
+    buf: *mut c_void,
+    len: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `read` needs.
+    unsafe { read(sock, buf, len, Duration::ZERO) }
+}
+
+/// # Safety
+/// `sock` is NULL or live; `len` bytes can be written at `buf`.
+unsafe fn read(
+    sock: *mut DatagramSocket,
+    buf: *mut c_void,
+    len: c_int,
+    timeout: Duration,
+) -> c_int {
+    // SAFETY: as the caller promises. The block lies in memory of ours, not in C's.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let room = length(len)?;
+            if buf.is_null() && room > 0 {
+                return Err(Failure::invalid("the buffer is NULL"));
+            }
+            let message = node.recv_into(room, timeout)?;
+            ffi::copy_out(&message.body, buf)?;
+            let bytes = message.body.len();
+            node.suci.source = Some(message.from);
+            node.endpoint.recycle(message);
+            Ok(as_int(bytes)) // at most `len`
+        })
+    })
+}
+
+/// The id that sent the block which was read last; -1 before the first (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_from(sock: *mut DatagramSocket) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let source = node.suci.source;
+            let source = source.ok_or_else(|| Failure::invalid("no block was read yet"))?;
+            Ok(node.suci.ids.id(source))
+        })
+    })
+}
+
+/// Is a block complete? Returns its size at once; else tries to assemble one for at most sec + usec, and returns 0 if that fails. -1: an
+/// error (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_ready(
+    sock: *mut DatagramSocket,
+    sec: c_int,
+    usec: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let timeout = span(sec, usec)?;
+            let mut size = node.endpoint.ready(timeout)?;
+            // Only programs of the plain API send empty messages, and 0 must mean "none".
+            while size == Some(0) {
+                if let Some(empty) = node.endpoint.try_recv()? {
+                    node.endpoint.recycle(empty);
+                }
+                size = node.endpoint.ready(Duration::ZERO)?;
+            }
+            Ok(size.map_or(0, as_int))
+        })
+    })
+}
+
+/// Waits at most sec + usec until a block of `size` bytes to `id` can be written without waiting. 1: now; 0: not yet; -1: an error (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_wait(
+    sock: *mut DatagramSocket,
+    sec: c_int,
+    usec: c_int,
+    size: c_int,
+    id: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let (timeout, size, to) = (span(sec, usec)?, length(size)?, peer(node, id)?);
+            let writable = node.endpoint.wait_writable(to, size, timeout);
+            again_after_death(node, to, writable).map(c_int::from)
+        })
+    })
+}
+
+/// How many write blocks to `id` are not acknowledged; -1: an error (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_queue_length(sock: *mut DatagramSocket, id: c_int) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let to = peer(node, id)?;
+            Ok(as_int(node.endpoint.queue_length(to)))
+        })
+    })
+}
+
+/// Looks for acknowledgements, and sends again to `id` what has to be. A peer that was given up is tried again. Returns how many packets
+/// were sent again; -1: an error (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: c_int) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let to = peer(node, id)?;
+            let sent_again = |node: &Node| {
+                let flow = node.endpoint.flow(to);
+                flow.map_or(0, |flow| flow.retransmitted_frames)
+            };
+            let before = sent_again(node);
+            node.endpoint.progress()?;
+            if let Err(error @ SendError::PeerDead { .. }) =
+                node.endpoint.wait_writable(to, 0, Duration::ZERO)
+            {
+                again_after_death(node, to, Err(error)).or_else(|failure: Failure| {
+                    if failure.code == crate::api::TSUMUJI_EPEER {
+                        Ok(false)
+                    } else {
+                        Err(failure)
+                    }
+                })?;
+            }
+            let count = sent_again(node).saturating_sub(before);
+            Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
+        })
+    })
+}
+
+/// What is known of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_get_flow(
+    sock: *mut DatagramSocket,
+    id: c_int,
+    flow: *mut DatagramFlow,
+    size: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_struct` need.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let to = peer(node, id)?;
+            let state = node.endpoint.flow(to).unwrap_or_default();
+            let shown = DatagramFlow {
+                delay_ns: state.rtt.as_nanos(),
+                jitter_ns: state.rttvar.as_nanos(),
+                window: state.window_bytes as u64,
+                queue_length: state.queued_messages as u64,
+                queue_bytes: state.queued_bytes as u64,
+                retransmitted: state.retransmitted_frames,
+            };
+            ffi::put_struct(flow, size, &shown).map(|()| 0)
+        })
+    })
+}
+
+/// The socket's own id.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_id(sock: *mut DatagramSocket) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe { on(sock.cast(), |node| Ok(node.suci.ids.id(node.endpoint.me()))) })
+}
+
+/// How many ids there are, the own one included. The first `room` of them, ascending, go to ids, which may be NULL if room is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_ids(
+    sock: *mut DatagramSocket,
+    ids: *mut c_int,
+    room: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs, and for `room` ints at `ids`: each is written below that number.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let room = length(room)?;
+            if ids.is_null() && room > 0 {
+                return Err(Failure::invalid("the place for ids is NULL"));
+            }
+            let count = node.endpoint.members().len();
+            for place in 0..count.min(room) {
+                let id = node.suci.ids.id(NodeId(place as u16)); // below the number of members
+                ffi::put(ids.add(place), "the place for ids", id)?;
+            }
+            Ok(as_int(count))
+        })
+    })
+}
+
+/// The socket as a handle of tsumuji.h, for everything else an endpoint offers; nodes are numbered by the order of their ids. It stays
+/// the socket's: do not close it.
+#[unsafe(no_mangle)]
+pub extern "C" fn datagram_handle(sock: *mut DatagramSocket) -> *mut Tsumuji {
+    sock.cast() // laid out as its handle
+}
+
+/// The peer's node. One that is dead is tried again by the caller, see `again_after_death`.
+fn peer(node: &Node, id: c_int) -> Result<NodeId, Failure> {
+    let peer = node.suci.ids.node(id)?;
+    if peer == node.endpoint.me() || usize::from(peer.0) >= node.endpoint.members().len() {
+        return Err(Failure::unknown(id));
+    }
+    Ok(peer)
+}
+
+/// Of a call that failed because the peer is dead: the failure, but the next call finds the peer tried again.
+fn again_after_death<T>(
+    node: &mut Node,
+    to: NodeId,
+    outcome: Result<T, SendError>,
+) -> Result<T, Failure> {
+    if let Err(SendError::PeerDead { .. }) = outcome {
+        node.endpoint.revive(to)?;
+    }
+    Ok(outcome?)
+}
+
+fn length(len: c_int) -> Result<usize, Failure> {
+    usize::try_from(len).map_err(|_| Failure::invalid(format!("a length of {len}")))
+}
+
+/// Larger sizes than an int holds read as the largest int: no buffer that C can name takes them.
+fn as_int(size: usize) -> c_int {
+    c_int::try_from(size).unwrap_or(c_int::MAX)
+}
+
+fn span(sec: c_int, usec: c_int) -> Result<Duration, Failure> {
+    match (u64::try_from(sec), u64::try_from(usec)) {
+        (Ok(sec), Ok(usec)) => Ok(Duration::from_secs(sec) + Duration::from_micros(usec)),
+        _ => Err(Failure::invalid("a time to wait must not be negative")),
+    }
+}
+
+/// The paper's answer to every failure is -1.
+fn yes(result: Result<c_int, Failure>) -> c_int {
+    number(result).max(-1)
+}
+
+fn given<T>(result: Result<*mut T, Failure>) -> *mut T {
+    result.unwrap_or_else(|failure| {
+        failure.report();
+        std::ptr::null_mut()
+    })
+}

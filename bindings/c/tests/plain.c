@@ -1,0 +1,427 @@
+/*
+ * The plain API in one process: two handles over shared memory, driven in turn, so that every run does the same. Each step prints
+ * nothing when it is right; a wrong one names its line.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <suci.h>
+#include <tsumuji.h>
+
+#define WAIT_US (60 * INT64_C(1000000))
+
+static void check(int right, int line, const char *what)
+{
+    if (right)
+        return;
+    fprintf(stderr, "plain.c:%d: not so: %s (%s)\n", line, what, tsumuji_last_error());
+    exit(1);
+}
+#define CHECK(right) check((right) ? 1 : 0, __LINE__, #right)
+#define FAILS(call, code, number) CHECK((errno = 0, (call)) == (code) && errno == (number) && *tsumuji_last_error())
+
+static tsumuji *a, *b;
+
+/* An address of this process's own in 127.0.0.0/8, and ports on it. */
+static const char *at(int port)
+{
+    static char texts[4][40];
+    static int next;
+    char *text = texts[next++ % 4];
+    long pid = (long)getpid();
+
+    snprintf(text, sizeof texts[0], "127.%ld.%ld.%ld:%d", 1 + (pid >> 16) % 250, (pid >> 8) & 255, pid & 255, port);
+    return text;
+}
+
+static void open_both(void)
+{
+    tsumuji_options *options = tsumuji_options_new();
+    CHECK(tsumuji_options_set(options, "idle", "sleep") == 0);
+    CHECK(tsumuji_options_set(options, "send-queue", "64K") == 0);
+    CHECK(tsumuji_options_set(options, "metrics", "local") == 0);
+    FAILS(tsumuji_options_set(options, "idle", "never"), TSUMUJI_EINVAL, EINVAL);
+    CHECK(strstr(tsumuji_last_error(), "adaptive, spin, yield and sleep"));
+    FAILS(tsumuji_options_set(options, NULL, "x"), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_options_set(NULL, "idle", "sleep"), TSUMUJI_EINVAL, EINVAL);
+
+    int fd = tsumuji_shm_create(2);
+    CHECK(fd >= 0);
+    FAILS(tsumuji_shm_create(0), TSUMUJI_EOPEN, EINVAL);
+    FAILS(tsumuji_shm_create(-5), TSUMUJI_EOPEN, EINVAL);
+    CHECK(tsumuji_open_shm(fd, 2, 0, options, &a) == 0 && a);
+    CHECK(tsumuji_open_shm(fd, 2, 1, options, &b) == 0 && b);
+    tsumuji *none = a;
+    CHECK(tsumuji_open_shm(fd, 2, 2, options, &none) == TSUMUJI_EOPEN && none == NULL);
+    CHECK(tsumuji_open_shm(-1, 2, 0, options, &none) == TSUMUJI_EINVAL);
+    CHECK(tsumuji_open_shm(fd, -1, 0, options, &none) == TSUMUJI_EINVAL);
+    CHECK(tsumuji_open_shm(fd, 2, 0, options, NULL) == TSUMUJI_EINVAL);
+    CHECK(tsumuji_open_env(options, &none) == TSUMUJI_EOPEN && strstr(tsumuji_last_error(), "tsumuji launch"));
+    close(fd);
+    tsumuji_options_free(options);
+    tsumuji_options_free(NULL);
+    while (tsumuji_is_up(a, 1) == 0 || tsumuji_is_up(b, 0) == 0)
+        CHECK(tsumuji_progress(a) >= 0 && tsumuji_progress(b) >= 0);
+    CHECK(tsumuji_wait_up(a, WAIT_US) == 0);
+}
+
+static void asks(void)
+{
+    CHECK(tsumuji_me(a) == 0 && tsumuji_me(b) == 1 && tsumuji_nodes(a) == 2);
+    CHECK(strcmp(tsumuji_link_name(a), "shm") == 0);
+    CHECK(strcmp(tsumuji_name(a, 1), "node 1") == 0 && tsumuji_name(a, 1) == tsumuji_name(a, 1));
+    CHECK(tsumuji_name(a, 2) == NULL && errno == ENXIO);
+    CHECK(tsumuji_broadcasts(a) == 1 && tsumuji_share_capacity(a) > 100);
+    CHECK(strcmp(tsumuji_version(), TSUMUJI_VERSION) == 0);
+    for (int code = 0; code >= TSUMUJI_EPANIC; code--)
+        CHECK(strcmp(tsumuji_strerror(code), "unknown error") != 0);
+    CHECK(strcmp(tsumuji_strerror(7), "unknown error") == 0);
+    FAILS(tsumuji_me(NULL), TSUMUJI_EINVAL, EINVAL);
+    CHECK(tsumuji_link_name(NULL) == NULL && tsumuji_name(NULL, 0) == NULL);
+}
+
+static void messages(void)
+{
+    char buffer[64];
+    tsumuji_message about;
+    size_t bytes = 99;
+    uint64_t id;
+
+    CHECK(tsumuji_try_recv(b, buffer, sizeof buffer, NULL) == TSUMUJI_EAGAIN && errno == EAGAIN);
+    CHECK(tsumuji_recv(b, buffer, sizeof buffer, NULL, 1000) == TSUMUJI_ETIMEDOUT && errno == ETIMEDOUT);
+    CHECK(tsumuji_ready(b, &bytes, 0) == 0 && bytes == 0);
+
+    CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "hello", 5, &id) == 0);
+    CHECK(tsumuji_ready(b, &bytes, WAIT_US) == 1 && bytes == 5);
+    FAILS(tsumuji_recv(b, buffer, 4, NULL, 0), TSUMUJI_EMSGSIZE, EMSGSIZE);
+    CHECK(tsumuji_recv(b, buffer, sizeof buffer, &about, 0) == 5 && memcmp(buffer, "hello", 5) == 0);
+    CHECK(about.from == 0 && about.lane == TSUMUJI_LANE && about.bytes == 5 && about.data == NULL);
+    while (tsumuji_is_sent(a, 1, id) == 0)
+        CHECK(tsumuji_progress(b) >= 0);
+    CHECK(tsumuji_wait_sent(a, 1, id, 0) == 1 && tsumuji_flush(a, 0) == 1 && tsumuji_queue_length(a, 1) == 0);
+
+    int urgent = tsumuji_lane(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_CHANNELS - 1);
+    CHECK(urgent >= 0 && urgent != TSUMUJI_LANE);
+    CHECK(tsumuji_lane(TSUMUJI_ORDERED, TSUMUJI_NORMAL, 0) == TSUMUJI_LANE);
+    FAILS(tsumuji_lane(2, 0, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_lane(0, 4, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_lane(0, 0, TSUMUJI_CHANNELS), TSUMUJI_EINVAL, EINVAL);
+    CHECK(tsumuji_send(a, 1, urgent, NULL, 0) == 0);
+    tsumuji_message lent, second;
+    CHECK(tsumuji_lend(b, &lent, WAIT_US) == 0 && lent.bytes == 0 && lent.lane == urgent);
+    CHECK(tsumuji_send(a, 1, urgent, "lent", 5) == 0);
+    CHECK(tsumuji_lend(b, &second, WAIT_US) == 0 && strcmp(second.data, "lent") == 0 && second.loan != lent.loan);
+    CHECK(tsumuji_release(b, &lent) == 0);
+    FAILS(tsumuji_release(b, &lent), TSUMUJI_EINVAL, EINVAL);
+    lent = second;
+    CHECK(tsumuji_release(b, &second) == 0 && second.data == NULL);
+    FAILS(tsumuji_release(b, &lent), TSUMUJI_EINVAL, EINVAL); /* a copy is not lent twice */
+
+    FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, NULL, 1), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send(a, 1, 256, "x", 1), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send(a, 1, -1, "x", 1), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, "x", SIZE_MAX), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send(a, 0, TSUMUJI_LANE, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
+    FAILS(tsumuji_send(a, 2, TSUMUJI_LANE, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
+    FAILS(tsumuji_send(a, -1, TSUMUJI_LANE, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
+    FAILS(tsumuji_send(NULL, 1, TSUMUJI_LANE, "x", 1), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "x", 1, NULL), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_recv(b, NULL, 8, NULL, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_lend(b, NULL, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_release(b, NULL), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_is_sent(a, 9, 0), TSUMUJI_EUNKNOWN, ENXIO);
+}
+
+static void full_queue(void)
+{
+    static char block[16 << 10], got[sizeof block];
+    int sent = 0, received = 0;
+
+    memset(block, 'q', sizeof block);
+    while (tsumuji_flush(a, 0) == 0)
+        CHECK(tsumuji_progress(b) >= 0);
+    while (tsumuji_try_send(a, 1, TSUMUJI_LANE, block, sizeof block) == 0)
+        CHECK(++sent < 100000);
+    CHECK(errno == EAGAIN && tsumuji_wait_writable(a, 1, sizeof block, 0) == 0);
+    CHECK(tsumuji_queue_length(a, 1) > 0 && tsumuji_flush(a, 0) == 0);
+    while (received < sent) {
+        CHECK(tsumuji_progress(a) >= 0);
+        ptrdiff_t bytes = tsumuji_try_recv(b, got, sizeof got, NULL);
+        CHECK(bytes == TSUMUJI_EAGAIN || (bytes == (ptrdiff_t)sizeof got && memcmp(block, got, sizeof got) == 0));
+        received += bytes > 0;
+    }
+    CHECK(tsumuji_progress(b) >= 0 && tsumuji_wait_writable(a, 1, sizeof block, WAIT_US) == 1);
+}
+
+struct seen {
+    int messages, shares, sent, refused_calls;
+    uint32_t lap, start;
+    double value;
+};
+
+static void on_message(void *context, const tsumuji_message *message)
+{
+    struct seen *seen = context;
+
+    CHECK(message->bytes == 3 && memcmp(message->data, "way", 3) == 0 && message->from == 0);
+    seen->refused_calls += tsumuji_progress(b) == TSUMUJI_EBUSY && errno == EBUSY;
+    seen->refused_calls += tsumuji_close(b, 0) == TSUMUJI_EBUSY && tsumuji_disown(b) == TSUMUJI_EBUSY;
+    seen->messages++;
+}
+
+static void on_share(void *context, const tsumuji_share_frame *share)
+{
+    struct seen *seen = context;
+
+    CHECK(share->from == 0 && share->port == 7 && share->epoch == 3 && share->bytes == sizeof seen->value);
+    seen->lap = share->lap;
+    seen->start = share->start;
+    memcpy(&seen->value, share->data, sizeof seen->value);
+    seen->shares++;
+}
+
+static void on_sent(void *context, int peer, uint64_t id)
+{
+    struct seen *seen = context;
+
+    CHECK(peer == 1);
+    (void)id;
+    seen->sent++;
+}
+
+static void polling(void)
+{
+    struct seen seen;
+    double value = 2.5;
+    uint64_t id;
+    tsumuji_share_frame share;
+    tsumuji_handler handler;
+
+    memset(&seen, 0, sizeof seen);
+    memset(&share, 0, sizeof share);
+    memset(&handler, 0, sizeof handler);
+    handler.size = sizeof handler;
+    handler.context = &seen;
+    FAILS(tsumuji_poll(b, &handler, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_poll(b, NULL, 0), TSUMUJI_EINVAL, EINVAL);
+    handler.message = on_message;
+    handler.share = on_share;
+    handler.size = 0;
+    FAILS(tsumuji_poll(b, &handler, 0), TSUMUJI_EINVAL, EINVAL);
+    handler.size = sizeof handler;
+
+    share.data = &value;
+    share.bytes = sizeof value;
+    share.port = 7;
+    share.epoch = 3;
+    share.lap = 11;
+    share.start = 40;
+    CHECK(tsumuji_share(a, TSUMUJI_ALL, &share) == 0);
+    share.start = 41;
+    CHECK(tsumuji_gather_share(a, 1, &share) == 0 && tsumuji_push(a) == 0);
+    while (seen.shares < 2)
+        CHECK(tsumuji_poll(b, &handler, 0) >= 0);
+    CHECK(seen.lap == 11 && (seen.start == 40 || seen.start == 41) && seen.value == 2.5);
+    share.bytes = 1 << 30;
+    FAILS(tsumuji_share(a, TSUMUJI_ALL, &share), TSUMUJI_EINVAL, EINVAL);
+    share.bytes = 8;
+    FAILS(tsumuji_share(a, 5, &share), TSUMUJI_EUNKNOWN, ENXIO);
+    FAILS(tsumuji_share(a, TSUMUJI_ALL, NULL), TSUMUJI_EINVAL, EINVAL);
+
+    CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "way", 3, &id) == 0);
+    while (seen.messages < 1)
+        CHECK(tsumuji_poll(b, &handler, WAIT_US) >= 0);
+    CHECK(seen.refused_calls == 2);
+    /* A program built with an older header knows of `message` and nothing after it. */
+    handler.sent = on_sent;
+    handler.size = offsetof(tsumuji_handler, share);
+    handler.share = NULL;
+    while (tsumuji_flush(a, 0) == 0)
+        CHECK(tsumuji_progress(b) >= 0);
+    CHECK(tsumuji_poll(a, &handler, 0) >= 0 && seen.sent == 0);
+}
+
+static void descriptor(void)
+{
+    struct pollfd ready;
+    char buffer[8];
+    int64_t until;
+
+    ready.fd = tsumuji_fd(b);
+    ready.events = POLLIN;
+    CHECK(ready.fd >= 0);
+    while (tsumuji_arm_fd(b) == 0)
+        CHECK(tsumuji_progress(b) >= 0);
+    CHECK(tsumuji_send(a, 1, TSUMUJI_LANE, "bell", 4) == 0);
+    CHECK(poll(&ready, 1, 60000) == 1);
+    CHECK(tsumuji_recv(b, buffer, sizeof buffer, NULL, WAIT_US) == 4);
+    until = tsumuji_until_timer(b);
+    CHECK(until >= -1);
+}
+
+static void numbers(void)
+{
+    tsumuji_flow flow;
+    tsumuji_counters counters;
+    unsigned char small[8];
+
+    CHECK(tsumuji_get_flow(a, 1, &flow, sizeof flow) == 0 && flow.rtt_ns > 0 && flow.window_bytes > 0);
+    FAILS(tsumuji_get_flow(a, 0, &flow, sizeof flow), TSUMUJI_EUNKNOWN, ENXIO);
+    FAILS(tsumuji_get_flow(a, 1, NULL, sizeof flow), TSUMUJI_EINVAL, EINVAL);
+    CHECK(tsumuji_get_counters(a, &counters, sizeof counters) == 0 && counters.sent_frames > 3);
+    /* Only as much is written as the program knows of. */
+    memset(small, 0xee, sizeof small);
+    CHECK(tsumuji_get_counters(b, (tsumuji_counters *)(void *)small, 4) == 0 && small[4] == 0xee);
+    FAILS(tsumuji_get_counters(a, &counters, 0), TSUMUJI_EINVAL, EINVAL);
+    CHECK(tsumuji_publish_metrics(a) == 0);
+}
+
+static void *other_thread(void *context)
+{
+    char buffer[8];
+
+    (void)context;
+    CHECK(*tsumuji_last_error() == 0); /* texts are each thread's own */
+    FAILS(tsumuji_progress(b), TSUMUJI_ETHREAD, EPERM);
+    FAILS(tsumuji_adopt(b), TSUMUJI_ETHREAD, EPERM);
+    FAILS(tsumuji_disown(b), TSUMUJI_ETHREAD, EPERM);
+    FAILS(tsumuji_close(b, 0), TSUMUJI_ETHREAD, EPERM);
+    CHECK(tsumuji_adopt(a) == 0 && tsumuji_try_recv(a, buffer, sizeof buffer, NULL) == TSUMUJI_EAGAIN);
+    CHECK(tsumuji_disown(a) == 0);
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t thread;
+
+    CHECK(tsumuji_disown(a) == 0);
+    FAILS(tsumuji_me(a), TSUMUJI_ETHREAD, EPERM);
+    CHECK(pthread_create(&thread, NULL, other_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(tsumuji_adopt(a) == 0 && tsumuji_me(a) == 0);
+    FAILS(tsumuji_adopt(a), TSUMUJI_ETHREAD, EPERM);
+    FAILS(tsumuji_adopt(NULL), TSUMUJI_EINVAL, EINVAL);
+}
+
+static void death(void)
+{
+    uint64_t id;
+
+    CHECK(tsumuji_close(b, 0) == 0);
+    while (tsumuji_is_up(a, 1) == 1)
+        CHECK(tsumuji_progress(a) >= 0);
+    FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, "x", 1), TSUMUJI_EPEER, ECONNRESET);
+    FAILS(tsumuji_wait_writable(a, 1, 1, WAIT_US), TSUMUJI_EPEER, ECONNRESET);
+    CHECK(tsumuji_revive(a, 1) == 0 && tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "x", 1, &id) == 0);
+    CHECK(tsumuji_wait_sent(a, 1, id, 1000) == 0);
+    CHECK(tsumuji_close(a, 0) == 0 && tsumuji_close(NULL, 0) == 0);
+}
+
+/* Suci's calls refuse what makes no sense, too. */
+static void suci(void)
+{
+    datagram_addrdb *addrdb = datagram_addrdb_new();
+    char buffer[8];
+    int ids[4];
+
+    CHECK(datagram_addrdb_add(addrdb, 70, "127.0.0.1:7000") == 0);
+    FAILS(datagram_addrdb_add(addrdb, 70, "127.0.0.1:7001"), -1, EINVAL);
+    FAILS(datagram_addrdb_add(addrdb, -1, "127.0.0.1:7001"), -1, EINVAL);
+    FAILS(datagram_addrdb_add(addrdb, 3, NULL), -1, EINVAL);
+    FAILS(datagram_addrdb_add(NULL, 3, "127.0.0.1:7001"), -1, EINVAL);
+    CHECK(datagram_addrdb_read("/nowhere/db") == NULL && errno == ENOENT);
+    CHECK(datagram_addrdb_read(NULL) == NULL && errno == EINVAL);
+    CHECK(datagram(NULL, NULL, 0, 0) == NULL && errno == EINVAL);
+    CHECK(datagram(addrdb, NULL, 0, 1) == NULL && strstr(tsumuji_last_error(), "id 1 is not in"));
+    CHECK(datagram(addrdb, NULL, 0, -1) == NULL && datagram(addrdb, NULL, 99999, 70) == NULL);
+    CHECK(datagram(addrdb, "shm", 0, 70) == NULL && strstr(tsumuji_last_error(), "tsumuji launch"));
+    CHECK(datagram(addrdb, "packet:no-such-if", 0, 70) == NULL);
+
+    CHECK(datagram_addrdb_add(addrdb, 9, at(7001)) == 0);
+    datagram_socket *sock = datagram(addrdb, "127.0.0.1", 0, 70);
+    CHECK(sock == NULL); /* no port: others could not reach it */
+    char host[40];
+    snprintf(host, sizeof host, "%s", at(0));
+    *strchr(host, ':') = 0;
+    sock = datagram(addrdb, host, 7002, 70);
+    CHECK(sock != NULL);
+    datagram_addrdb_free(addrdb);
+    datagram_addrdb_free(NULL);
+    CHECK(datagram_id(sock) == 70 && datagram_ids(sock, NULL, 0) == 2);
+    ids[1] = ids[2] = -7;
+    CHECK(datagram_ids(sock, ids, 1) == 2 && ids[0] == 9 && ids[1] == -7);
+    CHECK(datagram_ids(sock, ids, 4) == 2 && ids[1] == 70 && ids[2] == -7);
+    FAILS(datagram_ids(sock, NULL, 1), -1, EINVAL);
+    FAILS(datagram_write(sock, "x", 1), -1, EINVAL); /* no destination yet */
+    FAILS(datagram_destination(sock, 70), -1, ENXIO);
+    FAILS(datagram_destination(sock, 1), -1, ENXIO);
+    CHECK(datagram_destination(sock, 9) == 0);
+    FAILS(datagram_write0(sock, "", 0), -1, EINVAL);
+    FAILS(datagram_write0(sock, "x", -1), -1, EINVAL);
+    FAILS(datagram_write0(sock, NULL, 1), -1, EINVAL);
+    FAILS(datagram_read0(sock, buffer, sizeof buffer), -1, EAGAIN);
+    FAILS(datagram_read0(sock, NULL, 8), -1, EINVAL);
+    FAILS(datagram_from(sock), -1, EINVAL);
+    FAILS(datagram_ready(sock, -1, 0), -1, EINVAL);
+    CHECK(datagram_ready(sock, 0, 0) == 0 && datagram_wait(sock, 0, 0, 100, 9) == 1);
+    FAILS(datagram_wait(sock, 0, 0, 1, 1), -1, ENXIO);
+    FAILS(datagram_queue_length(sock, 1), -1, ENXIO);
+    FAILS(datagram_retransmission(sock, 1), -1, ENXIO);
+    FAILS(datagram_queue_length(NULL, 9), -1, EINVAL);
+    CHECK(datagram_queue_length(sock, 9) == 0);
+    CHECK(datagram_write0(sock, "wait for me", 11) == 11 && datagram_queue_length(sock, 9) == 1);
+    CHECK(datagram_retransmission(sock, 9) >= 0);
+    datagram_flow flow;
+    CHECK(datagram_get_flow(sock, 9, &flow, sizeof flow) == 0 && flow.queue_length == 1 && flow.queue_bytes == 11);
+    CHECK(tsumuji_nodes(datagram_handle(sock)) == 2 && strcmp(tsumuji_link_name(datagram_handle(sock)), "udp") == 0);
+    CHECK(tsumuji_close(datagram_handle(sock), 0) == 0); /* as datagram_close, without waiting for a peer that never comes */
+    CHECK(datagram_close(NULL) == 0);
+}
+
+static void tables(void)
+{
+    tsumuji_members *members = tsumuji_members_new();
+    tsumuji *node = NULL;
+
+    CHECK(tsumuji_members_add(members, 1, at(7003)) == 0);
+    CHECK(tsumuji_open_members(members, NULL, 1, NULL, &node) == TSUMUJI_EINVAL && strstr(tsumuji_last_error(), "no member 0"));
+    CHECK(tsumuji_members_add(members, 0, "packet:eth1 02:00:00:00:00:01") == 0);
+    CHECK(tsumuji_open_members(members, "udp", 1, NULL, &node) == TSUMUJI_EOPEN && node == NULL);
+    CHECK(tsumuji_open_members(NULL, NULL, 1, NULL, &node) == TSUMUJI_EINVAL);
+    CHECK(tsumuji_members_add(members, 2, "nonsense here too") == TSUMUJI_EINVAL);
+    CHECK(tsumuji_open_cluster("/nowhere/lab.toml", 0, NULL, &node) == TSUMUJI_EOPEN && errno == ENOENT);
+    CHECK(tsumuji_open_cluster(NULL, 0, NULL, &node) == TSUMUJI_EINVAL);
+    tsumuji_members_free(members);
+
+    members = tsumuji_members_new();
+    CHECK(tsumuji_members_add(members, 0, at(7004)) == 0 && tsumuji_members_add(members, 1, at(7005)) == 0);
+    CHECK(tsumuji_open_members(members, NULL, 1, NULL, &node) == 0 && tsumuji_me(node) == 1);
+    CHECK(tsumuji_close(node, 0) == 0);
+    tsumuji_members_free(members);
+    CHECK(tsumuji_report_error("nobody is told") == 0 && tsumuji_report_error(NULL) == TSUMUJI_EINVAL);
+}
+
+int main(void)
+{
+    CHECK(*tsumuji_last_error() == 0);
+    open_both();
+    asks();
+    messages();
+    full_queue();
+    polling();
+    descriptor();
+    numbers();
+    threads();
+    death();
+    suci();
+    tables();
+    puts("plain: all right");
+    return 0;
+}

@@ -1,0 +1,246 @@
+//! C programs built against the installed library, and run: by themselves, and as several processes over each link.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{has, installed, run, skip, skip_without, text};
+use tsumuji_node::{LaunchSpec, Launcher, LinkSpec};
+use tsumuji_testbed::{Spec, Testbed};
+
+/// Only turns a hang into a failure; nothing is measured by it.
+const LONG: Duration = Duration::from_secs(100);
+
+/// Processes of one run, ended with the test.
+struct Running(Vec<(String, Child)>);
+
+impl Running {
+    fn start(commands: impl IntoIterator<Item = (String, Command)>) -> Self {
+        let mut running = Self(Vec::new());
+        for (name, mut command) in commands {
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            let child = command
+                .spawn()
+                .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+            running.0.push((name, child));
+        }
+        running
+    }
+
+    /// Standard output of each, in order; all must end well.
+    fn finish(mut self) -> Vec<String> {
+        let start = std::time::Instant::now();
+        let all: Vec<(String, Child)> = self.0.drain(..).collect();
+        let mut left = Self(all);
+        while left
+            .0
+            .iter_mut()
+            .any(|(_, child)| matches!(child.try_wait(), Ok(None)))
+        {
+            assert!(start.elapsed() < LONG, "they do not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ended: Vec<(String, Child)> = left.0.drain(..).collect();
+        ended
+            .into_iter()
+            .map(|(name, child)| {
+                let output = child.wait_with_output().expect("ended");
+                assert!(
+                    output.status.success(),
+                    "{name}: {}\n{}{}",
+                    output.status,
+                    text(&output.stdout),
+                    text(&output.stderr)
+                );
+                text(&output.stdout)
+            })
+            .collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.0 {
+            let _ = child.kill(); // it may have ended
+            let _ = child.wait();
+        }
+    }
+}
+
+fn suci_loop() -> PathBuf {
+    installed().build("suci_loop", &["examples/suci_loop.c"], &[])
+}
+
+/// An address that no other process of this machine uses: loopback has 16 million.
+fn loopback(port: u16) -> String {
+    let pid = std::process::id();
+    format!(
+        "127.{}.{}.{}:{port}",
+        1 + (pid >> 16) % 250,
+        (pid >> 8) & 255,
+        pid & 255
+    )
+}
+
+fn database(name: &str, lines: &[String]) -> PathBuf {
+    let path = installed().scratch().join(name);
+    std::fs::write(&path, lines.join("\n")).expect("written");
+    path
+}
+
+fn suci_processes(
+    program: &Path,
+    database: &Path,
+    ids: &[u16],
+    blocks: u32,
+    more: &[(&str, &str)],
+) -> Vec<String> {
+    let commands = ids.iter().map(|id| {
+        let mut command = installed().command(program);
+        command
+            .arg(blocks.to_string())
+            .arg(database)
+            .arg(id.to_string())
+            .envs(more.iter().copied());
+        (format!("id {id}"), command)
+    });
+    Running::start(commands).finish()
+}
+
+fn all_right(outputs: &[String], ids: &[u16], blocks: u32) {
+    let total = blocks as usize * (ids.len() - 1);
+    for (output, id) in outputs.iter().zip(ids) {
+        let wanted = format!("{id}: wrote and read {total} blocks, all right");
+        assert!(output.starts_with(&wanted), "{output}");
+    }
+}
+
+/// The plain API and Suci's calls do what the headers say, and refuse what makes no sense.
+#[test]
+fn plain_api_in_one_process() {
+    let program = installed().build("plain", &["tests/plain.c"], &[]);
+    let said = run(&mut installed().command(program));
+    assert_eq!(text(&said.stdout), "plain: all right\n");
+}
+
+/// The same with the archive linked in: it needs no shared library of ours.
+#[test]
+fn archive_needs_nothing_else() {
+    let program = installed().build("plain-static", &["tests/plain.c"], &["static-library"]);
+    let said = run(&mut Command::new(program));
+    assert_eq!(text(&said.stdout), "plain: all right\n");
+}
+
+/// No byte of the program is touched that is not meant to be, and all memory is given back.
+#[test]
+fn memory_is_respected() {
+    let name = "memory_is_respected";
+    if !has("valgrind") {
+        return skip_without(name, "valgrind is not installed");
+    }
+    let program = installed().build("plain-checked", &["tests/plain.c"], &[]);
+    let mut command = installed().command("valgrind");
+    command
+        .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
+        .args([
+            "--errors-for-leak-kinds=definite",
+            "--undef-value-errors=yes",
+        ])
+        .arg(program);
+    run(&mut command);
+}
+
+/// The paper's loop between three processes over UDP, ids sparse; also when a tenth of the frames is lost.
+#[test]
+fn suci_loop_over_udp() {
+    let program = suci_loop();
+    let ids = [3, 10, 400];
+    let lines = |base: u16| {
+        ids.iter()
+            .zip(base..)
+            .map(|(id, port)| format!("{id} {} # a comment", loopback(port)))
+            .collect::<Vec<_>>()
+    };
+    let outputs = suci_processes(&program, &database("udp.txt", &lines(7000)), &ids, 60, &[]);
+    all_right(&outputs, &ids, 60);
+    let lossy = [("TSUMUJI_LOSS", "0.1")];
+    let outputs = suci_processes(
+        &program,
+        &database("lossy.txt", &lines(7010)),
+        &ids,
+        20,
+        &lossy,
+    );
+    all_right(&outputs, &ids, 20);
+}
+
+/// In processes of a launcher both examples take their endpoint from the environment, over shared memory and UDP.
+#[test]
+fn examples_under_a_launcher() {
+    let pingpong = installed().build("pingpong", &["examples/pingpong.c"], &[]);
+    for (program, argument, nodes, link) in [
+        (suci_loop(), "50", 4, "shm"),
+        (suci_loop(), "20", 3, "udp"),
+        (pingpong.clone(), "20", 2, "shm"),
+        (pingpong, "10", 2, "udp"),
+    ] {
+        let command = [program.into_os_string(), argument.into()];
+        let mut spec = LaunchSpec::new(nodes, command);
+        spec.link = link.parse::<LinkSpec>().expect("link");
+        spec.env.push(installed().library_path());
+        spec.join_timeout = LONG;
+        let mut launcher = Launcher::start(spec).expect("start");
+        for exit in launcher.wait_all(LONG) {
+            assert_eq!(exit.status.code(), Some(0), "{link}: {exit:?}");
+        }
+    }
+}
+
+/// The same programs over raw Ethernet between hosts: by a link named in the database, and by one named for all.
+#[test]
+fn suci_loop_over_raw_ethernet() {
+    let name = "suci_loop_over_raw_ethernet";
+    if let Err(reason) = tsumuji_testbed::check_rights() {
+        return skip(name, &reason.to_string());
+    }
+    let program = suci_loop();
+    let bed = format!("c{}", std::process::id() % 1_000_000);
+    let testbed = Testbed::up(&Spec::new(2).named(bed.parse().expect("name"))).expect("testbed");
+    let (library_path, folder) = installed().library_path();
+    for (kind, by_database) in [("packet", true), ("packet", false), ("xdp", false)] {
+        let lines: Vec<String> = testbed
+            .hosts()
+            .iter()
+            .map(|host| match by_database {
+                true => format!(
+                    "{} {kind}:{} {}",
+                    host.id() + 5,
+                    host.interface(),
+                    host.mac()
+                ),
+                false => format!("{} {}", host.id() + 5, host.mac()),
+            })
+            .collect();
+        let path = database(&format!("{kind}-{by_database}.txt"), &lines);
+        let commands = testbed.hosts().iter().map(|host| {
+            let mut command = host.command(&program);
+            command
+                .arg("40")
+                .arg(&path)
+                .arg((host.id() + 5).to_string())
+                .env(&library_path, &folder)
+                .env("TSUMUJI_OPEN", "1");
+            if !by_database {
+                command.arg(format!("{kind}:{}", host.interface()));
+            }
+            (format!("{kind} on {}", host.name()), command)
+        });
+        let outputs = Running::start(commands).finish();
+        all_right(&outputs, &[5, 6], 40);
+    }
+}

@@ -1,0 +1,537 @@
+//! One operation at many sizes, ours and every peer in turn, round by round; as a table, as CSV and as numbers for JSON and plots.
+//!
+//! Called by `tsumuji bench` and `tsumuji paper`. Sizes come one after another; at each size the contenders take turns, so that a
+//! machine that changes its speed does so to all of them. A contender that fails is named with the reason and left out from there
+//! on; the others go on.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::ops::{Job, Op, Sample};
+use crate::plot::Line;
+use crate::stats::{Rounds, size_name};
+use crate::versus::{Better, median_ratio};
+
+/// Somebody who does the operation.
+pub struct Contender<'a> {
+    /// As the table names it.
+    pub name: String,
+    measure: Measure<'a>,
+    /// Why it takes part no more.
+    out: Option<String>,
+}
+
+/// Measures one job once.
+type Measure<'a> = Box<dyn FnMut(&Job) -> Result<Sample, String> + 'a>;
+
+impl<'a> Contender<'a> {
+    /// Names what measures.
+    pub fn new(
+        name: impl Into<String>,
+        measure: impl FnMut(&Job) -> Result<Sample, String> + 'a,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            measure: Box::new(measure),
+            out: None,
+        }
+    }
+
+    /// One that cannot take part.
+    pub fn absent(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            measure: Box::new(|_| Err(String::new())),
+            out: Some(reason.into()),
+        }
+    }
+}
+
+/// What one contender reached at one size.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cell {
+    /// Of the contender.
+    pub name: String,
+    /// Why there are no numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Numbers, if there are any.
+    #[serde(flatten)]
+    pub numbers: Option<Numbers>,
+    #[serde(skip)]
+    samples: Vec<Sample>,
+    #[serde(skip)]
+    headlines: Vec<f64>,
+}
+
+/// Over all rounds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Numbers {
+    /// Of the headline: microseconds, of a burst MB/s.
+    #[serde(flatten)]
+    pub headline: Rounds,
+    /// Payload a second, of all nodes together.
+    pub bytes_per_second: f64,
+    /// Payload a second of one receiving (of a gather: sending) node.
+    pub bytes_per_second_and_node: f64,
+    /// Processor time of all nodes for a message delivered.
+    pub cpu_us_per_message: f64,
+    /// Service demand: processor time of all nodes for 1000 bytes delivered.
+    pub cpu_us_per_kb: Option<f64>,
+    /// One round trip in a thousand takes twice this or longer.
+    pub p999_us: Option<f64>,
+    /// Frames lost for want of room where they arrived, in all rounds.
+    pub receive_drops: Option<u64>,
+    /// Frames sent again, in all rounds.
+    pub retransmitted_frames: Option<u64>,
+    /// Ours divided by this one, by headline.
+    pub ratio: f64,
+    /// How many times ours is better: above 1 ours is ahead.
+    pub times_better: f64,
+}
+
+/// All contenders at one size; ours is the first.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Bytes of a message, or of each node's block.
+    pub size: usize,
+    /// Repetitions of one measurement.
+    pub iterations: u64,
+    /// In order of the contenders.
+    pub contenders: Vec<Cell>,
+    #[serde(skip)]
+    job: Job,
+}
+
+/// All sizes.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// What crossed.
+    pub kind: Op,
+    /// Nodes that took part.
+    pub nodes: usize,
+    /// What headlines are given in.
+    pub unit: &'static str,
+    /// Whether more or less of it is better.
+    pub better: Better,
+    /// Where it was measured.
+    pub machine: Machine,
+    /// Smallest size first.
+    pub results: Vec<Row>,
+}
+
+/// What is compared.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What crosses.
+    pub op: Op,
+    /// Nodes that take part.
+    pub nodes: usize,
+    /// Bytes of a message.
+    pub sizes: Vec<usize>,
+    /// Repetitions; `None`: by size.
+    pub iterations: Option<u64>,
+    /// Times that all contenders take their turn at each size.
+    pub rounds: usize,
+}
+
+/// Runs it, and tells each size's lines as soon as they are known.
+pub fn run(
+    plan: &Plan,
+    contenders: &mut [Contender<'_>],
+    machine: Machine,
+    say: &mut dyn FnMut(&str),
+) -> Comparison {
+    let mut sizes = plan.sizes.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let mut comparison = Comparison {
+        kind: plan.op,
+        nodes: plan.nodes,
+        unit: plan.op.unit(),
+        better: plan.op.better(),
+        machine,
+        results: Vec::new(),
+    };
+    let names = contenders.iter().map(|one| one.name.chars().count());
+    let width = names.max().unwrap_or(0);
+    say(&head(plan.op, width));
+    for size in sizes {
+        let job = Job {
+            op: plan.op,
+            size,
+            iterations: plan
+                .iterations
+                .unwrap_or_else(|| plan.op.iterations(size, plan.nodes)),
+            nodes: plan.nodes,
+        };
+        let row = row(&job, plan.rounds, contenders);
+        say(&lines(&row, width));
+        comparison.results.push(row);
+    }
+    comparison
+}
+
+fn row(job: &Job, rounds: usize, contenders: &mut [Contender<'_>]) -> Row {
+    let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
+    for _ in 0..rounds {
+        for (contender, samples) in contenders.iter_mut().zip(&mut samples) {
+            if contender.out.is_none() {
+                match (contender.measure)(job) {
+                    Ok(sample) => samples.push(sample),
+                    Err(reason) => contender.out = Some(reason),
+                }
+            }
+        }
+    }
+    let ours: Vec<f64> = samples
+        .first()
+        .into_iter()
+        .flatten()
+        .map(|sample| sample.headline(job))
+        .collect();
+    let cells = contenders
+        .iter()
+        .zip(samples)
+        .map(|(contender, samples)| cell(job, contender, samples, &ours));
+    Row {
+        size: job.size,
+        iterations: job.iterations,
+        contenders: cells.collect(),
+        job: *job,
+    }
+}
+
+fn cell(job: &Job, contender: &Contender<'_>, samples: Vec<Sample>, ours: &[f64]) -> Cell {
+    let median = |of: &dyn Fn(&Sample) -> f64| {
+        Rounds::of(&samples.iter().map(of).collect::<Vec<_>>()).median
+    };
+    let sum = |of: fn(&Sample) -> Option<u64>| {
+        samples
+            .iter()
+            .map(of)
+            .try_fold(0, |sum, one| one.map(|one| sum + one))
+    };
+    let headlines: Vec<f64> = samples.iter().map(|one| one.headline(job)).collect();
+    let ratio = median_ratio(ours, &headlines);
+    let numbers = (!samples.is_empty()).then(|| Numbers {
+        headline: Rounds::of(&headlines),
+        bytes_per_second: median(&|one| one.bytes_per_second(job)),
+        bytes_per_second_and_node: median(&|one| one.bytes_per_second_and_node(job)),
+        cpu_us_per_message: median(&|one| one.cpu_us_per_message(job)),
+        cpu_us_per_kb: (job.size > 0)
+            .then(|| median(&|one| one.cpu_us_per_kb(job).unwrap_or(f64::NAN))),
+        p999_us: (job.op == Op::Pingpong)
+            .then(|| median(&|one| one.half_rtt_us.map_or(f64::NAN, |half| half.p999))),
+        receive_drops: sum(|one| one.receive_drops),
+        retransmitted_frames: sum(|one| one.retransmitted_frames),
+        ratio,
+        times_better: match job.op.better() {
+            Better::More => ratio,
+            Better::Less => 1.0 / ratio,
+        },
+    });
+    Cell {
+        name: contender.name.clone(),
+        failure: contender.out.clone(),
+        numbers,
+        samples,
+        headlines,
+    }
+}
+
+impl Cell {
+    /// The sample of the middle round, by headline.
+    pub fn middle(&self) -> Option<&Sample> {
+        let mut order: Vec<usize> = (0..self.samples.len()).collect();
+        order.sort_by(|&a, &b| self.headlines[a].total_cmp(&self.headlines[b]));
+        self.samples.get(*order.get(order.len() / 2)?)
+    }
+}
+
+impl Row {
+    /// What was measured at this size.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+}
+
+fn head(op: Op, width: usize) -> String {
+    format!(
+        "{:>9}  {:width$}  {:>12}  {:>5}  {:>9}  {:>9}  {:>9}  {}",
+        "size",
+        "who",
+        op.unit(),
+        "+-%",
+        if op.better() == Better::More {
+            "us"
+        } else {
+            "MB/s"
+        },
+        "CPU us",
+        "CPU us/KB",
+        "ours is"
+    )
+}
+
+/// The lines of one size.
+fn lines(row: &Row, width: usize) -> String {
+    let mut text = String::new();
+    for (index, cell) in row.contenders.iter().enumerate() {
+        let size = if index == 0 {
+            size_name(row.size)
+        } else {
+            String::new()
+        };
+        let _ = write!(text, "{size:>9}  {:width$}  ", cell.name);
+        match (&cell.numbers, &cell.failure) {
+            (Some(numbers), failure) => {
+                let other = match row.job.op.better() {
+                    Better::More => {
+                        row.job.op.deliveries(row.job.nodes) as f64 * row.size as f64
+                            / numbers.bytes_per_second
+                            * 1e6
+                    }
+                    Better::Less => numbers.bytes_per_second / 1e6,
+                };
+                let per_kb = numbers.cpu_us_per_kb.map_or_else(|| "-".to_owned(), number);
+                let _ = write!(
+                    text,
+                    "{:>12}  {:>5.0}  {:>9}  {:>9}  {per_kb:>9}",
+                    number(numbers.headline.median),
+                    numbers.headline.spread_percent() / 2.0,
+                    number(other),
+                    number(numbers.cpu_us_per_message),
+                );
+                if index > 0 && numbers.times_better.is_finite() {
+                    let _ = write!(text, "  {:.2}x", numbers.times_better);
+                }
+                if let Some(drops) = numbers.receive_drops.filter(|&drops| drops > 0) {
+                    let _ = write!(text, "  ({drops} dropped where they arrived)");
+                }
+                if let Some(reason) = failure {
+                    let _ = write!(text, "  (then: {reason})");
+                }
+            }
+            (None, reason) => {
+                let reason = reason.as_deref().unwrap_or("not measured");
+                let _ = write!(text, "skipped: {reason}");
+            }
+        }
+        text.push('\n');
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Four digits, whatever the magnitude.
+fn number(value: f64) -> String {
+    match value.abs() {
+        v if !v.is_finite() => "-".to_owned(),
+        v if v >= 1000.0 => format!("{value:.0}"),
+        v if v >= 100.0 => format!("{value:.1}"),
+        v if v >= 10.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// The columns of [`Comparison::csv`].
+const CSV_HEAD: &str = "operation,nodes,size_bytes,contender,rounds,unit,median,min,max,bytes_per_second,\
+                        bytes_per_second_and_node,cpu_us_per_message,cpu_us_per_kb,p999_us,receive_drops,\
+                        retransmitted_frames,times_better,failure";
+
+impl Comparison {
+    /// A line for each size and contender, under a line of names; numbers that are not known are empty.
+    pub fn csv(&self) -> String {
+        let mut text = format!("{CSV_HEAD}\n");
+        let known = |value: f64| {
+            if value.is_finite() {
+                value.to_string()
+            } else {
+                String::new()
+            }
+        };
+        let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+        for row in &self.results {
+            for cell in &row.contenders {
+                let start = [
+                    self.kind.to_string(),
+                    self.nodes.to_string(),
+                    row.size.to_string(),
+                    quoted(&cell.name),
+                ];
+                let middle = match &cell.numbers {
+                    None => vec![String::new(); 13],
+                    Some(numbers) => vec![
+                        numbers.headline.rounds.to_string(),
+                        self.unit.to_owned(),
+                        known(numbers.headline.median),
+                        known(numbers.headline.min),
+                        known(numbers.headline.max),
+                        known(numbers.bytes_per_second),
+                        known(numbers.bytes_per_second_and_node),
+                        known(numbers.cpu_us_per_message),
+                        known(numbers.cpu_us_per_kb.unwrap_or(f64::NAN)),
+                        known(numbers.p999_us.unwrap_or(f64::NAN)),
+                        count(numbers.receive_drops),
+                        count(numbers.retransmitted_frames),
+                        known(numbers.times_better),
+                    ],
+                };
+                let failure = quoted(cell.failure.as_deref().unwrap_or_default());
+                let fields = start.into_iter().chain(middle).chain([failure]);
+                let _ = writeln!(text, "{}", fields.collect::<Vec<_>>().join(","));
+            }
+        }
+        text
+    }
+}
+
+impl Comparison {
+    /// The lines of a plot and the unit of their heights: throughput of what streams, time of what answers.
+    pub fn lines(&self) -> (&'static str, Vec<Line>) {
+        let by_rate = matches!(self.kind, Op::Burst | Op::Gather);
+        let height = |numbers: &Numbers| {
+            if by_rate {
+                numbers.bytes_per_second / 1e6
+            } else {
+                numbers.headline.median
+            }
+        };
+        let names = self
+            .results
+            .first()
+            .into_iter()
+            .flat_map(|row| &row.contenders);
+        let lines = names.enumerate().map(|(index, cell)| {
+            let points = self.results.iter().filter_map(|row| {
+                let numbers = row.contenders.get(index)?.numbers.as_ref()?;
+                Some((row.size as f64, height(numbers)))
+            });
+            Line {
+                name: cell.name.clone(),
+                points: points.collect(),
+            }
+        });
+        let lines = lines.filter(|line| !line.points.is_empty()).collect();
+        (if by_rate { "MB/s" } else { "us" }, lines)
+    }
+}
+
+/// A field of CSV: quoted where it must be.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!(
+            "\"{}\"",
+            text.replace('"', "\"\"").replace(['\n', '\r'], " ")
+        )
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn plan(op: Op) -> Plan {
+        Plan {
+            op,
+            nodes: 2,
+            sizes: vec![1000, 4, 1000],
+            iterations: Some(10),
+            rounds: 3,
+        }
+    }
+
+    fn compared(op: Op) -> (Comparison, String) {
+        let fast = |_: &Job| {
+            Ok(Sample::new(
+                Duration::from_micros(10),
+                Duration::from_micros(20),
+            ))
+        };
+        let slow = |job: &Job| {
+            if job.size > 4 {
+                return Err("too, \"large\"".to_owned());
+            }
+            Ok(Sample::new(
+                Duration::from_micros(30),
+                Duration::from_micros(60),
+            ))
+        };
+        let mut said = String::new();
+        let comparison = run(
+            &plan(op),
+            &mut [
+                Contender::new("ours", fast),
+                Contender::new("theirs", slow),
+                Contender::absent("others", "not installed: apt-get install others"),
+            ],
+            crate::machine::describe(),
+            &mut |text| {
+                said.push_str(text);
+                said.push('\n');
+            },
+        );
+        (comparison, said)
+    }
+
+    /// Sizes are measured once each, smallest first; ours is as many times better as the peer is slower, by time and by rate.
+    #[test]
+    fn compares() {
+        for op in [Op::Gather, Op::Burst] {
+            let (comparison, said) = compared(op);
+            let sizes: Vec<_> = comparison.results.iter().map(|row| row.size).collect();
+            assert_eq!(sizes, [4, 1000]);
+            let theirs = comparison.results[0].contenders[1].numbers.unwrap();
+            assert!((theirs.times_better - 3.0).abs() < 1e-9, "{op}");
+            assert!(said.contains("3.00x"), "{said}");
+        }
+    }
+
+    /// Who fails, and who is not there, is named with the reason; the others go on.
+    #[test]
+    fn failures_are_named() {
+        let (comparison, said) = compared(Op::Gather);
+        let last = &comparison.results[1].contenders;
+        assert!(last[0].numbers.is_some() && last[1].numbers.is_none());
+        assert_eq!(last[1].failure.as_deref(), Some("too, \"large\""));
+        assert!(said.contains("others") && said.contains("apt-get install others"));
+    }
+
+    /// Every line of the CSV has the head's columns, also where a reason has commas and quotes.
+    #[test]
+    fn csv_is_rectangular() {
+        let (comparison, _) = compared(Op::Gather);
+        let text = comparison.csv();
+        let columns = |line: &str| {
+            let mut inside = false;
+            line.chars()
+                .filter(|&c| {
+                    inside ^= c == '"';
+                    c == ',' && !inside
+                })
+                .count()
+        };
+        let counts: Vec<_> = text.lines().map(columns).collect();
+        assert_eq!(counts.len(), 1 + 2 * 3);
+        assert!(counts.iter().all(|&count| count == counts[0]), "{text}");
+        assert!(text.contains("\"too, \"\"large\"\"\""));
+    }
+
+    /// Numbers for JSON lie flat in each contender; those that are not there are absent, not null.
+    #[test]
+    fn json_is_flat() {
+        let (comparison, _) = compared(Op::Gather);
+        let value = serde_json::to_value(&comparison).unwrap();
+        let theirs = &value["results"][0]["contenders"][1];
+        assert!(theirs["median"].as_f64().unwrap() > 0.0);
+        assert!(theirs["cpu_us_per_message"].as_f64().unwrap() > 0.0);
+        assert!(theirs.get("failure").is_none());
+        assert!(value["results"][1]["contenders"][2].get("median").is_none());
+    }
+}

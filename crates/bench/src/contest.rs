@@ -1,0 +1,387 @@
+//! Who takes part in a comparison, and where: ours over a link, and the peers on the same ground.
+//!
+//! On one host ours is measured from this process; between hosts of a testbed by `tsumuji bench … --hosts`, started for each
+//! measurement, because its first node must be in its own host. Peers are brought where ours is: MPI over its own shared memory
+//! beside our shared memory, over TCP beside everything else.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tsumuji_node::bootstrap::Hosts;
+use tsumuji_node::{LinkSpec, Security};
+
+use crate::compare::Contender;
+use crate::exchange::{self, Kind};
+use crate::limits::place::Place;
+use crate::limits::{copy, tcp, udp};
+use crate::machine;
+use crate::ops::{Job, Op, Sample};
+use crate::peers::mpi::{Library, Mpi, Transport};
+use crate::peers::zeromq::ZeroMq;
+use crate::{group, peers::PeerError};
+
+/// Whom we are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// The same without any protocol: copies through shared memory, or bare UDP.
+    Bare,
+    /// MPICH.
+    Mpich,
+    /// Open MPI.
+    OpenMpi,
+    /// The kernel's TCP, by hand, spinning.
+    Tcp,
+    /// The kernel's UDP, by hand, spinning, without any reliability.
+    Udp,
+    /// ZeroMQ over TCP, blocking.
+    ZeroMq,
+}
+
+impl Peer {
+    /// As people call it, where it is not there to tell its version.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Mpich => "MPICH",
+            Self::OpenMpi => "Open MPI",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::ZeroMq => "ZeroMQ",
+        }
+    }
+}
+
+/// How ours is measured.
+#[derive(Debug, Clone)]
+pub struct Ours {
+    /// The link.
+    pub link: LinkSpec,
+    /// The `tsumuji` program, which is the other side, too.
+    pub program: PathBuf,
+    /// Nodes in other hosts, and this process is where the first of them is.
+    pub hosts: Option<Hosts>,
+    /// Nodes in other hosts of this file, none of which this process is in.
+    pub hosts_file: Option<PathBuf>,
+    /// Whether frames are sealed.
+    pub security: Security,
+    /// What the others need in their environment.
+    pub env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+}
+
+impl Ours {
+    /// Two or more processes of this host.
+    pub fn here(link: LinkSpec, program: PathBuf) -> Self {
+        Self {
+            link,
+            program,
+            hosts: None,
+            hosts_file: None,
+            security: Security::Unstated,
+            env: Vec::new(),
+        }
+    }
+
+    /// The hosts of a testbed, which are namespaces of this machine: nothing needs sealing.
+    pub fn between(link: LinkSpec, program: PathBuf, hosts_file: PathBuf) -> Self {
+        Self {
+            hosts_file: Some(hosts_file),
+            security: Security::Open,
+            ..Self::here(link, program)
+        }
+    }
+
+    /// Measures once.
+    pub fn measure(&self, job: &Job) -> Result<Sample, String> {
+        if let Some(file) = &self.hosts_file {
+            return self.measure_there(file, job);
+        }
+        let command = |word: &str| vec![self.program.clone().into(), word.into()];
+        let pair = |kind| {
+            let mut plan = exchange::Plan::new(kind, job.size);
+            plan.iterations = job.iterations;
+            let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &command("bench-serve"));
+            spec.env.extend(self.env.iter().cloned());
+            exchange::measure(&plan, spec, &self.security)
+                .map(|measured| measured.sample())
+                .map_err(|error| error.to_string())
+        };
+        match job.op {
+            Op::Pingpong => pair(Kind::Pingpong),
+            Op::Burst => pair(Kind::Burst),
+            _ => {
+                let plan = group::Plan::of(job);
+                let command = command("bench-serve-group");
+                let mut spec = group::spec(&plan, self.link, self.hosts.as_ref(), &command);
+                spec.env.extend(self.env.iter().cloned());
+                group::measure(&plan, spec, &self.security).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// By the program itself, whose first node must be in its host.
+    fn measure_there(&self, file: &Path, job: &Job) -> Result<Sample, String> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["bench", job.op.name(), "--hosts"])
+            .arg(file)
+            .args(["--link", &self.link.to_string()])
+            .args(["--sizes", &job.size.to_string(), "--rounds", "1"])
+            .args(["--iterations", &job.iterations.to_string()])
+            .arg("--json")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        if !job.op.is_pair() {
+            command.args(["--nodes", &job.nodes.to_string()]);
+        }
+        match &self.security {
+            Security::Unstated => {}
+            Security::Open => {
+                command.arg("--open");
+            }
+            Security::Sealed { key_file, mode } => {
+                command.arg("--key").arg(key_file);
+                command.args(["--seal", &mode.to_string()]);
+            }
+        }
+        let output = command.output().map_err(|error| error.to_string())?;
+        let complaint = || {
+            let said = String::from_utf8_lossy(&output.stderr);
+            said.lines().last().unwrap_or("no output").to_owned()
+        };
+        let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| complaint())?;
+        let result = report["results"][0].clone();
+        serde_json::from_value(result).map_err(|_| match report["error"].as_str() {
+            Some(reason) => reason.to_owned(),
+            None => complaint(),
+        })
+    }
+}
+
+/// Where a comparison takes place.
+#[derive(Debug, Clone)]
+pub struct Ground {
+    /// Hosts of a testbed, as many as nodes or more; none: this host.
+    pub places: Vec<Place>,
+    /// Peers cannot be brought there, and why.
+    pub closed: Option<String>,
+}
+
+impl Ground {
+    /// This host.
+    pub const HERE: Self = Self {
+        places: Vec::new(),
+        closed: None,
+    };
+}
+
+/// Ours first, then the peers.
+pub fn contenders<'a>(
+    ours: &'a Ours,
+    peers: &[Peer],
+    ground: &'a Ground,
+    op: Op,
+) -> Vec<Contender<'a>> {
+    let name = format!("tsumuji {}", ours.link);
+    let own = Contender::new(name, |job| ours.measure(job));
+    let others = peers
+        .iter()
+        .map(|&peer| contender(peer, ours.link, ground, op));
+    std::iter::once(own).chain(others).collect()
+}
+
+fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
+    if let Some(reason) = &ground.closed {
+        return Contender::absent(peer.name(), reason);
+    }
+    let is_here = ground.places.is_empty();
+    match peer {
+        Peer::Bare if link == LinkSpec::Shm && op.is_pair() => {
+            Contender::new("bare copy", bare_copy)
+        }
+        Peer::Bare | Peer::Udp => {
+            let name = if peer == Peer::Bare {
+                "bare UDP"
+            } else {
+                "UDP"
+            };
+            if !matches!(op, Op::Pingpong | Op::Burst | Op::Gather) {
+                return Contender::absent(name, no_such(op));
+            }
+            Contender::new(name, |job| bare_udp(&places(ground, job), job))
+        }
+        Peer::Tcp => {
+            if !matches!(op, Op::Pingpong | Op::Burst | Op::Gather) {
+                return Contender::absent("TCP", no_such(op));
+            }
+            let control = congestion_control();
+            Contender::new(format!("TCP ({control})"), |job| {
+                bare_tcp(&places(ground, job), job).map_err(|error| error.to_string())
+            })
+        }
+        Peer::ZeroMq if !ZeroMq::has(op) => Contender::absent("ZeroMQ", no_such(op)),
+        Peer::ZeroMq => match ZeroMq::build() {
+            Ok(zeromq) => Contender::new(zeromq.version().to_owned(), move |job| {
+                let measured = zeromq.measure(&places(ground, job), job);
+                measured.map_err(|error| error.to_string())
+            }),
+            Err(error) => Contender::absent("ZeroMQ", error.to_string()),
+        },
+        Peer::Mpich | Peer::OpenMpi => {
+            let library = if peer == Peer::Mpich {
+                Library::Mpich
+            } else {
+                Library::OpenMpi
+            };
+            let by_memory = is_here && link == LinkSpec::Shm;
+            match Mpi::build(library) {
+                Ok(mpi) => {
+                    let by = if by_memory { "shared memory" } else { "TCP" };
+                    let name = format!("{} by {by}", mpi.version());
+                    Contender::new(name, move |job| {
+                        let transport = match (is_here, by_memory) {
+                            (false, _) => Transport::Hosts(&ground.places),
+                            (true, true) => Transport::SharedMemory,
+                            (true, false) => Transport::Tcp,
+                        };
+                        measured(mpi.measure(transport, job))
+                    })
+                }
+                Err(error) => Contender::absent(peer.name(), error.to_string()),
+            }
+        }
+    }
+}
+
+fn measured(result: Result<Sample, PeerError>) -> Result<Sample, String> {
+    result.map_err(|error| error.to_string())
+}
+
+fn no_such(op: Op) -> String {
+    format!("has no {op}; pingpong, burst and gather are measured")
+}
+
+/// As many places as nodes.
+fn places(ground: &Ground, job: &Job) -> Vec<Place> {
+    if ground.places.is_empty() {
+        let [here, _] = Place::LOOPBACK;
+        return vec![here; job.nodes];
+    }
+    ground.places.iter().take(job.nodes).cloned().collect()
+}
+
+/// What the kernel's TCP uses by default; streams differ by it.
+fn congestion_control() -> String {
+    let path = "/proc/sys/net/ipv4/tcp_congestion_control";
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+fn bare_copy(job: &Job) -> Result<Sample, String> {
+    let (cpus, cpu, start) = (
+        machine::two_cpus(),
+        machine::process_cpu(),
+        std::time::Instant::now(),
+    );
+    let (half, seconds) = if job.op == Op::Pingpong {
+        let half = copy::pingpong(cpus, job.size, job.iterations);
+        (Some(half), start.elapsed().as_secs_f64())
+    } else {
+        let rate = copy::burst(cpus, job.size, job.iterations);
+        (None, job.iterations as f64 / rate)
+    };
+    let sample = Sample::new(start.elapsed(), machine::process_cpu() - cpu);
+    Ok(Sample {
+        half_rtt_us: half,
+        seconds,
+        ..sample
+    })
+}
+
+fn bare_udp(places: &[Place], job: &Job) -> Result<Sample, String> {
+    let result = match (job.op, places) {
+        (Op::Pingpong, [one, other]) => {
+            let (cpu, start) = (machine::process_cpu(), std::time::Instant::now());
+            let pair = [one.clone(), other.clone()];
+            udp::pingpong_between(&pair, machine::two_cpus(), job.size, job.iterations).map(
+                |half| Sample {
+                    half_rtt_us: Some(half),
+                    ..Sample::new(start.elapsed(), machine::process_cpu() - cpu)
+                },
+            )
+        }
+        // Node 0 sends a burst.
+        (Op::Burst, [one, other]) => {
+            udp::gather_between(&[other.clone(), one.clone()], job.size, job.iterations)
+        }
+        _ => udp::gather_between(places, job.size, job.iterations),
+    };
+    result.map_err(|error| error.to_string())
+}
+
+fn bare_tcp(places: &[Place], job: &Job) -> std::io::Result<Sample> {
+    match (job.op, places) {
+        (Op::Pingpong, [one, other]) => {
+            let (cpu, start) = (machine::process_cpu(), std::time::Instant::now());
+            let pair = [one.clone(), other.clone()];
+            let half = tcp::pingpong_between(&pair, machine::two_cpus(), job.size, job.iterations)?;
+            Ok(Sample {
+                half_rtt_us: Some(half),
+                ..Sample::new(start.elapsed(), machine::process_cpu() - cpu)
+            })
+        }
+        (Op::Burst, [one, other]) => {
+            tcp::gather_between(&[other.clone(), one.clone()], job.size, job.iterations)
+        }
+        _ => tcp::gather_between(places, job.size, job.iterations),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer without the operation, and ground that peers cannot enter, are named as such before anything runs.
+    #[test]
+    fn absences_are_known_beforehand() {
+        let ours = Ours::here(LinkSpec::Shm, PathBuf::new());
+        let closed = Ground {
+            places: Vec::new(),
+            closed: Some("hosts elsewhere".to_owned()),
+        };
+        let names = |ground, op| {
+            let all = contenders(&ours, &[Peer::Udp, Peer::ZeroMq, Peer::Tcp], ground, op);
+            all.into_iter().map(|one| one.name).collect::<Vec<_>>()
+        };
+        let here = Ground::HERE;
+        assert_eq!(
+            names(&here, Op::Bcast),
+            ["tsumuji shm", "UDP", "ZeroMQ", "TCP"]
+        );
+        assert_eq!(names(&closed, Op::Pingpong)[3], "TCP");
+        assert_eq!(no_such(Op::Bcast).split(';').next(), Some("has no bcast"));
+    }
+
+    /// Bare exchanges on this host give numbers for every operation they have.
+    #[test]
+    fn bare_exchanges() {
+        for (op, nodes) in [(Op::Pingpong, 2), (Op::Burst, 2), (Op::Gather, 3)] {
+            let job = Job {
+                op,
+                size: 500,
+                iterations: 20,
+                nodes,
+            };
+            let places = places(&Ground::HERE, &job);
+            for sample in [
+                bare_tcp(&places, &job).unwrap(),
+                bare_udp(&places, &job).unwrap(),
+            ] {
+                assert!(sample.headline(&job) > 0.0, "{op}: {sample:?}");
+            }
+            if op.is_pair() {
+                assert!(bare_copy(&job).unwrap().headline(&job) > 0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Our own operations among several processes: everybody to one, one to everybody, and the collectives.
+//!
+//! [`measure`] runs in the parent (node 0, the root) and starts the others by a [`Launcher`]; those call [`serve`]. Every phase
+//! begins when all have said that they are ready and the root has said go, and ends as the peers' programs end it: a gather when
+//! the root has everything, whatever the root does not see the end of when all have said that they have it.
+//!
+//! Repetitions follow one another without a pause. Where nodes outnumber cores the endpoint's adaptive policy shares them out;
+//! else all spin, each on a core of its own.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tsumuji_link::Link;
+use tsumuji_node::bootstrap::Hosts;
+use tsumuji_node::{
+    Body, Endpoint, Handler, IdlePolicy, Lane, LaunchSpec, Launcher, LinkSpec, NodeId, Options,
+    Security, endpoint_from_env,
+};
+
+use crate::exchange::ExchangeError;
+use crate::machine;
+use crate::ops::{Job, Op, Sample};
+
+/// What is measured.
+const DATA: Lane = Lane::ordered(0);
+/// Ready, go, done (a byte each), and the report.
+const CONTROL: Lane = Lane::ordered(1);
+/// To the root: ready; from the root: go.
+const READY: &[u8] = b"r";
+/// To the root: everything has arrived here.
+const DONE: &[u8] = b"d";
+const ROOT: NodeId = NodeId(0);
+/// Repetitions before anything is measured.
+const WARM_UP: u64 = 3;
+/// Without any progress for this long a measurement is given up.
+const STALLED_AFTER: Duration = Duration::from_secs(30);
+/// Turns of a spinning loop between two looks at the clock and at the other processes.
+const TURNS_PER_LOOK: u32 = 1 << 16;
+/// The longest wait for a message before the other processes are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// One measurement, as the other processes are told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What crosses.
+    pub op: Op,
+    /// Bytes of a message, or of each node's block.
+    pub size: usize,
+    /// Repetitions.
+    pub iterations: u64,
+    /// Nodes that take part, the root included.
+    pub nodes: usize,
+}
+
+impl Plan {
+    /// As the peers are told it.
+    pub fn of(job: &Job) -> Self {
+        Self {
+            op: job.op,
+            size: job.size,
+            iterations: job.iterations,
+            nodes: job.nodes,
+        }
+    }
+
+    fn spins(&self) -> bool {
+        self.nodes <= machine::cpus().len()
+    }
+
+    fn cpu_of(&self, node: NodeId) -> Option<usize> {
+        let cores = machine::cpus();
+        self.spins().then(|| cores[usize::from(node.0)])
+    }
+
+    fn options(&self) -> Options {
+        let usual = Options::default();
+        let room = 2 * self.size;
+        Options {
+            idle: if self.spins() {
+                IdlePolicy::Spin
+            } else {
+                IdlePolicy::Adaptive
+            },
+            budget_bytes: usual.budget_bytes.max(room * self.nodes),
+            send_queue_bytes: usual.send_queue_bytes.max(room),
+            ..usual
+        }
+    }
+}
+
+/// What a node tells the root in the end.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Report {
+    cpu_seconds: f64,
+    receive_drops: u64,
+    retransmitted_frames: u64,
+}
+
+/// Counts what arrives. Data end in memory of this program, as with other libraries' `recv`.
+#[derive(Default)]
+struct Arrivals {
+    messages: u64,
+    ready: u64,
+    done: u64,
+    copy: Vec<u8>,
+    reports: Vec<Vec<u8>>,
+    dead: Option<NodeId>,
+}
+
+impl Handler for Arrivals {
+    #[inline]
+    fn message(&mut self, _: NodeId, lane: Lane, body: Body<'_>) {
+        if lane == CONTROL {
+            match body.bytes() {
+                READY => self.ready += 1,
+                DONE => self.done += 1,
+                report => self.reports.push(report.to_vec()),
+            }
+            return;
+        }
+        self.messages += 1;
+        match body {
+            Body::Frame(bytes) => {
+                self.copy.clear();
+                self.copy.extend_from_slice(bytes);
+                std::hint::black_box(&mut self.copy);
+            }
+            Body::Whole(body) => drop(std::hint::black_box(body)),
+        }
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, _: usize) {
+        self.dead = Some(peer);
+    }
+}
+
+/// One node: its endpoint, what arrived, and how it waits.
+struct Member<L: Link> {
+    endpoint: Endpoint<L>,
+    arrivals: Arrivals,
+    plan: Plan,
+    /// Taken so far, of what arrived.
+    ready_taken: u64,
+    done_taken: u64,
+    messages_taken: u64,
+    drops_before: u64,
+}
+
+impl<L: Link> Member<L> {
+    fn new(endpoint: Endpoint<L>, plan: Plan) -> Self {
+        let drops_before = kernel_drops(endpoint.link_name());
+        Self {
+            endpoint,
+            arrivals: Arrivals::default(),
+            plan,
+            ready_taken: 0,
+            done_taken: 0,
+            messages_taken: 0,
+            drops_before,
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = NodeId> + use<L> {
+        let me = self.endpoint.me();
+        (0..self.plan.nodes as u16)
+            .map(NodeId)
+            .filter(move |&node| node != me)
+    }
+
+    fn is_root(&self) -> bool {
+        self.endpoint.me() == ROOT
+    }
+
+    /// Polls until `done`, watching the other processes now and then.
+    fn poll_until(
+        &mut self,
+        watch: Watch<'_>,
+        done: impl Fn(&Arrivals) -> bool,
+    ) -> Result<(), ExchangeError> {
+        let (mut turns, mut since) = (0_u32, Instant::now());
+        let mut seen = (
+            self.arrivals.messages,
+            self.arrivals.ready + self.arrivals.done,
+        );
+        while !done(&self.arrivals) {
+            if self.plan.spins() {
+                self.endpoint.poll(&mut self.arrivals)?;
+                turns += 1;
+            } else {
+                self.endpoint.poll_wait(&mut self.arrivals, LOOK)?;
+                turns += TURNS_PER_LOOK / 8;
+            }
+            if turns >= TURNS_PER_LOOK {
+                turns = 0;
+                watch()?;
+                if self.arrivals.dead.is_some() && !done(&self.arrivals) {
+                    return Err(ExchangeError::PeerDead);
+                }
+                let now = (
+                    self.arrivals.messages,
+                    self.arrivals.ready + self.arrivals.done,
+                );
+                if now != seen {
+                    (seen, since) = (now, Instant::now());
+                } else if since.elapsed() > STALLED_AFTER {
+                    return Err(ExchangeError::Stalled);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn await_messages(&mut self, count: u64, watch: Watch<'_>) -> Result<(), ExchangeError> {
+        self.messages_taken += count;
+        let awaited = self.messages_taken;
+        self.poll_until(watch, |arrivals| arrivals.messages >= awaited)
+    }
+
+    /// All are ready; the root has said go.
+    fn line_up(&mut self, watch: Watch<'_>) -> Result<(), ExchangeError> {
+        self.ready_taken += if self.is_root() {
+            self.plan.nodes as u64 - 1
+        } else {
+            self.endpoint.send(ROOT, CONTROL, READY)?;
+            1
+        };
+        let awaited = self.ready_taken;
+        self.poll_until(watch, |arrivals| arrivals.ready >= awaited)?;
+        if self.is_root() {
+            self.say_go()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn say_go(&mut self) -> Result<(), ExchangeError> {
+        for node in self.others() {
+            self.endpoint.send(node, CONTROL, READY)?;
+        }
+        Ok(())
+    }
+
+    /// The root knows that all have what they were sent.
+    fn confirm(&mut self, watch: Watch<'_>) -> Result<(), ExchangeError> {
+        if !self.is_root() {
+            return Ok(self.endpoint.send(ROOT, CONTROL, DONE)?);
+        }
+        self.done_taken += self.plan.nodes as u64 - 1;
+        let awaited = self.done_taken;
+        self.poll_until(watch, |arrivals| arrivals.done >= awaited)
+    }
+
+    /// So many repetitions, from go to end.
+    fn phase(
+        &mut self,
+        iterations: u64,
+        message: &[u8],
+        watch: Watch<'_>,
+    ) -> Result<(), ExchangeError> {
+        let others = self.plan.nodes as u64 - 1;
+        match (self.plan.op, self.is_root()) {
+            (Op::Gather | Op::Burst | Op::Pingpong, true) => {
+                self.await_messages(others * iterations, watch)
+            }
+            (Op::Gather | Op::Burst | Op::Pingpong, false) => {
+                for _ in 0..iterations {
+                    // Waits, polling, while the queue is full.
+                    self.endpoint.send(ROOT, DATA, message)?;
+                }
+                // What is under way costs processor time, too.
+                while !self.endpoint.flush(LOOK)? {
+                    watch()?;
+                }
+                Ok(())
+            }
+            (Op::Scatter | Op::Bcast | Op::Allreduce, true) => {
+                for _ in 0..iterations {
+                    for node in self.others() {
+                        self.endpoint.send(node, DATA, message)?;
+                    }
+                }
+                self.confirm(watch)
+            }
+            (Op::Scatter | Op::Bcast | Op::Allreduce, false) => {
+                self.await_messages(iterations, watch)?;
+                self.confirm(watch)
+            }
+            (Op::Alltoall, _) => {
+                for _ in 0..iterations {
+                    for node in self.others() {
+                        self.endpoint.send(node, DATA, message)?;
+                    }
+                    self.await_messages(others, watch)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Warms up and measures: wall-clock and processor time.
+    fn run(&mut self, watch: Watch<'_>) -> Result<(Duration, Duration), ExchangeError> {
+        let message = vec![0x5a; self.plan.size];
+        self.line_up(watch)?;
+        self.phase(WARM_UP.min(self.plan.iterations), &message, watch)?;
+        self.line_up(watch)?;
+        let (cpu, start) = (machine::process_cpu(), Instant::now());
+        self.phase(self.plan.iterations, &message, watch)?;
+        Ok((start.elapsed(), machine::process_cpu() - cpu))
+    }
+
+    fn report(&self, cpu: Duration) -> Report {
+        let counters = self.endpoint.counters();
+        let kernel = kernel_drops(self.endpoint.link_name()) - self.drops_before;
+        let flows = self.others().filter_map(|node| self.endpoint.flow(node));
+        Report {
+            cpu_seconds: cpu.as_secs_f64(),
+            receive_drops: counters.link.dropped_frames + counters.link.overrun_frames + kernel,
+            retransmitted_frames: flows.map(|flow| flow.retransmitted_frames).sum(),
+        }
+    }
+}
+
+/// Looks whether the other processes still run.
+type Watch<'a> = &'a mut dyn FnMut() -> Result<(), ExchangeError>;
+
+/// Datagrams that this host's kernel dropped because a socket's buffer was full; of all sockets, which a benchmark has to itself.
+fn kernel_drops(link: &str) -> u64 {
+    if link != "udp" {
+        return 0; // the other links count their own
+    }
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap_or_default();
+    udp_drops(&text)
+}
+
+fn udp_drops(snmp: &str) -> u64 {
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Udp:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
+        return 0;
+    };
+    let mut columns = names.split_whitespace().zip(values.split_whitespace());
+    let found = columns.find(|(name, _)| *name == "RcvbufErrors");
+    found.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+}
+
+/// What [`measure`] is to start: `command`, which must call [`serve`] with the plan that is appended to it. With `hosts`, one node
+/// in each of them, and this process must be where node 0 is.
+pub fn spec(
+    plan: &Plan,
+    link: LinkSpec,
+    hosts: Option<&Hosts>,
+    command: &[OsString],
+) -> LaunchSpec {
+    let mut spec = LaunchSpec::new(plan.nodes - 1, command.to_vec());
+    spec.hosts = hosts.cloned();
+    spec.link = link;
+    spec
+}
+
+/// Measures once. At least two nodes.
+pub fn measure(
+    plan: &Plan,
+    mut spec: LaunchSpec,
+    security: &Security,
+) -> Result<Sample, ExchangeError> {
+    spec.command.push(serde_json::to_string(plan)?.into());
+    spec.with_self = true;
+    spec.name_prefix = "node".to_owned();
+    spec.self_name = "root".to_owned();
+    let mut launcher = Launcher::start(spec)?;
+    // After the launcher's own thread was started: that one must not sit on the measured core.
+    let _pinned = pin(plan.cpu_of(ROOT))?;
+    let options = Options {
+        security: security.clone(),
+        ..plan.options()
+    };
+    let mut member = Member::new(launcher.endpoint(options, None, None)?, *plan);
+    let mut watch = || {
+        launcher
+            .check()
+            .map_or(Ok(()), |failure| Err(failure.into()))
+    };
+    let (span, cpu) = member.run(&mut watch)?;
+    let others = plan.nodes - 1;
+    member.poll_until(&mut watch, |arrivals| arrivals.reports.len() >= others)?;
+    let mut sum = member.report(cpu);
+    for report in std::mem::take(&mut member.arrivals.reports) {
+        let report: Report = serde_json::from_slice(&report)?;
+        sum.cpu_seconds += report.cpu_seconds;
+        sum.receive_drops += report.receive_drops;
+        sum.retransmitted_frames += report.retransmitted_frames;
+    }
+    member.say_go()?;
+    member.endpoint.close(Duration::from_secs(1));
+    Ok(Sample {
+        cpu_seconds: sum.cpu_seconds,
+        receive_drops: Some(sum.receive_drops),
+        retransmitted_frames: Some(sum.retransmitted_frames),
+        ..Sample::new(span, cpu)
+    })
+}
+
+/// The other side of [`measure`], in the processes that it starts; `plan` is the last argument of those processes.
+pub fn serve(plan: &str) -> Result<(), ExchangeError> {
+    let plan: Plan = serde_json::from_str(plan)?;
+    let endpoint = endpoint_from_env(plan.options())?;
+    let _pinned = pin(plan.cpu_of(endpoint.me()))?;
+    let mut member = Member::new(endpoint, plan);
+    let (_, cpu) = member.run(&mut || Ok(()))?;
+    let report = serde_json::to_vec(&member.report(cpu))?;
+    member.endpoint.send(ROOT, CONTROL, &report)?;
+    // Who left before the others are done would look dead to them.
+    member.ready_taken += 1;
+    let awaited = member.ready_taken;
+    member.poll_until(&mut || Ok(()), |arrivals| arrivals.ready >= awaited)?;
+    member.endpoint.close(Duration::from_secs(1));
+    Ok(())
+}
+
+fn pin(cpu: Option<usize>) -> Result<Option<machine::Pinned>, ExchangeError> {
+    machine::pinned(cpu).map_err(|source| ExchangeError::Pin {
+        cpu: cpu.unwrap_or(0),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's count of full socket buffers is found by its name, and its absence is no count.
+    #[test]
+    fn reads_the_kernels_drops() {
+        let text =
+            "Tcp: A B\nTcp: 1 2\nUdp: InDatagrams NoPorts RcvbufErrors X\nUdp: 10 20 30 40\n";
+        assert_eq!(udp_drops(text), 30);
+        for text in ["", "Udp: RcvbufErrors", "Udp: RcvbufErrors\nUdp: x\n"] {
+            assert_eq!(udp_drops(text), 0);
+        }
+    }
+
+    /// A plan survives the way through an argument.
+    #[test]
+    fn plan_as_argument() {
+        let plan = Plan {
+            op: Op::Alltoall,
+            size: 77,
+            iterations: 5,
+            nodes: 9,
+        };
+        let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+        assert_eq!(read, plan);
+    }
+}

@@ -1,0 +1,668 @@
+//! The operations, blocking and non-blocking: they check what is given, choose an algorithm, and hand a plan to `collectives`.
+//!
+//! Every member of the group makes the same calls in the same order. Lengths are in elements; a blocking call returns when this
+//! member's part is done and its buffers may be used again.
+
+use tsumuji_node::{Endpoint, Link};
+use zerocopy::IntoBytes;
+
+use crate::collectives::{Collectives, Request};
+use crate::element::{Element, Memory, Op};
+use crate::error::CollectiveError;
+use crate::group::Group;
+use crate::operation::{Call, Source, Target};
+use crate::plan::{self, Plan};
+use crate::table::{Algorithm, Operation, Question};
+use crate::wires::EAGER_BYTES;
+
+/// Native broadcasts name bytes in 32 bits.
+const NATIVE_BYTES_MAX: usize = u32::MAX as usize;
+
+/// As other members see it: which operation, how done. Below 16 algorithms.
+#[derive(Clone, Copy)]
+enum Code {
+    Barrier = 0x10,
+    Broadcast = 0x20,
+    Scatter = 0x30,
+    Gather = 0x40,
+    AllGather = 0x50,
+    Reduce = 0x60,
+    AllReduce = 0x70,
+    AllToAll = 0x80,
+}
+
+fn code(code: Code, algorithm: Algorithm) -> u8 {
+    code as u8 | algorithm as u8
+}
+
+/// A group as a call needs to know it.
+#[derive(Clone, Copy)]
+struct Place {
+    rank: usize,
+    size: usize,
+}
+
+fn need(what: &'static str, given: usize, expected: usize) -> Result<(), CollectiveError> {
+    if given == expected {
+        return Ok(());
+    }
+    Err(CollectiveError::Length {
+        what,
+        given,
+        expected,
+    })
+}
+
+fn bytes_of<T>(counts: &[usize]) -> Vec<usize> {
+    counts
+        .iter()
+        .map(|count| count.saturating_mul(size_of::<T>()))
+        .collect()
+}
+
+fn sum(counts: &[usize]) -> usize {
+    counts
+        .iter()
+        .fold(0, |sum, count| sum.saturating_add(*count))
+}
+
+impl Collectives {
+    fn place(&self, group: Group) -> Result<Place, CollectiveError> {
+        let members = self.members(group).ok_or(CollectiveError::NoSuchGroup)?;
+        Ok(Place {
+            rank: members.rank,
+            size: members.size(),
+        })
+    }
+
+    fn rooted(&self, group: Group, root: usize) -> Result<Place, CollectiveError> {
+        let place = self.place(group)?;
+        if root >= place.size {
+            return Err(CollectiveError::NoSuchRank {
+                rank: root,
+                size: place.size,
+            });
+        }
+        Ok(place)
+    }
+
+    fn choose<L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        operation: Operation,
+        nodes: usize,
+        bytes: usize,
+    ) -> Algorithm {
+        self.table.choose(Question {
+            operation,
+            link: endpoint.link_name(),
+            broadcasts: endpoint.broadcasts() && bytes > 0 && bytes <= NATIVE_BYTES_MAX,
+            nodes,
+            bytes: bytes as u64,
+        })
+    }
+
+    // What follows comes in pairs: the call itself, then its blocking and non-blocking forms.
+
+    /// Returns when every member has called it.
+    pub fn barrier<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+    ) -> Result<(), CollectiveError> {
+        let call = self.barrier_call(group, Target::None)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking; the memory is empty.
+    pub fn start_barrier<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+    ) -> Result<Request<Vec<u8>>, CollectiveError> {
+        let call = self.barrier_call(group, Target::Owned(Box::new(Vec::<u8>::new())))?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn barrier_call<'b>(
+        &self,
+        group: Group,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.place(group)?;
+        Ok(Call {
+            algorithm: code(Code::Barrier, Algorithm::Doubling),
+            input: Source::None,
+            output,
+            plan: plan::barrier(rank, size),
+            unit: 1,
+            fold: None,
+            native_root: None,
+        })
+    }
+
+    /// What `data` holds on the root it then holds on all. Of one length on all.
+    pub fn broadcast<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        data: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let call =
+            self.broadcast_call(endpoint, group, root, Target::Slice(data.as_mut_bytes()))?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`broadcast`](Self::broadcast).
+    pub fn start_broadcast<M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        data: M,
+    ) -> Result<Request<M>, CollectiveError> {
+        let call = self.broadcast_call(endpoint, group, root, Target::Owned(Box::new(data)))?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn broadcast_call<'b, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        root: usize,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.rooted(group, root)?;
+        let len = output.bytes().len();
+        let algorithm = self.choose(endpoint, Operation::Broadcast, size, len);
+        let (plan, native_root) = match algorithm {
+            Algorithm::Native => (Plan::default(), Some(root)),
+            Algorithm::Flat => (plan::broadcast_flat(rank, size, root, len), None),
+            Algorithm::Chain => (plan::broadcast_chain(rank, size, root, len), None),
+            _ => (plan::broadcast_tree(rank, size, root, len), None),
+        };
+        Ok(Call {
+            algorithm: code(Code::Broadcast, algorithm),
+            input: Source::None,
+            output,
+            plan,
+            unit: 1,
+            fold: None,
+            native_root,
+        })
+    }
+
+    /// Each member gets its part of the root's `send` in `receive`; parts are of one length. On others than the root `send` may be
+    /// empty and is not looked at.
+    pub fn scatter<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let counts = vec![receive.len(); self.place(group)?.size];
+        self.scatter_v(endpoint, group, root, send, &counts, receive)
+    }
+
+    /// The same with parts of `counts` elements. On others than the root `counts` is not looked at.
+    pub fn scatter_v<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        counts: &[usize],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = (
+            Source::Slice(send.as_bytes()),
+            Target::Slice(receive.as_mut_bytes()),
+        );
+        let call = self.scatter_call(
+            group,
+            root,
+            &bytes_of::<T>(counts),
+            size_of::<T>(),
+            source,
+            target,
+        )?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`scatter_v`](Self::scatter_v), with counts in elements of `unit_bytes`.
+    #[allow(clippy::too_many_arguments)] // it is what the operation takes
+    pub fn start_scatter_v<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: S,
+        counts: &[usize],
+        unit_bytes: usize,
+        receive: M,
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let lens: Vec<usize> = scaled(counts, unit_bytes);
+        let call = self.scatter_call(group, root, &lens, unit_bytes, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn scatter_call<'b>(
+        &self,
+        group: Group,
+        root: usize,
+        lens: &[usize],
+        unit: usize,
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.rooted(group, root)?;
+        let own = output.bytes().len();
+        if rank == root {
+            need("counts", lens.len(), size)?;
+            need("send", input.bytes().len() / unit, sum(lens) / unit)?;
+            need("receive", own / unit, lens[root] / unit)?;
+        }
+        Ok(Call {
+            algorithm: code(Code::Scatter, Algorithm::Flat),
+            plan: plan::scatter(rank, size, root, lens, own),
+            input,
+            output,
+            unit: 1,
+            fold: None,
+            native_root: None,
+        })
+    }
+
+    /// The root gets each member's `send`, one behind the other in order of ranks; all are of one length. On others than the root
+    /// `receive` may be empty and is not touched.
+    pub fn gather<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let counts = vec![send.len(); self.place(group)?.size];
+        self.gather_v(endpoint, group, root, send, receive, &counts)
+    }
+
+    /// The same with parts of `counts` elements. On others than the root `counts` is not looked at.
+    pub fn gather_v<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        receive: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = (
+            Source::Slice(send.as_bytes()),
+            Target::Slice(receive.as_mut_bytes()),
+        );
+        let call = self.gather_call(
+            group,
+            root,
+            &bytes_of::<T>(counts),
+            size_of::<T>(),
+            source,
+            target,
+        )?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`gather_v`](Self::gather_v), with counts in elements of `unit_bytes`.
+    #[allow(clippy::too_many_arguments)] // it is what the operation takes
+    pub fn start_gather_v<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: S,
+        receive: M,
+        counts: &[usize],
+        unit_bytes: usize,
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let lens: Vec<usize> = scaled(counts, unit_bytes);
+        let call = self.gather_call(group, root, &lens, unit_bytes, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn gather_call<'b>(
+        &self,
+        group: Group,
+        root: usize,
+        lens: &[usize],
+        unit: usize,
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.rooted(group, root)?;
+        let own = input.bytes().len();
+        if rank == root {
+            need("counts", lens.len(), size)?;
+            need("receive", output.bytes().len() / unit, sum(lens) / unit)?;
+            need("send", own / unit, lens[root] / unit)?;
+        }
+        Ok(Call {
+            algorithm: code(Code::Gather, Algorithm::Flat),
+            plan: plan::gather(rank, size, root, lens, own),
+            input,
+            output,
+            unit: 1,
+            fold: None,
+            native_root: None,
+        })
+    }
+
+    /// Every member gets each member's `send`, one behind the other in order of ranks; all are of one length.
+    pub fn all_gather<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: &[T],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let counts = vec![send.len(); self.place(group)?.size];
+        self.all_gather_v(endpoint, group, send, receive, &counts)
+    }
+
+    /// The same with parts of `counts` elements, the same counts on all.
+    pub fn all_gather_v<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: &[T],
+        receive: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = (
+            Source::Slice(send.as_bytes()),
+            Target::Slice(receive.as_mut_bytes()),
+        );
+        let lens = bytes_of::<T>(counts);
+        let call = self.all_gather_call(endpoint, group, &lens, size_of::<T>(), source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`all_gather_v`](Self::all_gather_v), with counts in elements of `unit_bytes`.
+    pub fn start_all_gather_v<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: S,
+        receive: M,
+        counts: &[usize],
+        unit_bytes: usize,
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let lens: Vec<usize> = scaled(counts, unit_bytes);
+        let call = self.all_gather_call(endpoint, group, &lens, unit_bytes, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn all_gather_call<'b, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        lens: &[usize],
+        unit: usize,
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.place(group)?;
+        need("counts", lens.len(), size)?;
+        need("send", input.bytes().len() / unit, lens[rank] / unit)?;
+        need("receive", output.bytes().len() / unit, sum(lens) / unit)?;
+        let longest = lens.iter().copied().max().unwrap_or(0);
+        let algorithm = self.choose(endpoint, Operation::AllGather, size, longest);
+        let plan = match algorithm {
+            Algorithm::Flat => plan::all_gather_direct(rank, size, lens),
+            _ => plan::all_gather_ring(rank, size, lens),
+        };
+        Ok(Call {
+            algorithm: code(Code::AllGather, algorithm),
+            input,
+            output,
+            plan,
+            unit: 1,
+            fold: None,
+            native_root: None,
+        })
+    }
+
+    /// The root gets `op` over all members' `send`, element by element. On others than the root `receive` may be empty and is not
+    /// touched.
+    ///
+    /// The order of folding is fixed by sizes and table, so that one program run twice gives the same bits.
+    pub fn reduce<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: &[T],
+        receive: &mut [T],
+        op: &Op<T>,
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = (
+            Source::Slice(send.as_bytes()),
+            Target::Slice(receive.as_mut_bytes()),
+        );
+        let call = self.reduce_call(endpoint, group, root, source, target, op)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`reduce`](Self::reduce). The memories hold elements `T`.
+    pub fn start_reduce<T: Element, S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: S,
+        receive: M,
+        op: &Op<T>,
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let call = self.reduce_call(endpoint, group, root, source, target, op)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn reduce_call<'b, T: Element, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        root: usize,
+        input: Source<'b>,
+        output: Target<'b>,
+        op: &Op<T>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.rooted(group, root)?;
+        let (len, unit) = (input.bytes().len(), size_of::<T>());
+        need("send, in bytes,", len, len / unit * unit)?;
+        if rank == root {
+            need("receive", output.bytes().len() / unit, len / unit)?;
+        }
+        let algorithm = self.choose(endpoint, Operation::Reduce, size, len);
+        let plan = match algorithm {
+            Algorithm::Chain => plan::reduce_chain(rank, size, root, len, op.is_commutative()),
+            _ => plan::reduce_tree(rank, size, root, len, op.is_commutative()),
+        };
+        Ok(Call {
+            algorithm: code(Code::Reduce, algorithm),
+            input,
+            output,
+            plan,
+            unit,
+            fold: Some(op.fold()),
+            native_root: None,
+        })
+    }
+
+    /// Every member gets `op` over all members' `data`, in its place, element by element; the same bits on all.
+    pub fn all_reduce<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        data: &mut [T],
+        op: &Op<T>,
+    ) -> Result<(), CollectiveError> {
+        let call = self.all_reduce_call(endpoint, group, Target::Slice(data.as_mut_bytes()), op)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`all_reduce`](Self::all_reduce). The memory holds elements `T`.
+    pub fn start_all_reduce<T: Element, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        data: M,
+        op: &Op<T>,
+    ) -> Result<Request<M>, CollectiveError> {
+        let call = self.all_reduce_call(endpoint, group, Target::Owned(Box::new(data)), op)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn all_reduce_call<'b, T: Element, L: Link>(
+        &self,
+        endpoint: &Endpoint<L>,
+        group: Group,
+        output: Target<'b>,
+        op: &Op<T>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.place(group)?;
+        let (len, unit) = (output.bytes().len(), size_of::<T>());
+        need("data, in bytes,", len, len / unit * unit)?;
+        let chosen = self.choose(endpoint, Operation::AllReduce, size, len);
+        let algorithm = match chosen {
+            // Partners fold into what they send: only what is kept while it waits can be taken.
+            Algorithm::Doubling if len > EAGER_BYTES => Algorithm::Ring,
+            other => other,
+        };
+        let algorithm = match algorithm {
+            Algorithm::Ring if !op.is_commutative() => Algorithm::Chain,
+            other => other,
+        };
+        let (plan, native_root) = match algorithm {
+            Algorithm::Doubling => (plan::all_reduce_doubling(rank, size, len), None),
+            Algorithm::Ring => (plan::all_reduce_ring(rank, size, len, unit), None),
+            Algorithm::Native => {
+                let chain = len > EAGER_BYTES;
+                (plan::reduce_in_place(rank, size, len, chain), Some(0))
+            }
+            other => {
+                let chain = other == Algorithm::Chain;
+                (plan::all_reduce_tree(rank, size, len, chain), None)
+            }
+        };
+        Ok(Call {
+            algorithm: code(Code::AllReduce, algorithm),
+            input: Source::None,
+            output,
+            plan,
+            unit,
+            fold: Some(op.fold()),
+            native_root,
+        })
+    }
+
+    /// Member i gets part i of every member's `send`, one behind the other in order of ranks; all parts are of one length.
+    pub fn all_to_all<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: &[T],
+        receive: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let size = self.place(group)?.size;
+        need("receive", receive.len(), send.len())?;
+        need("send", send.len(), send.len() / size * size)?;
+        let counts = vec![send.len() / size; size];
+        self.all_to_all_v(endpoint, group, send, &counts, receive, &counts)
+    }
+
+    /// The same with parts of `send_counts` and `receive_counts` elements: what one sends to another, that one receives.
+    pub fn all_to_all_v<T: Element, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: &[T],
+        send_counts: &[usize],
+        receive: &mut [T],
+        receive_counts: &[usize],
+    ) -> Result<(), CollectiveError> {
+        let (source, target) = (
+            Source::Slice(send.as_bytes()),
+            Target::Slice(receive.as_mut_bytes()),
+        );
+        let lens = (bytes_of::<T>(send_counts), bytes_of::<T>(receive_counts));
+        let call =
+            self.all_to_all_call(group, (&lens.0, &lens.1), size_of::<T>(), source, target)?;
+        self.run(endpoint, group, call)
+    }
+
+    /// Non-blocking [`all_to_all_v`](Self::all_to_all_v), with counts in elements of `unit_bytes`.
+    #[allow(clippy::too_many_arguments)] // it is what the operation takes
+    pub fn start_all_to_all_v<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        send: S,
+        send_counts: &[usize],
+        receive: M,
+        receive_counts: &[usize],
+        unit_bytes: usize,
+    ) -> Result<Request<M>, CollectiveError> {
+        let (source, target) = owned(send, receive);
+        let lens = (
+            scaled(send_counts, unit_bytes),
+            scaled(receive_counts, unit_bytes),
+        );
+        let call = self.all_to_all_call(group, (&lens.0, &lens.1), unit_bytes, source, target)?;
+        self.launch(endpoint, group, call)
+    }
+
+    fn all_to_all_call<'b>(
+        &self,
+        group: Group,
+        (goes, comes): (&[usize], &[usize]),
+        unit: usize,
+        input: Source<'b>,
+        output: Target<'b>,
+    ) -> Result<Call<'b>, CollectiveError> {
+        let Place { rank, size } = self.place(group)?;
+        need("send_counts", goes.len(), size)?;
+        need("receive_counts", comes.len(), size)?;
+        need("send", input.bytes().len() / unit, sum(goes) / unit)?;
+        need("receive", output.bytes().len() / unit, sum(comes) / unit)?;
+        need("its own part", comes[rank] / unit, goes[rank] / unit)?;
+        Ok(Call {
+            algorithm: code(Code::AllToAll, Algorithm::Flat),
+            plan: plan::all_to_all(rank, size, goes, comes),
+            input,
+            output,
+            unit: 1,
+            fold: None,
+            native_root: None,
+        })
+    }
+}
+
+fn owned(send: impl Memory, receive: impl Memory) -> (Source<'static>, Target<'static>) {
+    (
+        Source::Owned(Box::new(send)),
+        Target::Owned(Box::new(receive)),
+    )
+}
+
+fn scaled(counts: &[usize], unit_bytes: usize) -> Vec<usize> {
+    counts
+        .iter()
+        .map(|count| count.saturating_mul(unit_bytes))
+        .collect()
+}

@@ -1,0 +1,439 @@
+//! A node's groups and operations: makes groups, begins operations, carries them on, ends them.
+//!
+//! `api` says what each operation is; here is what they have in common. One `Collectives` for each life of an endpoint, handed
+//! that endpoint in every call.
+//!
+//! Invariant: every call carries on everything that is under way, so members may wait for requests in any order.
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use tsumuji_node::{Endpoint, Link, NodeId};
+
+use crate::core::{Core, Tap};
+use crate::element::Memory;
+use crate::error::{CollectiveError, GroupError};
+use crate::group::{Group, GroupState, Members, key_of};
+use crate::operation::{Call, Operation};
+use crate::table::Table;
+use crate::wires::CollectiveCounters;
+
+/// Operations under way at once.
+pub const OPERATIONS_MAX: usize = 256;
+
+/// Groups made in the life of a node; the names of closed ones are remembered, so that late messages are not taken for others'.
+pub const GROUPS_MAX: usize = 64 << 10;
+
+/// A wait looks around at least this often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Tells groups and requests of several `Collectives` in one process apart.
+static OWNERS: AtomicU32 = AtomicU32::new(0);
+
+/// Collective operations of one endpoint. See the crate's head.
+pub struct Collectives {
+    pub(crate) core: Core,
+    under_way: Vec<Operation<'static>>,
+    /// Whether the request of each operation under way still exists.
+    requests: Vec<Weak<()>>,
+    pub(crate) table: Table,
+    owner: u32,
+    next_id: u64,
+}
+
+impl std::fmt::Debug for Collectives {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collectives")
+            .field("core", &self.core)
+            .field("under_way", &self.under_way.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A non-blocking operation. `M` is the memory that it fills, given back by [`Collectives::wait`].
+///
+/// Dropped, the operation goes on until it is done, and its result is lost.
+#[derive(Debug)]
+#[must_use = "the operation's result comes from `Collectives::wait`"]
+pub struct Request<M> {
+    id: u64,
+    owner: u32,
+    _alive: Arc<()>,
+    memory: PhantomData<fn() -> M>,
+}
+
+impl Collectives {
+    /// For `endpoint`, with the table of algorithms that the variable `TSUMUJI_TUNE` names, or the one built in.
+    pub fn new<L: Link>(endpoint: &mut Endpoint<L>) -> Result<Self, crate::TableError> {
+        let table = Table::from_env()?;
+        Ok(Self::with_table(endpoint, table))
+    }
+
+    /// The same with a table of the caller's. All members must have the same.
+    pub fn with_table<L: Link>(endpoint: &mut Endpoint<L>, table: Table) -> Self {
+        let mut collectives = Self {
+            core: Core::new(endpoint, table.hash()),
+            under_way: Vec::new(),
+            requests: Vec::new(),
+            table,
+            owner: OWNERS.fetch_add(1, Ordering::Relaxed),
+            next_id: 0,
+        };
+        let all: Vec<NodeId> = endpoint.members().iter().map(|member| member.id).collect();
+        // It cannot fail: we are a member, and it is the first.
+        let world = collectives.group(endpoint, &all, 0);
+        debug_assert!(world.is_ok());
+        collectives
+    }
+
+    /// The group of all members of the cluster, ranks being node numbers.
+    pub fn world(&self) -> Group {
+        Group {
+            index: 0,
+            owner: self.owner,
+        }
+    }
+
+    /// A group of these members, whose ranks are their places in `members`. Each of them makes the same call; others none.
+    ///
+    /// Several groups of the same members are told apart by `tag`. Nothing is sent. A node that was dead or restarted is a member
+    /// like any other once it is up again, but of new groups only.
+    pub fn group<L: Link>(
+        &mut self,
+        endpoint: &Endpoint<L>,
+        members: &[NodeId],
+        tag: u32,
+    ) -> Result<Group, GroupError> {
+        let me = self.core.me;
+        let Some(rank) = members.iter().position(|member| *member == me) else {
+            return Err(GroupError::NotAMember { me });
+        };
+        let nodes = endpoint.members().len();
+        let mut seen = vec![false; nodes];
+        for &member in members {
+            match seen.get_mut(usize::from(member.0)) {
+                None => return Err(GroupError::UnknownMember { member }),
+                Some(true) => return Err(GroupError::Twice { member }),
+                Some(seen) => *seen = true,
+            }
+        }
+        let key = key_of(members, tag);
+        if self.core.by_key.contains_key(&key) {
+            return Err(GroupError::Exists { tag });
+        }
+        let index = self.core.groups.len();
+        if index >= GROUPS_MAX {
+            return Err(GroupError::TooMany { limit: GROUPS_MAX });
+        }
+        let state = GroupState {
+            sequence: 0,
+            failed: None,
+            lives: members
+                .iter()
+                .map(|member| endpoint.deaths(*member))
+                .collect(),
+            dead: (0..members.len())
+                .filter(|rank| endpoint.is_dead(members[*rank]))
+                .collect(),
+            closed: false,
+            members: Members::new(index, key, members.to_vec(), rank),
+        };
+        self.core.add_group(state);
+        Ok(Group {
+            index: index as u32, // below GROUPS_MAX
+            owner: self.owner,
+        })
+    }
+
+    /// Ends the use of a group. Its members and tag cannot be used for another one.
+    pub fn close_group(&mut self, group: Group) -> Result<(), GroupError> {
+        let index = self.index(group).ok_or(GroupError::NoSuchGroup)?;
+        if self
+            .under_way
+            .iter()
+            .any(|operation| operation.group == index)
+        {
+            return Err(GroupError::Busy);
+        }
+        self.core.groups[index].closed = true;
+        Ok(())
+    }
+
+    /// This node's rank in `group`; `None`: no such group.
+    pub fn rank(&self, group: Group) -> Option<usize> {
+        self.members(group).map(|members| members.rank)
+    }
+
+    /// How many members `group` has; `None`: no such group.
+    pub fn size(&self, group: Group) -> Option<usize> {
+        self.members(group).map(Members::size)
+    }
+
+    /// The members of `group`, by rank; empty: no such group.
+    pub fn nodes(&self, group: Group) -> &[NodeId] {
+        self.members(group).map_or(&[], |members| &members.nodes)
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> CollectiveCounters {
+        self.core.wires.counters
+    }
+
+    fn index(&self, group: Group) -> Option<usize> {
+        let index = group.index as usize;
+        let open = group.owner == self.owner
+            && self
+                .core
+                .groups
+                .get(index)
+                .is_some_and(|state| !state.closed);
+        open.then_some(index)
+    }
+
+    pub(crate) fn members(&self, group: Group) -> Option<&Members> {
+        self.index(group)
+            .map(|index| &self.core.groups[index].members)
+    }
+
+    /// Carries on what is under way, without waiting. A program that does something else meanwhile calls it now and then, and
+    /// before it waits for the endpoint's descriptor.
+    pub fn progress<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), CollectiveError> {
+        let mut tap = Tap {
+            core: &mut self.core,
+            under_way: &mut self.under_way,
+            current: None,
+        };
+        endpoint.progress_aside(&mut tap)?;
+        self.turn(endpoint, None)
+    }
+
+    /// Everything that can be done without something arriving.
+    fn turn<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        mut current: Option<&mut Operation<'_>>,
+    ) -> Result<(), CollectiveError> {
+        self.core.mind_deaths(endpoint);
+        for operation in &mut self.under_way {
+            self.core.advance(operation, endpoint)?;
+        }
+        if let Some(current) = current.as_deref_mut() {
+            self.core.advance(current, endpoint)?;
+        }
+        self.spread_failures(current);
+        self.core.wires.flush(endpoint)?;
+        self.sweep();
+        Ok(())
+    }
+
+    /// What failed fails its group, and the group what comes after it.
+    fn spread_failures(&mut self, mut current: Option<&mut Operation<'_>>) {
+        let core = &mut self.core;
+        let failed = |operation: &Operation<'_>| {
+            let failure = operation.failure?;
+            Some((operation.group, operation.sequence, failure))
+        };
+        let mut again = true;
+        while again {
+            again = false;
+            for (group, first, failure) in self.under_way.iter().filter_map(failed) {
+                again |= core.fail(group, first, failure);
+            }
+            if let Some((group, first, failure)) = current.as_deref().and_then(failed) {
+                again |= core.fail(group, first, failure);
+            }
+            if again {
+                for operation in &mut self.under_way {
+                    core.judge(operation);
+                }
+                if let Some(current) = current.as_deref_mut() {
+                    core.judge(current);
+                }
+            }
+        }
+        for operation in &mut self.under_way {
+            if operation.failure.is_some() {
+                operation.drop_early(&mut core.wires);
+            }
+        }
+        if let Some(current) = current
+            && current.failure.is_some()
+        {
+            current.drop_early(&mut core.wires);
+        }
+    }
+
+    /// Forgets operations that are over and that nobody will ask for.
+    fn sweep(&mut self) {
+        let mut index = 0;
+        while index < self.under_way.len() {
+            let operation = &self.under_way[index];
+            let over = operation.is_done() || operation.failure.is_some();
+            if over && self.requests[index].strong_count() == 0 {
+                self.under_way.swap_remove(index);
+                self.requests.swap_remove(index);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Gives `call` its place in its group's sequence.
+    fn begin<'b>(
+        &mut self,
+        group: Group,
+        call: Call<'b>,
+    ) -> Result<Operation<'b>, CollectiveError> {
+        let index = self.index(group).ok_or(CollectiveError::NoSuchGroup)?;
+        let state = &mut self.core.groups[index];
+        let sequence = state.sequence;
+        if let Some(failure) = state.failure_of(sequence) {
+            return Err(failure.into());
+        }
+        state.sequence = sequence.wrapping_add(1);
+        self.next_id += 1;
+        self.core.wires.counters.operations += 1;
+        let mut operation = Operation::new(call, &state.members, self.next_id, sequence);
+        self.core.replay(&mut operation);
+        Ok(operation)
+    }
+
+    /// Begins `call` and carries it on until it is done.
+    pub(crate) fn run<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        call: Call<'_>,
+    ) -> Result<(), CollectiveError> {
+        let mut operation = self.begin(group, call)?;
+        loop {
+            self.turn(endpoint, Some(&mut operation))?;
+            // News of a failure must leave, too: others wait for it.
+            if self.core.wires.outbox.is_empty() {
+                if let Some(failure) = operation.failure {
+                    return Err(failure.into());
+                }
+                if operation.is_done() {
+                    return Ok(());
+                }
+            }
+            self.await_something(endpoint, Some(&mut operation))?;
+        }
+    }
+
+    /// Begins `call` and carries it on as far as goes without waiting.
+    pub(crate) fn launch<L: Link, M>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        call: Call<'static>,
+    ) -> Result<Request<M>, CollectiveError> {
+        if self.under_way.len() >= OPERATIONS_MAX {
+            return Err(CollectiveError::TooMany {
+                limit: OPERATIONS_MAX,
+            });
+        }
+        let operation = self.begin(group, call)?;
+        let alive = Arc::new(());
+        let request = Request {
+            id: operation.id,
+            owner: self.owner,
+            _alive: Arc::clone(&alive),
+            memory: PhantomData,
+        };
+        self.under_way.push(operation);
+        self.requests.push(Arc::downgrade(&alive));
+        self.turn(endpoint, None)?;
+        Ok(request)
+    }
+
+    fn find<M>(&self, request: &Request<M>) -> Result<usize, CollectiveError> {
+        let found = self
+            .under_way
+            .iter()
+            .position(|operation| operation.id == request.id);
+        found
+            .filter(|_| request.owner == self.owner)
+            .ok_or(CollectiveError::NoSuchRequest)
+    }
+
+    fn is_over(&self, index: usize) -> bool {
+        let operation = &self.under_way[index];
+        operation.failure.is_some() || operation.is_done() && self.core.wires.outbox.is_empty()
+    }
+
+    /// Whether the operation is over, well or not. Carries on everything, and never waits.
+    pub fn test<L: Link, M>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        request: &Request<M>,
+    ) -> Result<bool, CollectiveError> {
+        if !self.is_over(self.find(request)?) {
+            self.progress(endpoint)?;
+        }
+        Ok(self.is_over(self.find(request)?))
+    }
+
+    /// Waits until the operation is over, and gives back the memory that it filled.
+    pub fn wait<L: Link, M: Memory>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        request: Request<M>,
+    ) -> Result<M, CollectiveError> {
+        let mut index = self.find(&request)?;
+        self.turn(endpoint, None)?;
+        while !self.is_over(index) {
+            self.await_something(endpoint, None)?;
+            self.turn(endpoint, None)?;
+            index = self.find(&request)?;
+        }
+        self.requests.swap_remove(index);
+        let operation = self.under_way.swap_remove(index);
+        if let Some(failure) = operation.failure {
+            return Err(failure.into());
+        }
+        let memory: Option<Box<dyn Any>> = operation.into_output();
+        // A request bears the type of the memory that its operation was given.
+        let memory = memory.and_then(|memory| memory.downcast::<M>().ok());
+        memory
+            .map(|memory| *memory)
+            .ok_or(CollectiveError::NoSuchRequest)
+    }
+
+    /// Waits for all of them; what they filled, in the order given. The first error is returned when all are over.
+    pub fn wait_all<L: Link, M: Memory>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        requests: Vec<Request<M>>,
+    ) -> Result<Vec<M>, CollectiveError> {
+        let waited: Vec<_> = requests
+            .into_iter()
+            .map(|request| self.wait(endpoint, request))
+            .collect();
+        waited.into_iter().collect()
+    }
+
+    fn await_something<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        current: Option<&mut Operation<'_>>,
+    ) -> Result<(), CollectiveError> {
+        let own = current.as_deref().and_then(Operation::timer);
+        let timers = self.under_way.iter().filter_map(Operation::timer);
+        let wait = timers.chain(own).min().map_or(LOOK_EVERY, |timer| {
+            timer
+                .saturating_duration_since(Instant::now())
+                .min(LOOK_EVERY)
+        });
+        let mut tap = Tap {
+            core: &mut self.core,
+            under_way: &mut self.under_way,
+            current,
+        };
+        endpoint.wait_aside(&mut tap, wait)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,380 @@
+//! What all operations of a node share: groups, messages that came too early, failures and their news.
+//!
+//! Owned by `collectives`, which lends it to the endpoint as the taker of what arrives ([`Tap`]).
+//!
+//! Invariants: a message goes to the one operation that its group and sequence number name, or is kept until that is called
+//! here, or is dropped and counted; what is kept is bounded for each peer; news of a failure go to every member once for each
+//! time that the first operation it concerns becomes an earlier one.
+
+use std::collections::HashMap;
+
+use tsumuji_node::{Aside, Body, Endpoint, Lane, Link, NodeId, Share};
+
+use crate::error::CollectiveError;
+use crate::group::{GroupState, is_before};
+use crate::header::{Header, Kind};
+use crate::operation::{Arrival, Failure, Handled, Operation};
+use crate::wires::{Wires, cost};
+
+/// Control messages of one peer kept for operations that were not yet called here. More than a correct peer has under way.
+const EARLY_CONTROLS: usize = 16 << 10;
+
+/// News of failures in groups that were not yet made here.
+const EARLY_NEWS: usize = 1024;
+
+/// Everything but the operations themselves.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) me: NodeId,
+    pub(crate) wires: Wires,
+    pub(crate) groups: Vec<GroupState>,
+    /// Group of each key, open and closed.
+    pub(crate) by_key: HashMap<u64, usize>,
+    early: HashMap<(u64, u32), Vec<Arrival>>,
+    early_news: HashMap<u64, (u32, Failure)>,
+    /// Hash of our table of algorithms.
+    pub(crate) table: u64,
+    /// Those whose table is another.
+    pub(crate) other_tables: Vec<NodeId>,
+    deaths: u64,
+}
+
+impl Core {
+    pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>, table: u64) -> Self {
+        let me = endpoint.me();
+        let mut wires = Wires::new(endpoint);
+        for member in endpoint.members() {
+            if member.id != me {
+                let header = Header {
+                    kind: Kind::Table,
+                    algorithm: 0,
+                    tag: 0,
+                    sequence: 0,
+                    key: 0,
+                    offset: table,
+                    total: 0,
+                };
+                wires.control(member.id, header);
+            }
+        }
+        Self {
+            me,
+            wires,
+            groups: Vec::new(),
+            by_key: HashMap::new(),
+            early: HashMap::new(),
+            early_news: HashMap::new(),
+            table,
+            other_tables: Vec::new(),
+            deaths: 0,
+        }
+    }
+
+    /// Adds a group that was made here just now.
+    pub(crate) fn add_group(&mut self, mut group: GroupState) {
+        group.failed = self.early_news.remove(&group.members.key);
+        self.by_key.insert(group.members.key, group.members.index);
+        self.groups.push(group);
+    }
+
+    /// Gives `operation`, which begins now, what came for it before.
+    pub(crate) fn replay(&mut self, operation: &mut Operation<'_>) {
+        let Some(arrivals) = self.early.remove(&(operation.key, operation.sequence)) else {
+            return;
+        };
+        for arrival in arrivals {
+            let peer = &mut self.wires.peers[usize::from(arrival.from.0)];
+            if arrival.header.kind == Kind::Eager {
+                peer.early_bytes = peer.early_bytes.saturating_sub(cost(arrival.payload.len()));
+            } else {
+                peer.early_controls = peer.early_controls.saturating_sub(1);
+            }
+            let group = &self.groups[operation.group].members;
+            let Some(rank) = group.rank_of(arrival.from) else {
+                arrival.pay(&mut self.wires); // the group was not known when it came
+                continue;
+            };
+            let from = (arrival.from, rank);
+            let handled =
+                operation.handle(from, &arrival.header, &arrival.payload, &mut self.wires);
+            if handled == Handled::Early {
+                operation.keep(arrival);
+            }
+        }
+    }
+
+    /// Keeps a message for an operation not yet called here.
+    fn keep(&mut self, from: NodeId, header: Header, payload: &[u8]) {
+        let peer = &mut self.wires.peers[usize::from(from.0)];
+        let fits = if header.kind == Kind::Eager {
+            peer.early_bytes += cost(payload.len());
+            peer.early_bytes <= self.wires.eager_window_bytes
+        } else {
+            peer.early_controls += 1;
+            peer.early_controls <= EARLY_CONTROLS && payload.is_empty()
+        };
+        if !fits {
+            self.wires.counters.overrun += 1;
+            if header.kind == Kind::Eager {
+                peer.early_bytes -= cost(payload.len());
+            } else {
+                peer.early_controls -= 1;
+            }
+            return;
+        }
+        self.wires.counters.early += 1;
+        let arrival = Arrival {
+            from,
+            header,
+            payload: payload.to_vec(),
+        };
+        let kept = self.early.entry((header.key, header.sequence));
+        kept.or_default().push(arrival);
+    }
+
+    /// Drops what is kept for operations of `key` from `first` on.
+    fn purge(&mut self, key: u64, first: u32) {
+        let (wires, early) = (&mut self.wires, &mut self.early);
+        early.retain(|&(of, sequence), arrivals| {
+            if of != key || is_before(sequence, first) {
+                return true;
+            }
+            for arrival in arrivals {
+                let peer = &mut wires.peers[usize::from(arrival.from.0)];
+                if arrival.header.kind == Kind::Eager {
+                    peer.early_bytes = peer.early_bytes.saturating_sub(cost(arrival.payload.len()));
+                } else {
+                    peer.early_controls = peer.early_controls.saturating_sub(1);
+                }
+                arrival.pay(wires);
+            }
+            false
+        });
+    }
+
+    /// The group failed from operation `first` on: all members are told. `false`: that was known.
+    pub(crate) fn fail(&mut self, group: usize, first: u32, failure: Failure) -> bool {
+        let state = &mut self.groups[group];
+        if state
+            .failed
+            .is_some_and(|(known, _)| !is_before(first, known))
+        {
+            return false;
+        }
+        state.failed = Some((first, failure));
+        let (reason, culprit) = match failure {
+            Failure::Dead(member) => (1, member),
+            Failure::Mismatch(member) => (2, member),
+            Failure::OtherTable(member) => (3, member),
+        };
+        let key = state.members.key;
+        for (rank, &to) in state.members.nodes.iter().enumerate() {
+            if rank != state.members.rank && !state.dead.contains(&rank) {
+                let header = Header {
+                    kind: Kind::Abort,
+                    algorithm: 0,
+                    tag: reason,
+                    sequence: first,
+                    key,
+                    offset: u64::from(culprit.0),
+                    total: 0,
+                };
+                self.wires.control(to, header);
+            }
+        }
+        self.purge(key, first);
+        true
+    }
+
+    fn news(&mut self, header: &Header) {
+        let Ok(culprit) = u16::try_from(header.offset).map(NodeId) else {
+            self.wires.counters.malformed += 1;
+            return;
+        };
+        let failure = match header.tag {
+            1 => Failure::Dead(culprit),
+            2 => Failure::Mismatch(culprit),
+            3 => Failure::OtherTable(culprit),
+            _ => {
+                self.wires.counters.malformed += 1;
+                return;
+            }
+        };
+        if let Some(&group) = self.by_key.get(&header.key) {
+            self.fail(group, header.sequence, failure);
+        } else if self.early_news.len() < EARLY_NEWS {
+            let known = self
+                .early_news
+                .entry(header.key)
+                .or_insert((header.sequence, failure));
+            if is_before(header.sequence, known.0) {
+                *known = (header.sequence, failure);
+            }
+        }
+    }
+
+    /// Looks for members who died since the last call.
+    pub(crate) fn mind_deaths<L: Link>(&mut self, endpoint: &Endpoint<L>) {
+        let deaths = endpoint.deaths_in_all();
+        if deaths == self.deaths {
+            return;
+        }
+        self.deaths = deaths;
+        let mut gone = Vec::new();
+        for state in &mut self.groups {
+            for (rank, &node) in state.members.nodes.iter().enumerate() {
+                if endpoint.deaths(node) != state.lives[rank] && !state.dead.contains(&rank) {
+                    state.dead.push(rank);
+                    gone.push(node);
+                }
+            }
+        }
+        gone.sort_unstable();
+        gone.dedup();
+        for node in gone {
+            self.wires.forget(node);
+        }
+    }
+
+    /// Sets the failure of an operation that cannot end any more.
+    pub(crate) fn judge(&self, operation: &mut Operation<'_>) {
+        let state = &self.groups[operation.group];
+        if operation.failure.is_some() || operation.is_done() {
+            return;
+        }
+        operation.failure = state.failure_of(operation.sequence).or_else(|| {
+            let needed = |rank: &&usize| operation.needs(**rank, state.members.nodes[**rank]);
+            let dead = state.dead.iter().find(needed);
+            dead.map(|&rank| Failure::Dead(state.members.nodes[rank]))
+        });
+        if operation.failure.is_none() && !self.other_tables.is_empty() {
+            let other = self
+                .other_tables
+                .iter()
+                .find(|other| state.members.rank_of(**other).is_some());
+            operation.failure = other.map(|&member| Failure::OtherTable(member));
+        }
+    }
+
+    /// One turn of an operation.
+    pub(crate) fn advance<L: Link>(
+        &mut self,
+        operation: &mut Operation<'_>,
+        endpoint: &mut Endpoint<L>,
+    ) -> Result<(), CollectiveError> {
+        if operation.is_done() || operation.failure.is_some() {
+            return Ok(());
+        }
+        let members = &self.groups[operation.group].members;
+        operation.advance(endpoint, members, &mut self.wires)?;
+        self.judge(operation);
+        Ok(())
+    }
+}
+
+/// Takes what arrives, with the operations that wait for it: those under way and the one that a caller waits in.
+pub(crate) struct Tap<'a, 'b> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) under_way: &'a mut Vec<Operation<'static>>,
+    pub(crate) current: Option<&'a mut Operation<'b>>,
+}
+
+impl Aside for Tap<'_, '_> {
+    fn message(&mut self, from: NodeId, _lane: Lane, body: Body<'_>) {
+        let core = &mut *self.core;
+        let Some((header, payload)) = Header::split(body.bytes()) else {
+            core.wires.counters.malformed += 1;
+            return;
+        };
+        match header.kind {
+            Kind::Credit => return core.wires.paid(from, header.offset),
+            Kind::Table => {
+                if header.offset != core.table && !core.other_tables.contains(&from) {
+                    core.other_tables.push(from);
+                }
+                return;
+            }
+            Kind::Abort => return core.news(&header),
+            _ => {}
+        }
+        let known = core.by_key.get(&header.key).copied();
+        let eager = header.kind == Kind::Eager;
+        if let Some(group) = known {
+            let state = &core.groups[group];
+            let Some(rank) = state.members.rank_of(from) else {
+                core.wires.counters.malformed += 1;
+                return;
+            };
+            let names = |operation: &Operation<'_>| {
+                operation.group == group && operation.sequence == header.sequence
+            };
+            let over = state.closed
+                || is_before(header.sequence, state.sequence)
+                || state.failure_of(header.sequence).is_some();
+            let handled = match &mut self.current {
+                Some(current) if names(current) => {
+                    let handled = current.handle((from, rank), &header, payload, &mut core.wires);
+                    if handled == Handled::Early {
+                        current.keep(arrival(from, header, payload));
+                    }
+                    true
+                }
+                _ => match self.under_way.iter_mut().find(|other| names(other)) {
+                    Some(other) => {
+                        let handled = other.handle((from, rank), &header, payload, &mut core.wires);
+                        if handled == Handled::Early {
+                            other.keep(arrival(from, header, payload));
+                        }
+                        true
+                    }
+                    None => false,
+                },
+            };
+            if handled {
+                return;
+            }
+            if over {
+                core.wires.counters.late += 1;
+                if eager {
+                    core.wires.pay(from, payload.len());
+                }
+                return;
+            }
+        }
+        core.keep(from, header, payload);
+    }
+
+    fn share(&mut self, share: Share<'_>) {
+        // Frames name the group by half its key: a frame of another group with the same half is for another sequence of another
+        // root, or has a place that is not missing.
+        let current = self.current.as_deref_mut();
+        let names = |key: u64, sequence: u32| key as u32 == share.epoch && sequence == share.lap;
+        if let Some(current) = current
+            && names(current.key, current.sequence)
+        {
+            let members = &self.core.groups[current.group].members;
+            if let Some(rank) = members.rank_of(share.source) {
+                current.share(rank, share.start as usize, share.payload);
+            }
+            return;
+        }
+        let other = self
+            .under_way
+            .iter_mut()
+            .find(|other| names(other.key, other.sequence));
+        if let Some(other) = other {
+            let members = &self.core.groups[other.group].members;
+            if let Some(rank) = members.rank_of(share.source) {
+                other.share(rank, share.start as usize, share.payload);
+            }
+        }
+    }
+}
+
+fn arrival(from: NodeId, header: Header, payload: &[u8]) -> Arrival {
+    Arrival {
+        from,
+        header,
+        payload: payload.to_vec(),
+    }
+}

@@ -1,0 +1,211 @@
+//! What travels: elements of plain memory, where they lie, and how two of them become one.
+//!
+//! Called by `api`, which turns typed slices into bytes; `operation` folds bytes without knowing their type.
+//!
+//! Invariant: a fold always computes `f(left, right)` with the lower ranks on the left, so that all who compute the same
+//! partial result get the same bits.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Plain memory that may be sent as it lies: numbers, arrays of them, structures that derive zerocopy's traits.
+///
+/// Elements travel as they are in memory, so all members must be of one byte order (all that are supported are little-endian).
+pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {}
+
+impl<T: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static> Element for T {}
+
+/// Where the elements of a non-blocking operation lie until it is done.
+pub trait Memory: Any + Send {
+    /// All of it.
+    fn bytes(&self) -> &[u8];
+    /// All of it.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl<T: Element> Memory for Vec<T> {
+    fn bytes(&self) -> &[u8] {
+        self.as_slice().as_bytes()
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice().as_mut_bytes()
+    }
+}
+
+/// Numbers that know sum, product, minimum and maximum. Integers wrap around. Of NaN and a number, minimum and maximum take the
+/// number.
+pub trait Number: Element {
+    /// a + b.
+    fn sum(a: Self, b: Self) -> Self;
+    /// a · b.
+    fn product(a: Self, b: Self) -> Self;
+    /// The smaller one.
+    fn minimum(a: Self, b: Self) -> Self;
+    /// The larger one.
+    fn maximum(a: Self, b: Self) -> Self;
+}
+
+macro_rules! number {
+    ($add:ident $multiply:ident: $($type:ty)*) => {$(
+        impl Number for $type {
+            fn sum(a: Self, b: Self) -> Self { a.$add(b) }
+            fn product(a: Self, b: Self) -> Self { a.$multiply(b) }
+            fn minimum(a: Self, b: Self) -> Self { a.min(b) }
+            fn maximum(a: Self, b: Self) -> Self { a.max(b) }
+        }
+    )*};
+}
+number!(wrapping_add wrapping_mul: u8 u16 u32 u64 usize i8 i16 i32 i64 isize);
+use std::ops::{Add, Mul};
+number!(add mul: f32 f64);
+
+/// Of elements: what is held and becomes the result, what comes in, and whether that stands left.
+type CombineFn<T> = dyn Fn(&mut [T], &[T], bool) + Send + Sync;
+type Combine<T> = Arc<CombineFn<T>>;
+
+/// The same of bytes. The flag: what comes in stands left of what is held.
+pub(crate) type Fold = Arc<dyn Fn(&mut [u8], &[u8], bool) + Send + Sync>;
+
+/// How two elements become one.
+pub struct Op<T> {
+    combine: Combine<T>,
+    commutative: bool,
+}
+
+impl<T> Clone for Op<T> {
+    fn clone(&self) -> Self {
+        Self {
+            combine: Arc::clone(&self.combine),
+            commutative: self.commutative,
+        }
+    }
+}
+
+impl<T> fmt::Debug for Op<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Op")
+            .field("commutative", &self.commutative)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Number> Op<T> {
+    /// The sum.
+    pub fn sum() -> Self {
+        Self::new(true, T::sum)
+    }
+    /// The product.
+    pub fn product() -> Self {
+        Self::new(true, T::product)
+    }
+    /// The least.
+    pub fn minimum() -> Self {
+        Self::new(true, T::minimum)
+    }
+    /// The greatest.
+    pub fn maximum() -> Self {
+        Self::new(true, T::maximum)
+    }
+}
+
+impl<T: Element> Op<T> {
+    /// An operation of the program's own. It must be associative (as far as floating point is).
+    pub fn commutative(f: impl Fn(T, T) -> T + Send + Sync + 'static) -> Self {
+        Self::new(true, f)
+    }
+
+    /// The same, whose operands may not be exchanged: the result is that of ranks 0, 1, 2 … in this order.
+    pub fn ordered(f: impl Fn(T, T) -> T + Send + Sync + 'static) -> Self {
+        Self::new(false, f)
+    }
+
+    fn new(commutative: bool, f: impl Fn(T, T) -> T + Send + Sync + 'static) -> Self {
+        let combine = move |held: &mut [T], incoming: &[T], incoming_left: bool| {
+            if incoming_left {
+                for (held, incoming) in held.iter_mut().zip(incoming) {
+                    *held = f(*incoming, *held);
+                }
+            } else {
+                for (held, incoming) in held.iter_mut().zip(incoming) {
+                    *held = f(*held, *incoming);
+                }
+            }
+        };
+        Self {
+            combine: Arc::new(combine),
+            commutative,
+        }
+    }
+
+    /// May operands be exchanged?
+    pub fn is_commutative(&self) -> bool {
+        self.commutative
+    }
+
+    /// On bytes: both of one length, a multiple of the element's.
+    pub(crate) fn fold(&self) -> Fold {
+        const { assert!(size_of::<T>() > 0, "elements without bytes cannot travel") }
+        let combine = Arc::clone(&self.combine);
+        Arc::new(move |held, incoming, left| {
+            if let Ok(held) = <[T]>::mut_from_bytes(held)
+                && let Ok(incoming) = <[T]>::ref_from_bytes(incoming)
+            {
+                combine(held, incoming, left);
+                return;
+            }
+            fold_unaligned(&*combine, held, incoming, left);
+        })
+    }
+}
+
+/// Elements folded at a time where bytes do not lie as elements must: few enough for the first-level cache.
+const BLOCK: usize = 64;
+
+fn fold_unaligned<T: Element>(
+    combine: &CombineFn<T>,
+    held: &mut [u8],
+    incoming: &[u8],
+    left: bool,
+) {
+    let (mut a, mut b) = ([T::new_zeroed(); BLOCK], [T::new_zeroed(); BLOCK]);
+    let step = BLOCK * size_of::<T>();
+    for (held, incoming) in held.chunks_mut(step).zip(incoming.chunks(step)) {
+        let count = held.len().min(incoming.len()) / size_of::<T>();
+        let bytes = count * size_of::<T>();
+        a[..count].as_mut_bytes().copy_from_slice(&held[..bytes]);
+        b[..count]
+            .as_mut_bytes()
+            .copy_from_slice(&incoming[..bytes]);
+        combine(&mut a[..count], &b[..count], left);
+        held[..bytes].copy_from_slice(a[..count].as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes at any address fold as aligned ones do, and the flag says which operand stands left.
+    #[test]
+    fn folds_at_any_address() {
+        let minus = Op::ordered(|a: i64, b: i64| a.wrapping_sub(b));
+        let fold = minus.fold();
+        let (held, incoming): (Vec<i64>, Vec<i64>) = (0..200).map(|i| (i * 7, i * i)).unzip();
+        for shift in 0..9 {
+            for left in [false, true] {
+                let mut a = vec![0; shift];
+                a.extend_from_slice(held.as_bytes());
+                let mut b = vec![0; 2 * shift + 1];
+                b.extend_from_slice(incoming.as_bytes());
+                fold(&mut a[shift..], &b[2 * shift + 1..], left);
+                let want: Vec<i64> = (0..200)
+                    .map(|i| if left { i * i - i * 7 } else { i * 7 - i * i })
+                    .collect();
+                assert_eq!(&a[shift..], want.as_bytes(), "shift {shift}, left {left}");
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Groups: who is in them, what their operations are called, and whether they can still be used.
+
+use std::collections::HashMap;
+
+use tsumuji_node::NodeId;
+
+use crate::operation::Failure;
+
+/// Names a group of a [`Collectives`](crate::Collectives).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Group {
+    pub(crate) index: u32,
+    pub(crate) owner: u32,
+}
+
+/// Who is in a group.
+#[derive(Debug)]
+pub(crate) struct Members {
+    pub(crate) index: usize,
+    /// The same on all members, and of no other group.
+    pub(crate) key: u64,
+    /// By rank.
+    pub(crate) nodes: Vec<NodeId>,
+    /// This node's.
+    pub(crate) rank: usize,
+    ranks: HashMap<NodeId, usize>,
+}
+
+/// A group as it stands.
+#[derive(Debug)]
+pub(crate) struct GroupState {
+    pub(crate) members: Members,
+    /// Of the next operation.
+    pub(crate) sequence: u32,
+    /// From this operation on.
+    pub(crate) failed: Option<(u32, Failure)>,
+    /// How often each member had died when the group was made, by rank.
+    pub(crate) lives: Vec<u64>,
+    /// Ranks of those who have died since.
+    pub(crate) dead: Vec<usize>,
+    pub(crate) closed: bool,
+}
+
+impl Members {
+    pub(crate) fn new(index: usize, key: u64, nodes: Vec<NodeId>, rank: usize) -> Self {
+        let ranks = nodes.iter().copied().zip(0..).collect();
+        Self {
+            index,
+            key,
+            nodes,
+            rank,
+            ranks,
+        }
+    }
+
+    pub(crate) fn rank_of(&self, node: NodeId) -> Option<usize> {
+        // Most groups are the whole cluster, in order.
+        let same = usize::from(node.0);
+        if self.nodes.get(same) == Some(&node) {
+            return Some(same);
+        }
+        self.ranks.get(&node).copied()
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+impl GroupState {
+    /// Whether operation `sequence` is one of those that failed.
+    pub(crate) fn failure_of(&self, sequence: u32) -> Option<Failure> {
+        self.failed
+            .filter(|(first, _)| !is_before(sequence, *first))
+            .map(|(_, failure)| failure)
+    }
+}
+
+/// Sequence numbers wrap around.
+pub(crate) fn is_before(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() < 0
+}
+
+/// The name of a group of these members: each computes it alike.
+pub(crate) fn key_of(nodes: &[NodeId], tag: u32) -> u64 {
+    let mut hash = Hash::new(u64::from(tag));
+    for node in nodes {
+        hash.add(u64::from(node.0));
+    }
+    hash.add(nodes.len() as u64);
+    hash.0
+}
+
+/// Mixes numbers into 64 bits, the same on all machines. Against accidents, not against attackers.
+pub(crate) struct Hash(pub(crate) u64);
+
+impl Hash {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut hash = Self(0x9e37_79b9_7f4a_7c15); // the golden ratio's fraction
+        hash.add(seed);
+        hash
+    }
+
+    pub(crate) fn add(&mut self, value: u64) {
+        // The finishing steps of a 64-bit generator (Steele and others 2014, table 1): every bit reaches every other.
+        let mut mixed = self.0 ^ value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.0 = mixed ^ (mixed >> 31);
+    }
+}

@@ -1,0 +1,135 @@
+//! The 32 bytes before each message of this crate, and what may be in them.
+//!
+//! Called by `core` and `operation` for every message. Any bytes may come in: what is no legal header is `None`.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes before the payload.
+pub(crate) const HEADER_BYTES: usize = size_of::<RawHeader>();
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawHeader {
+    kind: u8,
+    algorithm: u8,
+    tag: U16,
+    sequence: U32,
+    key: U64,
+    offset: U64,
+    total: U64,
+}
+
+/// What a message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A whole small transfer, sent on credit.
+    Eager,
+    /// A piece of a transfer that the receiver has opened.
+    Piece,
+    /// The receiver of a transfer is ready for it.
+    Open,
+    /// The sender of a small transfer has no credit left: asks for `Open`.
+    Ask,
+    /// So many bytes (`offset`) of eager messages were consumed.
+    Credit,
+    /// The group failed from this operation on: `tag` says why, `offset` names the member.
+    Abort,
+    /// Hash of the sender's table (`offset`): all members must choose alike.
+    Table,
+    /// A native broadcast's receiver, and all behind it, have `offset` bytes without gap.
+    Reached,
+    /// It lacks the ranges in the payload.
+    Missing,
+    /// A piece of a native broadcast, sent reliably to one that lacked it.
+    Repair,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::Eager,
+    Kind::Piece,
+    Kind::Open,
+    Kind::Ask,
+    Kind::Credit,
+    Kind::Abort,
+    Kind::Table,
+    Kind::Reached,
+    Kind::Missing,
+    Kind::Repair,
+];
+
+/// A legal header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    /// Of the operation: members that chose differently find out.
+    pub(crate) algorithm: u8,
+    /// Which transfer between these two within the operation.
+    pub(crate) tag: u16,
+    /// Of the operation within its group.
+    pub(crate) sequence: u32,
+    /// Names the group.
+    pub(crate) key: u64,
+    /// Of the payload within the transfer.
+    pub(crate) offset: u64,
+    /// Bytes of the whole transfer.
+    pub(crate) total: u64,
+}
+
+impl Header {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        zerocopy::transmute!(RawHeader {
+            kind: self.kind as u8,
+            algorithm: self.algorithm,
+            tag: self.tag.into(),
+            sequence: self.sequence.into(),
+            key: self.key.into(),
+            offset: self.offset.into(),
+            total: self.total.into(),
+        })
+    }
+
+    /// Header and payload of `message`, if it is one of ours.
+    pub(crate) fn split(message: &[u8]) -> Option<(Self, &[u8])> {
+        let (raw, payload) = RawHeader::read_from_prefix(message).ok()?;
+        let kind = *KINDS.get(usize::from(raw.kind))?;
+        let header = Self {
+            kind,
+            algorithm: raw.algorithm,
+            tag: raw.tag.get(),
+            sequence: raw.sequence.get(),
+            key: raw.key.get(),
+            offset: raw.offset.get(),
+            total: raw.total.get(),
+        };
+        Some((header, payload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header reads back as it was written; short messages and unknown kinds are none.
+    #[test]
+    fn headers_are_read_and_written() {
+        for (number, kind) in (0_u8..).zip(KINDS) {
+            assert_eq!(kind as u8, number, "{kind:?} has its place");
+            let header = Header {
+                kind,
+                algorithm: 3,
+                tag: 0xabcd,
+                sequence: u32::MAX,
+                key: 0x0123_4567_89ab_cdef,
+                offset: 7,
+                total: u64::MAX,
+            };
+            let mut message = header.to_bytes().to_vec();
+            message.extend_from_slice(b"rest");
+            assert_eq!(Header::split(&message), Some((header, &b"rest"[..])));
+            assert_eq!(Header::split(&message[..HEADER_BYTES - 1]), None);
+            message[0] = KINDS.len() as u8;
+            assert_eq!(Header::split(&message), None);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Collective operations over groups of endpoints: barrier, broadcast, scatter, gather, all-gather, reduce, all-reduce and
+//! all-to-all.
+//!
+//! A program makes one [`Collectives`] beside its [`Endpoint`](tsumuji_node::Endpoint) and hands that endpoint to every call. All members of a group make
+//! the same calls in the same order. Four members over shared memory, in threads:
+//!
+//! ```
+//! use tsumuji_collective::{Collectives, Op};
+//! use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+//! use tsumuji_node::{Endpoint, Membership, NodeId, Options};
+//!
+//! let job = ShmJob::create(4, ShmConfig::for_nodes(4))?;
+//! let member = |id: u16| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//!     let link = Shm::attach(&job, id)?;
+//!     let mut endpoint = Endpoint::new(link, Membership::local(NodeId(id), 4), Options::default())?;
+//!     let mut collectives = Collectives::new(&mut endpoint)?;
+//!     let world = collectives.world();
+//!
+//!     let mut sums = [f64::from(id), 1.0];
+//!     collectives.all_reduce(&mut endpoint, world, &mut sums, &Op::sum())?;
+//!     assert_eq!(sums, [6.0, 4.0]);
+//!
+//!     // Without waiting, and with another operation meanwhile.
+//!     let vector = if id == 2 { vec![1_u64, 2, 3] } else { vec![0; 3] };
+//!     let request = collectives.start_broadcast(&mut endpoint, world, 2, vector)?;
+//!     collectives.barrier(&mut endpoint, world)?;
+//!     assert_eq!(collectives.wait(&mut endpoint, request)?, [1, 2, 3]);
+//!     endpoint.close(std::time::Duration::from_secs(5));
+//!     Ok(())
+//! };
+//! std::thread::scope(|scope| {
+//!     let members: Vec<_> = (0..4).map(|id| scope.spawn(move || member(id))).collect();
+//!     members.into_iter().for_each(|member| member.join().unwrap().unwrap());
+//! });
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Failure
+//!
+//! When a member dies, every other member's operation that cannot end without it fails with an error that names it: within
+//! the endpoint's `dead_after` and a quarter of a second, as long as members wait in calls of this crate. Who notices tells
+//! the others, so those who only wait for survivors fail, too. From the failed operation on the group cannot be used; other
+//! groups go on, and the survivors may make a new one. A member's part that needs nothing more from the dead still succeeds.
+//!
+//! # Progress and memory
+//!
+//! Every call of this crate carries on everything that is under way. Messages of the program that arrive meanwhile stay in the
+//! endpoint's inbox; messages of this crate that arrive during the endpoint's calls wait for the next call here. What fast
+//! members send ahead is bounded by credit: 512 KiB for each pair, less in clusters of more than 64.
+//!
+//! Rooms: `api` is what programs call; `plan` says who sends what to whom; `operation` carries a plan out, `native` a broadcast
+//! by the link itself; `table` chooses, `tune` measures what to choose; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
+//! purpose: reliability of messages and congestion control, which are the engine's.
+
+mod api;
+mod collectives;
+mod core;
+mod element;
+mod error;
+mod group;
+mod header;
+mod native;
+mod operation;
+mod plan;
+pub mod table;
+pub mod tune;
+mod wires;
+
+pub use collectives::{Collectives, GROUPS_MAX, OPERATIONS_MAX, Request};
+pub use element::{Element, Memory, Number, Op};
+pub use error::{CollectiveError, GroupError, TableError};
+pub use group::Group;
+pub use table::{Algorithm, Table};
+pub use wires::CollectiveCounters;

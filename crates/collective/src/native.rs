@@ -1,0 +1,553 @@
+//! Broadcast by the link itself: a frame sent once reaches all, what is lost is asked for.
+//!
+//! Part of an `operation`. Members form a tree beneath the root, of fan-in [`FAN_IN`], by which they tell how far they and all
+//! behind them have come; the first word says that they are ready. The root keeps no more than a window of bytes ahead of the
+//! slowest. Frames name bytes by their place, so a receiver writes them where they belong in any order, and asks the root for
+//! what is missing. The first to ask makes the root broadcast it again; who asks for the same again gets it as a reliable
+//! message: so it ends under any loss.
+//!
+//! Invariants: every byte leaves the root once unless somebody asked; the root is done when all have all; nobody sends more
+//! than one report for each part of a window, and one question for each round trip.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
+
+use crate::error::CollectiveError;
+use crate::group::Members;
+use crate::header::{Header, Kind};
+use crate::operation::Target;
+use crate::wires::{Control, Wires};
+
+/// Members that report to one: reports for each window at the root, and steps that a report takes, are both few.
+const FAN_IN: usize = 8;
+
+/// Frames on the way: several round trips of a fast link's rate, and less than a receiver's ring holds.
+const WINDOW_FRAMES: usize = 64;
+
+/// Bytes on the way, where frames are long: half of the broadcast ring of shared memory.
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// Reports for each window.
+const REPORTS_PER_WINDOW: usize = 4;
+
+/// A gap is asked for after this long: frames that overtook each other close it by themselves.
+const GAP_PATIENCE: Duration = Duration::from_micros(100);
+
+/// The same question is asked again after some round trips, and within these limits.
+const ASK_LEAST: Duration = Duration::from_micros(500);
+const ASK_MOST: Duration = Duration::from_millis(50);
+
+/// No slot was free: nothing tells when one is.
+const SLOT_PAUSE: Duration = Duration::from_micros(100);
+
+/// Ranges that one question names.
+const RANGES_MAX: usize = 64;
+
+/// Pieces that one question may cause to be sent again.
+const REPAIRS_MAX: usize = 2 * WINDOW_FRAMES;
+
+#[derive(Debug)]
+pub(crate) struct Native {
+    root: usize,
+    len: usize,
+    parent: Option<usize>,
+    /// Rank, and how far it and all behind it have come; `None`: not ready.
+    children: Vec<(usize, Option<usize>)>,
+    part: Part,
+}
+
+#[derive(Debug)]
+enum Part {
+    Root(Root),
+    Receiver(Receiver),
+}
+
+#[derive(Debug, Default)]
+struct Root {
+    sent: usize,
+    /// What was asked for: who asked, which bytes.
+    asked: Vec<(usize, Range<usize>)>,
+    /// Of pieces that were sent again, by their start: when.
+    repaired: HashMap<usize, Instant>,
+    blocked_until: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Receiver {
+    /// Bytes that came: in order, neither overlapping nor touching.
+    have: Vec<Range<usize>>,
+    /// What was reported last.
+    told: Option<usize>,
+    /// Something came since the last turn.
+    heard: bool,
+    /// When something came last, or the wait for it began.
+    heard_at: Option<Instant>,
+    /// Since when something is missing before what came.
+    gap_since: Option<Instant>,
+    asked_at: Option<Instant>,
+    /// Questions since something came.
+    unheard: u32,
+    /// When the next question is due.
+    ask_at: Option<Instant>,
+}
+
+impl Native {
+    pub(crate) fn new(group: &Members, root: usize, len: usize) -> Self {
+        let (rank, size) = (group.rank, group.size());
+        let turned = (rank + size - root) % size;
+        let absolute = |turned: usize| (turned + root) % size;
+        let first = FAN_IN * turned + 1;
+        Self {
+            root,
+            len,
+            parent: (turned > 0).then(|| absolute((turned - 1) / FAN_IN)),
+            children: (first..(first + FAN_IN).min(size))
+                .map(|turned| (absolute(turned), None))
+                .collect(),
+            part: if rank == root {
+                Part::Root(Root::default())
+            } else {
+                Part::Receiver(Receiver::default())
+            },
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        let own = match &self.part {
+            Part::Root(root) => root.sent == self.len,
+            Part::Receiver(receiver) => receiver.told == Some(self.len),
+        };
+        own && self
+            .children
+            .iter()
+            .all(|(_, reached)| *reached == Some(self.len))
+    }
+
+    pub(crate) fn timer(&self) -> Option<Instant> {
+        match &self.part {
+            _ if self.is_done() => None,
+            Part::Root(root) => root.blocked_until,
+            Part::Receiver(receiver) => receiver.ask_at,
+        }
+    }
+
+    /// Can it not end without member `rank`?
+    pub(crate) fn needs(&self, rank: usize) -> bool {
+        let child = |(child, reached): &(usize, Option<usize>)| {
+            *child == rank && *reached != Some(self.len)
+        };
+        let from_root = match &self.part {
+            Part::Root(_) => false,
+            Part::Receiver(receiver) => rank == self.root && receiver.reached() != self.len,
+        };
+        from_root || self.children.iter().any(child)
+    }
+
+    /// A report, a question or a repair; `None`: the member does something else than we do.
+    pub(crate) fn handle(
+        &mut self,
+        rank: usize,
+        header: &Header,
+        payload: &[u8],
+        output: &mut Target<'_>,
+    ) -> Option<()> {
+        if header.total != self.len as u64 {
+            return None;
+        }
+        let offset = usize::try_from(header.offset).ok()?;
+        match (header.kind, &mut self.part) {
+            (Kind::Reached, _) => {
+                let child = self.children.iter_mut().find(|child| child.0 == rank)?;
+                if offset > self.len {
+                    return None;
+                }
+                child.1 = Some(child.1.map_or(offset, |known| known.max(offset)));
+            }
+            (Kind::Missing, Part::Root(root)) => {
+                // Whatever it says it lacks: no more than was sent, and so much at once.
+                for range in read_ranges(payload).take(RANGES_MAX) {
+                    let end = range.end.min(root.sent);
+                    if range.start < end && root.asked.len() < RANGES_MAX * self.children.len() {
+                        root.asked.push((rank, range.start..end));
+                    }
+                }
+            }
+            (Kind::Repair, Part::Receiver(_)) if rank == self.root => {
+                self.share(rank, offset, payload, output);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Bytes of the broadcast, by frame or as a repair. Any place may be claimed.
+    pub(crate) fn share(
+        &mut self,
+        rank: usize,
+        start: usize,
+        payload: &[u8],
+        output: &mut Target<'_>,
+    ) {
+        let end = start.saturating_add(payload.len());
+        let Part::Receiver(receiver) = &mut self.part else {
+            return;
+        };
+        if rank != self.root || end > self.len || payload.is_empty() {
+            return;
+        }
+        receiver.heard = true;
+        if receiver.take(start..end) {
+            output.bytes_mut()[start..end].copy_from_slice(payload);
+        }
+    }
+
+    /// `at`: the operation's key, sequence number and algorithm.
+    pub(crate) fn advance<L: Link>(
+        &mut self,
+        at: (u64, u32, u8),
+        output: &Target<'_>,
+        endpoint: &mut Endpoint<L>,
+        group: &Members,
+        wires: &mut Wires,
+    ) -> Result<(), CollectiveError> {
+        let capacity = endpoint.share_capacity_bytes().max(1);
+        let window = (WINDOW_FRAMES * capacity).min(WINDOW_BYTES.max(2 * capacity));
+        let behind = self
+            .children
+            .iter()
+            .try_fold(self.len, |least, (_, reached)| {
+                reached.map(|reached| least.min(reached))
+            });
+        let Some(behind) = behind else {
+            return Ok(()); // some are not ready
+        };
+        let step = Progress {
+            at,
+            len: self.len,
+            capacity,
+            window,
+            behind,
+        };
+        match &mut self.part {
+            Part::Root(root) => root.advance(&step, output.bytes(), endpoint, group, wires),
+            Part::Receiver(receiver) => {
+                let (Some(parent), root) = (self.parent, self.root) else {
+                    return Ok(()); // only the root has no parent
+                };
+                receiver.report(&step, group.nodes[parent], wires);
+                receiver.ask(&step, group.nodes[root], endpoint, wires);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What both parts need to know in a turn.
+struct Progress {
+    at: (u64, u32, u8),
+    len: usize,
+    /// Of a frame.
+    capacity: usize,
+    window: usize,
+    /// The least that all behind us have.
+    behind: usize,
+}
+
+impl Progress {
+    fn header(&self, kind: Kind, offset: usize) -> Header {
+        let (key, sequence, algorithm) = self.at;
+        Header {
+            kind,
+            algorithm,
+            tag: 0,
+            sequence,
+            key,
+            offset: offset as u64,
+            total: self.len as u64,
+        }
+    }
+}
+
+impl Root {
+    fn advance<L: Link>(
+        &mut self,
+        step: &Progress,
+        data: &[u8],
+        endpoint: &mut Endpoint<L>,
+        group: &Members,
+        wires: &mut Wires,
+    ) -> Result<(), CollectiveError> {
+        self.blocked_until = None;
+        if !self.asked.is_empty() {
+            self.repair(step, data, endpoint, group, wires)?;
+        }
+        let (before, broadcasts) = (self.sent, endpoint.broadcasts());
+        while self.sent < step.len && self.sent - step.behind < step.window {
+            let end = (self.sent + step.capacity).min(step.len);
+            let (key, lap, _) = step.at;
+            let payload = &data[self.sent..end];
+            // Places are 32 bits: longer messages are not broadcast natively (`api`).
+            let missed = endpoint.gather_share(
+                tsumuji_node::ASIDE_PORT,
+                key as u32,
+                lap,
+                self.sent as u32,
+                payload,
+            )?;
+            if missed > 0 && broadcasts {
+                self.blocked_until = Some(Instant::now() + SLOT_PAUSE);
+                break;
+            }
+            wires.counters.native_frames += 1;
+            self.sent = end;
+        }
+        if self.sent > before {
+            endpoint.push()?;
+        }
+        Ok(())
+    }
+
+    /// Sends again what was asked for. What finds no room now will be asked for again.
+    fn repair<L: Link>(
+        &mut self,
+        step: &Progress,
+        data: &[u8],
+        endpoint: &mut Endpoint<L>,
+        group: &Members,
+        wires: &mut Wires,
+    ) -> Result<(), CollectiveError> {
+        let now = Instant::now();
+        self.repaired.retain(|start, _| *start >= step.behind);
+        let mut repairs = 0;
+        for (rank, range) in std::mem::take(&mut self.asked) {
+            let to = group.nodes[rank];
+            let pause = pause(endpoint, to);
+            let mut start = range.start / step.capacity * step.capacity;
+            while start < range.end && repairs < REPAIRS_MAX {
+                let end = (start + step.capacity).min(step.len);
+                let payload = &data[start..end];
+                match self.repaired.get(&start) {
+                    // On its way already: another one asked first, or the question crossed the answer.
+                    Some(when) if now.saturating_duration_since(*when) < pause / 2 => {}
+                    None if group.size() > 2 => {
+                        let (key, lap, _) = step.at;
+                        endpoint.gather_share(
+                            tsumuji_node::ASIDE_PORT,
+                            key as u32,
+                            lap,
+                            start as u32,
+                            payload,
+                        )?;
+                        self.repaired.insert(start, now);
+                        wires.counters.native_repairs += 1;
+                        repairs += 1;
+                    }
+                    _ => {
+                        let head = step.header(Kind::Repair, start).to_bytes();
+                        match endpoint.try_send_aside(to, Priority::NORMAL, &head, payload) {
+                            Ok(()) => wires.counters.native_resent += 1,
+                            Err(SendError::WouldBlock { .. } | SendError::PeerDead { .. }) => {}
+                            Err(error) => return Err(CollectiveError::Send(error)),
+                        }
+                        self.repaired.entry(start).or_insert(now);
+                        repairs += 1;
+                    }
+                }
+                start = end;
+            }
+        }
+        endpoint.push()?;
+        Ok(())
+    }
+}
+
+impl Receiver {
+    /// Bytes from the start on without gap.
+    fn reached(&self) -> usize {
+        self.have
+            .first()
+            .filter(|first| first.start == 0)
+            .map_or(0, |first| first.end)
+    }
+
+    /// Notes that these bytes came; `false`: all of them had.
+    fn take(&mut self, new: Range<usize>) -> bool {
+        // Nearly always the end of the last range.
+        if let Some(last) = self.have.last_mut()
+            && new.start == last.end
+        {
+            last.end = new.end;
+            return true;
+        }
+        let first = self.have.partition_point(|range| range.end < new.start);
+        let after = self.have.partition_point(|range| range.start <= new.end);
+        let touched = &self.have[first..after];
+        if touched
+            .iter()
+            .any(|range| range.start <= new.start && new.end <= range.end)
+        {
+            return false;
+        }
+        let start = touched
+            .first()
+            .map_or(new.start, |range| range.start.min(new.start));
+        let end = touched
+            .last()
+            .map_or(new.end, |range| range.end.max(new.end));
+        self.have.splice(first..after, std::iter::once(start..end));
+        true
+    }
+
+    fn report(&mut self, step: &Progress, parent: NodeId, wires: &mut Wires) {
+        let reached = self.reached().min(step.behind);
+        let due = match self.told {
+            None => true,
+            Some(told) => {
+                reached >= told + step.window / REPORTS_PER_WINDOW
+                    || reached == step.len && told != reached
+            }
+        };
+        if due {
+            self.told = Some(reached);
+            wires.control(parent, step.header(Kind::Reached, reached));
+        }
+    }
+
+    /// Asks for what is missing, when it is time.
+    fn ask<L: Link>(
+        &mut self,
+        step: &Progress,
+        root: NodeId,
+        endpoint: &Endpoint<L>,
+        wires: &mut Wires,
+    ) {
+        if self.reached() == step.len {
+            self.ask_at = None;
+            return;
+        }
+        let (now, pause) = (Instant::now(), pause(endpoint, root));
+        if std::mem::take(&mut self.heard) {
+            (self.heard_at, self.unheard) = (Some(now), 0);
+        }
+        let gap = self.have.len() > 1 || self.have.first().is_some_and(|first| first.start > 0);
+        self.gap_since = gap.then(|| self.gap_since.unwrap_or(now));
+        let heard_at = *self.heard_at.get_or_insert(now);
+        let due = match (self.gap_since, self.asked_at) {
+            (Some(since), None) => since + GAP_PATIENCE,
+            (Some(since), Some(asked)) => (since + GAP_PATIENCE).max(asked + pause),
+            // Nothing is known to be missing: the rest may not have been sent yet.
+            (None, asked) => {
+                let quiet = (4 * pause * (1 + self.unheard)).min(ASK_MOST);
+                asked.map_or(heard_at, |asked| asked.max(heard_at)) + quiet
+            }
+        };
+        self.ask_at = Some(due);
+        if now < due {
+            return;
+        }
+        self.unheard = (self.unheard + 1).min(16);
+        self.asked_at = Some(now);
+        self.ask_at = Some(now + pause);
+        wires.outbox.push_back(Control {
+            to: root,
+            header: step.header(Kind::Missing, self.reached()),
+            body: self.missing(step.len),
+        });
+    }
+
+    /// What lies between the ranges that came, and all behind the last.
+    fn missing(&self, len: usize) -> Vec<u8> {
+        let starts = std::iter::once(0).chain(self.have.iter().map(|range| range.end));
+        let ends = self.have.iter().map(|range| range.start).chain([len]);
+        let mut bytes = Vec::new();
+        for (start, end) in starts
+            .zip(ends)
+            .filter(|(start, end)| start < end)
+            .take(RANGES_MAX)
+        {
+            bytes.extend_from_slice(&(start as u64).to_le_bytes());
+            bytes.extend_from_slice(&(end as u64).to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// Between two questions about the same bytes.
+fn pause<L: Link>(endpoint: &Endpoint<L>, to: NodeId) -> Duration {
+    let rtt_ns = endpoint
+        .flow(to)
+        .map_or(0, |flow| flow.rtt.as_nanos() + 4 * flow.rttvar.as_nanos());
+    (2 * Duration::from_nanos(rtt_ns)).clamp(ASK_LEAST, ASK_MOST)
+}
+
+fn read_ranges(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let (ranges, _) = bytes.as_chunks::<16>();
+    ranges.iter().filter_map(|range| {
+        let (words, _) = range.as_chunks::<8>();
+        let word = |index: usize| usize::try_from(u64::from_le_bytes(words[index])).ok();
+        Some(word(0)?..word(1)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tsumuji_node::NodeId;
+
+    /// Everyone but the root has one parent that counts it among its children, and all are beneath the root.
+    #[test]
+    fn reports_reach_the_root() {
+        for size in [1, 2, 9, 10, 75] {
+            for root in [0, size / 2] {
+                let nodes: Vec<NodeId> = (0..size as u16).map(NodeId).collect();
+                let place = |rank| Native::new(&Members::new(0, 1, nodes.clone(), rank), root, 1);
+                for rank in 0..size {
+                    let (mut at, mut steps) = (rank, 0);
+                    while let Some(parent) = place(at).parent {
+                        assert!(place(parent).children.iter().any(|child| child.0 == at));
+                        (at, steps) = (parent, steps + 1);
+                        assert!(steps <= 3, "size {size}: rank {rank} is too far away");
+                    }
+                    assert_eq!(at, root);
+                }
+            }
+        }
+    }
+
+    /// Ranges in any order, repeated and overlapping, end as what a plain bitmap says.
+    #[test]
+    fn ranges_join_as_a_bitmap_says() {
+        let mut seed = 1_u64;
+        let mut random = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % below
+        };
+        for _ in 0..200 {
+            let (mut receiver, mut bits) = (Receiver::default(), [false; 60]);
+            for _ in 0..30 {
+                let start = random(59);
+                let end = start + 1 + random(60 - start);
+                let new = bits[start..end].iter().any(|bit| !bit);
+                assert_eq!(receiver.take(start..end), new);
+                bits[start..end].fill(true);
+                let mut want = Vec::new();
+                for place in 0..60 {
+                    if bits[place] && (place == 0 || !bits[place - 1]) {
+                        want.push(place..place);
+                    }
+                    if bits[place] {
+                        want.last_mut().expect("begun").end = place + 1;
+                    }
+                }
+                assert_eq!(receiver.have, want);
+                assert_eq!(
+                    receiver.reached(),
+                    bits.iter().take_while(|bit| **bit).count()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,550 @@
+//! One operation on one member: carries out a plan's transfers as messages, memory and credit allow.
+//!
+//! Driven by `collectives`: `handle` for what arrives, `advance` after each turn. Both sides of a transfer know its length. Up
+//! to `EAGER_BYTES` it is sent at once, on credit; a longer one when its receiver has opened it, and is then written where it
+//! belongs as it comes.
+//!
+//! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps it waits for are
+//! done; an operation that failed touches nothing more.
+
+use std::any::Any;
+
+use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
+
+use crate::element::{Fold, Memory};
+use crate::error::CollectiveError;
+use crate::group::Members;
+use crate::header::{Header, Kind};
+use crate::native::Native;
+use crate::plan::{Action, Buffer, Place, Plan, Step};
+use crate::wires::{EAGER_BYTES, FEED_BYTES, Wires};
+
+/// Why an operation, and with it its group, failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Dead(NodeId),
+    Mismatch(NodeId),
+    OtherTable(NodeId),
+}
+
+impl From<Failure> for CollectiveError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Dead(member) => Self::MemberDead { member },
+            Failure::Mismatch(member) => Self::Mismatch { member },
+            Failure::OtherTable(member) => Self::OtherTable { member },
+        }
+    }
+}
+
+/// What a member gives.
+pub(crate) enum Source<'b> {
+    None,
+    Slice(&'b [u8]),
+    Owned(Box<dyn Memory>),
+}
+
+/// What it gets.
+pub(crate) enum Target<'b> {
+    None,
+    Slice(&'b mut [u8]),
+    Owned(Box<dyn Memory>),
+}
+
+impl Source<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Slice(bytes) => bytes,
+            Self::Owned(memory) => memory.bytes(),
+        }
+    }
+}
+
+impl Target<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Slice(bytes) => bytes,
+            Self::Owned(memory) => memory.bytes(),
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::None => &mut [],
+            Self::Slice(bytes) => bytes,
+            Self::Owned(memory) => memory.bytes_mut(),
+        }
+    }
+}
+
+/// What a call says of its operation, before it has a place in its group's sequence.
+pub(crate) struct Call<'b> {
+    pub(crate) algorithm: u8,
+    pub(crate) input: Source<'b>,
+    pub(crate) output: Target<'b>,
+    pub(crate) plan: Plan,
+    /// Bytes of an element that is folded; 1 where none is.
+    pub(crate) unit: usize,
+    pub(crate) fold: Option<Fold>,
+    /// A native broadcast of the whole output from this root, after the plan.
+    pub(crate) native_root: Option<usize>,
+}
+
+/// A message for an operation that is not ready for it.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) from: NodeId,
+    pub(crate) header: Header,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Arrival {
+    /// It was consumed or dropped.
+    pub(crate) fn pay(&self, wires: &mut Wires) {
+        if self.header.kind == Kind::Eager {
+            wires.pay(self.from, self.payload.len());
+        }
+    }
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handled {
+    Done,
+    /// Too early: keep it.
+    Early,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    /// Bytes sent or taken, in order from the start.
+    progress: usize,
+    done: bool,
+    /// Send: the receiver has opened it. Receive: we have.
+    open: bool,
+    /// Send: the receiver was asked to.
+    asked: bool,
+}
+
+pub(crate) struct Operation<'b> {
+    pub(crate) id: u64,
+    pub(crate) group: usize,
+    pub(crate) key: u64,
+    pub(crate) sequence: u32,
+    pub(crate) failure: Option<Failure>,
+    algorithm: u8,
+    input: Source<'b>,
+    pub(crate) output: Target<'b>,
+    scratch: Vec<u8>,
+    steps: Vec<Step>,
+    states: Vec<State>,
+    /// Numbers of steps that are not done.
+    open: Vec<u32>,
+    unit: usize,
+    fold: Option<Fold>,
+    early: Vec<Arrival>,
+    native: Option<Native>,
+}
+
+impl<'b> Operation<'b> {
+    pub(crate) fn new(call: Call<'b>, group: &Members, id: u64, sequence: u32) -> Self {
+        let Plan {
+            steps,
+            copies,
+            scratch_bytes,
+        } = call.plan;
+        let bytes = call.output.bytes().len();
+        let mut operation = Self {
+            id,
+            group: group.index,
+            key: group.key,
+            sequence,
+            failure: None,
+            algorithm: call.algorithm,
+            input: call.input,
+            output: call.output,
+            scratch: vec![0; scratch_bytes],
+            states: vec![State::default(); steps.len()],
+            open: (0..steps.len() as u32).collect(),
+            steps,
+            unit: call.unit,
+            fold: call.fold,
+            early: Vec::new(),
+            native: call.native_root.map(|root| Native::new(group, root, bytes)),
+        };
+        for (from, to) in copies {
+            operation.copy(from, to);
+        }
+        operation
+    }
+
+    /// All is done here: what is left is others' to do.
+    pub(crate) fn is_done(&self) -> bool {
+        self.open.is_empty() && self.native.as_ref().is_none_or(Native::is_done)
+    }
+
+    /// When something must be done though nothing arrives; in nanoseconds of `now`'s clock.
+    pub(crate) fn timer(&self) -> Option<std::time::Instant> {
+        self.native.as_ref().and_then(Native::timer)
+    }
+
+    /// What the member gets, if it was handed in.
+    pub(crate) fn into_output(self) -> Option<Box<dyn Any>> {
+        match self.output {
+            Target::Owned(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    fn slice(&self, place: Place) -> &[u8] {
+        let bytes = match place.buffer {
+            Buffer::Input => self.input.bytes(),
+            Buffer::Output => self.output.bytes(),
+            Buffer::Scratch => &self.scratch,
+        };
+        &bytes[place.start..place.start + place.len]
+    }
+
+    fn slice_mut(&mut self, place: Place) -> &mut [u8] {
+        let bytes = match place.buffer {
+            Buffer::Input => &mut [], // never written
+            Buffer::Output => self.output.bytes_mut(),
+            Buffer::Scratch => &mut self.scratch,
+        };
+        &mut bytes[place.start..place.start + place.len]
+    }
+
+    fn copy(&mut self, from: Place, to: Place) {
+        let source = match from.buffer {
+            Buffer::Input => self.input.bytes(),
+            Buffer::Output | Buffer::Scratch => return, // plans copy from what is given
+        };
+        let source = &source[from.start..from.start + from.len];
+        let target = match to.buffer {
+            Buffer::Input => return,
+            Buffer::Output => self.output.bytes_mut(),
+            Buffer::Scratch => &mut self.scratch,
+        };
+        target[to.start..to.start + to.len].copy_from_slice(source);
+    }
+
+    fn may_begin(&self, step: &Step) -> bool {
+        let done =
+            |earlier: &Option<u32>| earlier.is_none_or(|step| self.states[step as usize].done);
+        step.after.iter().all(done)
+    }
+
+    fn find(&self, peer: usize, tag: u16, sends: bool) -> Option<usize> {
+        let matches = |step: &Step| {
+            step.peer == peer && step.tag == tag && (step.action == Action::Send) == sends
+        };
+        self.steps.iter().position(matches)
+    }
+
+    fn finish(&mut self, step: usize) {
+        self.states[step].done = true;
+        if let Some(place) = self.open.iter().position(|open| *open as usize == step) {
+            self.open.remove(place);
+        }
+    }
+
+    fn header(&self, kind: Kind, step: &Step, offset: usize) -> Header {
+        Header {
+            kind,
+            algorithm: self.algorithm,
+            tag: step.tag,
+            sequence: self.sequence,
+            key: self.key,
+            offset: offset as u64,
+            total: step.place.len as u64,
+        }
+    }
+
+    /// A message of member `rank`, for this operation.
+    pub(crate) fn handle(
+        &mut self,
+        (from, rank): (NodeId, usize),
+        header: &Header,
+        payload: &[u8],
+        wires: &mut Wires,
+    ) -> Handled {
+        if self.failure.is_none() {
+            let handled = if header.algorithm == self.algorithm {
+                self.take(rank, header, payload, from, wires)
+            } else {
+                None
+            };
+            match handled {
+                Some(Handled::Early) => return Handled::Early,
+                Some(Handled::Done) => {}
+                None => self.failure = Some(Failure::Mismatch(from)),
+            }
+        }
+        if header.kind == Kind::Eager {
+            wires.pay(from, payload.len());
+        }
+        Handled::Done
+    }
+
+    /// `None`: the member does something else than we do.
+    fn take(
+        &mut self,
+        rank: usize,
+        header: &Header,
+        payload: &[u8],
+        from: NodeId,
+        wires: &mut Wires,
+    ) -> Option<Handled> {
+        let sends = match header.kind {
+            Kind::Open => true,
+            Kind::Eager | Kind::Piece | Kind::Ask => false,
+            _ => {
+                let native = self.native.as_mut()?;
+                native.handle(rank, header, payload, &mut self.output)?;
+                return Some(Handled::Done);
+            }
+        };
+        let number = self.find(rank, header.tag, sends)?;
+        let step = self.steps[number];
+        if header.total != step.place.len as u64 {
+            return None;
+        }
+        if self.states[number].done {
+            // A question or its answer may cross the credit that made it needless. Bytes come once.
+            return matches!(header.kind, Kind::Open | Kind::Ask).then_some(Handled::Done);
+        }
+        match header.kind {
+            Kind::Open => self.states[number].open = true,
+            Kind::Ask => {
+                // Small: kept by us if it is still early when it comes.
+                if step.place.len > EAGER_BYTES {
+                    return None;
+                }
+                if !self.states[number].open {
+                    self.states[number].open = true;
+                    wires.control(from, self.header(Kind::Open, &step, 0));
+                }
+            }
+            Kind::Eager | Kind::Piece
+                if step.place.len <= EAGER_BYTES && !self.may_begin(&step) =>
+            {
+                let whole = header.offset == 0 && payload.len() == step.place.len;
+                return whole.then_some(Handled::Early);
+            }
+            _ => self.receive(number, step, header.offset, payload)?,
+        }
+        Some(Handled::Done)
+    }
+
+    /// Takes the next bytes of a transfer; `None`: they are not.
+    fn receive(&mut self, number: usize, step: Step, offset: u64, payload: &[u8]) -> Option<()> {
+        let progress = self.states[number].progress;
+        let end = progress + payload.len();
+        let fits = offset == progress as u64
+            && end <= step.place.len
+            && (!payload.is_empty() || step.place.len == 0)
+            && payload.len().is_multiple_of(self.unit)
+            && self.may_begin(&step);
+        if !fits {
+            return None;
+        }
+        let place = Place {
+            buffer: step.place.buffer,
+            start: step.place.start + progress,
+            len: payload.len(),
+        };
+        match (step.action, &self.fold) {
+            (Action::Fold { incoming_left }, Some(fold)) => {
+                let fold = std::sync::Arc::clone(fold);
+                fold(self.slice_mut(place), payload, incoming_left);
+            }
+            _ => self.slice_mut(place).copy_from_slice(payload),
+        }
+        self.states[number].progress = end;
+        if end == step.place.len {
+            self.finish(number);
+        }
+        Some(())
+    }
+
+    /// A frame of a native broadcast by member `rank`.
+    pub(crate) fn share(&mut self, rank: usize, start: usize, payload: &[u8]) {
+        if self.failure.is_none()
+            && let Some(native) = &mut self.native
+        {
+            native.share(rank, start, payload, &mut self.output);
+        }
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn advance<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: &Members,
+        wires: &mut Wires,
+    ) -> Result<(), CollectiveError> {
+        let mut again = true;
+        while again && self.failure.is_none() {
+            again = self.take_early(group, wires);
+            let mut index = 0;
+            while index < self.open.len() && self.failure.is_none() {
+                let number = self.open[index] as usize;
+                let step = self.steps[number];
+                let to = group.nodes[step.peer];
+                if step.action == Action::Send {
+                    again |= self.send(number, step, to, endpoint, wires)?;
+                } else if step.place.len > EAGER_BYTES
+                    && !self.states[number].open
+                    && self.may_begin(&step)
+                {
+                    self.states[number].open = true;
+                    wires.control(to, self.header(Kind::Open, &step, 0));
+                }
+                index += usize::from(self.open.get(index) == Some(&(number as u32)));
+            }
+        }
+        if self.failure.is_none()
+            && self.open.is_empty()
+            && let Some(native) = &mut self.native
+        {
+            let at = (self.key, self.sequence, self.algorithm);
+            native.advance(at, &self.output, endpoint, group, wires)?;
+        }
+        Ok(())
+    }
+
+    /// Small messages that came before the steps they had to wait for.
+    fn take_early(&mut self, group: &Members, wires: &mut Wires) -> bool {
+        let (mut took, mut index) = (false, 0);
+        while index < self.early.len() {
+            let arrival = &self.early[index];
+            let rank = group.rank_of(arrival.from);
+            let number = rank.and_then(|rank| self.find(rank, arrival.header.tag, false));
+            let Some(number) = number.filter(|number| self.may_begin(&self.steps[*number])) else {
+                index += 1;
+                continue;
+            };
+            let arrival = self.early.swap_remove(index);
+            let step = self.steps[number];
+            if self.receive(number, step, 0, &arrival.payload).is_none() {
+                self.failure = Some(Failure::Mismatch(arrival.from));
+            }
+            arrival.pay(wires);
+            took = true;
+        }
+        took
+    }
+
+    /// Keeps a message that `handle` said is early.
+    pub(crate) fn keep(&mut self, arrival: Arrival) {
+        self.early.push(arrival);
+    }
+
+    /// Sends what may be sent of a transfer; whether that finished it.
+    fn send<L: Link>(
+        &mut self,
+        number: usize,
+        step: Step,
+        to: NodeId,
+        endpoint: &mut Endpoint<L>,
+        wires: &mut Wires,
+    ) -> Result<bool, CollectiveError> {
+        if !self.may_begin(&step) {
+            return Ok(false);
+        }
+        let len = step.place.len;
+        let there = step
+            .follows
+            .map_or(len, |receive| self.states[receive as usize].progress);
+        let state = self.states[number];
+        if len <= EAGER_BYTES {
+            let ready = there == len;
+            let paid = ready && !state.open && wires.take_credit(to, len);
+            if ready && !state.open && !paid {
+                if !state.asked {
+                    self.states[number].asked = true;
+                    wires.control(to, self.header(Kind::Ask, &step, 0));
+                }
+                return Ok(false);
+            }
+            if !ready {
+                return Ok(false);
+            }
+            // Opened by its receiver it needs no credit, and is paid back by nobody.
+            let kind = if paid { Kind::Eager } else { Kind::Piece };
+            let sent = self.send_piece(kind, &step, 0, len, to, endpoint)?;
+            if sent {
+                self.finish(number);
+            } else if paid {
+                wires.give_back(to, len);
+            }
+            return Ok(sent);
+        }
+        if !state.open {
+            return Ok(false);
+        }
+        let piece = wires.piece_bytes(self.unit);
+        let mut sent = state.progress;
+        while sent < there {
+            let bytes = piece.min(len - sent);
+            let queued = endpoint.flow(to).map_or(0, |flow| flow.queued_bytes);
+            if there - sent < bytes
+                || queued >= FEED_BYTES
+                || !self.send_piece(Kind::Piece, &step, sent, bytes, to, endpoint)?
+            {
+                break;
+            }
+            sent += bytes;
+        }
+        self.states[number].progress = sent;
+        if sent == len {
+            self.finish(number);
+        }
+        Ok(sent == len)
+    }
+
+    fn send_piece<L: Link>(
+        &mut self,
+        kind: Kind,
+        step: &Step,
+        offset: usize,
+        bytes: usize,
+        to: NodeId,
+        endpoint: &mut Endpoint<L>,
+    ) -> Result<bool, CollectiveError> {
+        let head = self.header(kind, step, offset).to_bytes();
+        let body = &self.slice(step.place)[offset..offset + bytes];
+        match endpoint.try_send_aside(to, Priority::NORMAL, &head, body) {
+            Ok(()) => Ok(true),
+            Err(SendError::WouldBlock { .. }) => Ok(false),
+            Err(SendError::PeerDead { peer }) => {
+                self.failure = Some(Failure::Dead(peer));
+                Ok(false)
+            }
+            Err(error) => Err(CollectiveError::Send(error)),
+        }
+    }
+
+    /// Can it not end without member `rank`, of whom nothing more will come?
+    pub(crate) fn needs(&self, rank: usize, node: NodeId) -> bool {
+        let lacks = |&number: &u32| {
+            let step = &self.steps[number as usize];
+            let here = |arrival: &Arrival| arrival.from == node && arrival.header.tag == step.tag;
+            step.peer == rank && (step.action == Action::Send || !self.early.iter().any(here))
+        };
+        self.open.iter().any(lacks)
+            || self
+                .native
+                .as_ref()
+                .is_some_and(|native| native.needs(rank))
+    }
+
+    /// It failed: messages it kept are paid for, so that their senders' credit is not lost to other groups.
+    pub(crate) fn drop_early(&mut self, wires: &mut Wires) {
+        for arrival in self.early.drain(..) {
+            arrival.pay(wires);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Reduce and all-reduce.
+//!
+//! Orders of folding, the same in each run: trees, chains and doubling join neighbouring stretches of ranks, lower ranks on
+//! the left, beginning with the root unless the operation is ordered (then with rank 0). The ring folds piece i in the order
+//! of ranks i+1, i+2 … i, and is for commutative operations only.
+
+use super::tree::broadcast_tree_into;
+use super::{Action, Buffer, Place, Plan, piece};
+
+const RIGHT: Action = Action::Fold {
+    incoming_left: false,
+};
+
+/// Where a member of a reduction to `root` gathers what it folds: the root where the result is wanted, others in scratch.
+fn gathered(plan: &mut Plan, is_root: bool, len: usize) -> Place {
+    let held = if is_root {
+        Place::whole(Buffer::Output, len)
+    } else {
+        plan.scratch_bytes = len;
+        Place::whole(Buffer::Scratch, len)
+    };
+    plan.copy(Place::whole(Buffer::Input, len), held);
+    held
+}
+
+/// An ordered reduction ends at rank 0; from there its result goes to the root. Tag 1.
+fn hand_to_root(plan: &mut Plan, rank: usize, root: usize, len: usize, last: Option<u32>) {
+    if root == 0 {
+        return;
+    }
+    if rank == 0 {
+        let send = plan.add(Action::Send, root, 1, Place::whole(Buffer::Scratch, len));
+        plan.follow(send, last);
+    } else if rank == root {
+        plan.add(Action::Store, 0, 1, Place::whole(Buffer::Output, len));
+    }
+}
+
+/// Binomial: pairs of neighbours, then pairs of pairs.
+pub(crate) fn reduce_tree(
+    rank: usize,
+    size: usize,
+    root: usize,
+    len: usize,
+    commutative: bool,
+) -> Plan {
+    let mut plan = Plan::default();
+    let start = if commutative { root } else { 0 };
+    let turned = (rank + size - start) % size;
+    let leaf = turned % 2 == 1 || turned + 1 >= size;
+    let held = if leaf && turned != 0 {
+        Place::whole(Buffer::Input, len)
+    } else {
+        gathered(&mut plan, rank == root && turned == 0, len)
+    };
+    let last = reduce_tree_into(&mut plan, turned, size, start, held);
+    if turned == 0 && !commutative {
+        hand_to_root(&mut plan, rank, root, len, last);
+    } else if !commutative && rank == root {
+        hand_to_root(&mut plan, rank, root, len, None);
+    }
+    plan
+}
+
+/// Folds into `held` what comes from below, and sends it up. Tag 0. Returns the last receive.
+fn reduce_tree_into(
+    plan: &mut Plan,
+    turned: usize,
+    size: usize,
+    start: usize,
+    held: Place,
+) -> Option<u32> {
+    let absolute = |turned: usize| (turned + start) % size;
+    let (mut last, mut distance) = (None, 1);
+    while distance < size {
+        if turned & distance != 0 {
+            let send = plan.add(Action::Send, absolute(turned - distance), 0, held);
+            plan.follow(send, last);
+            break;
+        }
+        if turned + distance < size {
+            let receive = plan.add(RIGHT, absolute(turned + distance), 0, held);
+            plan.after(receive, [last, None]);
+            last = Some(receive);
+        }
+        distance *= 2;
+    }
+    last
+}
+
+/// From the last rank down to the first, each folding as bytes come: a long reduction takes as long as one transfer.
+pub(crate) fn reduce_chain(
+    rank: usize,
+    size: usize,
+    root: usize,
+    len: usize,
+    commutative: bool,
+) -> Plan {
+    let mut plan = Plan::default();
+    let start = if commutative { root } else { 0 };
+    let turned = (rank + size - start) % size;
+    let mut last = None;
+    let held = if turned + 1 == size && turned != 0 {
+        Place::whole(Buffer::Input, len)
+    } else {
+        gathered(&mut plan, rank == root && turned == 0, len)
+    };
+    if turned + 1 < size {
+        last = Some(plan.add(RIGHT, (rank + 1) % size, 0, held));
+    }
+    if turned > 0 {
+        let send = plan.add(Action::Send, (rank + size - 1) % size, 0, held);
+        plan.follow(send, last);
+    }
+    if !commutative && (rank == root || turned == 0) {
+        let from_zero = if turned == 0 { last } else { None };
+        hand_to_root(&mut plan, rank, root, len, from_zero);
+    }
+    plan
+}
+
+/// Up a tree to rank 0 and down again, in place, as a chain or binomially. For any operation.
+pub(crate) fn all_reduce_tree(rank: usize, size: usize, len: usize, chain: bool) -> Plan {
+    let mut plan = Plan::default();
+    let held = Place::whole(Buffer::Output, len);
+    if !chain {
+        let up = reduce_tree_into(&mut plan, rank, size, 0, held);
+        let first = plan.steps.len();
+        broadcast_tree_into(&mut plan, rank, size, 0, len, 1);
+        if rank == 0 {
+            for step in first..plan.steps.len() {
+                plan.follow(step as u32, up);
+            }
+        }
+        return plan;
+    }
+    let mut up = None;
+    if rank + 1 < size {
+        up = Some(plan.add(RIGHT, rank + 1, 0, held));
+    }
+    let mut down = up;
+    if rank > 0 {
+        let send = plan.add(Action::Send, rank - 1, 0, held);
+        plan.follow(send, up);
+        down = Some(plan.add(Action::Store, rank - 1, 1, held));
+    }
+    if rank + 1 < size {
+        let send = plan.add(Action::Send, rank + 1, 1, held);
+        plan.follow(send, down);
+    }
+    plan
+}
+
+/// The way up alone: rank 0 then holds the result. For a broadcast from there.
+pub(crate) fn reduce_in_place(rank: usize, size: usize, len: usize, chain: bool) -> Plan {
+    let mut plan = Plan::default();
+    let held = Place::whole(Buffer::Output, len);
+    if !chain {
+        reduce_tree_into(&mut plan, rank, size, 0, held);
+        return plan;
+    }
+    let up = (rank + 1 < size).then(|| plan.add(RIGHT, rank + 1, 0, held));
+    if rank > 0 {
+        let send = plan.add(Action::Send, rank - 1, 0, held);
+        plan.follow(send, up);
+    }
+    plan
+}
+
+/// Everyone exchanges with one twice as far away each round: ⌈log₂ n⌉ rounds, two more where n is no power of two. For any
+/// operation, on messages small enough to be kept by a receiver that is not ready.
+pub(crate) fn all_reduce_doubling(rank: usize, size: usize, len: usize) -> Plan {
+    let mut plan = Plan::default();
+    let held = Place::whole(Buffer::Output, len);
+    let rounds = size.ilog2();
+    let extra = size - (1 << rounds);
+    // The first 2·extra ranks are joined in pairs, the even one acts for both.
+    let (acting, mut last) = if rank >= 2 * extra {
+        (rank - extra, None)
+    } else if rank % 2 == 1 {
+        let send = plan.add(Action::Send, rank - 1, 0, held);
+        let result = plan.add(Action::Store, rank - 1, 1, held);
+        plan.after(result, [Some(send), None]);
+        return plan;
+    } else {
+        (rank / 2, Some(plan.add(RIGHT, rank + 1, 0, held)))
+    };
+    let rank_of = |acting: usize| {
+        if acting < extra {
+            2 * acting
+        } else {
+            acting + extra
+        }
+    };
+    for round in 0..rounds {
+        let partner = acting ^ (1 << round);
+        let tag = 2 + round as usize;
+        let send = plan.add(Action::Send, rank_of(partner), tag, held);
+        plan.after(send, [last, None]);
+        let incoming_left = partner < acting;
+        let receive = plan.add(Action::Fold { incoming_left }, rank_of(partner), tag, held);
+        plan.after(receive, [last, Some(send)]);
+        last = Some(receive);
+    }
+    if rank < 2 * extra {
+        let result = plan.add(Action::Send, rank + 1, 1, held);
+        plan.after(result, [last, None]);
+    }
+    plan
+}
+
+/// Pieces go round twice: folded the first time, spread the second. Every member sends and receives 2(n−1)/n of the whole.
+/// For commutative operations.
+pub(crate) fn all_reduce_ring(rank: usize, size: usize, len: usize, unit: usize) -> Plan {
+    let mut plan = Plan::default();
+    let place = |index: usize| Place::of(Buffer::Output, piece(len, unit, size, index % size));
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let mut last = None;
+    for round in 0..2 * (size - 1) {
+        // Counted so that after size − 1 rounds the member holds its own piece, whole.
+        let send = plan.add(
+            Action::Send,
+            next,
+            round,
+            place(rank + 2 * size - 1 - round),
+        );
+        plan.follow(send, last);
+        let action = if round < size - 1 {
+            Action::Fold {
+                incoming_left: true,
+            }
+        } else {
+            Action::Store
+        };
+        let receive = plan.add(action, previous, round, place(rank + 2 * size - 2 - round));
+        last = Some(receive);
+    }
+    plan
+}

@@ -1,0 +1,199 @@
+//! What this node owes its peers and they owe it: credit for small messages, control messages that wait to be sent, counters.
+//!
+//! Used by `operation` and `collectives`. A sender may have `eager_window_bytes` of small messages on the way to a peer that the
+//! peer's operations have not consumed; beyond that it asks first. So what a fast member sends ahead of a slow one is bounded:
+//! to that many bytes for each pair.
+//!
+//! Invariant: every eager message is paid back exactly once, when it was consumed or dropped.
+
+use std::collections::VecDeque;
+
+use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
+
+use crate::error::CollectiveError;
+use crate::header::{HEADER_BYTES, Header, Kind};
+
+/// Longest transfer that leaves without waiting for its receiver. Longer ones are received where they belong, and that is worth
+/// the message that opens them.
+pub(crate) const EAGER_BYTES: usize = 8 << 10;
+
+/// What an eager message takes beside its payload.
+const OVERHEAD_BYTES: usize = 64;
+
+/// Credit of all peers together, so that a node's memory does not grow with the size of the cluster …
+const EAGER_TOTAL_BYTES: usize = 32 << 20;
+
+/// … as far as each still has enough to go on while credit travels back.
+const EAGER_LEAST_BYTES: usize = 4 * (EAGER_BYTES + OVERHEAD_BYTES);
+const EAGER_MOST_BYTES: usize = 512 << 10;
+
+/// Bytes queued in the engine to one peer before the rest of a long transfer waits here: more would leave the caches.
+pub(crate) const FEED_BYTES: usize = 256 << 10;
+
+/// Pieces of a long transfer are one frame where frames are at least this long, and about `PIECE_BYTES` elsewhere.
+const LONG_FRAME_BYTES: usize = 8 << 10;
+const PIECE_BYTES: usize = 32 << 10;
+
+/// What was counted since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct CollectiveCounters {
+    /// Operations begun.
+    pub operations: u64,
+    /// Messages of no legal form, or of nobody's group.
+    pub malformed: u64,
+    /// Messages for operations that were over.
+    pub late: u64,
+    /// Messages that came before their operation was called here, and were kept.
+    pub early: u64,
+    /// Messages dropped because their sender went beyond its credit.
+    pub overrun: u64,
+    /// Frames broadcast natively, repairs not counted.
+    pub native_frames: u64,
+    /// Frames broadcast again.
+    pub native_repairs: u64,
+    /// Pieces sent again reliably to one member.
+    pub native_resent: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct PeerState {
+    /// Eager bytes sent that the peer has not paid back.
+    on_the_way: usize,
+    /// Eager bytes consumed here that the peer was not told of.
+    owed: usize,
+    /// Kept for operations that were not yet called here.
+    pub(crate) early_bytes: usize,
+    /// Control messages among them.
+    pub(crate) early_controls: usize,
+}
+
+/// A small message that waits for room.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) to: NodeId,
+    pub(crate) header: Header,
+    pub(crate) body: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Wires {
+    /// By node id.
+    pub(crate) peers: Vec<PeerState>,
+    pub(crate) outbox: VecDeque<Control>,
+    pub(crate) eager_window_bytes: usize,
+    /// Payload of one piece of a long transfer.
+    piece_bytes: usize,
+    pub(crate) counters: CollectiveCounters,
+}
+
+/// What an eager message of `bytes` takes.
+pub(crate) fn cost(bytes: usize) -> usize {
+    bytes + OVERHEAD_BYTES
+}
+
+impl Wires {
+    pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>) -> Self {
+        let nodes = endpoint.members().len();
+        let frame_bytes = endpoint.frame_message_bytes();
+        let message_bytes = if frame_bytes >= LONG_FRAME_BYTES {
+            frame_bytes
+        } else {
+            PIECE_BYTES
+        };
+        Self {
+            peers: std::iter::repeat_with(PeerState::default)
+                .take(nodes)
+                .collect(),
+            outbox: VecDeque::new(),
+            eager_window_bytes: (EAGER_TOTAL_BYTES / nodes.max(1))
+                .clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES),
+            piece_bytes: message_bytes - HEADER_BYTES,
+            counters: CollectiveCounters::default(),
+        }
+    }
+
+    /// Payload of a piece of whole units.
+    pub(crate) fn piece_bytes(&self, unit: usize) -> usize {
+        (self.piece_bytes / unit * unit).max(unit)
+    }
+
+    /// Takes credit for an eager message of `bytes`; `false`: there is not enough.
+    pub(crate) fn take_credit(&mut self, to: NodeId, bytes: usize) -> bool {
+        let peer = &mut self.peers[usize::from(to.0)];
+        if peer.on_the_way + cost(bytes) > self.eager_window_bytes {
+            return false;
+        }
+        peer.on_the_way += cost(bytes);
+        true
+    }
+
+    /// The message was not sent after all.
+    pub(crate) fn give_back(&mut self, to: NodeId, bytes: usize) {
+        let peer = &mut self.peers[usize::from(to.0)];
+        peer.on_the_way = peer.on_the_way.saturating_sub(cost(bytes));
+    }
+
+    /// The peer has consumed so much.
+    pub(crate) fn paid(&mut self, from: NodeId, bytes: u64) {
+        let peer = &mut self.peers[usize::from(from.0)];
+        peer.on_the_way = peer
+            .on_the_way
+            .saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// An eager message of `bytes` was consumed or dropped here. The peer is told when it adds up.
+    pub(crate) fn pay(&mut self, to: NodeId, bytes: usize) {
+        let peer = &mut self.peers[usize::from(to.0)];
+        peer.owed += cost(bytes);
+        if peer.owed < self.eager_window_bytes / 4 {
+            return;
+        }
+        let owed = std::mem::take(&mut peer.owed);
+        self.control(
+            to,
+            Header {
+                kind: Kind::Credit,
+                algorithm: 0,
+                tag: 0,
+                sequence: 0,
+                key: 0,
+                offset: owed as u64,
+                total: 0,
+            },
+        );
+    }
+
+    /// The peer died: what was between us is void, and its next life begins anew.
+    pub(crate) fn forget(&mut self, peer: NodeId) {
+        self.peers[usize::from(peer.0)] = PeerState::default();
+        self.outbox.retain(|control| control.to != peer);
+    }
+
+    pub(crate) fn control(&mut self, to: NodeId, header: Header) {
+        self.outbox.push_back(Control {
+            to,
+            header,
+            body: Vec::new(),
+        });
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(crate) fn flush<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+    ) -> Result<(), CollectiveError> {
+        for _ in 0..self.outbox.len() {
+            let Some(control) = self.outbox.pop_front() else {
+                break;
+            };
+            let head = control.header.to_bytes();
+            match endpoint.try_send_aside(control.to, Priority::URGENT, &head, &control.body) {
+                Ok(()) | Err(SendError::PeerDead { .. }) => {} // the dead are told nothing
+                Err(SendError::WouldBlock { .. }) => self.outbox.push_back(control),
+                Err(error) => return Err(CollectiveError::Send(error)),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! What lies behind the Ethernet header: frames of ours one after another, each behind its length.
+//!
+//! Written by the links' transmit halves, which let frames to the same station join one that has not left; read by their receive
+//! halves. An Ethernet frame costs a device and a kernel the same whether it carries one small message or thirty. `Frames` reads
+//! bytes from anyone: it never panics, and each step consumes some of them.
+
+/// The length before each frame, little-endian. 0: no more frames, the rest is padding.
+pub const LENGTH_BYTES: usize = 2;
+
+/// Writes the length of a frame into the first bytes of `slot`.
+///
+/// # Panics
+/// If `slot` is shorter than that, or the frame longer than 65,535 bytes.
+#[inline]
+pub fn write_length(slot: &mut [u8], frame_bytes: usize) {
+    let length = u16::try_from(frame_bytes).expect("no Ethernet frame is that long");
+    slot[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+}
+
+/// The frames of one payload, in order. A length that reaches beyond the payload ends it and is told by `is_cut`.
+#[derive(Debug, Clone)]
+pub struct Frames<'a> {
+    rest: &'a [u8],
+    cut: bool,
+}
+
+impl<'a> Frames<'a> {
+    /// Of the payload of an Ethernet frame, padding included.
+    #[inline]
+    pub fn new(payload: &'a [u8]) -> Self {
+        Self {
+            rest: payload,
+            cut: false,
+        }
+    }
+
+    /// Whether the payload was shorter than it said: what came before is sound.
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        // A single byte behind the last frame is padding, as a zero length is.
+        let (length, rest) = self.rest.split_first_chunk::<LENGTH_BYTES>()?;
+        let bytes = usize::from(u16::from_le_bytes(*length));
+        if bytes == 0 {
+            self.rest = &[];
+            return None;
+        }
+        match rest.split_at_checked(bytes) {
+            Some((frame, rest)) => {
+                self.rest = rest;
+                Some(frame)
+            }
+            None => {
+                self.rest = &[];
+                self.cut = true;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle(frames: &[&[u8]]) -> Vec<u8> {
+        let mut payload = Vec::new();
+        for frame in frames {
+            let at = payload.len();
+            payload.extend([0; LENGTH_BYTES]);
+            write_length(&mut payload[at..], frame.len());
+            payload.extend_from_slice(frame);
+        }
+        payload
+    }
+
+    fn read(payload: &[u8]) -> (Vec<&[u8]>, bool) {
+        let mut frames = Frames::new(payload);
+        let read = frames.by_ref().collect();
+        (read, frames.is_cut())
+    }
+
+    /// What was put in comes out, with any padding behind it.
+    #[test]
+    fn frames_come_out_as_they_went_in() {
+        let frames: [&[u8]; 3] = [b"one", &[7; 300], b"x"];
+        for padding in 0..50 {
+            let mut payload = bundle(&frames);
+            payload.resize(payload.len() + padding, 0);
+            assert_eq!(read(&payload), (frames.to_vec(), false));
+        }
+        assert_eq!(read(&[]), (vec![], false));
+        assert_eq!(read(&[0; 46]), (vec![], false));
+    }
+
+    /// A payload cut anywhere gives the frames that are whole and says so; nothing is read beyond it.
+    #[test]
+    fn cut_payloads_are_told() {
+        let frames: [&[u8]; 2] = [b"first", b"second"];
+        let payload = bundle(&frames);
+        for end in 0..payload.len() {
+            let (read, cut) = read(&payload[..end]);
+            assert_eq!(read, frames[..usize::from(end >= 7)].to_vec(), "{end}");
+            // A length of which one byte is missing is no length.
+            assert_eq!(cut, ![0, 1, 7, 8].contains(&end), "{end}");
+        }
+    }
+}

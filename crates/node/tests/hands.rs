@@ -1,0 +1,200 @@
+//! Flow control in the program's hands, between real endpoints: windows, messages with deadlines, somebody else's event loop.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use common::{LONG, Over, PLAIN, cluster, pair, pattern};
+use rustix::event::epoll;
+use tsumuji_node::{
+    DeliveryClass, FlowPolicy, Lane, NodeId, Options, Priority, Room, SendError, Sender,
+};
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+const LANE: Lane = Lane::ordered(0);
+const VIDEO: Lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 2);
+
+/// Somebody's epoll loop serves an endpoint, a pipe of its own and a timer: every message is echoed, every line answered.
+#[test]
+fn an_endpoint_lives_in_a_foreign_epoll_loop() {
+    const ROUNDS: u32 = 100;
+    const ENDPOINT: u64 = 1;
+    const PIPE: u64 = 2;
+    for over in PLAIN {
+        let (mut a, mut b) = pair(over, &Options::default());
+        let (mut theirs, mut mine) = UnixStream::pair().expect("pipe");
+        let server = thread::spawn(move || {
+            let watch = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+            let add = |fd: std::os::fd::BorrowedFd<'_>, data| {
+                let data = epoll::EventData::new_u64(data);
+                epoll::add(&watch, fd, data, epoll::EventFlags::IN).expect("add");
+            };
+            add(b.fd().expect("a descriptor"), ENDPOINT);
+            add(std::os::fd::AsFd::as_fd(&mine), PIPE);
+            let (mut echoed, mut answered, mut woken) = (0, 0, 0);
+            while echoed < ROUNDS || answered < ROUNDS {
+                while let Some(message) = b.try_recv().expect("link") {
+                    b.try_send(message.from, message.lane, &message.body)
+                        .expect("queued");
+                    echoed += 1;
+                }
+                if !b.arm_fd().expect("arm") {
+                    continue;
+                }
+                let wait = b.until_timer().unwrap_or(LONG).min(LONG);
+                let wait = rustix::event::Timespec::try_from(wait).expect("short");
+                let mut events = Vec::with_capacity(4);
+                let room = rustix::buffer::spare_capacity(&mut events);
+                epoll::wait(&watch, room, Some(&wait)).expect("wait");
+                for event in &events {
+                    match event.data.u64() {
+                        PIPE => {
+                            let mut byte = [0];
+                            mine.read_exact(&mut byte).expect("read");
+                            mine.write_all(&byte).expect("write");
+                            answered += 1;
+                        }
+                        _ => woken += 1,
+                    }
+                }
+            }
+            assert!(b.flush(LONG).expect("flush"));
+            woken
+        });
+        for round in 0..ROUNDS {
+            a.send(B, LANE, &pattern(round as usize * 50, 1))
+                .expect("send");
+            theirs.write_all(&[round as u8]).expect("write");
+            let mut byte = [0];
+            theirs.read_exact(&mut byte).expect("answer");
+            assert_eq!(byte[0], round as u8);
+            let echo = a.recv(LONG).expect("link").expect("echo");
+            assert!(echo.body == pattern(round as usize * 50, 1), "{over:?}");
+        }
+        while !server.is_finished() {
+            a.recv(Duration::from_millis(1)).expect("link"); // acknowledges the last echo
+        }
+        assert!(
+            server.join().expect("server") > 0,
+            "{over:?}: the descriptor woke it"
+        );
+    }
+}
+
+/// A window that changes while messages pass: they all arrive, and the endpoint says what it is.
+#[test]
+fn windows_change_while_messages_pass() {
+    for over in [Over::Shm, Over::LossyUdp(5)] {
+        let (mut a, mut b) = pair(over, &Options::default());
+        let sender = thread::spawn(move || {
+            for index in 0..60 {
+                a.send(B, LANE, &pattern(30_000, index)).expect("send");
+            }
+            a.close(LONG);
+        });
+        let most = b.window().frames_limit;
+        for index in 0..60_usize {
+            b.set_window([1, usize::MAX, 8][index % 3]);
+            b.set_budget([1, 64 << 20][index % 2]);
+            b.set_peer_window(A, [Some(1), None][index % 2])
+                .expect("peer");
+            assert_eq!(b.window().frames, [1, most, 8.min(most)][index % 3]);
+            let message = b.recv(LONG).expect("link").expect("message");
+            assert!(
+                message.body == pattern(30_000, index as u64),
+                "{over:?}: {index}"
+            );
+        }
+        assert!(matches!(
+            b.set_peer_window(B, None),
+            Err(SendError::UnknownPeer { peer: B })
+        ));
+        sender.join().expect("sender");
+    }
+}
+
+/// Grants nothing to anyone.
+#[derive(Debug)]
+struct Closed;
+
+impl FlowPolicy for Closed {
+    fn window_frames(&mut self, _: &Room, _: &Sender) -> u64 {
+        0
+    }
+}
+
+/// Not even a policy that grants nothing for ever stops a pair; without it all goes on.
+#[test]
+fn a_closed_policy_stops_nobody() {
+    for over in PLAIN {
+        let (mut a, mut b) = pair(over, &Options::default());
+        b.set_policy(Some(Box::new(Closed)));
+        let sender = thread::spawn(move || {
+            for index in 0..8 {
+                a.send(B, LANE, &pattern(4_000, index)).expect("send");
+            }
+            a.close(LONG);
+        });
+        for index in 0..8 {
+            if index == 4 {
+                b.set_policy(None);
+            }
+            let message = b.recv(LONG).expect("link").expect("message");
+            assert!(message.body == pattern(4_000, index), "{over:?}: {index}");
+        }
+        sender.join().expect("sender");
+    }
+}
+
+/// A stream of pictures of many frames: what comes is whole and in order, the last one comes, what waited too long does not.
+#[test]
+fn the_newest_picture_arrives() {
+    for over in [Over::Shm, Over::Udp] {
+        let mut both = cluster(over, 2, &Options::default()).into_iter();
+        let (mut a, mut b) = (both.next().expect("two"), both.next().expect("two"));
+        // Nobody answers hello yet: all but the newest are replaced, and it is late.
+        for index in 0..10 {
+            a.send_latest(B, VIDEO, &pattern(300_000, index), Some(Duration::ZERO))
+                .expect("queued");
+        }
+        let flow = a.flow(B).expect("peer");
+        assert_eq!(
+            flow.superseded_messages + flow.late_messages,
+            10 - flow.queued_messages as u64
+        );
+        let receiver = thread::spawn(move || {
+            let mut last = 0;
+            while last < 50 {
+                let message = b.recv(LONG).expect("link").expect("message");
+                assert_eq!((message.from, message.lane), (A, VIDEO));
+                let index = u64::from(message.body[0]) | u64::from(message.body[1]) << 8;
+                assert!(index > last, "{index} after {last}");
+                assert!(message.body[2..] == pattern(50_000, index));
+                last = index;
+            }
+            b.close(LONG);
+        });
+        let mut index = 0_u64;
+        while !receiver.is_finished() {
+            index = (index + 1).min(60_000);
+            let head = [index as u8, (index >> 8) as u8];
+            let body = [&head[..], &pattern(50_000, index)].concat();
+            match a.send_latest(B, VIDEO, &body, Some(LONG)) {
+                Ok(()) | Err(SendError::PeerDead { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            a.progress().expect("link");
+            thread::yield_now();
+        }
+        receiver.join().expect("receiver");
+        let flow = a.flow(B).expect("peer");
+        assert!(
+            flow.superseded_messages + flow.late_messages >= 10,
+            "{over:?}: {flow:?}"
+        );
+    }
+}

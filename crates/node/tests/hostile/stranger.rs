@@ -1,0 +1,338 @@
+//! Who has no key and is no member, and sends whatever helps it: the one attacker of all links.
+//!
+//! It makes frames and says in whose name they go; how they get there, and what it hears, is the link's business (`wiretap`,
+//! `inside`). Seeded; what it remembers is bounded.
+//!
+//! On a link without key it is blind: it does not use the sessions, lives and nonces that it could read on the wire. Who uses
+//! them can speak for a member there, as `docs/security.md` says. Against sealed links it uses all that it hears.
+
+use std::collections::VecDeque;
+
+use tsumuji_node::{Lane, NodeId};
+use tsumuji_wire::{Ack, Control, Data, Hello, Share};
+
+use crate::dice::Dice;
+
+/// Nodes of the cluster: two honest ones and a liar (`liar`).
+pub(crate) const NODES: usize = 3;
+/// Whose address a frame bears that does not pretend to come from a node.
+pub(crate) const STRANGER: usize = NODES;
+/// What was heard and may be sent again.
+const TAPE_FRAMES: usize = 2000;
+/// Longer frames than any link here has are cut by the way to it.
+const FRAME_BYTES_MAX: usize = 1400;
+
+/// A frame on its way.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    /// Whose address it bears.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) frame: Vec<u8>,
+}
+
+/// What it does, and how often it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Act {
+    Noise,
+    Mutation,
+    Replay,
+    /// What one was sent, to another, or in another's name.
+    Reflection,
+    ForgedGrant,
+    ForgedLengths,
+    ForgedHello,
+    ForgedEnd,
+    ForgedShare,
+    /// Sealed frames and handshakes made of noise behind a legal header.
+    ForgedSeal,
+}
+
+pub(crate) const ACTS: [Act; 10] = [
+    Act::Noise,
+    Act::Mutation,
+    Act::Replay,
+    Act::Reflection,
+    Act::ForgedGrant,
+    Act::ForgedLengths,
+    Act::ForgedHello,
+    Act::ForgedEnd,
+    Act::ForgedShare,
+    Act::ForgedSeal,
+];
+
+pub(crate) struct Stranger {
+    pub(crate) dice: Dice,
+    sealed: bool,
+    tape: VecDeque<Sent>,
+    /// The first frames it ever heard: of lives that have ended since.
+    old: Vec<Sent>,
+    pub(crate) done: [u64; ACTS.len()],
+}
+
+impl Stranger {
+    pub(crate) fn new(seed: u64, sealed: bool) -> Self {
+        Self {
+            dice: Dice(seed),
+            sealed,
+            tape: VecDeque::new(),
+            old: Vec::new(),
+            done: [0; ACTS.len()],
+        }
+    }
+
+    /// The link has a key, which it has not.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealed
+    }
+
+    /// It heard this.
+    pub(crate) fn hear(&mut self, sent: Sent) {
+        if self.old.len() < TAPE_FRAMES {
+            self.old.push(sent.clone());
+        }
+        if self.tape.len() == TAPE_FRAMES {
+            self.tape.pop_front();
+        }
+        self.tape.push_back(sent);
+    }
+
+    fn heard(&mut self) -> Option<Sent> {
+        let at = |dice: &mut Dice, len: usize| (len > 0).then(|| dice.below(len));
+        if self.dice.one_in(3) {
+            at(&mut self.dice, self.old.len()).map(|at| self.old[at].clone())
+        } else {
+            at(&mut self.dice, self.tape.len()).map(|at| self.tape[at].clone())
+        }
+    }
+
+    /// The next frame of its own.
+    pub(crate) fn act(&mut self) -> Sent {
+        let at = self.dice.below(ACTS.len());
+        let made = self.make(ACTS[at]);
+        let (at, mut sent) = match made {
+            Some(sent) => (at, sent),
+            // Nothing was heard yet.
+            None => (0, self.noise()),
+        };
+        self.done[at] += 1;
+        sent.frame.truncate(FRAME_BYTES_MAX);
+        if !self.sealed && ACTS[at] != Act::Replay {
+            self.blind(&mut sent.frame);
+        }
+        sent
+    }
+
+    fn make(&mut self, act: Act) -> Option<Sent> {
+        let (from, to) = (self.dice.below(NODES + 1), self.dice.below(2));
+        let source = NodeId(self.dice.below(NODES + 1) as u16);
+        // Mostly in the name of whom the address is of, so that what lies behind that check is tried, too.
+        let source = if self.dice.one_in(4) {
+            source
+        } else {
+            NodeId(from as u16)
+        };
+        let destination = NodeId(to as u16);
+        let (session, number) = (self.dice.next() as u32, self.extreme());
+        let write = |write: &dyn Fn(&mut [u8]) -> Option<usize>| {
+            let mut slot = [0; FRAME_BYTES_MAX];
+            let bytes = write(&mut slot)?;
+            Some(Sent {
+                from,
+                to,
+                frame: slot[..bytes].to_vec(),
+            })
+        };
+        match act {
+            Act::Noise => Some(self.noise()),
+            Act::Mutation => self.mutation(),
+            Act::Replay => self.heard(),
+            Act::Reflection => {
+                let mut sent = self.heard()?;
+                if self.dice.one_in(2) {
+                    (sent.from, sent.to) = (sent.to, sent.from.min(1));
+                } else {
+                    (sent.from, sent.to) = (from, to);
+                }
+                Some(sent)
+            }
+            Act::ForgedGrant => {
+                let bitmap = self.dice.bytes(64);
+                let ack = Ack {
+                    source,
+                    destination,
+                    flags: self.dice.next() as u8 & 9,
+                    session,
+                    ack: number,
+                    credit: u32::MAX,
+                    window_kib: u32::MAX,
+                    ack_delay_us: self.extreme(),
+                    bitmap: &bitmap,
+                };
+                write(&|slot| ack.write(slot))
+            }
+            Act::ForgedLengths => {
+                let payload = self.dice.bytes(200);
+                let data = Data {
+                    source,
+                    destination,
+                    flags: 3,
+                    session,
+                    number,
+                    ack: self.extreme(),
+                    credit: self.extreme(),
+                    message: self.extreme(),
+                    offset: 0,
+                    length: u32::MAX,
+                    floor_delta: self.extreme() as u16,
+                    lane: Lane(self.dice.next() as u8),
+                    ack_delay: 255,
+                    payload: &payload,
+                };
+                write(&|slot| data.write(slot))
+            }
+            Act::ForgedHello => {
+                let hello = Hello {
+                    flags: self.dice.next() as u8 & 0x7f,
+                    source,
+                    destination,
+                    incarnation: self.dice.next() as u32 | 1,
+                    pairing: self.extreme(),
+                    nonce: self.dice.next() as u32,
+                    frame_bytes: self.extreme(),
+                    credit: self.extreme(),
+                    message_limit: self.extreme(),
+                };
+                if self.dice.one_in(4) {
+                    write(&|slot| hello.write_welcome(slot))
+                } else {
+                    write(&|slot| hello.write_hello(slot))
+                }
+            }
+            Act::ForgedEnd => {
+                let control = Control {
+                    source,
+                    destination,
+                    session,
+                };
+                if self.dice.one_in(2) {
+                    write(&|slot| control.write_close(slot))
+                } else {
+                    write(&|slot| control.write_reset(slot))
+                }
+            }
+            Act::ForgedShare => {
+                let share = Share {
+                    source,
+                    incarnation: session,
+                    port: self.extreme() as u16,
+                    epoch: self.extreme(),
+                    lap: self.extreme(),
+                    start: self.extreme(),
+                    payload: &[0xee; 64],
+                };
+                write(&|slot| share.write(slot))
+            }
+            Act::ForgedSeal => Some(Sent {
+                from,
+                to,
+                frame: self.forged_seal(),
+            }),
+        }
+    }
+
+    /// Numbers at which arithmetic breaks.
+    fn extreme(&mut self) -> u32 {
+        match self.dice.below(6) {
+            0 => 0,
+            1 => 1,
+            2 => u32::MAX,
+            3 => 1 << 31,
+            4 => self.dice.below(1000) as u32,
+            _ => self.dice.next() as u32,
+        }
+    }
+
+    fn noise(&mut self) -> Sent {
+        let bytes = 1 + self
+            .dice
+            .below(if self.dice.0 & 1 == 0 { 64 } else { 1400 });
+        let mut frame = self.dice.bytes(bytes);
+        if self.dice.one_in(2) {
+            frame[0] = 0x10 | self.dice.below(16) as u8; // version 1 and a kind
+        }
+        Sent {
+            from: self.dice.below(NODES + 1),
+            to: self.dice.below(2),
+            frame,
+        }
+    }
+
+    fn mutation(&mut self) -> Option<Sent> {
+        let mut sent = self.heard()?;
+        let frame = &mut sent.frame;
+        match self.dice.below(4) {
+            0 => frame.truncate(1 + self.dice.below(frame.len())),
+            1 => frame.extend(self.dice.bytes(40)),
+            _ => {}
+        }
+        for _ in 0..=self.dice.below(3) {
+            // Mostly the header.
+            let reach = if self.dice.one_in(3) { usize::MAX } else { 40 };
+            let at = self.dice.below(frame.len().min(reach));
+            frame[at] = match self.dice.below(4) {
+                0 => 0,
+                1 => 255,
+                2 => frame[at] ^ 1 << self.dice.below(8),
+                _ => self.dice.next() as u8,
+            };
+        }
+        if self.dice.one_in(4) {
+            sent.from = STRANGER;
+        }
+        Some(sent)
+    }
+
+    fn forged_seal(&mut self) -> Vec<u8> {
+        if self.dice.one_in(2) {
+            let inner = 1 + self.dice.below(1000);
+            let mut frame = self.dice.bytes(32 + inner);
+            frame[0] = 0x17;
+            frame[1] = self.dice.below(5) as u8;
+            frame[2..4].copy_from_slice(&(inner as u16).to_le_bytes());
+            // Key ids count up from small numbers where many are tried.
+            if self.dice.one_in(2) {
+                frame[6..8].fill(0);
+            }
+            return frame;
+        }
+        let step = self.dice.below(4);
+        let body = [40, 40, 92, 60][step];
+        let mut frame = self.dice.bytes(16 + body + 32);
+        frame[..8].copy_from_slice(&[0x18, 0, body as u8, 0, step as u8, 0, 0, 0]);
+        // The name of the key is no secret.
+        let known = self
+            .tape
+            .iter()
+            .find(|sent| sent.frame.first() == Some(&0x18));
+        if let Some(heard) = known.filter(|sent| sent.frame.len() > 16) {
+            frame[1] = heard.frame[1];
+            frame[8..16].copy_from_slice(&heard.frame[8..16]);
+        }
+        frame
+    }
+
+    /// What it must not know on a link without key becomes a guess.
+    fn blind(&mut self, frame: &mut [u8]) {
+        let secrets: &[usize] = match frame.first() {
+            Some(0x10..=0x12 | 0x15 | 0x16) => &[8],
+            Some(0x13 | 0x14) => &[8, 16],
+            _ => &[],
+        };
+        for at in secrets {
+            if let Some(secret) = frame.get_mut(*at..at + 4) {
+                secret.copy_from_slice(&(self.dice.next() as u32).to_le_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Flow control in the program's hands: windows that change while it runs, and rules of its own.
+//!
+//! Called by the driver for its program. What changes here holds for what is granted from now on: credit once given is never taken back
+//! so the bound of R-21 holds at every moment.
+
+use alloc::boxed::Box;
+
+use super::{Engine, raise_credit};
+use crate::congestion::Congestion;
+use crate::event::Window;
+use crate::policy::FlowPolicy;
+use tsumuji_wire::NodeId;
+
+impl Engine {
+    /// What peers may send ahead at present.
+    pub fn window(&self) -> Window {
+        Window {
+            frames: self.shared.credit.window() as usize,
+            frames_limit: self.shared.credit.ring() as usize,
+            granted_frames: self.shared.credit.claimed() as usize,
+            budget_bytes: self.shared.memory.budget_bytes(),
+            budget_used_bytes: self.shared.memory.used_bytes(),
+        }
+    }
+
+    /// From now on so many frames are granted to all peers together; between 1 and what the link's receive side holds.
+    pub fn set_window(&mut self, frames: usize) {
+        self.shared.credit.set_window(frames as u64);
+        self.regrant();
+    }
+
+    /// From now on no more than so many frames are granted ahead to this peer; at least 1. `None`: as many as there are for it.
+    /// Outlives the peer's lives. `false`: it is no peer.
+    pub fn set_peer_window(&mut self, peer: NodeId, frames: Option<usize>) -> bool {
+        let Some(state) = self.peer_mut(peer) else {
+            return false;
+        };
+        state.receive.grant.limit = frames.map_or(u64::MAX, |frames| frames.max(1) as u64);
+        self.regrant();
+        true
+    }
+
+    /// From now on messages that arrived and were not consumed may take so much memory. What they take already is not touched.
+    pub fn set_budget(&mut self, bytes: usize) {
+        self.shared.memory.set_budget(bytes);
+        self.regrant();
+    }
+
+    /// From now on `policy` decides who may send how much to us; `None`: the usual rules do. Under `suci` it is not asked:
+    /// there the rules are the paper's.
+    pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
+        self.shared.credit.set_policy(policy);
+        self.regrant();
+    }
+
+    /// Everyone's credit is looked at again: a policy of the program's own may have changed its mind.
+    pub fn regrant(&mut self) {
+        if self.shared.config.congestion == Congestion::Suci {
+            self.shared.credit.hungry = false;
+            return self.feed_hungry();
+        }
+        for index in 0..self.peers.len() {
+            if let Some(peer) = self.peers[index].as_deref_mut()
+                && peer.is_up()
+            {
+                raise_credit(peer, &mut self.shared);
+                let id = peer.id.0;
+                self.enqueue_ack(id);
+            }
+        }
+        if self.shared.credit.hungry {
+            self.feed_hungry();
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! What the engine does otherwise under `suci`: its frames' ways in and out.
+//!
+//! Called by `receive`, `transmit` and `mod` where the two congestion controls part. What a peer is told is decided here from
+//! the books in `crate::suci` and the memory that is free.
+
+use super::receive::{deliver, find, notify_writable};
+use super::{Engine, Shared, enqueue_after_frame};
+use crate::counters::Drop;
+use crate::message::Sink;
+use crate::peer::Peer;
+use crate::peer::receive::{Refusal, Taken};
+use crate::peer::send::AckNews;
+use crate::suci::Answer;
+use crate::time::{Duration, Instant};
+use tsumuji_wire::{Ack, Data, NodeId, Permit, flags};
+
+/// Of those that wait for permission, so many are looked at when a frame has come: each comes soon, and a frame costs little.
+const CALLS_PER_FRAME: usize = 4;
+
+/// The same when one asks, or memory came free.
+const CALLS_PER_ASK: usize = 64;
+
+impl Engine {
+    pub(super) fn handle_data_suci(
+        &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Drop> {
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            data.source,
+            data.destination,
+            Some(data.session),
+        )?;
+        peer.last_heard = now;
+        shared.suci.now = now;
+        let Some(inbound) = peer.inbound.as_deref_mut() else {
+            return Err(Drop::Congestion);
+        };
+        let size = peer.send.fragment_bytes();
+        let expected = peer.receive.arrivals.base();
+        let taken = peer
+            .receive
+            .take_next(now, data, size, &mut shared.memory, &mut shared.pool);
+        let result = match taken {
+            Taken::Refused(refusal) => {
+                match refusal {
+                    // R1 to R3: what came before is acknowledged again.
+                    Refusal::Duplicate => peer.receive.ack_now = true,
+                    Refusal::Gap | Refusal::Memory => {
+                        let refused = matches!(refusal, Refusal::Memory);
+                        if inbound.miss(refused) {
+                            shared.counters.nacks += 1;
+                            peer.receive.ack_now = true;
+                        }
+                    }
+                    Refusal::Window | Refusal::Malformed => {}
+                }
+                Err(refusal.into())
+            }
+            taken => {
+                peer.receive.ack_now = true;
+                shared.suci.on_taken(inbound, expected);
+                deliver(peer, shared, data, taken, sink);
+                Ok(())
+            }
+        };
+        let wants_more = peer
+            .inbound
+            .as_deref()
+            .is_some_and(|inbound| shared.suci.wants_more(inbound, expected));
+        if wants_more {
+            grant(peer, shared);
+        }
+        enqueue_after_frame(peer, shared, &mut self.ready, now);
+        if self.shared.suci.has_room() {
+            self.share_out(CALLS_PER_FRAME);
+        }
+        result
+    }
+
+    pub(super) fn handle_ack_suci(&mut self, now: Instant, ack: &Ack<'_>) -> Result<(), Drop> {
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            ack.source,
+            ack.destination,
+            Some(ack.session),
+        )?;
+        let delay = Duration::from_micros(u64::from(ack.ack_delay_us)).min(Duration::from_secs(1));
+        take_ack(now, ack.ack, delay, peer, shared)?;
+        if let Some(control) = peer.send.suci() {
+            control.on_window(ack.ack, ack.credit);
+            if ack.flags & flags::NACK != 0 {
+                control.on_nack(ack.ack);
+            }
+        }
+        peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
+        if ack.flags & flags::ACK_NOW != 0 {
+            peer.receive.ack_now = true;
+        }
+        notify_writable(peer, shared);
+        enqueue_after_frame(peer, shared, &mut self.ready, now);
+        Ok(())
+    }
+
+    /// A peer asks whether it may send again what was lost, or how large the window is.
+    pub(super) fn handle_ask(&mut self, now: Instant, ask: &Permit) -> Result<(), Drop> {
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            ask.source,
+            ask.destination,
+            Some(ask.session),
+        )?;
+        peer.last_heard = now;
+        shared.suci.now = now;
+        let expected = peer.receive.arrivals.base();
+        let Some(inbound) = peer.inbound.as_deref_mut() else {
+            return Err(Drop::Congestion);
+        };
+        match shared.suci.on_ask(ask.source.0, inbound, expected, ask) {
+            None => return Err(Drop::Malformed),
+            Some(Answer::Nothing) => return Err(Drop::Duplicate),
+            Some(Answer::Ack) => peer.receive.ack_now = true,
+            Some(Answer::Grant) => peer.grant_due = true,
+        }
+        enqueue_after_frame(peer, shared, &mut self.ready, now);
+        if self.shared.suci.is_sweep_due() {
+            self.void_overdue();
+        }
+        self.share_out(CALLS_PER_ASK);
+        Ok(())
+    }
+
+    pub(super) fn handle_grant(&mut self, now: Instant, grant: &Permit) -> Result<(), Drop> {
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            grant.source,
+            grant.destination,
+            Some(grant.session),
+        )?;
+        if peer.inbound.is_none() {
+            return Err(Drop::Congestion);
+        }
+        take_ack(now, grant.number, Duration::ZERO, peer, shared)?;
+        peer.send
+            .on_grant(now, grant.round, grant.number, grant.frames);
+        notify_writable(peer, shared);
+        enqueue_after_frame(peer, shared, &mut self.ready, now);
+        Ok(())
+    }
+
+    /// Grants what may be to the next `calls` of those that wait.
+    fn share_out(&mut self, calls: usize) {
+        for _ in 0..calls.min(self.shared.suci.waiting()) {
+            let Some(id) = self.shared.suci.call() else {
+                return;
+            };
+            if let Some(peer) = self
+                .peers
+                .get_mut(usize::from(id))
+                .and_then(Option::as_deref_mut)
+            {
+                grant(peer, &mut self.shared);
+                if peer.grant_due && !peer.queued {
+                    peer.queued = true;
+                    self.ready.push_back(id);
+                }
+            }
+        }
+    }
+
+    /// Grants that were lost, or whose frames were, are taken off the books: others wait for their part of the ring.
+    #[cold]
+    fn void_overdue(&mut self) {
+        let suci = &mut self.shared.suci;
+        for peer in self.peers.iter_mut().flatten() {
+            let expected = peer.receive.arrivals.base();
+            if let Some(inbound) = peer.inbound.as_deref_mut()
+                && suci.is_overdue(inbound, expected)
+            {
+                suci.void(inbound, expected);
+            }
+        }
+    }
+
+    /// Memory came free: who waits for it is granted what it was refused, and who was told of a small window learns of more.
+    #[cold]
+    pub(super) fn feed_suci(&mut self) {
+        self.shared.credit.hungry = false;
+        self.share_out(CALLS_PER_ASK);
+        for _ in 0..self.shared.suci.short.len() {
+            let Some(id) = self.shared.suci.short.pop_front() else {
+                return;
+            };
+            let Some(peer) = self
+                .peers
+                .get_mut(usize::from(id))
+                .and_then(Option::as_deref_mut)
+            else {
+                continue;
+            };
+            let window = window_frames(peer, &self.shared);
+            let told = peer.receive.arrivals.base();
+            let Some(inbound) = peer.inbound.as_deref_mut() else {
+                continue;
+            };
+            let left = inbound.told.saturating_sub(told);
+            let full = self.shared.memory.is_idle() && window > left;
+            if full || window >= left + (self.shared.suci.ring_frames / 8).max(1) {
+                inbound.short = false;
+                peer.receive.ack_now = true;
+                self.enqueue_ack(id);
+            } else {
+                self.shared.suci.short.push_back(id);
+                self.shared.credit.hungry = true;
+            }
+        }
+    }
+
+    /// One frame to a peer under `suci`: what it waits for goes before what we have for it.
+    pub(super) fn write_suci(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return 0;
+        };
+        if peer.grant_due {
+            self.write_grant(id, slot)
+        } else if peer.receive.ack_now || peer.ping_due {
+            self.write_ack_suci(id, slot)
+        } else if peer.send.suci().is_some_and(|control| control.is_ask_due()) {
+            self.write_ask(id, slot)
+        } else if peer.send.is_sendable(now) {
+            self.write_data_suci(now, id, slot)
+        } else {
+            0
+        }
+    }
+
+    fn write_data_suci(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+        let me = self.shared.config.me;
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return 0;
+        };
+        let session = peer.session.outgoing;
+        let Shared { pool, counters, .. } = &mut self.shared;
+        let Some(next) = peer.send.next_fragment(now, pool, counters) else {
+            return 0;
+        };
+        // An acknowledgement carries no data, and data carries no acknowledgement.
+        let data = Data {
+            source: me,
+            destination: id,
+            flags: 0,
+            session,
+            number: next.number as u32,
+            ack: 0,
+            credit: 0,
+            message: next.message as u32,
+            offset: next.offset as u32,
+            length: next.length as u32,
+            floor_delta: u16::MAX,
+            lane: next.lane,
+            ack_delay: 0,
+            payload: next.payload,
+        };
+        let bytes = data.write(slot).unwrap_or(0);
+        if let Some(at) = peer.send.deadline() {
+            self.shared.arm(at);
+        }
+        bytes
+    }
+
+    fn write_ack_suci(&mut self, id: NodeId, slot: &mut [u8]) -> usize {
+        let me = self.shared.config.me;
+        let free_kib = self.shared.memory.free_bytes() / 1024;
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return 0;
+        };
+        let window = window_frames(peer, &self.shared);
+        let expected = peer.receive.arrivals.base();
+        let mut bits = 0;
+        if core::mem::take(&mut peer.ping_due) {
+            bits |= flags::ACK_NOW;
+        }
+        if let Some(inbound) = peer.inbound.as_deref_mut() {
+            if core::mem::take(&mut inbound.nack_due) {
+                bits |= flags::NACK;
+                if inbound.refused {
+                    bits |= flags::REFUSED;
+                }
+            }
+            inbound.told = expected + window;
+            if window < self.shared.suci.ring_frames {
+                self.shared.credit.hungry = true;
+                if !inbound.short {
+                    inbound.short = true;
+                    self.shared.suci.short.push_back(id.0);
+                }
+            }
+        }
+        let ack = Ack {
+            source: me,
+            destination: id,
+            flags: bits,
+            session: peer.session.outgoing,
+            ack: expected as u32,
+            credit: (expected + window) as u32,
+            window_kib: u32::try_from(free_kib).unwrap_or(u32::MAX),
+            ack_delay_us: 0,
+            bitmap: &[],
+        };
+        peer.receive.on_ack_sent();
+        ack.write(slot).unwrap_or(0)
+    }
+
+    fn write_ask(&mut self, id: NodeId, slot: &mut [u8]) -> usize {
+        let me = self.shared.config.me;
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return 0;
+        };
+        let session = peer.session.outgoing;
+        let Some(control) = peer.send.suci() else {
+            return 0;
+        };
+        let ask = control.take_ask();
+        let permit = Permit {
+            source: me,
+            destination: id,
+            session,
+            round: ask.round,
+            number: ask.number as u32,
+            frames: ask.frames as u32,
+        };
+        self.shared.counters.asks += 1;
+        if let Some(at) = peer.send.deadline() {
+            self.shared.arm(at);
+        }
+        permit.write_ask(slot).unwrap_or(0)
+    }
+
+    fn write_grant(&mut self, id: NodeId, slot: &mut [u8]) -> usize {
+        let me = self.shared.config.me;
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
+            return 0;
+        };
+        peer.grant_due = false;
+        let expected = peer.receive.arrivals.base();
+        let Some(inbound) = peer.inbound.as_deref() else {
+            return 0;
+        };
+        let (round, frames) = inbound.permit(expected);
+        let permit = Permit {
+            source: me,
+            destination: id,
+            session: peer.session.outgoing,
+            round,
+            number: expected as u32,
+            frames,
+        };
+        self.shared.counters.grants += 1;
+        permit.write_grant(slot).unwrap_or(0)
+    }
+}
+
+/// What an ACK, a NACK or a grant says of numbers below `ack_low`: they have arrived (S2).
+fn take_ack(
+    now: Instant,
+    ack_low: u32,
+    delay: Duration,
+    peer: &mut Peer,
+    shared: &mut Shared,
+) -> Result<(), Drop> {
+    peer.last_heard = now;
+    let news = AckNews {
+        ack: ack_low,
+        bitmap: &[],
+        delay,
+    };
+    let Shared {
+        pool,
+        counters,
+        events,
+        ..
+    } = shared;
+    let from = peer.id;
+    let done = |id| events.push_back(crate::event::Event::Sent { peer: from, id });
+    if peer.send.on_ack(now, &news, pool, counters, done) {
+        Ok(())
+    } else {
+        Err(Drop::Malformed)
+    }
+}
+
+/// Grants a peer that waits what may be sent again now.
+fn grant(peer: &mut Peer, shared: &mut Shared) {
+    let window = window_frames(peer, shared);
+    let expected = peer.receive.arrivals.base();
+    let Some(inbound) = peer.inbound.as_deref_mut() else {
+        return;
+    };
+    // What memory refused would be refused again.
+    let refused = inbound.refused && !shared.memory.admits_more();
+    let window = if refused { 0 } else { window };
+    let frames = shared.suci.grant(peer.id.0, inbound, expected, window);
+    shared.counters.granted_frames += frames;
+    peer.grant_due |= frames > 0;
+    shared.credit.hungry |= window == 0;
+}
+
+/// The window: what the receive ring takes in a turn, or less where the budget holds less. What is set aside for a
+/// message that arrives counts as free for it. Where nothing is free and nothing will be, the one that a lane waits for is
+/// admitted all the same.
+fn window_frames(peer: &Peer, shared: &Shared) -> u64 {
+    let size = peer.send.fragment_bytes();
+    let free = shared.memory.free_bytes().div_ceil(size);
+    let reserved = peer.receive.remaining_bytes.div_ceil(size);
+    let least = usize::from(shared.memory.admits_more());
+    ((free + reserved).max(least) as u64)
+        .min(shared.suci.ring_frames)
+        .min(shared.credit.window()) // the program's words
+        .min(peer.receive.grant.limit)
+}

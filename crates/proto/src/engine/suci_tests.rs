@@ -1,0 +1,344 @@
+//! Suci's rules one by one: frames are forged to node 1, and what it writes is read. The scenarios are in `sim`.
+
+use super::tests::{MINUTE, Wire, body};
+use super::*;
+use crate::counters::Drop;
+use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW};
+use crate::time::Duration;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use tsumuji_wire::{Ack, Data, Frame, Permit, flags};
+
+/// Node 1 is the one under test; node 0 takes no part in what follows.
+fn pair() -> Wire {
+    let mut wire = Wire::under(2, Congestion::Suci);
+    wire.run(MINUTE, |wire| {
+        wire.nodes[0].engine.is_up(NodeId(1)) && wire.nodes[1].engine.is_up(NodeId(0))
+    });
+    assert_eq!(said(&mut wire), Vec::<String>::new());
+    wire
+}
+
+fn session(wire: &Wire) -> u32 {
+    let peer = wire.nodes[1].engine.peer(NodeId(0));
+    peer.expect("a member").session.incoming
+}
+
+fn low(number: u64) -> u32 {
+    (FIRST_NUMBER + number) as u32
+}
+
+fn forge(wire: &mut Wire, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
+    let mut slot = [0; 1472];
+    let bytes = write(&mut slot).expect("fits");
+    let (now, node) = (wire.now, &mut wire.nodes[1]);
+    node.engine
+        .handle_frame(now, &slot[..bytes], &mut node.inbox);
+}
+
+/// A message of one frame, under this number.
+fn data(wire: &mut Wire, number: u64) {
+    let data = Data {
+        source: NodeId(0),
+        destination: NodeId(1),
+        flags: 0,
+        session: session(wire),
+        number: low(number),
+        ack: 0,
+        credit: 0,
+        message: low(number),
+        offset: 0,
+        length: 1000,
+        floor_delta: 0,
+        lane: Lane::ordered(0),
+        ack_delay: 0,
+        payload: &[7; 1000],
+    };
+    forge(wire, |slot| data.write(slot));
+}
+
+fn answer(wire: &mut Wire, bits: u8, number: u64, window: u64) {
+    let ack = Ack {
+        source: NodeId(0),
+        destination: NodeId(1),
+        flags: bits,
+        session: session(wire),
+        ack: low(number),
+        credit: low(number + window),
+        window_kib: 0,
+        ack_delay_us: 0,
+        bitmap: &[],
+    };
+    forge(wire, |slot| ack.write(slot));
+}
+
+fn permit(wire: &Wire, round: u32, number: u64, frames: u32) -> Permit {
+    Permit {
+        source: NodeId(0),
+        destination: NodeId(1),
+        session: session(wire),
+        round,
+        number: low(number),
+        frames,
+    }
+}
+
+/// What node 1 has to say now.
+fn said(wire: &mut Wire) -> Vec<String> {
+    let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
+    let mut slot = [0; 1472];
+    let mut said = Vec::new();
+    let plain = |low: u32| low.wrapping_sub(FIRST_NUMBER as u32);
+    while let Some(to) = engine.next_destination(now) {
+        let bytes = engine.write_frame(now, to, &mut slot);
+        said.push(match tsumuji_wire::parse(&slot[..bytes]) {
+            Ok(Frame::Data(data)) => format!("data {}", plain(data.number)),
+            Ok(Frame::Ack(ack)) => {
+                assert!(ack.bitmap.is_empty(), "no selective acknowledgement");
+                let kind = ["ack", "nack"][usize::from(ack.flags & flags::NACK != 0)];
+                let window = ack.credit.wrapping_sub(ack.ack);
+                let refused = ["", " refused"][usize::from(ack.flags & flags::REFUSED != 0)];
+                format!("{kind} {} window {window}{refused}", plain(ack.ack))
+            }
+            Ok(Frame::Ask(ask)) => {
+                format!("ask {}: {} +{}", ask.round, plain(ask.number), ask.frames)
+            }
+            Ok(Frame::Grant(grant)) => {
+                let (number, frames) = (plain(grant.number), grant.frames);
+                format!("grant {}: {number} +{frames}", grant.round)
+            }
+            other => format!("{other:?}"),
+        });
+    }
+    said
+}
+
+fn drops(wire: &Wire, reason: Drop) -> u64 {
+    wire.nodes[1].engine.counters().drops.get(reason)
+}
+
+/// Releases what came, as a program that is done with it.
+fn release_all(wire: &mut Wire) {
+    let node = &mut wire.nodes[1];
+    for (from, _, body) in node.inbox.messages.drain(..) {
+        node.engine.release(from, body.len());
+    }
+}
+
+/// R1: in order, taken and acknowledged. R3: old, acknowledged again. R4: after a gap, dropped and the missing one called once;
+/// what follows is dropped in silence until that one comes.
+#[test]
+fn receiver_takes_only_what_is_next() {
+    let mut wire = pair();
+    data(&mut wire, 0);
+    release_all(&mut wire);
+    assert_eq!(said(&mut wire), ["ack 1 window 256"]);
+    data(&mut wire, 0);
+    assert_eq!(said(&mut wire), ["ack 1 window 256"]);
+    assert_eq!(drops(&wire, Drop::Duplicate), 1);
+    data(&mut wire, 2);
+    assert_eq!(said(&mut wire), ["nack 1 window 256"]);
+    data(&mut wire, 3);
+    data(&mut wire, 4);
+    assert_eq!(said(&mut wire), Vec::<String>::new());
+    assert_eq!(drops(&wire, Drop::Gap), 3);
+    assert!(wire.nodes[1].inbox.messages.is_empty());
+    data(&mut wire, 1);
+    data(&mut wire, 2);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 2);
+    release_all(&mut wire);
+    assert_eq!(said(&mut wire), ["ack 3 window 256"]);
+    data(&mut wire, 3 + NUMBER_WINDOW);
+    assert_eq!(drops(&wire, Drop::Window), 1);
+    assert_eq!(wire.nodes[1].engine.counters().nacks, 1);
+}
+
+/// R2: what the queue does not hold is dropped and called, once; the window on each acknowledgement is what is left. Permission
+/// to send it again is refused while there is no room, and given when there is.
+#[test]
+fn overflow_is_refused_and_comes_again() {
+    let mut wire = pair();
+    let mut number = 0;
+    while drops(&wire, Drop::Memory) == 0 {
+        data(&mut wire, number);
+        let said = said(&mut wire);
+        // 1 MiB, 1064 bytes each; a frame holds 1432 bytes of content.
+        let left = (1usize << 20)
+            .saturating_sub((number as usize + 1) * 1064)
+            .div_ceil(1432);
+        if drops(&wire, Drop::Memory) == 0 && number < 985 {
+            assert_eq!(
+                said,
+                [format!("ack {} window {}", number + 1, left.min(256))]
+            );
+        } else if drops(&wire, Drop::Memory) > 0 {
+            assert_eq!(said, [format!("nack {number} window 0 refused")]);
+        }
+        number += 1;
+    }
+    number -= 1;
+    data(&mut wire, number);
+    assert_eq!(said(&mut wire), Vec::<String>::new(), "once");
+    let ask = permit(&wire, 1, number, 3);
+    forge(&mut wire, |slot| ask.write_ask(slot));
+    assert_eq!(said(&mut wire), [format!("grant 1: {number} +0")]);
+    release_all(&mut wire);
+    assert_eq!(
+        said(&mut wire),
+        [
+            format!("grant 1: {number} +3"),
+            format!("ack {number} window 256")
+        ]
+    );
+    data(&mut wire, number);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
+}
+
+/// S1: a message stays until it is acknowledged. S2: an acknowledgement frees it. S3: a NACK sends all from there on again, under
+/// the same numbers, after permission was asked for and as far as it was given.
+#[test]
+fn sender_repeats_only_what_was_granted() {
+    let mut wire = pair();
+    for message in 0..5 {
+        wire.send(1, 0, Lane::ordered(0), body(message, 10));
+    }
+    let all: Vec<String> = (0..5).map(|number| format!("data {number}")).collect();
+    assert_eq!(said(&mut wire), all);
+    assert_eq!(wire.queued(1, 0), 5);
+    answer(&mut wire, 0, 1, 256);
+    assert_eq!(wire.queued(1, 0), 4);
+    answer(&mut wire, flags::NACK, 2, 256);
+    assert_eq!(wire.queued(1, 0), 3);
+    assert_eq!(said(&mut wire), ["ask 1: 2 +3"]);
+    wire.send(1, 0, Lane::ordered(0), body(5, 10));
+    assert_eq!(said(&mut wire), Vec::<String>::new(), "new ones wait, too");
+    for nothing in [
+        permit(&wire, 0, 2, 3),
+        permit(&wire, 2, 2, 3),
+        permit(&wire, 1, 2, 0),
+    ] {
+        forge(&mut wire, |slot| nothing.write_grant(slot));
+        assert_eq!(said(&mut wire), Vec::<String>::new(), "not granted");
+    }
+    let some = permit(&wire, 1, 2, 2);
+    for _ in 0..3 {
+        forge(&mut wire, |slot| some.write_grant(slot));
+    }
+    assert_eq!(said(&mut wire), ["data 2", "data 3"], "each once");
+    let rest = permit(&wire, 1, 3, u32::MAX);
+    forge(&mut wire, |slot| rest.write_grant(slot));
+    assert_eq!(said(&mut wire), ["data 4", "data 5"], "and then new ones");
+    answer(&mut wire, 0, 6, 256);
+    assert_eq!(wire.queued(1, 0), 0);
+    let counters = wire.nodes[1].engine.counters();
+    assert_eq!((counters.retransmitted_frames, counters.asks), (3, 1));
+}
+
+/// No more than the window leaves; a closed one is asked about when its opening may have been lost.
+#[test]
+fn window_bounds_what_leaves() {
+    let mut wire = pair();
+    answer(&mut wire, 0, 0, 0);
+    for message in 0..300 {
+        wire.send(1, 0, Lane::ordered(0), body(message, 10));
+    }
+    assert_eq!(
+        said(&mut wire).len(),
+        256,
+        "hello said so, and a window may not shrink"
+    );
+    answer(&mut wire, 0, 256, 0);
+    assert_eq!(said(&mut wire), Vec::<String>::new());
+    wire.now += Duration::from_millis(5);
+    let now = wire.now;
+    wire.nodes[1].engine.handle_timeout(now);
+    assert_eq!(said(&mut wire), ["ask 0: 256 +0"]);
+    answer(&mut wire, 0, 256, 2);
+    assert_eq!(said(&mut wire), ["data 256", "data 257"]);
+}
+
+/// A lost ask or grant stops nobody: the same is asked again, less and less often, and nothing is sent meanwhile.
+#[test]
+fn lost_permission_is_asked_for_again() {
+    let mut wire = pair();
+    wire.send(1, 0, Lane::ordered(0), body(1, 10));
+    assert_eq!(said(&mut wire), ["data 0"]);
+    let mut asked_at = vec![];
+    let start = wire.now;
+    while wire.now.since(start) < Duration::from_millis(800) {
+        let now = wire.nodes[1].engine.poll_timeout().expect("a deadline");
+        wire.now = now.max(wire.now);
+        let now = wire.now;
+        wire.nodes[1].engine.handle_timeout(now);
+        let mut asks = said(&mut wire);
+        asks.retain(|said| !said.starts_with("ack"));
+        if !asks.is_empty() {
+            assert_eq!(asks, ["ask 1: 0 +1"]);
+            asked_at.push(now.since(start).as_nanos());
+        }
+    }
+    assert!((8..=12).contains(&asked_at.len()), "{asked_at:?}");
+    let waits: Vec<u64> = asked_at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(waits.is_sorted(), "{waits:?}");
+    let grant = permit(&wire, 1, 0, 1);
+    forge(&mut wire, |slot| grant.write_grant(slot));
+    assert_eq!(said(&mut wire), ["data 0"]);
+}
+
+/// An ask about what has come is answered by the acknowledgement that was lost; one about what cannot have been sent, or from
+/// the past, by nothing.
+#[test]
+fn asks_are_looked_at() {
+    let mut wire = pair();
+    data(&mut wire, 0);
+    release_all(&mut wire);
+    assert_eq!(said(&mut wire), ["ack 1 window 256"]);
+    for (ask, expected) in [
+        (permit(&wire, 7, 0, 1), "ack 1 window 256"),
+        (permit(&wire, 7, 1, 0), "ack 1 window 256"),
+        (permit(&wire, 7, 0, 4), "grant 7: 1 +3"),
+        (permit(&wire, 7, 0, 4), "grant 7: 1 +3"),
+        (permit(&wire, 6, 0, 4), ""),
+        (permit(&wire, 8, 1, 5000), ""),
+        (permit(&wire, 8, 5000, 1), ""),
+        (permit(&wire, 8, 1, u32::MAX), ""),
+    ] {
+        forge(&mut wire, |slot| ask.write_ask(slot));
+        assert_eq!(said(&mut wire).concat(), expected, "{ask:?}");
+    }
+    assert_eq!(drops(&wire, Drop::Malformed), 3);
+    assert_eq!(drops(&wire, Drop::Duplicate), 1);
+}
+
+/// Two that run different congestion controls do not meet, and both are told why, once.
+#[test]
+fn other_congestion_control_is_refused_by_name() {
+    let mut wire = Wire::new(2);
+    wire.nodes[1] = Wire::node(1, 101, 2, wire.now, Congestion::Suci);
+    wire.run(Duration::from_millis(500), |_| false);
+    for (node, theirs) in [(0, Congestion::Suci), (1, Congestion::Credit)] {
+        let peer = NodeId(1 - node as u16);
+        let node = &wire.nodes[node];
+        assert!(!node.engine.is_up(peer));
+        assert_eq!(node.events, [Event::OtherCongestion { peer, theirs }]);
+        assert!(node.engine.counters().drops.get(Drop::Congestion) > 1);
+    }
+}
+
+/// Asks and grants mean nothing under `credit`: counted, and nothing else.
+#[test]
+fn permits_are_refused_under_credit() {
+    let mut wire = Wire::new(2);
+    wire.run(Duration::from_millis(10), |_| false);
+    for _ in 0..10 {
+        let permit = permit(&wire, 1, 0, 100);
+        forge(&mut wire, |slot| permit.write_ask(slot));
+        forge(&mut wire, |slot| permit.write_grant(slot));
+    }
+    assert_eq!(drops(&wire, Drop::Congestion), 20);
+    assert_eq!(said(&mut wire), Vec::<String>::new());
+    wire.send(1, 0, Lane::ordered(5), body(1, 5000));
+    wire.run(MINUTE, |wire| wire.queued(1, 0) == 0);
+    assert_eq!(wire.queued(1, 0), 0);
+}

@@ -1,0 +1,231 @@
+//! Receive half of *latest* lanes: of each stream the newest message wins.
+//!
+//! Called by `receive`. Nothing here is ever asked for again: what memory does not hold is dropped, and so is a message whose
+//! missing fragments do not come. The numbers of all its frames are acknowledged all the same, for the sender's accounts.
+//!
+//! Invariants: no message is delivered after a newer one of its stream; at most one message of a stream is incomplete, and it
+//! is charged to the budget until it is whole, replaced, or untouched for [`PATIENCE`].
+
+use alloc::vec::Vec;
+
+use super::lane::{Accepted, Fragment};
+use super::reassembly::Reassembly;
+use crate::memory::Memory;
+use crate::pool::Pool;
+use crate::time::{Duration, Instant};
+use tsumuji_wire::Lane;
+
+/// An incomplete message of which no fragment came for so long is given up: its sender has given up on it, or its last
+/// fragments are lost. Far beyond any reordering; a value that late is of no use.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(crate) struct LatestReceive {
+    /// One for each lane that was ever used: at most 64.
+    streams: Vec<Stream>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    lane: Lane,
+    /// Messages below this are stale.
+    next: u64,
+    partial: Option<Partial>,
+}
+
+/// A message that has begun to arrive.
+#[derive(Debug)]
+struct Partial {
+    message: u64,
+    reassembly: Reassembly,
+    touched: Instant,
+}
+
+impl Stream {
+    fn drop_partial(&mut self, memory: &mut Memory, pool: &mut Pool) {
+        if let Some(partial) = self.partial.take() {
+            memory.abandon(partial.reassembly.length_bytes());
+            let body = partial.reassembly.finish(pool);
+            pool.put(body);
+        }
+    }
+}
+
+impl LatestReceive {
+    /// What the lane's next message would be called; its low 32 bits travel.
+    pub(crate) fn next(&mut self, lane: Lane) -> u64 {
+        self.stream(lane).next
+    }
+
+    fn stream(&mut self, lane: Lane) -> &mut Stream {
+        let index = self.streams.iter().position(|stream| stream.lane == lane);
+        let index = index.unwrap_or_else(|| {
+            self.streams.push(Stream {
+                lane,
+                next: crate::numbers::FIRST_NUMBER,
+                partial: None,
+            });
+            self.streams.len() - 1
+        });
+        &mut self.streams[index]
+    }
+
+    /// Takes a fragment, or drops it as stale or for want of memory: `Accepted::Kept` then, too.
+    pub(crate) fn accept(
+        &mut self,
+        now: Instant,
+        lane: Lane,
+        fragment: &Fragment<'_>,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
+        let stream = self.stream(lane);
+        let message = fragment.message;
+        if message < stream.next {
+            return Accepted::Kept;
+        }
+        match &stream.partial {
+            Some(partial) if message < partial.message => return Accepted::Kept,
+            Some(partial) if message > partial.message => stream.drop_partial(memory, pool),
+            _ => {}
+        }
+        if fragment.payload.len() == fragment.length {
+            stream.drop_partial(memory, pool);
+            if !memory.admits(fragment.length, true, false) {
+                return Accepted::Kept;
+            }
+            memory.hold(fragment.length);
+            stream.next = message + 1;
+            return Accepted::Frame;
+        }
+        if stream.partial.is_none() {
+            if !memory.reserve(fragment.length, true, false) {
+                return Accepted::Kept;
+            }
+            let Some(reassembly) = Reassembly::new(pool, fragment.length, fragment.size) else {
+                memory.abandon(fragment.length);
+                return Accepted::Kept;
+            };
+            stream.partial = Some(Partial {
+                message,
+                reassembly,
+                touched: now,
+            });
+        }
+        let Some(partial) = &mut stream.partial else {
+            return Accepted::Kept;
+        };
+        let reassembly = &mut partial.reassembly;
+        if reassembly.length_bytes() != fragment.length || reassembly.is_beyond(fragment.offset) {
+            return Accepted::Beyond;
+        }
+        partial.touched = now;
+        if !reassembly.insert(fragment.offset, fragment.payload) || !reassembly.is_whole() {
+            return Accepted::Kept;
+        }
+        stream.next = message + 1;
+        let Some(partial) = stream.partial.take() else {
+            return Accepted::Kept;
+        };
+        let body = partial.reassembly.finish(pool);
+        memory.deliver_reserved(body.len());
+        Accepted::Whole(body)
+    }
+
+    /// When some incomplete message will have waited too long.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let partials = self
+            .streams
+            .iter()
+            .filter_map(|stream| stream.partial.as_ref());
+        partials.map(|partial| partial.touched + PATIENCE).min()
+    }
+
+    /// Gives up what has waited too long.
+    pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
+        for stream in &mut self.streams {
+            let stale = |partial: &Partial| partial.touched + PATIENCE <= now;
+            if stream.partial.as_ref().is_some_and(stale) {
+                stream.drop_partial(memory, pool);
+            }
+        }
+    }
+
+    /// The session is over: gives all memory back.
+    pub(crate) fn clear(&mut self, memory: &mut Memory, pool: &mut Pool) {
+        for stream in &mut self.streams {
+            stream.drop_partial(memory, pool);
+        }
+        self.streams.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers::FIRST_NUMBER;
+
+    const LANE: Lane = Lane::latest(3);
+    const NOW: Instant = Instant::from_nanos(0);
+
+    fn fragment(message: u64, offset: usize, length: usize) -> Fragment<'static> {
+        Fragment {
+            message: FIRST_NUMBER + message,
+            offset,
+            length,
+            size: 4,
+            payload: &[7; 4][..length.min(4)],
+        }
+    }
+
+    /// A newer message replaces an incomplete one, and nothing older is taken after it.
+    #[test]
+    fn newest_wins() {
+        let (mut memory, mut pool) = (Memory::new(10_000, 1000), Pool::new());
+        let mut latest = LatestReceive::default();
+        let mut accept = |message, offset, length| {
+            latest.accept(
+                NOW,
+                LANE,
+                &fragment(message, offset, length),
+                &mut memory,
+                &mut pool,
+            )
+        };
+        assert!(matches!(accept(1, 0, 8), Accepted::Kept));
+        assert!(
+            matches!(accept(0, 0, 4), Accepted::Kept),
+            "older than one that arrives"
+        );
+        assert!(matches!(accept(2, 4, 8), Accepted::Kept));
+        assert!(matches!(accept(1, 4, 8), Accepted::Kept), "replaced");
+        assert!(matches!(accept(2, 0, 8), Accepted::Whole(body) if body == [7; 8]));
+        assert!(matches!(accept(2, 0, 8), Accepted::Kept), "came already");
+        assert!(matches!(accept(3, 0, 4), Accepted::Frame));
+        assert!(matches!(accept(4, 4, 8), Accepted::Kept));
+        assert!(
+            matches!(accept(4, 0, 9), Accepted::Beyond),
+            "another length"
+        );
+        latest.clear(&mut memory, &mut pool);
+        memory.release(8);
+        memory.release(4);
+        assert_eq!(memory.used_bytes(), 0);
+    }
+
+    /// What does not become whole frees its memory, and a full budget only drops.
+    #[test]
+    fn incomplete_messages_are_given_up() {
+        let (mut memory, mut pool) = (Memory::new(100, 1000), Pool::new());
+        let mut latest = LatestReceive::default();
+        latest.accept(NOW, LANE, &fragment(0, 0, 80), &mut memory, &mut pool);
+        assert_eq!(memory.used_bytes(), 144);
+        let other = Lane::latest(4);
+        latest.accept(NOW, other, &fragment(0, 0, 80), &mut memory, &mut pool);
+        latest.accept(NOW, other, &fragment(0, 0, 4), &mut memory, &mut pool);
+        assert_eq!(memory.used_bytes(), 144, "nothing is free");
+        let due = latest.deadline().unwrap();
+        latest.expire(due, &mut memory, &mut pool);
+        assert_eq!((memory.used_bytes(), latest.deadline()), (0, None));
+    }
+}

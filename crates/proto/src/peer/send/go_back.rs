@@ -1,0 +1,266 @@
+//! Sending under `suci`: a frame keeps its number until it is acknowledged, and after a loss all from there on wait for
+//! permission to be sent again (S1 to S3 of the paper; ).
+//!
+//! Called by `send` through `Sending`, and by `engine::suci` for what only `suci` knows: NACKs, windows, asks and grants.
+//!
+//! Invariants: `sent[i]` is number `base + i`; what is not below `cursor` waits to be sent again: the retransmission queue. It
+//! is empty while nothing is known to be lost, and no new frame leaves while it is not.
+
+use alloc::collections::VecDeque;
+
+use crate::congestion::{Books, Departure, Sending};
+use crate::counters::Counters;
+use crate::message::SendId;
+use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
+use crate::peer::flight::{AckNews, Part};
+use crate::peer::loss::Silence;
+use crate::peer::queue::Queue;
+use crate::peer::rtt::Rtt;
+use crate::peer::send::Agreed;
+use crate::pool::Pool;
+use crate::time::Instant;
+
+/// A frame that awaits its acknowledgement.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    part: Part,
+    at: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct GoBack {
+    sent: VecDeque<Sent>,
+    /// Lowest number that is not acknowledged.
+    base: u64,
+    /// The number that leaves next.
+    cursor: u64,
+    /// Numbers below this may leave for the first time: the window.
+    limit: u64,
+    /// The acknowledgement that stated it.
+    limit_ack: u64,
+    /// Numbers below this may be sent again.
+    granted: u64,
+    /// Times that frames were found lost.
+    round: u32,
+    ask_due: bool,
+    /// Numbers below this were sent twice or asked about: what an acknowledgement answers, nobody knows.
+    timed_from: u64,
+    silence: Silence,
+}
+
+/// What an ask states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) round: u32,
+    /// The first number of the retransmission queue.
+    pub(crate) number: u64,
+    /// Its length. 0: only the window is asked for.
+    pub(crate) frames: u64,
+}
+
+impl GoBack {
+    pub(crate) fn new() -> Self {
+        Self {
+            sent: VecDeque::new(),
+            base: FIRST_NUMBER,
+            cursor: FIRST_NUMBER,
+            limit: FIRST_NUMBER,
+            limit_ack: FIRST_NUMBER,
+            granted: FIRST_NUMBER,
+            round: 0,
+            ask_due: false,
+            timed_from: FIRST_NUMBER,
+            silence: Silence::new(),
+        }
+    }
+
+    /// The number that the next new frame will have.
+    fn next(&self) -> u64 {
+        self.base + self.sent.len() as u64
+    }
+
+    /// Frames wait to be sent again.
+    fn has_lost(&self) -> bool {
+        self.cursor < self.next()
+    }
+
+    /// Everything from the lowest unacknowledged number on waits to be sent again, and nothing of that without permission.
+    fn go_back(&mut self) {
+        self.cursor = self.base;
+        self.granted = self.base;
+        self.timed_from = self.next();
+        self.round = self.round.wrapping_add(1);
+        self.ask_due = true;
+    }
+
+    /// The receiver misses `number`, and dropped what came after it (S3).
+    pub(crate) fn on_nack(&mut self, number_low: u32) {
+        // The NACK of an earlier number is answered; one that comes while permission is awaited says nothing new.
+        if expand(number_low, self.base) == self.base && self.cursor > self.base {
+            self.go_back();
+        }
+    }
+
+    /// An acknowledgement of all below `ack_low` states the window: numbers below `limit_low` may leave. One that is older than
+    /// another that came knows less of what has been taken since.
+    pub(crate) fn on_window(&mut self, ack_low: u32, limit_low: u32) {
+        let ack = expand(ack_low, self.base);
+        let limit = expand(limit_low, self.base).min(ack + NUMBER_WINDOW);
+        if ack > self.limit_ack || ack == self.limit_ack && limit > self.limit {
+            (self.limit, self.limit_ack) = (limit, ack);
+            if self.next() < limit {
+                self.silence.on_credit();
+            }
+        }
+    }
+
+    /// So many frames from `number` on may be sent again, if that answers the present round.
+    pub(crate) fn on_grant(
+        &mut self,
+        now: Instant,
+        round: u32,
+        number_low: u32,
+        frames: u32,
+        rtt: &Rtt,
+    ) {
+        let end = expand(number_low, self.base).saturating_add(u64::from(frames));
+        let end = end.min(self.next());
+        if round == self.round && end > self.granted {
+            self.granted = end;
+            // Whoever permits is alive and knows of the loss: waits begin anew.
+            self.silence.on_answer(now, rtt);
+        }
+    }
+
+    pub(crate) fn is_ask_due(&self) -> bool {
+        self.ask_due
+    }
+
+    /// What the ask that leaves now states.
+    pub(crate) fn take_ask(&mut self) -> Ask {
+        self.ask_due = false;
+        Ask {
+            round: self.round,
+            number: self.cursor,
+            frames: self.next() - self.cursor,
+        }
+    }
+}
+
+impl Sending for GoBack {
+    fn begin(&mut self, agreed: &Agreed) {
+        self.limit = FIRST_NUMBER + agreed.credit_frames;
+    }
+
+    fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool {
+        if self.ask_due {
+            return true;
+        }
+        if self.has_lost() {
+            return self.cursor < self.granted;
+        }
+        if !queue.has_backlog() {
+            return false;
+        }
+        if self.next() >= self.limit || self.sent.len() as u64 >= NUMBER_WINDOW {
+            self.silence.on_blocked(now);
+            return false;
+        }
+        queue.has_choice()
+    }
+
+    fn depart(
+        &mut self,
+        now: Instant,
+        queue: &mut Queue,
+        pool: &mut Pool,
+        counters: &mut Counters,
+    ) -> Option<Departure> {
+        let number = self.cursor;
+        let part = if self.has_lost() {
+            let sent = self.sent.get((number - self.base) as usize)?;
+            queue.retransmitted += 1;
+            counters.retransmitted_frames += 1;
+            sent.part
+        } else {
+            let part = queue.pop(pool, counters)?;
+            self.sent.push_back(Sent { part, at: now });
+            part
+        };
+        self.cursor += 1;
+        self.silence.on_sent(now);
+        Some(Departure {
+            part,
+            number,
+            floor: 0,
+            probe: false,
+        })
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        news: &AckNews<'_>,
+        books: Books<'_>,
+        mut done: impl FnMut(SendId),
+    ) -> bool {
+        let ack = expand(news.ack, self.base);
+        if ack > self.next() {
+            return false;
+        }
+        let mut newest = None;
+        while self.base < ack
+            && let Some(sent) = self.sent.pop_front()
+        {
+            self.base += 1;
+            newest = Some(sent);
+            books.queue.acknowledge(sent.part, books.pool, &mut done);
+        }
+        if let Some(sent) = newest {
+            if self.base > self.timed_from {
+                books.rtt.sample(now.since(sent.at + news.delay));
+            }
+            self.silence.on_answer(now, books.rtt);
+            self.cursor = self.cursor.max(self.base);
+            self.granted = self.granted.max(self.base);
+            // What waited to be sent again has arrived after all: there is nothing to ask for.
+            self.ask_due &= self.has_lost();
+        }
+        true
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.silence.probe_at(!self.sent.is_empty())
+    }
+
+    fn on_timeout(
+        &mut self,
+        now: Instant,
+        _last_heard: Instant,
+        _lossless: bool,
+        books: Books<'_>,
+    ) -> bool {
+        if !books.queue.has_backlog() {
+            self.silence.on_credit(); // what was blocked is dropped
+        }
+        if self.deadline().is_none_or(|at| now < at) {
+            return false;
+        }
+        books.counters.probes += 1;
+        self.silence.on_probe(now, books.rtt);
+        if self.cursor > self.base {
+            self.go_back();
+        }
+        self.timed_from = self.next();
+        self.ask_due = true;
+        false
+    }
+
+    fn in_flight(&self) -> usize {
+        (self.cursor - self.base) as usize
+    }
+
+    fn credit_left(&self) -> u64 {
+        self.limit.saturating_sub(self.next())
+    }
+}

@@ -1,0 +1,218 @@
+//! Sending under `credit`: numbers are never used twice, and only what was lost is sent again.
+//!
+//! Called by `send` through `Sending`. `flight` knows what is under way, `loss` what of that is lost.
+
+use core::cell::Cell;
+
+use crate::congestion::{Books, Departure, Sending};
+use crate::counters::Counters;
+use crate::message::SendId;
+use crate::numbers::{FIRST_NUMBER, expand};
+use crate::peer::flight::{AckNews, Answer, Flight, State};
+use crate::peer::loss::{Overtaken, Silence};
+use crate::peer::queue::Queue;
+use crate::peer::rtt::Rtt;
+use crate::peer::send::Agreed;
+use crate::pool::Pool;
+use crate::time::Instant;
+
+#[derive(Debug)]
+pub(crate) struct Selective {
+    /// Numbers below this may be sent.
+    credit: u64,
+    flight: Flight,
+    overtaken: Overtaken,
+    silence: Silence,
+    /// The next frame may leave without credit and asks for an answer.
+    probe: bool,
+}
+
+impl Selective {
+    pub(crate) fn new() -> Self {
+        Self {
+            credit: 0,
+            flight: Flight::new(),
+            overtaken: Overtaken::new(),
+            silence: Silence::new(),
+            probe: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_credit(&mut self, credit_low: u32) {
+        let credit = expand(credit_low, self.flight.next());
+        if credit > self.credit {
+            self.credit = credit;
+            self.silence.on_credit();
+        }
+    }
+
+    /// The peer's memory refused frames: those that it must have seen by now wait for credit.
+    pub(crate) fn on_refusal(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) {
+        queue.set_begun_first(true);
+        let half = rtt.smoothed.divided(2);
+        self.flight.give_up(
+            u64::MAX,
+            |_, at| (at + half <= now).then_some(true),
+            |part| {
+                queue.push_repair(part, false);
+            },
+        );
+        self.advance(now, rtt);
+    }
+
+    #[inline]
+    fn advance(&mut self, now: Instant, rtt: &Rtt) {
+        self.flight
+            .advance(now, || rtt.reordering_window().times(2));
+    }
+
+    /// The oldest unanswered fragment goes again, ahead of all and beyond credit, and asks for an answer. Where memory
+    /// refuses frames it goes behind the others: another one may be what the peer waits for.
+    fn send_probe(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) {
+        self.probe = true;
+        let ahead = !queue.is_begun_first();
+        // Latest messages are not sent again: they are given up until there is something that is.
+        let found = Cell::new(false);
+        self.flight.give_up(
+            u64::MAX,
+            |_, _| (!found.get()).then_some(true),
+            |part| found.set(queue.push_repair(part, ahead)),
+        );
+        self.advance(now, rtt);
+    }
+}
+
+impl Sending for Selective {
+    fn begin(&mut self, agreed: &Agreed) {
+        self.flight.set_window(agreed.told_frames);
+        self.credit = FIRST_NUMBER + agreed.credit_frames;
+    }
+
+    #[inline]
+    fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool {
+        if !queue.has_backlog() {
+            return false;
+        }
+        if self.flight.is_full() || (self.flight.next() >= self.credit && !self.probe) {
+            self.silence.on_blocked(now);
+            return false;
+        }
+        queue.has_choice()
+    }
+
+    #[inline]
+    fn depart(
+        &mut self,
+        now: Instant,
+        queue: &mut Queue,
+        pool: &mut Pool,
+        counters: &mut Counters,
+    ) -> Option<Departure> {
+        let part = queue.pop(pool, counters)?;
+        let number = self.flight.depart(now, part);
+        self.silence.on_sent(now);
+        Some(Departure {
+            part,
+            number,
+            floor: self.flight.base(),
+            probe: core::mem::take(&mut self.probe),
+        })
+    }
+
+    #[inline]
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        news: &AckNews<'_>,
+        books: Books<'_>,
+        mut done: impl FnMut(SendId),
+    ) -> bool {
+        let Books {
+            rtt,
+            queue,
+            pool,
+            counters,
+        } = books;
+        let Self {
+            flight, overtaken, ..
+        } = self;
+        let answer = flight.acknowledge(news, |sent| {
+            if sent.state == State::Lost {
+                counters.spurious_losses += 1;
+                overtaken.on_spurious_loss();
+            }
+            queue.acknowledge(sent.part, pool, &mut done);
+        });
+        match answer {
+            Answer::Unsent => return false,
+            Answer::Old => {}
+            Answer::New { number, at } => {
+                rtt.sample(now.since(at + news.delay));
+                self.silence.on_answer(now, rtt);
+                if flight.is_empty() {
+                    overtaken.due_at = None;
+                    return true;
+                }
+                overtaken.detect(now, (number, at), flight, rtt, |part| {
+                    queue.push_repair(part, false);
+                });
+            }
+        }
+        self.advance(now, rtt);
+        true
+    }
+
+    #[inline]
+    fn deadline(&self) -> Option<Instant> {
+        let probe = self.silence.probe_at(self.flight.in_flight() > 0);
+        match (probe, self.overtaken.due_at) {
+            (Some(probe), Some(loss)) => Some(probe.min(loss)),
+            (probe, loss) => probe.or(loss),
+        }
+    }
+
+    fn on_timeout(
+        &mut self,
+        now: Instant,
+        last_heard: Instant,
+        lossless: bool,
+        books: Books<'_>,
+    ) -> bool {
+        let Books {
+            rtt,
+            queue,
+            counters,
+            ..
+        } = books;
+        if !queue.has_backlog() {
+            self.silence.on_credit(); // what was blocked is dropped
+        }
+        self.advance(now, rtt);
+        self.overtaken
+            .on_timeout(now, &mut self.flight, rtt, |part| {
+                queue.push_repair(part, false);
+            });
+        self.advance(now, rtt);
+        if self.deadline().is_none_or(|at| now < at) {
+            return false;
+        }
+        counters.probes += 1;
+        let evaded = self.silence.is_evaded(last_heard);
+        self.silence.on_probe(now, rtt);
+        // Where nothing is lost, what the peer has not answered it has not seen, unless it was heard since it was asked.
+        let ask = lossless && self.flight.in_flight() > 0 && !evaded;
+        if !ask {
+            self.send_probe(now, rtt, queue);
+        }
+        ask
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flight.in_flight()
+    }
+
+    fn credit_left(&self) -> u64 {
+        self.credit.saturating_sub(self.flight.next())
+    }
+}

@@ -1,0 +1,141 @@
+//! Who is permitted how much, without engines.
+
+use super::*;
+use alloc::vec::Vec;
+use tsumuji_wire::NodeId;
+
+const RING: u64 = 100;
+
+/// Some peers, each with a loss at its first frame.
+struct Books {
+    suci: Suci,
+    inbound: Vec<Inbound>,
+    expected: Vec<u64>,
+}
+
+impl Books {
+    fn new(peers: usize) -> Self {
+        Self {
+            suci: Suci::new(RING as usize),
+            inbound: (0..peers).map(|_| Inbound::new(RING)).collect(),
+            expected: (0..peers).map(|_| FIRST_NUMBER).collect(),
+        }
+    }
+
+    fn ask(&mut self, peer: usize, round: u32, frames: u32) -> Option<Answer> {
+        let expected = self.expected[peer];
+        let ask = Permit {
+            source: NodeId(peer as u16),
+            destination: NodeId(99),
+            session: 0,
+            round,
+            number: expected as u32,
+            frames,
+        };
+        let inbound = &mut self.inbound[peer];
+        self.suci.on_ask(peer as u16, inbound, expected, &ask)
+    }
+
+    /// Looks at all that wait, once.
+    fn share_out(&mut self) {
+        for _ in 0..self.suci.waiting() {
+            let peer = self.suci.call().expect("somebody waits");
+            let index = usize::from(peer);
+            let (inbound, expected) = (&mut self.inbound[index], self.expected[index]);
+            self.suci.grant(peer, inbound, expected, 1000);
+        }
+    }
+
+    fn come(&mut self, peer: usize, frames: u64) {
+        for _ in 0..frames {
+            let expected = self.expected[peer];
+            self.suci.on_taken(&mut self.inbound[peer], expected);
+            self.expected[peer] += 1;
+        }
+    }
+
+    fn granted(&self) -> Vec<u32> {
+        let each = self.inbound.iter().zip(&self.expected);
+        each.map(|(inbound, &expected)| inbound.permit(expected).1)
+            .collect()
+    }
+}
+
+/// Alone, a peer gets what it asks for up to the ring; several get equal parts of it, and never more than it holds together.
+#[test]
+fn ring_is_shared_out() {
+    let mut books = Books::new(1);
+    assert_eq!(books.ask(0, 1, 300), Some(Answer::Grant));
+    books.share_out();
+    assert_eq!(books.granted(), [100]);
+    let mut books = Books::new(4);
+    for peer in 0..4 {
+        books.ask(peer, 1, 60);
+    }
+    books.share_out();
+    assert_eq!(books.granted(), [25; 4]);
+    assert_eq!(books.ask(0, 1, 60), Some(Answer::Grant), "told again");
+    books.share_out();
+    assert_eq!(books.granted(), [25; 4]);
+    for came in [25, 25, 10] {
+        books.come(0, came);
+        books.share_out();
+        assert!(books.granted().iter().sum::<u32>() <= 100);
+    }
+    assert_eq!(
+        books.granted(),
+        [0, 33, 33, 33],
+        "who is done leaves its part"
+    );
+}
+
+/// Whose grant was lost again gets as much as arrived of it, and one more for each frame that comes.
+#[test]
+fn grants_follow_what_arrives() {
+    let mut books = Books::new(1);
+    books.ask(0, 1, 90);
+    books.share_out();
+    assert_eq!(books.granted(), [90]);
+    books.come(0, 10);
+    books.ask(0, 2, 80);
+    books.share_out();
+    assert_eq!(books.granted(), [10]);
+    books.come(0, 10);
+    books.share_out();
+    assert_eq!(books.granted(), [20]);
+    books.ask(0, 3, 70);
+    books.share_out();
+    assert_eq!(books.granted(), [10]);
+    books.ask(0, 4, 70);
+    books.share_out();
+    assert_eq!(books.granted(), [1], "nothing came");
+}
+
+/// What a peer was granted is off the books when it asks anew, when nothing comes of it for long, and when it is gone.
+#[test]
+fn grants_end() {
+    for way in 0..3 {
+        let mut books = Books::new(2);
+        books.ask(0, 1, 1000);
+        books.share_out();
+        books.ask(1, 1, 1000);
+        books.share_out();
+        assert_eq!(books.granted(), [100, 0]);
+        assert!(books.suci.is_full());
+        let (inbound, expected) = (&mut books.inbound[0], books.expected[0]);
+        match way {
+            0 => {
+                assert_eq!(books.ask(0, 2, 1000), Some(Answer::Grant));
+            }
+            1 => {
+                books.suci.now += GRANT_LIFE;
+                assert!(books.suci.is_overdue(inbound, expected));
+                books.suci.void(inbound, expected);
+            }
+            _ => books.suci.reset(0, inbound, expected),
+        }
+        books.share_out();
+        assert!(books.granted()[1] >= 50, "{way}: {:?}", books.granted());
+        assert!(books.granted().iter().sum::<u32>() <= 100);
+    }
+}

@@ -1,0 +1,219 @@
+//! Flow control in the program's hands: windows that change while it runs, and rules of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tsumuji_proto::{Config, Duration, FlowPolicy, Lane, NodeId, Room, Sender};
+use tsumuji_sim::{Net, Pace, Seed, config};
+
+const LANE: Lane = Lane::ordered(0);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Several senders, one receiver that changes its window, its budget and its peers' windows again and again: all arrives, the ring
+/// never overflows, and after a cut the sum comes down to it.
+#[test]
+fn windows_change_under_load() {
+    let mut net = Net::new(Seed::from_env_or(401))
+        .rate_mbit(10_000)
+        .loss_percent(1);
+    let nodes = net.star(6, &config());
+    let receiver = nodes[0];
+    net.set_frame_cost(receiver, Duration::from_nanos(2_000));
+    net.run_until_up();
+    for sender in &nodes[1..] {
+        net.stream(*sender, receiver, LANE, 20_000, 200);
+    }
+    let promised = net.engine(receiver).unwrap().accounts().claimed_frames as usize;
+    for step in 0..60_usize {
+        let window = [256, 8, 1, 64, 100_000][step % 5];
+        let budget = [16 << 20, 1 << 10, 1 << 20][step % 3];
+        let limit = [None, Some(2), Some(0), Some(1 << 40)][step % 4];
+        let before = net.call(receiver, |engine, _| engine.window().granted_frames);
+        net.call(receiver, |engine, _| {
+            engine.set_window(window);
+            engine.set_budget(budget);
+            assert!(engine.set_peer_window(nodes[1 + step % 5], limit));
+            assert!(!engine.set_peer_window(receiver, limit), "oneself");
+        });
+        for _ in 0..20 {
+            net.run_for(MILLISECOND.divided(20));
+            let now = net.engine(receiver).unwrap().window();
+            let most = now.frames.max(promised).max(before.unwrap_or(0));
+            net.check(
+                now.granted_frames <= most && now.frames == window.clamp(1, 256),
+                || format!("{now:?} after a cut from {before:?}"),
+            );
+        }
+    }
+    net.run_until_idle();
+    net.check(net.receive_full(receiver) == 0, || {
+        format!("{} overflowed", net.receive_full(receiver))
+    });
+}
+
+/// A cut window slows a sender down, and a grown one lets it go on at once, without a word from the sender.
+#[test]
+fn a_grown_window_is_told() {
+    let mut net = Net::new(Seed::from_env_or(402))
+        .rate_mbit(10_000)
+        .delay_us(200..201);
+    let (a, b) = net.pair(config());
+    net.call(b, |engine, _| engine.set_peer_window(a, Some(1)));
+    // What hello promised is a frame's worth of permission for each, and is not taken back.
+    net.stream(a, b, LANE, 1_000, 20_000);
+    net.run_for(MILLISECOND.times(40));
+    let before = net.deliveries(b).len();
+    net.call(b, |engine, _| engine.set_peer_window(a, None));
+    net.run_for(MILLISECOND.times(40));
+    let after = net.deliveries(b).len() - before;
+    net.check(after > 4 * before, || {
+        format!("{before} in 40 ms, then {after}")
+    });
+    net.run_until_idle();
+}
+
+/// A budget that is cut below what the program holds lets in nothing new until that is taken; one that grows lets all in.
+#[test]
+fn a_budget_changes_while_messages_wait() {
+    let mut net = Net::new(Seed::from_env_or(403)).delay_us(5..20);
+    let (a, b) = net.pair(config());
+    net.set_pace(b, Pace::Stopped);
+    net.stream(a, b, LANE, 10_000, 100);
+    net.run_for(MILLISECOND.times(5));
+    let held = net.held(b);
+    net.call(b, |engine, _| engine.set_budget(1));
+    net.stream(a, b, LANE, 10_000, 400);
+    net.run_for(MILLISECOND.times(50));
+    net.check(net.held(b) <= held + 2 * 10_000 && held > 500_000, || {
+        format!("{} held, {held} before the cut", net.held(b))
+    });
+    net.call(b, |engine, _| engine.set_budget(64 << 20));
+    net.set_pace(b, Pace::Prompt);
+    net.run_until_idle();
+    net.check(net.deliveries(b).len() == 500, || String::from("all come"));
+}
+
+/// Three quarters to one peer.
+#[derive(Debug)]
+struct Favour {
+    peer: NodeId,
+    asked: Arc<AtomicU64>,
+}
+
+impl FlowPolicy for Favour {
+    fn window_frames(&mut self, room: &Room, sender: &Sender) -> u64 {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        if sender.peer == self.peer {
+            room.pool_frames * 3 / 4
+        } else {
+            room.pool_frames / 4 / (room.peers as u64 - 1)
+        }
+    }
+
+    fn memory_rank(&mut self, _: &Room, sender: &Sender) -> u64 {
+        u64::from(sender.peer != self.peer)
+    }
+}
+
+/// The one that a policy favours gets three quarters of what comes, while all want to send.
+#[test]
+fn a_policy_shares_as_it_says() {
+    let mut net = Net::new(Seed::from_env_or(404))
+        .rate_mbit(1_000)
+        .delay_us(5..20);
+    let nodes = net.star(5, &config());
+    net.run_until_up();
+    let asked = Arc::new(AtomicU64::new(0));
+    let policy = Favour {
+        peer: nodes[3],
+        asked: asked.clone(),
+    };
+    net.call(nodes[0], |engine, _| {
+        engine.set_policy(Some(Box::new(policy)))
+    });
+    for sender in &nodes[1..] {
+        net.stream(*sender, nodes[0], LANE, 50_000, 2_000);
+    }
+    net.run_for(MILLISECOND.times(20));
+    let start = net.deliveries(nodes[0]).len();
+    net.run_for(MILLISECOND.times(400));
+    let came = &net.deliveries(nodes[0])[start..];
+    let favoured = came
+        .iter()
+        .filter(|message| message.from == nodes[3])
+        .count();
+    let share = favoured as f64 / came.len() as f64;
+    net.check((0.65..0.85).contains(&share), || {
+        format!("{favoured} of {}", came.len())
+    });
+    let busy = came.len() as f64 * 50_000.0 * 8.0 / 0.4 / 1e9;
+    net.check(busy > 0.85 && asked.load(Ordering::Relaxed) > 1_000, || {
+        format!("{busy} of the wire")
+    });
+    // Without it, all get alike.
+    net.call(nodes[0], |engine, _| engine.set_policy(None));
+    net.run_for(MILLISECOND.times(20));
+    let start = net.deliveries(nodes[0]).len();
+    net.run_for(MILLISECOND.times(200));
+    let came = &net.deliveries(nodes[0])[start..];
+    let favoured = came
+        .iter()
+        .filter(|message| message.from == nodes[3])
+        .count();
+    let share = favoured as f64 / came.len() as f64;
+    net.check((0.15..0.4).contains(&share), || {
+        format!("{favoured} of {}", came.len())
+    });
+}
+
+/// Answers by a fixed pattern that means nothing.
+#[derive(Debug)]
+struct Nonsense(Vec<u64>, usize);
+
+impl FlowPolicy for Nonsense {
+    fn window_frames(&mut self, _: &Room, _: &Sender) -> u64 {
+        self.1 += 1;
+        self.0[self.1 % self.0.len()]
+    }
+
+    fn memory_rank(&mut self, _: &Room, sender: &Sender) -> u64 {
+        u64::MAX - sender.memory_bytes as u64
+    }
+}
+
+/// Nothing for ever, everything for all, or either by turns: the ring does not overflow and every message arrives, also where
+/// memory is scarce and frames are lost.
+#[test]
+fn nonsense_neither_overruns_nor_hangs() {
+    for (answers, messages) in [
+        (vec![0], 3),
+        (vec![u64::MAX], 40),
+        (vec![0, u64::MAX, 1, 0, 7], 20),
+    ] {
+        for budget_bytes in [16 << 20, 30_000] {
+            let mut net = Net::new(Seed::from_env_or(405))
+                .rate_mbit(10_000)
+                .loss_percent(2);
+            let nodes = net.star(
+                9,
+                &Config {
+                    budget_bytes,
+                    ..config()
+                },
+            );
+            net.set_frame_cost(nodes[0], Duration::from_nanos(2_000));
+            net.run_until_up();
+            let policy = Nonsense(answers.clone(), 0);
+            net.call(nodes[0], |engine, _| {
+                engine.set_policy(Some(Box::new(policy)))
+            });
+            for sender in &nodes[1..] {
+                net.stream(*sender, nodes[0], LANE, 20_000, messages);
+            }
+            net.run_until_idle();
+            net.check(net.receive_full(nodes[0]) == 0, || {
+                format!("{answers:?}: {} overflowed", net.receive_full(nodes[0]))
+            });
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The scenarios, run under each congestion control: `tests/credit.rs` and `tests/suci.rs` include this and say which.
+
+mod chaos;
+mod flow;
+mod incast;
+mod lives;
+mod loss;
+mod lossless;
+mod patterns;
+mod random_loss;
+mod replay;
+mod restarts;
+mod shares;
+mod unequal;
+
+use tsumuji_proto::{Config, Congestion};
+use tsumuji_sim::{Machine, Net};
+
+/// As the simulator's, under the congestion control that is tested.
+pub(crate) fn config() -> Config {
+    Config {
+        congestion: crate::CONGESTION,
+        ..tsumuji_sim::config()
+    }
+}
+
+/// A figure that `credit` must reach. `suci` is what the paper made it: its figure is printed, and only what it delivers is held
+/// to the same rules.
+#[track_caller]
+fn figure<E: Machine>(net: &Net<E>, reached: bool, what: impl FnOnce() -> String) {
+    match crate::CONGESTION {
+        Congestion::Credit => net.check(reached, what),
+        Congestion::Suci if reached => {}
+        Congestion::Suci => println!("suci: {}", what()),
+    }
+}
