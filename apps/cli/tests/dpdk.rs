@@ -1,10 +1,10 @@
-//! DPDK devices through the real program: memif between two processes of this host, AF_PACKET, AF_XDP and taps between network
+//! DPDK devices through the real program: memif between two processes of this host, AF_PACKET and AF_XDP between network
 //! namespaces (as root). Where DPDK is not, or the rights are missing, each test says so.
 
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, finish, json, skipped, start, tsumuji, wait_for_children};
@@ -38,16 +38,6 @@ fn leftovers(pids: &[u32]) -> Vec<String> {
         found.extend(names.filter(ours));
     }
     found
-}
-
-/// Abstract sockets by which memif's ends meet.
-fn sockets() -> Vec<String> {
-    let all = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let names = all
-        .lines()
-        .filter_map(|line| line.split_whitespace().last());
-    let ours = names.filter(|name| name.starts_with("@tsumuji-") && name.ends_with(".memif"));
-    ours.map(str::to_owned).collect()
 }
 
 /// Solving, ping-pong and burst over memif: the launcher gives out the roles, the solution is verified, no word about safety is needed.
@@ -355,76 +345,4 @@ fn killed_worker_of_a_host(testbed: &Testbed, hosts: &str, link: &str) {
         "{link}: {complaint}"
     );
     assert_eq!(leftovers(&[worker.parse().unwrap()]), [""; 0]);
-}
-
-/// Two processes, each with a tap of its own, meet on the bridge that joins the taps.
-#[test]
-fn taps_meet_on_a_bridge() {
-    let test = "taps_meet_on_a_bridge";
-    if lacking(test) {
-        return;
-    }
-    let netns = format!("tdt{}", std::process::id());
-    let ip = |words: &str| {
-        let mut command = Command::new("ip");
-        command.args(words.split(' ')).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    if !ip(&format!("netns add {netns}")) {
-        return skipped(test, "may not make network namespaces (not root)");
-    }
-    struct Netns(String);
-    impl Drop for Netns {
-        fn drop(&mut self) {
-            let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-        }
-    }
-    let _removed = Netns(netns.clone());
-    assert!(
-        ip(&format!("-n {netns} link add br0 type bridge"))
-            && ip(&format!("-n {netns} link set br0 up"))
-    );
-    let child = Command::new("ip")
-        .args(["netns", "exec", &netns, env!("CARGO_BIN_EXE_tsumuji")])
-        .args([
-            "solve",
-            "--generate",
-            "poisson2d:20",
-            "--workers",
-            "1",
-            "--link",
-            "dpdk:net_tap,iface=tt",
-            "--open",
-            "--json",
-        ])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let begun = Instant::now();
-    for (tap, address) in [("tt0", "02:74:0b:00:00:01"), ("tt1", "02:74:0b:00:00:02")] {
-        // The kernel's end of a tap has the link's own address, and a bridge keeps what is for its ports' addresses to itself.
-        while !ip(&format!(
-            "-n {netns} link set {tap} address {address} master br0"
-        )) {
-            assert!(begun.elapsed() < PATIENCE, "{tap} does not appear");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-    let output = finish(child);
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{complaint}");
-    let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(
-        run["residual"].as_f64().expect("verified") <= 1e-10,
-        "{run}"
-    );
-    let left = Command::new("ip")
-        .args(["-n", &netns, "-br", "link"])
-        .output()
-        .unwrap();
-    let left = String::from_utf8_lossy(&left.stdout).into_owned();
-    assert!(!left.contains("tt0") && !left.contains("tt1"), "{left}");
-    assert_eq!(sockets(), [""; 0]);
 }

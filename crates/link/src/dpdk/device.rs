@@ -73,8 +73,8 @@ pub(super) struct Opened {
     pub(super) receive_frames: usize,
     /// Frames shorter than that are filled up.
     pub(super) frame_bytes_least: usize,
-    /// How long, in units, the device must stay after its last frame.
-    pub(super) lingers: u32,
+    /// The device must stay a while after its last frame.
+    pub(super) lingers: bool,
     pub(super) interface: Option<(Interface, Claim)>,
 }
 
@@ -289,11 +289,7 @@ impl Made {
                 Kind::Card => ETHERNET_BYTES_MIN,
                 _ => 0,
             },
-            lingers: match self.kind {
-                Kind::Memif { server: true } => 2,
-                Kind::Memif { server: false } => 1,
-                _ => 0,
-            },
+            lingers: matches!(self.kind, Kind::Memif { .. }),
             interface: self.interface,
         })
     }

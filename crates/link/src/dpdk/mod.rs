@@ -21,11 +21,9 @@
 //! Left out on purpose: receive interrupts (few drivers have them); several queues; DPDK's secondary processes. A card has no kernel
 //! behind it: foreign frames are dropped and counted. What DPDK's own drivers (22.11) cannot do stays:
 //!
-//! - `net_memif` trusts its peer as it trusts itself, and both ends must state the same `bsize`. When a peer goes, DPDK's own thread
-//!   unmaps the shared memory; a burst that is interrupted for that long at that moment ends the process.
+//! - `net_memif` trusts its peer as it trusts itself, and both ends must state the same `bsize`.
 //! - `net_af_packet` does not tell how many frames its full ring lost.
-//! - `net_af_xdp` takes all traffic of its interface from the kernel, and may stop passing one direction of a stream both ways: the
-//!   link `xdp` does neither.
+//! - `net_af_xdp` takes all traffic of its interface from the kernel, which the link `xdp` does not, and frames must fit a page.
 
 mod device;
 mod eal;
@@ -70,8 +68,7 @@ const LOOK_EVERY_POLLS: u32 = 1 << 18;
 /// First and longest nap of a waiting link; each is half as long again as the last.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// A memif connection takes its memory with it, and what lies in it: a living peer is given this long to fetch that. The server waits
-/// twice as long: DPDK's own thread answers the peer's farewell, and must not find the device half removed.
+/// A memif connection takes its memory with it, and what lies in it: a living peer is given this long to fetch that.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// How to open the link.
@@ -116,8 +113,7 @@ pub struct Dpdk {
     idle_polls: u32,
     nap: Duration,
     timer: OwnedFd,
-    /// In units of `LINGER`.
-    lingers: u32,
+    lingers: bool,
     counters: LinkCounters,
     // Last: free for others once the device is gone.
     _claim: Option<Claim>,
@@ -274,7 +270,9 @@ impl Dpdk {
 impl Drop for Dpdk {
     fn drop(&mut self) {
         self.tx.push_out(&self.port, &mut self.counters);
-        std::thread::sleep(LINGER * self.lingers);
+        if self.lingers && self.port.is_up() {
+            std::thread::sleep(LINGER);
+        }
     }
 }
 

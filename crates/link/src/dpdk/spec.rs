@@ -51,13 +51,13 @@ pub enum DpdkMeetError {
     )]
     OneProcess {
         /// As given.
-        spec: DpdkSpec,
+        spec: Box<DpdkSpec>,
     },
     /// memif is point to point.
     #[error("{spec} joins two processes, not {processes}; take shm or udp for more")]
     TwoEnds {
         /// As given.
-        spec: DpdkSpec,
+        spec: Box<DpdkSpec>,
         /// Asked for.
         processes: usize,
     },
@@ -67,13 +67,13 @@ pub enum DpdkMeetError {
     )]
     Role {
         /// As given.
-        spec: DpdkSpec,
+        spec: Box<DpdkSpec>,
     },
     /// No place for what is added.
     #[error("{spec} is too long: role and socket are added to it, and a name has 200 bytes")]
     Long {
         /// As given.
-        spec: DpdkSpec,
+        spec: Box<DpdkSpec>,
     },
 }
 
@@ -242,12 +242,15 @@ impl DpdkSpec {
         processes: usize,
         meeting: &str,
     ) -> Result<Self, DpdkMeetError> {
-        let spec = *self;
-        let long = || DpdkMeetError::Long { spec };
+        let given = || Box::new(*self);
+        let long = || DpdkMeetError::Long { spec: given() };
         match self.driver() {
-            Some("net_memif") if processes != 2 => Err(DpdkMeetError::TwoEnds { spec, processes }),
+            Some("net_memif") if processes != 2 => Err(DpdkMeetError::TwoEnds {
+                spec: given(),
+                processes,
+            }),
             Some("net_memif") if self.parameter("role").is_some() => {
-                Err(DpdkMeetError::Role { spec })
+                Err(DpdkMeetError::Role { spec: given() })
             }
             Some("net_memif") => {
                 let role = if index == 0 { "server" } else { "client" };
@@ -260,7 +263,7 @@ impl DpdkSpec {
                 Ok(own)
             }
             Some("net_tap") => match self.parameter("iface") {
-                None => Ok(spec),
+                None => Ok(*self),
                 Some(name) => {
                     let stated = format!(",iface={name}");
                     let own = format!(",iface={name}{index}");
@@ -272,7 +275,7 @@ impl DpdkSpec {
                     text.trim_end_matches(',').parse().map_err(|_| long())
                 }
             },
-            _ => Err(DpdkMeetError::OneProcess { spec }),
+            _ => Err(DpdkMeetError::OneProcess { spec: given() }),
         }
     }
 
