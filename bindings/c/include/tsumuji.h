@@ -30,644 +30,626 @@
 #define TSUMUJI_VERSION_MINOR 1
 #define TSUMUJI_VERSION_PATCH 0
 
-/**
- * It worked.
- */
+// It worked.
 #define TSUMUJI_OK 0
 
-/**
- * An argument makes no sense: NULL where something is needed, a number out of range.
- */
+// An argument makes no sense: NULL where something is needed, a number out of range.
 #define TSUMUJI_EINVAL -1
 
-/**
- * Not now: nothing has come, or the queue is full. Try again, or wait.
- */
+// Not now: nothing has come, or the queue is full. Try again, or wait.
 #define TSUMUJI_EAGAIN -2
 
-/**
- * It did not happen within the given time.
- */
+// It did not happen within the given time.
 #define TSUMUJI_ETIMEDOUT -3
 
-/**
- * A message is larger than the buffer (it waits for a larger one), or than the peer takes.
- */
+// A message is larger than the buffer (it waits for a larger one), or than the peer takes.
 #define TSUMUJI_EMSGSIZE -4
 
-/**
- * The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_revive.
- */
+// The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_revive.
 #define TSUMUJI_EPEER -5
 
-/**
- * There is no such other member.
- */
+// There is no such other member.
 #define TSUMUJI_EUNKNOWN -6
 
-/**
- * No memory for a copy of the message.
- */
+// No memory for a copy of the message.
 #define TSUMUJI_ENOMEM -7
 
-/**
- * The link failed for good: close the handle.
- */
+// The link failed for good: close the handle.
 #define TSUMUJI_ELINK -8
 
-/**
- * The endpoint cannot be opened; the text says why, and what mends it.
- */
+// The endpoint cannot be opened; the text says why, and what mends it.
 #define TSUMUJI_EOPEN -9
 
-/**
- * The handle belongs to another thread. See tsumuji_adopt.
- */
+// The handle belongs to another thread. See tsumuji_adopt.
 #define TSUMUJI_ETHREAD -10
 
-/**
- * The handle is in use: a callback used the handle that called it.
- */
+// The handle is in use: a callback used the handle that called it.
 #define TSUMUJI_EBUSY -11
 
-/**
- * A bug in the library; the handle can only be closed.
- */
+// A bug in the library; the handle can only be closed.
 #define TSUMUJI_EPANIC -12
 
-/**
- * Messages of one lane arrive in the order sent.
- */
+// A member takes part in another collective operation, or with another length, root or table of algorithms.
+#define TSUMUJI_EMISMATCH -13
+
+// Messages of one lane arrive in the order sent.
 #define TSUMUJI_ORDERED 0
 
-/**
- * Messages arrive as they are complete.
- */
+// Messages arrive as they are complete.
 #define TSUMUJI_UNORDERED 1
 
-/**
- * Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
- */
+// Best effort, at most once: of each lane only the newest message counts. See tsumuji_send_latest.
+#define TSUMUJI_LATEST 2
+
+// Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
 #define TSUMUJI_URGENT 0
 
-/**
- * The usual priority.
- */
+// The usual priority.
 #define TSUMUJI_NORMAL 2
 
-/**
- * The least urgent: bulk transfers.
- */
+// The least urgent: bulk transfers.
 #define TSUMUJI_BULK 3
 
-/**
- * Channels of each class and priority: 0 to 30. (One more is the library's own.)
- */
+// Channels of ordered lanes of each priority: 0 to 30. (One more is the library's own.)
 #define TSUMUJI_CHANNELS 31
 
-/**
- * The lane that most programs use: ordered, of usual priority, channel 0.
- */
+// Channels of unordered lanes of each priority, and of latest ones: 0 to 15.
+#define TSUMUJI_FREE_CHANNELS 16
+
+// The lane that most programs use: ordered, of usual priority, channel 0.
 #define TSUMUJI_LANE 64
 
-/**
- * A wait without limit.
- */
+// A wait without limit.
 #define TSUMUJI_FOREVER -1
 
-/**
- * Every peer.
- */
+// Every peer.
 #define TSUMUJI_ALL -1
 
-/**
- * An endpoint as C programs hold it.
- */
+// The group of all nodes; ranks are node numbers.
+#define TSUMUJI_WORLD 0
+
+// Elements of reductions.
+#define TSUMUJI_INT8 1
+
+// uint8_t.
+#define TSUMUJI_UINT8 2
+
+// int16_t.
+#define TSUMUJI_INT16 3
+
+// uint16_t.
+#define TSUMUJI_UINT16 4
+
+// int32_t.
+#define TSUMUJI_INT32 5
+
+// uint32_t.
+#define TSUMUJI_UINT32 6
+
+// int64_t.
+#define TSUMUJI_INT64 7
+
+// uint64_t.
+#define TSUMUJI_UINT64 8
+
+// float.
+#define TSUMUJI_FLOAT 9
+
+// double.
+#define TSUMUJI_DOUBLE 10
+
+// How two elements become one. Integers wrap around; of NaN and a number, minimum and maximum take the number.
+#define TSUMUJI_SUM 1
+
+// The product.
+#define TSUMUJI_PRODUCT 2
+
+// The smaller one.
+#define TSUMUJI_MINIMUM 3
+
+// The larger one.
+#define TSUMUJI_MAXIMUM 4
+
+// An endpoint as C programs hold it.
 typedef struct tsumuji tsumuji;
 
-/**
- * Who takes part, and where each is reached.
- */
+// Who takes part, and where each is reached.
 typedef struct tsumuji_members tsumuji_members;
 
-/**
- * What an endpoint is told once, when it is opened.
- */
+// What an endpoint is told once, when it is opened.
 typedef struct tsumuji_options tsumuji_options;
 
-/**
- * A message that arrived. Of a loan, data is valid until tsumuji_release.
- */
+// A message that arrived. Of a loan, data is valid until tsumuji_release.
 typedef struct tsumuji_message {
-  /**
-   * The message; NULL where it was copied to the program's own buffer.
-   */
+  // The message; NULL where it was copied to the program's own buffer.
   const void *data;
-  /**
-   * Its length.
-   */
+  // Its length.
   size_t bytes;
-  /**
-   * Who sent it.
-   */
+  // Who sent it.
   int from;
-  /**
-   * The lane it came by.
-   */
+  // The lane it came by.
   int lane;
-  /**
-   * Of a loan: what tsumuji_release needs.
-   */
-  uint32_t loan;
-  /**
-   * Not used; 0.
-   */
-  uint32_t reserved;
+  // Of a loan: its name, for tsumuji_release.
+  uint64_t loan;
 } tsumuji_message;
 
-/**
- * A best-effort frame, sent or received: what a board's values travel in, or whatever a program makes of it.
- */
+// A best-effort frame, sent or received: what a board's values travel in, or whatever a program makes of it.
 typedef struct tsumuji_share_frame {
-  /**
-   * The values.
-   */
+  // The values.
   const void *data;
-  /**
-   * Their length; at most tsumuji_share_capacity.
-   */
+  // Their length; at most tsumuji_share_capacity.
   size_t bytes;
-  /**
-   * Who wrote it; not looked at when sent.
-   */
+  // Who wrote it; not looked at when sent.
   int from;
-  /**
-   * The life of the one who wrote it; not looked at when sent.
-   */
+  // The life of the one who wrote it; not looked at when sent.
   uint32_t incarnation;
-  /**
-   * Which of the program's own uses; boards use 0.
-   */
+  // Which of the program's own uses; boards use 0.
   uint16_t port;
-  /**
-   * Not used; 0.
-   */
+  // Not used; 0.
   uint16_t reserved;
-  /**
-   * Period of the computation.
-   */
+  // Period of the computation.
   uint32_t epoch;
-  /**
-   * The writer's lap; wraps.
-   */
+  // The writer's lap; wraps.
   uint32_t lap;
-  /**
-   * Index of the first element.
-   */
+  // Index of the first element.
   uint32_t start;
 } tsumuji_share_frame;
 
-/**
- * What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
- * handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
- */
+// What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
+// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
 typedef struct tsumuji_handler {
-  /**
-   * sizeof(tsumuji_handler).
-   */
+  // sizeof(tsumuji_handler).
   size_t size;
-  /**
-   * Given to every callback.
-   */
+  // Given to every callback.
   void *context;
-  /**
-   * A message; it counts as consumed when the callback returns.
-   */
+  // A message; it counts as consumed when the callback returns.
   void (*message)(void *context, const struct tsumuji_message *message);
-  /**
-   * A best-effort frame.
-   */
+  // A best-effort frame.
   void (*share)(void *context, const struct tsumuji_share_frame *share);
-  /**
-   * Hello was exchanged with this peer (again, after it was dead or restarted).
-   */
+  // Hello was exchanged with this peer (again, after it was dead or restarted).
   void (*peer_up)(void *context, int peer);
-  /**
-   * The peer died, left or restarted; so many messages to it have failed.
-   */
+  // The peer died, left or restarted; so many messages to it have failed.
   void (*peer_dead)(void *context, int peer, size_t failed_messages);
-  /**
-   * A message of tsumuji_send_tracked was acknowledged whole.
-   */
+  // A message of tsumuji_send_tracked was acknowledged whole.
   void (*sent)(void *context, int peer, uint64_t id);
-  /**
-   * A message sent before the peer had said how much it takes was given up; text says why.
-   */
+  // A message sent before the peer had said how much it takes was given up; text says why.
   void (*refused)(void *context, int peer, uint64_t id, const char *text);
 } tsumuji_handler;
 
-/**
- * State of the traffic with one peer.
- */
+// State of the traffic with one peer.
 typedef struct tsumuji_flow {
-  /**
-   * Smoothed round-trip time, in nanoseconds.
-   */
+  // Smoothed round-trip time, in nanoseconds.
   uint64_t rtt_ns;
-  /**
-   * Its mean deviation, in nanoseconds.
-   */
+  // Its mean deviation, in nanoseconds.
   uint64_t rttvar_ns;
-  /**
-   * Frames sent and neither acknowledged nor lost.
-   */
+  // Frames sent and neither acknowledged nor lost.
   uint64_t in_flight_frames;
-  /**
-   * Bytes that the peer's program still has room for.
-   */
+  // Bytes that the peer's program still has room for.
   uint64_t window_bytes;
-  /**
-   * Messages sent and not yet acknowledged.
-   */
+  // Messages sent and not yet acknowledged.
   uint64_t queued_messages;
-  /**
-   * Their bytes.
-   */
+  // Their bytes.
   uint64_t queued_bytes;
-  /**
-   * Frames sent again, ever.
-   */
+  // Frames sent again, ever.
   uint64_t retransmitted_frames;
-  /**
-   * Frames that may still be sent before the peer must grant more.
-   */
+  // Frames that may still be sent before the peer must grant more.
   uint64_t credit_frames;
+  // Messages of latest lanes that a newer one replaced before they began to leave, ever.
+  uint64_t superseded_messages;
+  // Messages of latest lanes that were dropped because their deadline had passed, ever.
+  uint64_t late_messages;
+  // Messages of latest lanes of which a frame was lost, ever.
+  uint64_t lost_messages;
+  // The other direction: frames that the peer may still send to us.
+  uint64_t granted_frames;
+  // Frames that it is granted ahead at present: its share of our window.
+  uint64_t incoming_window_frames;
+  // Memory that its messages take here.
+  uint64_t incoming_bytes;
+  // 1: its last frame said that more wait to be sent to us.
+  uint64_t incoming_backlog;
 } tsumuji_flow;
 
-/**
- * What was counted since the endpoint was opened.
- */
+// What was counted since the endpoint was opened.
 typedef struct tsumuji_counters {
-  /**
-   * Frames written, of every kind.
-   */
+  // Frames written, of every kind.
   uint64_t sent_frames;
-  /**
-   * Their bytes.
-   */
+  // Their bytes.
   uint64_t sent_bytes;
-  /**
-   * Frames received, of every kind, dropped ones included.
-   */
+  // Frames received, of every kind, dropped ones included.
   uint64_t received_frames;
-  /**
-   * Their bytes.
-   */
+  // Their bytes.
   uint64_t received_bytes;
-  /**
-   * Fragments sent again.
-   */
+  // Fragments sent again.
   uint64_t retransmitted_frames;
-  /**
-   * Fragments thought lost whose acknowledgement came after all.
-   */
+  // Fragments thought lost whose acknowledgement came after all.
   uint64_t spurious_losses;
-  /**
-   * Times that silence was probed.
-   */
+  // Times that silence was probed.
   uint64_t probes;
-  /**
-   * Messages delivered.
-   */
+  // Messages delivered.
   uint64_t delivered_messages;
-  /**
-   * Frames dropped because they were not understood, not for us, or not new.
-   */
+  // Frames dropped because they were not understood, not for us, or not new.
   uint64_t dropped_frames;
-  /**
-   * Frames dropped because they did not come from where their source lives.
-   */
+  // Frames dropped because they did not come from where their source lives.
   uint64_t misplaced_frames;
-  /**
-   * Shares dropped because nobody took them.
-   */
+  // Shares dropped because nobody took them.
   uint64_t dropped_shares;
-  /**
-   * Times that the link had no free place for a frame.
-   */
+  // Times that the link had no free place for a frame.
   uint64_t link_refusals;
-  /**
-   * Frames that the medium or the kernel reported dropped.
-   */
+  // Frames that the medium or the kernel reported dropped.
   uint64_t link_dropped_frames;
-  /**
-   * Broadcast frames overwritten before they were read.
-   */
+  // Broadcast frames overwritten before they were read.
   uint64_t link_overrun_frames;
-  /**
-   * Frames dropped on purpose (TSUMUJI_LOSS).
-   */
+  // Frames dropped on purpose (TSUMUJI_LOSS).
   uint64_t impaired_frames;
 } tsumuji_counters;
+
+// What peers may send ahead at present, and the memory for what has arrived.
+typedef struct tsumuji_window {
+  // Frames that may be granted to all peers together.
+  uint64_t frames;
+  // Most that `frames` can be: what the link's receive side holds.
+  uint64_t frames_limit;
+  // Of these, granted and not used yet.
+  uint64_t granted_frames;
+  // Memory that messages which arrived and were not consumed may take.
+  uint64_t budget_bytes;
+  // Of that, taken.
+  uint64_t budget_used_bytes;
+} tsumuji_window;
+
+// A peer that may want to send, as a policy is shown it.
+typedef struct tsumuji_sender {
+  // Who.
+  uint64_t peer;
+  // 1: it has more to send.
+  uint64_t active;
+  // 1: it serves others too, and cannot use all that it is granted.
+  uint64_t busy;
+  // Of its last frame: 0 is the most urgent.
+  uint64_t priority;
+  // Of its messages that have begun to arrive: what has not.
+  uint64_t remaining_bytes;
+  // Memory that its messages take here.
+  uint64_t memory_bytes;
+  // Its frames that were used.
+  uint64_t served_frames;
+  // Granted and not yet used.
+  uint64_t outstanding_frames;
+  // What the usual rules would grant ahead.
+  uint64_t usual_frames;
+  // Frames that may be granted to all peers together.
+  uint64_t pool_frames;
+  // Peers that have more to send.
+  uint64_t active_peers;
+} tsumuji_sender;
+
+// How many frames this peer may have granted ahead. Called for each data frame, by the thread that uses the handle: it must be quick, and must
+// not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
+typedef uint64_t (*tsumuji_policy)(void *context, const struct tsumuji_sender *sender);
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-/**
- * The library's version, for example "0.1.0".
- */
+// The library's version, for example "0.1.0".
 const char *tsumuji_version(void);
 
-/**
- * What a code means, in general. Never NULL.
- */
+// What a code means, in general. Never NULL.
 const char *tsumuji_strerror(int code);
 
-/**
- * The particular text of the last failure in this thread: which peer, which file, what to do. Valid until the thread's next
- * failure; "" before the first. Never NULL.
- */
+// The particular text of the last failure in this thread: which peer, which file, what to do. Valid until the thread's next
+// failure; "" before the first. Never NULL.
 const char *tsumuji_last_error(void);
 
-/**
- * New options, all as they are by default. Free them with tsumuji_options_free.
- */
+// New options, all as they are by default. Free them with tsumuji_options_free.
 struct tsumuji_options *tsumuji_options_new(void);
 
-/**
- * Sets one option; tsumuji(3) lists them all. For example "idle" to "sleep", "budget" to "8M", "dead-after" to "2.5".
- */
+// Sets one option; tsumuji(3) lists them all. For example "idle" to "sleep", "budget" to "8M", "dead-after" to "2.5".
 int tsumuji_options_set(struct tsumuji_options *options, const char *name, const char *value);
 
-/**
- * Frees options; NULL is nothing. Endpoints opened with them keep their own copy.
- */
+// Frees options; NULL is nothing. Endpoints opened with them keep their own copy.
 void tsumuji_options_free(struct tsumuji_options *options);
 
-/**
- * A table without members. Free it with tsumuji_members_free.
- */
+// A table without members. Free it with tsumuji_members_free.
 struct tsumuji_members *tsumuji_members_new(void);
 
-/**
- * Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC" or "dpdk:DEVICE MAC" (raw Ethernet).
- * Members are 0, 1, 2 and so on, in any order; all processes add the same ones.
- */
+// Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC" or "dpdk:DEVICE MAC" (raw Ethernet).
+// Members are 0, 1, 2 and so on, in any order; all processes add the same ones.
 int tsumuji_members_add(struct tsumuji_members *members,
                         int node,
                         const char *address);
 
-/**
- * Frees a table; NULL is nothing.
- */
+// Frees a table; NULL is nothing.
 void tsumuji_members_free(struct tsumuji_members *members);
 
-/**
- * Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and
- * TSUMUJI_NODE. options may be NULL. The handle goes to *handle; close it with tsumuji_close.
- */
+// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and
+// TSUMUJI_NODE. options may be NULL. The handle goes to *handle; close it with tsumuji_close.
 int tsumuji_open_env(const struct tsumuji_options *options, struct tsumuji **handle);
 
-/**
- * Opens the endpoint of node `node` of a cluster file (docs/c.md shows one).
- */
+// Opens the endpoint of node `node` of a cluster file (docs/c.md shows one).
 int tsumuji_open_cluster(const char *path, int node, const struct tsumuji_options *options, struct tsumuji **handle);
 
-/**
- * Opens the endpoint of member `node` of a table. link may be NULL (as the table says), or one link for all: "udp",
- * "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE".
- */
-int tsumuji_open_members(struct tsumuji_members *members,
+// Opens the endpoint of member `node` of a table. link may be NULL (as the table says), or one link for all: "udp",
+// "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE".
+int tsumuji_open_members(const struct tsumuji_members *members,
                          const char *link,
                          int node,
                          const struct tsumuji_options *options,
                          struct tsumuji **handle);
 
-/**
- * Makes shared memory for `nodes` processes, and returns its descriptor, or a code below 0. Give it to them (by fork, or over a UNIX
- * socket), and let each open its endpoint by tsumuji_open_shm. It is close-on-exec; the memory lives as long as somebody uses it.
- */
+// Makes shared memory for `nodes` processes, and returns its descriptor, or a code below 0. Give it to them (by fork, or over a UNIX
+// socket), and let each open its endpoint by tsumuji_open_shm. It is close-on-exec; the memory lives as long as somebody uses it.
 int tsumuji_shm_create(int nodes);
 
-/**
- * Opens the endpoint of node `node` of `nodes` processes that share the memory behind `fd`. The descriptor stays the caller's.
- */
+// Opens the endpoint of node `node` of `nodes` processes that share the memory behind `fd`. The descriptor stays the caller's.
 int tsumuji_open_shm(int fd,
                      int nodes,
                      int node,
                      const struct tsumuji_options *options,
                      struct tsumuji **handle);
 
-/**
- * Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
- * node leaves, and frees the handle and all that was lent. NULL is nothing.
- */
+// Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
+// node leaves, and frees the handle and all that was lent. NULL is nothing. If it fails, the handle stays as it is.
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 
-/**
- * Gives the handle up, so that another thread can adopt it.
- */
+// Gives the handle up, so that another thread can adopt it.
 int tsumuji_disown(struct tsumuji *handle);
 
-/**
- * Makes the calling thread the handle's owner, after the last owner gave it up.
- */
+// Makes the calling thread the handle's owner, after the last owner gave it up.
 int tsumuji_adopt(struct tsumuji *handle);
 
-/**
- * Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
- */
+// Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
 int tsumuji_report_error(const char *text);
 
-/**
- * The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 30), or a code below 0.
- */
+// The lane of a class (TSUMUJI_ORDERED, TSUMUJI_UNORDERED or TSUMUJI_LATEST), a priority (0 to 3) and a channel, or a code below 0.
 int tsumuji_lane(int class_,
                  int priority,
                  int channel);
 
-/**
- * Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile.
- */
+// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile.
 int tsumuji_send(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes);
 
-/**
- * Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full.
- */
+// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full.
 int tsumuji_try_send(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes);
 
-/**
- * Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
- */
+// Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
 int tsumuji_send_tracked(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes, uint64_t *id);
 
-/**
- * 1: the peer has acknowledged the whole message; 0: not yet. Takes a turn. TSUMUJI_EPEER: it was lost with its peer.
- */
+// 1: the peer has acknowledged the whole message; 0: not yet. Takes a turn. TSUMUJI_EPEER: it was lost with its peer.
 int tsumuji_is_sent(struct tsumuji *handle, int to, uint64_t id);
 
-/**
- * Waits until the message is acknowledged: 1, or 0 if timeout_us microseconds have passed (negative: without limit).
- */
+// Waits until the message is acknowledged: 1, or 0 if timeout_us microseconds have passed (negative: without limit).
 int tsumuji_wait_sent(struct tsumuji *handle, int to, uint64_t id, int64_t timeout_us);
 
-/**
- * Waits until a message of `bytes` can be queued to the peer at once: 1, or 0 if the time has passed.
- */
+// Waits until a message of `bytes` can be queued to the peer at once: 1, or 0 if the time has passed.
 int tsumuji_wait_writable(struct tsumuji *handle, int to, size_t bytes, int64_t timeout_us);
 
-/**
- * Waits until all that was sent to living peers is acknowledged: 1, or 0 if the time has passed.
- */
+// Waits until all that was sent to living peers is acknowledged: 1, or 0 if the time has passed.
 int tsumuji_flush(struct tsumuji *handle, int64_t timeout_us);
 
-/**
- * Messages to the peer that are not yet acknowledged.
- */
+// Messages to the peer that are not yet acknowledged.
 ptrdiff_t tsumuji_queue_length(struct tsumuji *handle, int to);
 
-/**
- * Waits for a whole message without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
- */
+// Waits for a whole message without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
 int tsumuji_ready(struct tsumuji *handle,
                   size_t *bytes,
                   int64_t timeout_us);
 
-/**
- * Takes the next message into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
- * TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
- */
+// Takes the next message into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
+// TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 ptrdiff_t tsumuji_recv(struct tsumuji *handle,
                        void *buffer,
                        size_t room,
                        struct tsumuji_message *about,
                        int64_t timeout_us);
 
-/**
- * Like tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
- */
+// Like tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
 ptrdiff_t tsumuji_try_recv(struct tsumuji *handle, void *buffer, size_t room, struct tsumuji_message *about);
 
-/**
- * Lends the next message where it lies, without copying it; give it back with tsumuji_release. At most 65,536 are lent at a time.
- */
+// Lends the next message where it lies, without copying it; give it back with tsumuji_release. At most 65,536 are lent at a time.
 int tsumuji_lend(struct tsumuji *handle,
                  struct tsumuji_message *message,
                  int64_t timeout_us);
 
-/**
- * Gives a lent message back; its data must not be read any more, and becomes NULL.
- */
+// Gives a lent message back; its data must not be read any more, and becomes NULL.
 int tsumuji_release(struct tsumuji *handle, struct tsumuji_message *message);
 
-/**
- * Sends a share to one peer or to all (TSUMUJI_ALL): once on a link with broadcast, else once per peer. Returns to how many it could
- * not be sent now. On shared memory and raw Ethernet one frame reaches everybody.
- */
+// Sends a share to one peer or to all (TSUMUJI_ALL): once on a link with broadcast, else once per peer. Returns to how many it could
+// not be sent now. On shared memory and raw Ethernet one frame reaches everybody.
 int tsumuji_share(struct tsumuji *handle,
                   int to,
                   const struct tsumuji_share_frame *share);
 
-/**
- * Like tsumuji_share, but the frame may wait for tsumuji_push: cheaper when several follow each other.
- */
+// Like tsumuji_share, but the frame may wait for tsumuji_push: cheaper when several follow each other.
 int tsumuji_gather_share(struct tsumuji *handle, int to, const struct tsumuji_share_frame *share);
 
-/**
- * Sends what tsumuji_gather_share gathered.
- */
+// Sends what tsumuji_gather_share gathered.
 int tsumuji_push(struct tsumuji *handle);
 
-/**
- * Largest share on this link, in bytes.
- */
+// Largest share on this link, in bytes.
 ptrdiff_t tsumuji_share_capacity(struct tsumuji *handle);
 
-/**
- * 1: one frame of this link reaches everybody.
- */
+// 1: one frame of this link reaches everybody.
 int tsumuji_broadcasts(struct tsumuji *handle);
 
-/**
- * Receives, hands over by the callbacks, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
- * turn; negative: without limit). Returns how much was done.
- */
+// Receives, hands over by the callbacks, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
+// turn; negative: without limit). Returns how much was done.
 int tsumuji_poll(struct tsumuji *handle,
                  const struct tsumuji_handler *handler,
                  int64_t timeout_us);
 
-/**
- * One turn that keeps what arrives for later calls: lets a program that computes acknowledge, and go on sending. Never waits.
- * Returns how much was done.
- */
+// One turn that keeps what arrives for later calls: lets a program that computes acknowledge, go on sending, and carry on collectives.
+// Never waits.
+// Returns how much was done.
 int tsumuji_progress(struct tsumuji *handle);
 
-/**
- * A descriptor for poll or epoll: readable when there may be something to do, once tsumuji_arm_fd was called. It stays the handle's.
- */
+// A descriptor for poll or epoll: readable when there may be something to do, once tsumuji_arm_fd was called. It stays the handle's.
 int tsumuji_fd(struct tsumuji *handle);
 
-/**
- * Asks that the next frame make the descriptor readable. 1: armed; 0: there is something to do now, so poll first.
- */
+// Asks that the next frame make the descriptor readable. 1: armed; 0: there is something to do now, so poll first.
 int tsumuji_arm_fd(struct tsumuji *handle);
 
-/**
- * Microseconds that an event loop may sleep before it must poll again; -1: until the descriptor is readable.
- */
+// Microseconds that an event loop may sleep before it must poll again; -1: until the descriptor is readable.
 int64_t tsumuji_until_timer(struct tsumuji *handle);
 
-/**
- * This node.
- */
+// This node.
 int tsumuji_me(struct tsumuji *handle);
 
-/**
- * How many nodes there are, this one included: 0 to this - 1.
- */
+// How many nodes there are, this one included: 0 to this - 1.
 int tsumuji_nodes(struct tsumuji *handle);
 
-/**
- * What people call a node ("node 2", a host's name); NULL if there is none. Valid until the handle is closed.
- */
+// What people call a node ("node 2", a host's name); NULL if there is none. Valid until the handle is closed.
 const char *tsumuji_name(struct tsumuji *handle, int which);
 
-/**
- * The link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
- */
+// The link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
 const char *tsumuji_link_name(struct tsumuji *handle);
 
-/**
- * 1: hello was exchanged with the peer's present life.
- */
+// 1: hello was exchanged with the peer's present life.
 int tsumuji_is_up(struct tsumuji *handle, int peer);
 
-/**
- * Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
- */
+// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
 int tsumuji_wait_up(struct tsumuji *handle, int64_t timeout_us);
 
-/**
- * Tries a dead peer again: its process may have been restarted.
- */
+// Tries a dead peer again: its process may have been restarted.
 int tsumuji_revive(struct tsumuji *handle, int peer);
 
-/**
- * State of the traffic with a peer; size: sizeof(tsumuji_flow).
- */
+// State of the traffic with a peer; size: sizeof(tsumuji_flow).
 int tsumuji_get_flow(struct tsumuji *handle, int peer, struct tsumuji_flow *flow, size_t size);
 
-/**
- * What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
- */
+// What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
 int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counters, size_t size);
 
-/**
- * Shows the present counters to `tsumuji top` and other readers now, as polling does ten times a second. Never waits.
- */
+// Shows the present counters to `tsumuji top` and other readers now, as polling does ten times a second. Never waits.
 int tsumuji_publish_metrics(struct tsumuji *handle);
+
+// The windows at present; size: sizeof(tsumuji_window).
+int tsumuji_get_window(struct tsumuji *handle, struct tsumuji_window *window, size_t size);
+
+// From now on so many frames are granted to all peers together, from 1 to frames_limit.
+int tsumuji_set_window(struct tsumuji *handle, size_t frames);
+
+// From now on no more than so many frames are granted ahead to this peer; 0: no limit of its own.
+int tsumuji_set_peer_window(struct tsumuji *handle, int peer, size_t frames);
+
+// From now on messages that arrived and were not consumed may take so many bytes; peers wait when they do.
+int tsumuji_set_budget(struct tsumuji *handle, size_t bytes);
+
+// From now on `policy` decides how much peers may send to this node; NULL: the usual rules do. Whatever it says, the receive side is not overrun,
+// and no peer stops for ever. Under the congestion control `suci` it is not asked.
+int tsumuji_set_policy(struct tsumuji *handle,
+                       tsumuji_policy policy,
+                       void *context);
+
+// Has the policy asked again for every peer, where its mind has changed between two frames.
+int tsumuji_regrant(struct tsumuji *handle);
+
+// Sends a copy of a message on a lane of class TSUMUJI_LATEST: while it waits, a newer one of its lane takes its place, and when deadline_us
+// microseconds have passed it is dropped and counted (negative: no deadline). Never waits; arrives at most once.
+int tsumuji_send_latest(struct tsumuji *handle,
+                        int to,
+                        int lane,
+                        const void *data,
+                        size_t bytes,
+                        int64_t deadline_us);
+
+// Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. Each of them makes the same call, others none.
+// Several groups of the same nodes are told apart by `tag`.
+int tsumuji_group(struct tsumuji *handle,
+                  const int *nodes,
+                  size_t count,
+                  uint32_t tag);
+
+// Ends the use of a group.
+int tsumuji_group_close(struct tsumuji *handle, int group);
+
+// This node's rank in a group.
+int tsumuji_group_rank(struct tsumuji *handle, int group);
+
+// How many members a group has.
+int tsumuji_group_size(struct tsumuji *handle, int group);
+
+// Ends when every member has called it.
+//
+// This and all operations below: all members of a group make the same calls in the same order. Where request is NULL the call waits for the
+// operation's end. Otherwise it returns at once and writes to *request by what tsumuji_test and tsumuji_wait know the operation; the
+// buffers must then stay, and be left alone, until tsumuji_wait has returned or the handle is closed.
+// TSUMUJI_EPEER: a member died, and the group cannot be used any more. TSUMUJI_EMISMATCH: a member called something else.
+int tsumuji_barrier(struct tsumuji *handle,
+                    int group,
+                    uint64_t *request);
+
+// What `data` holds on the root it then holds on all; of one length on all.
+int tsumuji_broadcast(struct tsumuji *handle, int group, int root, void *data, size_t bytes, uint64_t *request);
+
+// Each member gets its part of the root's `send`, `bytes` long, in `receive`. counts: how long each member's part is; NULL: all `bytes`.
+// send and counts are looked at on the root only.
+int tsumuji_scatter(struct tsumuji *handle,
+                    int group,
+                    int root,
+                    const void *send,
+                    const size_t *counts,
+                    void *receive,
+                    size_t bytes,
+                    uint64_t *request);
+
+// The root gets each member's `send`, `bytes` long, one behind the other in order of ranks. counts: how long each is; NULL: all `bytes`.
+// receive and counts are looked at on the root only.
+int tsumuji_gather(struct tsumuji *handle,
+                   int group,
+                   int root,
+                   const void *send,
+                   size_t bytes,
+                   void *receive,
+                   const size_t *counts,
+                   uint64_t *request);
+
+// Like tsumuji_gather, and everybody gets everything. counts is looked at on all, and the same on all.
+int tsumuji_all_gather(struct tsumuji *handle,
+                       int group,
+                       const void *send,
+                       size_t bytes,
+                       void *receive,
+                       const size_t *counts,
+                       uint64_t *request);
+
+// Part i of this node's `send` goes to rank i, and part i of `receive` comes from there. Counts are lengths in bytes by rank; NULL: all `bytes`.
+int tsumuji_all_to_all(struct tsumuji *handle,
+                       int group,
+                       const void *send,
+                       const size_t *send_counts,
+                       void *receive,
+                       const size_t *receive_counts,
+                       size_t bytes,
+                       uint64_t *request);
+
+// The root gets in `receive` what the elements of all members' `send` come to: `count` of a type (TSUMUJI_DOUBLE ...), by an operation
+// (TSUMUJI_SUM ...). receive is looked at on the root only.
+int tsumuji_reduce(struct tsumuji *handle,
+                   int group,
+                   int root,
+                   const void *send,
+                   void *receive,
+                   size_t count,
+                   int type_,
+                   int operation,
+                   uint64_t *request);
+
+// `data` becomes on all members what the elements of all come to.
+int tsumuji_all_reduce(struct tsumuji *handle,
+                       int group,
+                       void *data,
+                       size_t count,
+                       int type_,
+                       int operation,
+                       uint64_t *request);
+
+// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
+int tsumuji_test(struct tsumuji *handle, uint64_t request);
+
+// Waits until the operation is over, and says how it ended. Each request is waited for once.
+int tsumuji_wait(struct tsumuji *handle, uint64_t request);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -7,12 +7,13 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 
+use tsumuji_collective::CollectiveError;
 use tsumuji_node::{EndpointError, OpenError, SendError};
 
 use crate::api::{
-    TSUMUJI_EAGAIN, TSUMUJI_EBUSY, TSUMUJI_EINVAL, TSUMUJI_ELINK, TSUMUJI_EMSGSIZE, TSUMUJI_ENOMEM,
-    TSUMUJI_EOPEN, TSUMUJI_EPANIC, TSUMUJI_EPEER, TSUMUJI_ETHREAD, TSUMUJI_ETIMEDOUT,
-    TSUMUJI_EUNKNOWN,
+    TSUMUJI_EAGAIN, TSUMUJI_EBUSY, TSUMUJI_EINVAL, TSUMUJI_ELINK, TSUMUJI_EMISMATCH,
+    TSUMUJI_EMSGSIZE, TSUMUJI_ENOMEM, TSUMUJI_EOPEN, TSUMUJI_EPANIC, TSUMUJI_EPEER,
+    TSUMUJI_ETHREAD, TSUMUJI_ETIMEDOUT, TSUMUJI_EUNKNOWN,
 };
 
 /// Bytes of a text that are kept; a longer one is cut.
@@ -77,6 +78,10 @@ impl Failure {
             )
             .into(),
         }
+    }
+
+    pub(crate) fn link(text: &'static str) -> Self {
+        Self::plain(TSUMUJI_ELINK, libc::EIO, text)
     }
 
     pub(crate) fn unknown(id: c_int) -> Self {
@@ -165,6 +170,26 @@ impl From<SendError> for Failure {
             SendError::UnknownPeer { .. } => (TSUMUJI_EUNKNOWN, libc::ENXIO),
             SendError::NoMemory { .. } => (TSUMUJI_ENOMEM, libc::ENOMEM),
             SendError::Link(_) => (TSUMUJI_ELINK, errno_of(&error, libc::EIO)),
+            _ => (TSUMUJI_EINVAL, libc::EINVAL),
+        };
+        Self {
+            code,
+            errno,
+            text: error.to_string().into(),
+        }
+    }
+}
+
+impl From<CollectiveError> for Failure {
+    fn from(error: CollectiveError) -> Self {
+        let (code, errno) = match error {
+            CollectiveError::Endpoint(error) => return error.into(),
+            CollectiveError::Send(error) => return error.into(),
+            CollectiveError::MemberDead { .. } => (TSUMUJI_EPEER, libc::ECONNRESET),
+            CollectiveError::Mismatch { .. } | CollectiveError::OtherTable { .. } => {
+                (TSUMUJI_EMISMATCH, libc::EPROTO)
+            }
+            CollectiveError::TooMany { .. } => (TSUMUJI_EAGAIN, libc::EAGAIN),
             _ => (TSUMUJI_EINVAL, libc::EINVAL),
         };
         Self {

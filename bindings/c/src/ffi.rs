@@ -9,6 +9,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
+use tsumuji_collective::Memory;
+
 use crate::failure::Failure;
 
 /// Longer than any program runs.
@@ -138,6 +140,133 @@ pub(crate) unsafe fn read_struct<T: Copy>(from: *const T, room: usize) -> Result
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), known);
         Ok(value.assume_init())
     }
+}
+
+/// Memory of the program that a collective operation reads until it is over.
+#[derive(Debug)]
+pub(crate) struct Input(Bytes<*const u8>);
+
+/// Memory of the program that a collective operation fills until it is over.
+#[derive(Debug)]
+pub(crate) struct Output(Bytes<*mut u8>);
+
+#[derive(Debug, Clone, Copy)]
+struct Bytes<P> {
+    at: P,
+    count: usize,
+}
+
+// SAFETY: the program promised that nothing else uses the memory until the operation is over, whichever thread carries it on.
+unsafe impl Send for Input {}
+// SAFETY: as above.
+unsafe impl Send for Output {}
+
+impl Input {
+    /// # Safety
+    /// `at` is NULL, or `count` bytes can be read there, unchanged, until this is dropped.
+    pub(crate) unsafe fn new(at: *const c_void, count: usize) -> Result<Self, Failure> {
+        check_memory(at, count)?;
+        let at = at.cast();
+        Ok(Self(Bytes { at, count }))
+    }
+
+    /// Of a member that gives nothing.
+    pub(crate) fn nothing() -> Self {
+        let at = std::ptr::null();
+        Self(Bytes { at, count: 0 })
+    }
+}
+
+impl Output {
+    /// # Safety
+    /// `at` is NULL, or `count` bytes can be read and written there, and nothing else does either, until this is dropped.
+    pub(crate) unsafe fn new(at: *mut c_void, count: usize) -> Result<Self, Failure> {
+        check_memory(at, count)?;
+        let at = at.cast();
+        Ok(Self(Bytes { at, count }))
+    }
+
+    /// Of a member that gets nothing.
+    pub(crate) fn nothing() -> Self {
+        let at = std::ptr::null_mut();
+        Self(Bytes { at, count: 0 })
+    }
+
+    /// An operation's memory must not be its own input.
+    pub(crate) fn check_apart(&self, input: &Input) -> Result<(), Failure> {
+        let (a, b) = (self.0.at as usize, input.0.at as usize);
+        let apart = a + self.0.count <= b || b + input.0.count <= a; // neither is longer than half of all addresses
+        if self.0.count == 0 || input.0.count == 0 || apart {
+            return Ok(());
+        }
+        Err(Failure::invalid(
+            "what is sent and where it is received overlap",
+        ))
+    }
+}
+
+fn check_memory(at: *const c_void, count: usize) -> Result<(), Failure> {
+    let fits = isize::try_from(count).is_ok() && (at as usize).checked_add(count).is_some();
+    if count > 0 && (at.is_null() || !fits) {
+        return Err(Failure::invalid(
+            "the buffer is NULL, or larger than memory",
+        ));
+    }
+    Ok(())
+}
+
+impl Memory for Input {
+    fn bytes(&self) -> &[u8] {
+        if self.0.count == 0 {
+            return &[];
+        }
+        // SAFETY: checked by `new` to be possible; promised by the caller of `new` to be readable and unchanged.
+        unsafe { std::slice::from_raw_parts(self.0.at, self.0.count) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut [] // what a member gives is not written
+    }
+}
+
+impl Memory for Output {
+    fn bytes(&self) -> &[u8] {
+        if self.0.count == 0 {
+            return &[];
+        }
+        // SAFETY: as for `Input`; nobody writes, because writing takes `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.0.at, self.0.count) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.0.count == 0 {
+            return &mut [];
+        }
+        // SAFETY: as above, and used by nothing else, as the caller of `new` promised.
+        unsafe { std::slice::from_raw_parts_mut(self.0.at, self.0.count) }
+    }
+}
+
+/// Lengths of the parts of all members.
+///
+/// # Safety
+/// `counts` is NULL, or `size` numbers can be read there.
+pub(crate) unsafe fn lengths(
+    counts: *const usize,
+    size: usize,
+    otherwise: usize,
+) -> Result<(Vec<usize>, usize), Failure> {
+    let lengths = if counts.is_null() {
+        vec![otherwise; size]
+    } else {
+        // SAFETY: not NULL; the caller promises the rest. `size` is a number of nodes.
+        unsafe { std::slice::from_raw_parts(counts, size) }.to_vec()
+    };
+    let total = lengths
+        .iter()
+        .try_fold(0_usize, |total, length| total.checked_add(*length))
+        .ok_or_else(|| Failure::invalid("the parts together are larger than memory"))?;
+    Ok((lengths, total))
 }
 
 /// Gives an object to C.

@@ -2,7 +2,8 @@
 //!
 //! Rooms: `suci` and `api` are what C calls, and what the headers are made from (`tests/headers.rs`); `handle` says which thread
 //! may use a handle and keeps panics in; `ffi` turns pointers into Rust's types; `failure` turns Rust's errors into codes, `errno` and a text.
-//! Without `unsafe`: `node` (what a handle owns), `book` (ids and addresses), `settings` (options by name).
+//! Without `unsafe`: `node` (what a handle owns), `book` (ids and addresses), `settings` (options by
+//! name), `together` (collectives of a handle).
 //!
 //! Invariants: no panic crosses into C; NULL and senseless numbers are errors, as far as a pointer shows them; no call on the
 //! way of messages allocates because C made it, nor when it only says "not now".
@@ -22,6 +23,7 @@ mod handle;
 mod node;
 mod settings;
 mod suci;
+mod together;
 
 pub use api::*;
 pub use suci::*;

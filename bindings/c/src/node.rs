@@ -6,6 +6,7 @@ use std::time::Duration;
 use tsumuji_node::{AnyLink, Endpoint, Lane, Message, NodeId};
 
 use crate::failure::Failure;
+use crate::together::Together;
 
 /// Messages that a program may hold at a time without giving them back: a forgotten release is found before memory is gone.
 const LENT_LIMIT: usize = 1 << 16;
@@ -15,11 +16,17 @@ const LENT_LIMIT: usize = 1 << 16;
 pub(crate) struct Node {
     pub(crate) endpoint: Endpoint<AnyLink>,
     pub(crate) suci: Suci,
+    /// Collectives, once they were called.
+    pub(crate) together: Option<Box<Together>>,
     /// A call panicked: nothing is certain any more.
     pub(crate) spoiled: bool,
     lent: Vec<Option<Message>>,
     /// Places in `lent` that are free.
     free: Vec<u32>,
+    /// Messages lent so far: part of each loan's name, so that an old name is never that of another message.
+    loans: u32,
+    /// What each place in `lent` was last lent as.
+    names_of_loans: Vec<u32>,
     /// The link's name, as C wants it.
     pub(crate) link_name: std::ffi::CString,
     /// Names of members, made when first asked for, and kept until the handle is closed.
@@ -79,6 +86,9 @@ impl Node {
             spoiled: false,
             lent: Vec::new(),
             free: Vec::new(),
+            loans: 0,
+            names_of_loans: Vec::new(),
+            together: None,
             names: std::collections::HashMap::new(),
         }
     }
@@ -111,8 +121,8 @@ impl Node {
         self.endpoint.try_recv()?.ok_or_else(none)
     }
 
-    /// The next message, kept here until it is given back; its place.
-    pub(crate) fn lend(&mut self, timeout: Duration) -> Result<(u32, &Message), Failure> {
+    /// The next message, kept here until it is given back; the loan's name.
+    pub(crate) fn lend(&mut self, timeout: Duration) -> Result<(u64, &Message), Failure> {
         if self.free.is_empty() && self.lent.len() >= LENT_LIMIT {
             return Err(Failure::invalid(format!(
                 "{LENT_LIMIT} messages are lent; release some"
@@ -121,21 +131,36 @@ impl Node {
         let message = self.recv_into(usize::MAX, timeout)?;
         let place = self.free.pop().unwrap_or_else(|| {
             self.lent.push(None);
+            self.names_of_loans.push(0);
             self.lent.len() as u32 - 1 // at most LENT_LIMIT
         });
-        Ok((place, self.lent[place as usize].insert(message)))
+        self.loans = self.loans.wrapping_add(1);
+        self.names_of_loans[place as usize] = self.loans;
+        let loan = u64::from(self.loans) << 32 | u64::from(place);
+        Ok((loan, self.lent[place as usize].insert(message)))
     }
 
     /// Takes a lent message back.
-    pub(crate) fn release(&mut self, place: u32) -> Result<(), Failure> {
-        let message = self
-            .lent
-            .get_mut(place as usize)
+    pub(crate) fn release(&mut self, loan: u64) -> Result<(), Failure> {
+        let (name, place) = ((loan >> 32) as u32, loan as u32); // the two halves
+        let index = place as usize;
+        let known = self.names_of_loans.get(index) == Some(&name);
+        let message = self.lent.get_mut(index).filter(|_| known);
+        let message = message
             .and_then(Option::take)
             .ok_or_else(|| Failure::invalid("this message is not lent; was it released before?"))?;
         self.free.push(place);
         self.endpoint.recycle(message);
         Ok(())
+    }
+
+    /// One turn for everything that is under way; how much was done, as far as that is known.
+    pub(crate) fn progress(&mut self) -> Result<usize, Failure> {
+        if self.together.is_some() {
+            Together::carry_on(self)?;
+            return Ok(0);
+        }
+        Ok(self.endpoint.progress()?)
     }
 
     /// As messages to people name it.

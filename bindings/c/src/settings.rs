@@ -7,7 +7,7 @@ use tsumuji_node::{IdlePolicy, Options, SealMode, Security};
 /// Longest time that an option may state: more is a slip of the pen.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, keep-alive, dead-after, idle, key, seal, open, metrics";
+const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, congestion, keep-alive, dead-after, idle, key, seal, open, metrics";
 
 /// What a program chose so far.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +29,10 @@ impl Settings {
             "budget" => bytes(value).map(|bytes| options.budget_bytes = bytes),
             "message-limit" => bytes(value).map(|bytes| options.message_limit_bytes = bytes),
             "send-queue" => bytes(value).map(|bytes| options.send_queue_bytes = bytes),
+            "congestion" => value
+                .parse()
+                .map(|congestion| options.congestion = congestion)
+                .map_err(|_| "accepted are credit and suci".to_owned()),
             "keep-alive" => seconds(value).map(|span| options.keep_alive = span),
             "dead-after" => seconds(value).map(|span| options.dead_after = span),
             "idle" => idle(value).map(|policy| options.idle = policy),
@@ -125,6 +129,7 @@ fn idle(value: &str) -> Result<IdlePolicy, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tsumuji_node::Congestion;
 
     /// What is accepted takes effect.
     #[test]
@@ -136,6 +141,7 @@ mod tests {
             ("budget", "8M"),
             ("message-limit", "1G"),
             ("send-queue", "65536"),
+            ("congestion", "suci"),
             ("keep-alive", "0.25"),
             ("dead-after", "5"),
             ("idle", "sleep"),
@@ -150,6 +156,7 @@ mod tests {
         assert_eq!(options.budget_bytes, 8 << 20);
         assert_eq!(options.message_limit_bytes, 1 << 30);
         assert_eq!(options.send_queue_bytes, 65536);
+        assert_eq!(options.congestion, Congestion::Suci);
         assert_eq!(options.keep_alive, Duration::from_millis(250));
         assert_eq!(options.dead_after, Duration::from_secs(5));
         assert_eq!(options.idle, IdlePolicy::Sleep);
@@ -174,6 +181,7 @@ mod tests {
             ("budget", "0"),
             ("budget", "99999999999999999G"),
             ("send-queue", "M"),
+            ("congestion", "none"),
             ("keep-alive", "nan"),
             ("keep-alive", "-1"),
             ("dead-after", "1e300"),

@@ -409,6 +409,21 @@ pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: 
     })
 }
 
+/// The window: from now on blocks that arrived and were not read may take so many bytes; peers wait when they do. 0, or -1 (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_set_window(sock: *mut DatagramSocket, bytes: usize) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            if bytes == 0 {
+                return Err(Failure::invalid("a window has at least 1 byte"));
+            }
+            node.endpoint.set_budget(bytes);
+            Ok(0)
+        })
+    })
+}
+
 /// What is known of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_get_flow(

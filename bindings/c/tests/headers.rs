@@ -56,7 +56,7 @@ fn config(head: &str, guard: &str, renamed: &[(&str, &str)]) -> Config {
         no_includes: true,
         usize_is_size_t: true,
         style: Style::Both,
-        documentation_style: DocumentationStyle::Doxy,
+        documentation_style: DocumentationStyle::C99,
         line_length: 120,
         export: ExportConfig {
             rename: renamed
@@ -92,6 +92,9 @@ fn tsumuji() -> String {
         ("TsumujiHandler", "tsumuji_handler"),
         ("TsumujiFlow", "tsumuji_flow"),
         ("TsumujiCounters", "tsumuji_counters"),
+        ("TsumujiWindow", "tsumuji_window"),
+        ("TsumujiSender", "tsumuji_sender"),
+        ("TsumujiPolicy", "tsumuji_policy"),
     ];
     let mut config = config(TSUMUJI_HEAD, "TSUMUJI_H", &renamed);
     config.sys_includes = vec!["stddef.h".to_owned(), "stdint.h".to_owned()];
@@ -115,6 +118,8 @@ fn tsumuji() -> String {
             "api/shares.rs",
             "api/polling.rs",
             "api/state.rs",
+            "api/flow.rs",
+            "api/collectives.rs",
         ],
     )
 }
@@ -131,7 +136,7 @@ fn suci() -> String {
     // A newtype would be written as its content; C shall see a type of its own. The handle is tsumuji.h's.
     config.export.exclude = vec!["DatagramSocket".to_owned(), "Tsumuji".to_owned()];
     config.after_includes = Some(
-        "\n/** An open socket: reaches every id of the address database. */\ntypedef struct datagram_socket datagram_socket;"
+        "\n// An open socket: reaches every id of the address database.\ntypedef struct datagram_socket datagram_socket;"
             .to_owned(),
     );
     generate(config, &["suci.rs"])

@@ -80,7 +80,7 @@ static void asks(void)
     CHECK(tsumuji_name(a, 2) == NULL && errno == ENXIO);
     CHECK(tsumuji_broadcasts(a) == 1 && tsumuji_share_capacity(a) > 100);
     CHECK(strcmp(tsumuji_version(), TSUMUJI_VERSION) == 0);
-    for (int code = 0; code >= TSUMUJI_EPANIC; code--)
+    for (int code = 0; code >= TSUMUJI_EMISMATCH; code--)
         CHECK(strcmp(tsumuji_strerror(code), "unknown error") != 0);
     CHECK(strcmp(tsumuji_strerror(7), "unknown error") == 0);
     FAILS(tsumuji_me(NULL), TSUMUJI_EINVAL, EINVAL);
@@ -107,10 +107,10 @@ static void messages(void)
         CHECK(tsumuji_progress(b) >= 0);
     CHECK(tsumuji_wait_sent(a, 1, id, 0) == 1 && tsumuji_flush(a, 0) == 1 && tsumuji_queue_length(a, 1) == 0);
 
-    int urgent = tsumuji_lane(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_CHANNELS - 1);
+    int urgent = tsumuji_lane(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_FREE_CHANNELS - 1);
     CHECK(urgent >= 0 && urgent != TSUMUJI_LANE);
     CHECK(tsumuji_lane(TSUMUJI_ORDERED, TSUMUJI_NORMAL, 0) == TSUMUJI_LANE);
-    FAILS(tsumuji_lane(2, 0, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_lane(3, 0, 0), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_lane(0, 4, 0), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_lane(0, 0, TSUMUJI_CHANNELS), TSUMUJI_EINVAL, EINVAL);
     CHECK(tsumuji_send(a, 1, urgent, NULL, 0) == 0);
@@ -266,6 +266,44 @@ static void descriptor(void)
     CHECK(until >= -1);
 }
 
+static uint64_t two_at_most(void *context, const tsumuji_sender *sender)
+{
+    int *asked = context;
+
+    CHECK(sender->peer == 0 && sender->pool_frames > 0);
+    *asked += 1;
+    return sender->usual_frames < 2 ? sender->usual_frames : 2;
+}
+
+static void windows(void)
+{
+    tsumuji_window window;
+    char got[8];
+    int asked = 0, newest = tsumuji_lane(TSUMUJI_LATEST, TSUMUJI_NORMAL, 3);
+
+    CHECK(tsumuji_get_window(b, &window, sizeof window) == 0 && window.frames > 0 && window.frames <= window.frames_limit);
+    CHECK(tsumuji_set_window(b, 8) == 0 && tsumuji_set_budget(b, 1 << 20) == 0 && tsumuji_set_peer_window(b, 0, 4) == 0);
+    CHECK(tsumuji_get_window(b, &window, sizeof window) == 0 && window.frames == 8 && window.budget_bytes == 1 << 20);
+    FAILS(tsumuji_set_window(b, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_set_budget(b, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_set_peer_window(b, 1, 4), TSUMUJI_EUNKNOWN, ENXIO);
+    CHECK(tsumuji_set_peer_window(b, 0, 0) == 0 && tsumuji_set_policy(b, two_at_most, &asked) == 0 && tsumuji_regrant(b) == 0);
+    for (int i = 0; i < 20; i++) {
+        CHECK(tsumuji_send(a, 1, TSUMUJI_LANE, "granted", 8) == 0);
+        while (tsumuji_try_recv(b, got, sizeof got, NULL) != 8)
+            CHECK(tsumuji_progress(a) >= 0);
+    }
+    CHECK(asked > 0 && tsumuji_set_policy(b, NULL, NULL) == 0);
+    CHECK(tsumuji_set_window(b, (size_t)window.frames_limit) == 0 && tsumuji_set_budget(b, 64 << 20) == 0);
+
+    CHECK(newest >= 0);
+    FAILS(tsumuji_send_latest(a, 1, TSUMUJI_LANE, "x", 1, -1), TSUMUJI_EINVAL, EINVAL);
+    CHECK(tsumuji_send_latest(a, 1, newest, "new", 4, -1) == 0);
+    while (tsumuji_try_recv(b, got, sizeof got, NULL) != 4)
+        CHECK(tsumuji_progress(a) >= 0);
+    CHECK(strcmp(got, "new") == 0);
+}
+
 static void numbers(void)
 {
     tsumuji_flow flow;
@@ -378,6 +416,8 @@ static void suci(void)
     CHECK(datagram_queue_length(sock, 9) == 0);
     CHECK(datagram_write0(sock, "wait for me", 11) == 11 && datagram_queue_length(sock, 9) == 1);
     CHECK(datagram_retransmission(sock, 9) >= 0);
+    CHECK(datagram_set_window(sock, 1 << 20) == 0);
+    FAILS(datagram_set_window(sock, 0), -1, EINVAL);
     datagram_flow flow;
     CHECK(datagram_get_flow(sock, 9, &flow, sizeof flow) == 0 && flow.queue_length == 1 && flow.queue_bytes == 11);
     CHECK(tsumuji_nodes(datagram_handle(sock)) == 2 && strcmp(tsumuji_link_name(datagram_handle(sock)), "udp") == 0);
@@ -417,6 +457,7 @@ int main(void)
     full_queue();
     polling();
     descriptor();
+    windows();
     numbers();
     threads();
     death();

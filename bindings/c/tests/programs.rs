@@ -143,16 +143,18 @@ fn memory_is_respected() {
     if !has("valgrind") {
         return skip_without(name, "valgrind is not installed");
     }
+    let checks = [
+        "--quiet",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--errors-for-leak-kinds=definite",
+    ];
     let program = installed().build("plain-checked", &["tests/plain.c"], &[]);
-    let mut command = installed().command("valgrind");
-    command
-        .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
-        .args([
-            "--errors-for-leak-kinds=definite",
-            "--undef-value-errors=yes",
-        ])
-        .arg(program);
-    run(&mut command);
+    run(installed().command("valgrind").args(checks).arg(program));
+    let program = installed().build("collectives-checked", &["tests/collectives.c"], &[]);
+    let program = program.to_str().expect("UTF-8");
+    let arguments: Vec<&str> = checks.into_iter().chain([program]).collect();
+    launch(Path::new("valgrind"), &arguments, 2, "shm");
 }
 
 /// The paper's loop between three processes over UDP, ids sparse; also when a tenth of the frames is lost.
@@ -189,15 +191,31 @@ fn examples_under_a_launcher() {
         (pingpong.clone(), "20", 2, "shm"),
         (pingpong, "10", 2, "udp"),
     ] {
-        let command = [program.into_os_string(), argument.into()];
-        let mut spec = LaunchSpec::new(nodes, command);
-        spec.link = link.parse::<LinkSpec>().expect("link");
-        spec.env.push(installed().library_path());
-        spec.join_timeout = LONG;
-        let mut launcher = Launcher::start(spec).expect("start");
-        for exit in launcher.wait_all(LONG) {
-            assert_eq!(exit.status.code(), Some(0), "{link}: {exit:?}");
-        }
+        launch(&program, &[argument], nodes, link);
+    }
+}
+
+/// What `tsumuji launch` does; all must end well.
+fn launch(program: &Path, arguments: &[&str], nodes: usize, link: &str) {
+    let program = program.to_str().expect("UTF-8");
+    let mut spec = LaunchSpec::new(nodes, std::iter::once(&program).chain(arguments));
+    spec.link = link.parse::<LinkSpec>().expect("link");
+    spec.env.push(installed().library_path());
+    spec.join_timeout = LONG;
+    let mut launcher = Launcher::start(spec).expect("start");
+    let exits = launcher.wait_all(LONG);
+    assert_eq!(exits.len(), nodes);
+    for exit in exits {
+        assert_eq!(exit.status.code(), Some(0), "{link}: {exit:?}");
+    }
+}
+
+/// Collectives give what they should, in both forms, on groups, to every type; wrong calls are refused, and a death is told.
+#[test]
+fn collectives_under_a_launcher() {
+    let program = installed().build("collectives", &["tests/collectives.c"], &[]);
+    for (nodes, link) in [(4, "shm"), (3, "udp"), (1, "shm")] {
+        launch(&program, &[], nodes, link);
     }
 }
 

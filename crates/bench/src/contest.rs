@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{LinkSpec, Security};
+use tsumuji_node::{Congestion, LinkSpec, Security};
 
 use crate::compare::Contender;
 use crate::exchange::{self, Kind};
@@ -65,6 +65,8 @@ pub struct Ours {
     pub hosts_file: Option<PathBuf>,
     /// Whether frames are sealed.
     pub security: Security,
+    /// Who may send how much. `None`: as usual.
+    pub congestion: Option<Congestion>,
     /// What the others need in their environment.
     pub env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
 }
@@ -78,6 +80,7 @@ impl Ours {
             hosts: None,
             hosts_file: None,
             security: Security::Unstated,
+            congestion: None,
             env: Vec::new(),
         }
     }
@@ -101,6 +104,7 @@ impl Ours {
             let mut plan = exchange::Plan::new(kind, job.size);
             plan.iterations = job.iterations;
             let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &command("bench-serve"));
+            spec.congestion = self.congestion;
             spec.env.extend(self.env.iter().cloned());
             exchange::measure(&plan, spec, &self.security)
                 .map(|measured| measured.sample())
@@ -113,6 +117,7 @@ impl Ours {
                 let plan = group::Plan::of(job);
                 let command = command("bench-serve-group");
                 let mut spec = group::spec(&plan, self.link, self.hosts.as_ref(), &command);
+                spec.congestion = self.congestion;
                 spec.env.extend(self.env.iter().cloned());
                 group::measure(&plan, spec, &self.security).map_err(|error| error.to_string())
             }
@@ -133,6 +138,9 @@ impl Ours {
             .stdin(Stdio::null());
         if !job.op.is_pair() {
             command.args(["--nodes", &job.nodes.to_string()]);
+        }
+        if let Some(congestion) = self.congestion {
+            command.args(["--congestion", congestion.name()]);
         }
         match &self.security {
             Security::Unstated => {}

@@ -443,7 +443,7 @@ fn fan_out<L: Link>(link: &mut L, table: &Table, frame: &[u8]) -> Result<usize, 
 }
 
 #[cold]
-fn refused(refusal: SubmitError) -> SendError {
+pub(crate) fn refused(refusal: SubmitError) -> SendError {
     match refusal {
         SubmitError::TooLarge { size, limit, peer } => SendError::TooLarge { size, limit, peer },
         SubmitError::QueueFull { peer } => SendError::WouldBlock { peer },

@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{FlowPolicy, Lane, NodeId, Payload, Window};
+use tsumuji_proto::{Flow, FlowPolicy, Lane, NodeId, Payload, RemoteFlow, Window};
 
 use crate::clock::from_std;
 use crate::endpoint::Endpoint;
 use crate::error::SendError;
+
+/// After so long without an answer, question or answer is taken for lost: some round trips, and seldom enough to be no load.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 impl<L: Link> Endpoint<L> {
     /// What peers may send ahead at present, and the budget for what has arrived.
@@ -78,4 +81,105 @@ impl<L: Link> Endpoint<L> {
         self.drive
             .submit_latest(to, lane, Payload::Copied(message), deadline)
     }
+
+    /// What `node` says of its traffic with `about`, in both directions: answered by the library there whenever that program polls,
+    /// without its help. `None`: no answer within `timeout`. Of this node itself it is what `flow` says.
+    pub fn remote_flow(
+        &mut self,
+        node: NodeId,
+        about: NodeId,
+        timeout: Duration,
+    ) -> Result<Option<RemoteFlow>, SendError> {
+        if node == self.me() {
+            self.known(about)?;
+            return Ok(self.flow(about).map(|flow| self.local_flow(about, flow)));
+        }
+        let Some((flows, _)) = self.ask(node, about, 1, std::time::Instant::now() + timeout)?
+        else {
+            return Ok(None);
+        };
+        match flows.first() {
+            Some(flow) if flow.peer == about => Ok(Some(*flow)),
+            _ => Err(SendError::UnknownPeer { peer: about }),
+        }
+    }
+
+    /// The same of all its peers, in order of their ids; `None`: not all answers came within `timeout`.
+    pub fn remote_flows(
+        &mut self,
+        node: NodeId,
+        timeout: Duration,
+    ) -> Result<Option<Vec<RemoteFlow>>, SendError> {
+        if node == self.me() {
+            let peers = self.drive.table.peers();
+            let flow = |peer| self.flow(peer).map(|flow| self.local_flow(peer, flow));
+            return Ok(Some(peers.filter_map(flow).collect()));
+        }
+        let until = std::time::Instant::now() + timeout;
+        let (mut all, mut first) = (Vec::new(), NodeId(0));
+        // Each answer brings at least one flow or is the last: so many at most.
+        for _ in 0..=self.members().len() {
+            let Some((flows, next)) = self.ask(node, first, u16::MAX, until)? else {
+                return Ok(None);
+            };
+            all.extend(flows);
+            match next {
+                Some(next) if next > first => first = next,
+                _ => break,
+            }
+        }
+        Ok(Some(all))
+    }
+
+    /// Asks without waiting: the answer comes to [`Handler::flows`](crate::Handler::flows), or is lost. At most one question to a node
+    /// is open. Answers hold as many flows as fit a frame, from `first` on.
+    pub fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16) -> Result<(), SendError> {
+        self.known(node)?;
+        let now = self.drive.look();
+        let asked = self.drive.engine.ask_flows(now, node, first, most);
+        asked.map_err(crate::drive::refused)?;
+        self.drive.transmit()?;
+        Ok(())
+    }
+
+    fn local_flow(&self, peer: NodeId, flow: Flow) -> RemoteFlow {
+        RemoteFlow {
+            peer,
+            up: self.is_up(peer),
+            flow,
+        }
+    }
+
+    /// Asks, again and again, until an answer comes or it is too late.
+    fn ask(
+        &mut self,
+        node: NodeId,
+        first: NodeId,
+        most: u16,
+        until: std::time::Instant,
+    ) -> Result<Answer, SendError> {
+        self.known(node)?;
+        loop {
+            self.alive(node)?;
+            let now = self.drive.look();
+            let nonce = self.drive.engine.ask_flows(now, node, first, most);
+            let nonce = nonce.map_err(crate::drive::refused)?;
+            self.peers.await_flows(node, nonce);
+            self.drive.touched();
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            self.run_until(left.min(ASK_AGAIN), |_, kept| {
+                kept.peers.has_flows() || kept.peers.is_lost(node)
+            })?;
+            if let Some(answer) = self.peers.take_flows() {
+                return Ok(Some(answer));
+            }
+            if left <= ASK_AGAIN {
+                self.drive.engine.forget_question(node);
+                return Ok(None);
+            }
+        }
+    }
 }
+
+/// Flows of a node, and where to go on asking.
+type Answer = Option<(Vec<RemoteFlow>, Option<NodeId>)>;

@@ -1,7 +1,7 @@
 //! What a program gives to `Endpoint::poll`: functions that are called with borrowed frames, on the polling thread.
 
 use crate::error::SendError;
-use tsumuji_proto::{Body, Lane, NodeId, SendId, Share};
+use tsumuji_proto::{Body, Lane, NodeId, RemoteFlow, SendId, Share};
 
 /// Takes what arrives. Called from `Endpoint::poll` and `poll_wait` only, in order of arrival.
 pub trait Handler {
@@ -26,6 +26,11 @@ pub trait Handler {
     /// A message sent before the peer had said how much it takes was given up; `why` names the limit.
     fn refused(&mut self, peer: NodeId, id: SendId, why: &SendError) {
         let _ = (peer, id, why);
+    }
+
+    /// A node tells of its flows, as `Endpoint::ask_flows` asked; from `next` on there are more.
+    fn flows(&mut self, node: NodeId, flows: &[RemoteFlow], next: Option<NodeId>) {
+        let _ = (node, flows, next);
     }
 
     /// A message of `send_tracked` was acknowledged whole.

@@ -212,6 +212,9 @@ pub(crate) fn notify(handler: &mut impl Handler, event: &Event) {
             failed_messages,
         } => handler.peer_dead(*peer, *failed_messages),
         Event::Sent { peer, id } => handler.sent(*peer, *id),
+        Event::Flows {
+            peer, flows, next, ..
+        } => handler.flows(*peer, flows, *next),
         &Event::TooLarge {
             peer,
             id,

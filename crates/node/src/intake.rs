@@ -72,7 +72,9 @@ impl Intake for Kept<'_> {
 
     fn event(&mut self, event: &Event) {
         self.peers.note(event);
-        self.inbox.event(event);
+        if !self.peers.takes(event) {
+            self.inbox.event(event);
+        }
     }
 
     fn dropped_shares(&self) -> u64 {

@@ -8,7 +8,9 @@ use serde_json::Value;
 use tsumuji_link::capture::Capture;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{DeliveryClass, Lane, Link, LinkAddr, NodeId, Priority};
+use tsumuji_wire::report::{FLOW_RECORD_BYTES, NO_MORE, state};
 use tsumuji_wire::{Ack, Control, Data, DropReason, Frame, Hello, Permit, Share, flags, parse};
+use tsumuji_wire::{FlowRecord, Inquiry, Report};
 
 const BACKLOG_FRAMES: usize = 8; // fewer than any ring holds
 
@@ -281,6 +283,61 @@ fn is_legal_seal(frame: &[u8]) -> bool {
         && frame.len() >= 16 + stated(2) + 32
 }
 
+const INQUIRY: Inquiry = Inquiry {
+    source: SOURCE,
+    destination: DESTINATION,
+    session: 0xdead_beef,
+    nonce: 17,
+    first: NodeId(4),
+    most: 30,
+};
+
+fn report(payload: &[u8]) -> Report<'_> {
+    Report {
+        source: SOURCE,
+        destination: DESTINATION,
+        session: 0xdead_beef,
+        nonce: 17,
+        next: if payload.is_empty() {
+            NO_MORE
+        } else {
+            NodeId(12)
+        },
+        payload,
+    }
+}
+
+fn record(peer: u16) -> FlowRecord {
+    FlowRecord {
+        peer,
+        state: state::UP,
+        incoming_backlog: true,
+        rtt_ns: 1,
+        rttvar_ns: 2,
+        in_flight_frames: 3,
+        window_kib: 4,
+        queued_messages: 5,
+        queued_bytes: 1 << 40,
+        retransmitted_frames: 7,
+        credit_frames: 8,
+        superseded_messages: 9,
+        late_messages: 10,
+        lost_messages: 11,
+        granted_frames: 12,
+        incoming_window_frames: 13,
+        incoming_bytes: u64::from(peer) << 33,
+    }
+}
+
+fn records(peers: [u16; 2]) -> Vec<u8> {
+    let written = |peer| {
+        let mut room = [0; FLOW_RECORD_BYTES];
+        record(peer).write(&mut room).expect("fits");
+        room
+    };
+    peers.map(written).concat()
+}
+
 /// One of every kind, with and without what is optional.
 fn every_kind() -> Vec<Vec<u8>> {
     let bitmap: Vec<u8> = [0x02, 0, 0xff].into_iter().chain([1; 20]).collect();
@@ -341,6 +398,9 @@ fn every_kind() -> Vec<Vec<u8>> {
             data.lane = Lane::latest(11);
             data.write(slot)
         }),
+        written(|slot| INQUIRY.write(slot)),
+        written(|slot| report(&records([6, 9])).write(slot)),
+        written(|slot| report(&[]).write(slot)),
     ]
 }
 
@@ -505,6 +565,58 @@ fn fields_read_as_written() {
                     ],
                 );
             }
+            Ok(Frame::Inquiry(inquiry)) => {
+                check(layer, &ends);
+                check(
+                    layer,
+                    &[
+                        ("session", inquiry.session.into()),
+                        ("inquiry_nonce", inquiry.nonce.into()),
+                        ("first_peer", inquiry.first.0.into()),
+                        ("most", inquiry.most.into()),
+                    ],
+                );
+            }
+            Ok(Frame::Report(report)) => {
+                check(layer, &ends);
+                check(
+                    layer,
+                    &[
+                        ("session", report.session.into()),
+                        ("inquiry_nonce", report.nonce.into()),
+                        ("next_peer", report.next.0.into()),
+                        ("records_bytes", report.payload.len() as u64),
+                    ],
+                );
+                let told: Vec<FlowRecord> = report.records().collect();
+                let trees = layer["tsumuji.flow_tree"].as_array();
+                let trees: Vec<&Value> = trees.into_iter().flatten().collect();
+                assert_eq!(trees.len(), told.len());
+                for (tree, flow) in trees.into_iter().zip(told) {
+                    check(
+                        tree,
+                        &[
+                            ("flow.peer", flow.peer.into()),
+                            ("flow.state", flow.state.into()),
+                            ("flow.incoming_backlog", 1),
+                            ("flow.rtt_ns", 1),
+                            ("flow.rttvar_ns", 2),
+                            ("flow.in_flight_frames", 3),
+                            ("flow.window_kib", 4),
+                            ("flow.queued_messages", 5),
+                            ("flow.queued_bytes", flow.queued_bytes),
+                            ("flow.retransmitted_frames", 7),
+                            ("flow.credit_frames", 8),
+                            ("flow.superseded_messages", 9),
+                            ("flow.late_messages", 10),
+                            ("flow.lost_messages", 11),
+                            ("flow.granted_frames", 12),
+                            ("flow.incoming_window_frames", 13),
+                            ("flow.incoming_bytes", flow.incoming_bytes),
+                        ],
+                    );
+                }
+            }
             Err(_) if kind == 7 => {
                 check(
                     layer,
@@ -591,6 +703,9 @@ fn info_column_reads_well() {
         "grant 3→5 round 6 8 frames from #77 again",
         "grant 3→5 round 6 nothing, #77 is expected",
         "data 3→5 #21 msg 5 [0..30)/30 latest prio2 ch11 ack 12 credit 40 [ACK_NOW, MORE]",
+        "inquiry 3→5 for 30 flows from peer 4 on",
+        "report 3→5, 2 flows, more from peer 12 on",
+        "report 3→5, 0 flows",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
 }

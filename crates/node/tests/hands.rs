@@ -198,3 +198,80 @@ fn the_newest_picture_arrives() {
         );
     }
 }
+
+/// Any node reads any other's flows, while that one's program only takes messages: as it would read them itself.
+#[test]
+fn flows_of_others_are_told() {
+    for over in [Over::Shm, Over::LossyUdp(20)] {
+        let mut all = cluster(over, 4, &Options::default()).into_iter();
+        let mut me = all.next().expect("me");
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let others: Vec<_> = all
+            .map(|mut other| {
+                let stop = stop.clone();
+                thread::spawn(move || {
+                    assert!(other.wait_up(LONG).expect("up").is_empty());
+                    if other.me() == B {
+                        other.send(NodeId(2), LANE, &[7; 5_000]).expect("sent");
+                        assert!(other.flush(LONG).expect("flush"));
+                    }
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        other.recv(Duration::from_millis(5)).expect("link");
+                    }
+                    other.flow(NodeId(2))
+                })
+            })
+            .collect();
+        assert!(me.wait_up(LONG).expect("up").is_empty());
+        let told = loop {
+            let told = me
+                .remote_flow(B, NodeId(2), LONG)
+                .expect("a node")
+                .expect("told");
+            assert_eq!(told.peer, NodeId(2));
+            if told.up && told.flow.rtt.as_nanos() > 0 && told.flow.queued_messages == 0 {
+                break told;
+            }
+        };
+        let all = me.remote_flows(B, LONG).expect("a node").expect("told");
+        let ids: Vec<NodeId> = all.iter().map(|flow| flow.peer).collect();
+        assert_eq!(ids, [A, NodeId(2), NodeId(3)]);
+        let mine = me.remote_flows(A, LONG).expect("me").expect("told");
+        assert_eq!(mine.len(), 3);
+        assert_eq!(
+            me.remote_flow(A, B, LONG)
+                .expect("me")
+                .map(|flow| flow.peer),
+            Some(B)
+        );
+        for about in [B, NodeId(4), NodeId(u16::MAX)] {
+            assert!(
+                matches!(me.remote_flow(B, about, LONG), Err(SendError::UnknownPeer { peer }) if peer == about),
+                "{about}"
+            );
+        }
+        assert!(matches!(
+            me.remote_flow(NodeId(9), B, LONG),
+            Err(SendError::UnknownPeer { peer: NodeId(9) })
+        ));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let theirs: Vec<_> = others
+            .into_iter()
+            .map(|other| {
+                while !other.is_finished() {
+                    me.recv(Duration::from_millis(1)).expect("link");
+                }
+                other.join().expect("other")
+            })
+            .collect();
+        let theirs = theirs[0].expect("a flow of node 1 to 2");
+        assert_eq!(told.flow.retransmitted_frames, theirs.retransmitted_frames);
+        assert!(
+            matches!(
+                me.remote_flow(B, NodeId(2), LONG),
+                Err(SendError::PeerDead { peer: B })
+            ),
+            "it left"
+        );
+    }
+}

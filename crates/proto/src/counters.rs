@@ -32,11 +32,13 @@ pub enum Drop {
     Gap,
     /// From a node that runs another congestion control.
     Congestion,
+    /// A question that comes too soon after another.
+    Rate,
 }
 
 impl Drop {
     /// All reasons, in the order of `DropCounts`.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Truncated,
         Self::Version,
         Self::Kind,
@@ -50,6 +52,7 @@ impl Drop {
         Self::Memory,
         Self::Gap,
         Self::Congestion,
+        Self::Rate,
     ];
 
     /// As it stands in tables and metrics.
@@ -66,6 +69,7 @@ impl Drop {
             Self::Duplicate => "duplicate",
             Self::Window => "window",
             Self::Memory => "memory",
+            Self::Rate => "rate",
             Self::Gap => "gap",
             Self::Congestion => "congestion",
         }

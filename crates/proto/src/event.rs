@@ -1,6 +1,8 @@
 //! What the engine tells its driver beside deliveries.
 
 use crate::congestion::Congestion;
+use alloc::vec::Vec;
+
 use crate::message::SendId;
 use crate::time::Duration;
 use tsumuji_wire::NodeId;
@@ -41,12 +43,23 @@ pub enum Event {
         /// What the peer takes at most.
         limit: usize,
     },
-    /// The peer runs another congestion control: the two cannot meet. Told once in a life of ours.
+    /// The peer runs another congestion control: the two cannot meet. Told once until it is met after all.
     OtherCongestion {
         /// Who.
         peer: NodeId,
         /// What it runs.
         theirs: Congestion,
+    },
+    /// A node tells of its flows, as `Engine::ask_flows` asked.
+    Flows {
+        /// Who tells.
+        peer: NodeId,
+        /// Of the question.
+        nonce: u32,
+        /// In order of the ids.
+        flows: Vec<RemoteFlow>,
+        /// What to ask for next; `None`: those were all.
+        next: Option<NodeId>,
     },
     /// A submit that was refused with `QueueFull` may be tried again.
     Writable {
@@ -66,7 +79,7 @@ pub enum Destination {
 
 /// State of the traffic with one peer in both directions, readable at any time. What is not said to be of the other direction is of
 /// what we send.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flow {
     /// Smoothed round-trip time.
     pub rtt: Duration,
@@ -98,6 +111,17 @@ pub struct Flow {
     pub incoming_bytes: usize,
     /// Its last frame said that more wait to be sent to us.
     pub incoming_backlog: bool,
+}
+
+/// State of another node's traffic with one of its peers, as that node told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteFlow {
+    /// With whom.
+    pub peer: NodeId,
+    /// Hello and welcome were exchanged, and it is not dead.
+    pub up: bool,
+    /// As that node sees it. Round-trip times beyond 4 s, and counts beyond 2³², are told as that.
+    pub flow: Flow,
 }
 
 /// What a node lets its peers send ahead; see `Engine::set_window`.

@@ -31,7 +31,7 @@ pub use config::Config;
 pub use congestion::{Congestion, UnknownCongestion};
 pub use counters::{Counters, Drop, DropCounts};
 pub use engine::Engine;
-pub use event::{Accounts, Destination, Event, Flow, Window};
+pub use event::{Accounts, Destination, Event, Flow, RemoteFlow, Window};
 pub use message::{Body, Delivery, Payload, SendId, Sink, SubmitError};
 pub use policy::{FlowPolicy, Room, Sender};
 pub use time::{Duration, Instant};

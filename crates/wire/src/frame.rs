@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::id::{Lane, NodeId};
 use crate::raw::{self, RawAck, RawControl, RawData, RawHello, RawPermit, RawShare, VERSION, kind};
+use crate::report::{Inquiry, Report, parse_inquiry, parse_report};
 
 /// Bits of a frame's second byte.
 pub mod flags {
@@ -62,6 +63,10 @@ pub enum Frame<'a> {
     Ask(Permit),
     /// So many frames may be sent again.
     Grant(Permit),
+    /// Asks for flows.
+    Inquiry(Inquiry),
+    /// Tells of flows.
+    Report(Report<'a>),
 }
 
 /// A fragment of a reliable message.
@@ -220,12 +225,14 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
         kind::CLOSE => parse_control(bytes).map(Frame::Close),
         kind::ASK => parse_permit(bytes).map(Frame::Ask),
         kind::GRANT => parse_permit(bytes).map(Frame::Grant),
+        kind::INQUIRY => parse_inquiry(bytes).map(Frame::Inquiry),
+        kind::REPORT => parse_report(bytes).map(Frame::Report),
         kind::SEALED | kind::HANDSHAKE => Err(DropReason::Sealed),
         _ => Err(DropReason::Kind),
     }
 }
 
-fn first_byte(kind: u8) -> u8 {
+pub(crate) fn first_byte(kind: u8) -> u8 {
     VERSION << 4 | kind
 }
 
@@ -340,7 +347,7 @@ fn parse_permit(bytes: &[u8]) -> Result<Permit, DropReason> {
 
 /// Writes `header` and `payload`; `None` if the slot is too small or the payload has more than 65535 bytes.
 #[inline]
-fn write_parts(
+pub(crate) fn write_parts(
     slot: &mut [u8],
     header: &(impl IntoBytes + zerocopy::Immutable),
     payload: &[u8],

@@ -8,6 +8,7 @@
 pub mod frame;
 pub mod id;
 mod raw;
+pub mod report;
 
 pub use frame::{
     Ack, Control, Data, DropReason, Frame, Hello, Permit, Share, flags, parse, source_of,
@@ -17,3 +18,4 @@ pub use raw::{
     ACK_HEADER_BYTES, DATA_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES, PERMIT_BYTES,
     SHARE_HEADER_BYTES, VERSION,
 };
+pub use report::{FlowRecord, Inquiry, Report};

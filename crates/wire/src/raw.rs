@@ -21,7 +21,7 @@ pub const PERMIT_BYTES: usize = size_of::<RawPermit>();
 /// The length field has 16 bits.
 pub const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize;
 
-/// Low half of a frame's first byte. 11 to 15 are unassigned.
+/// Low half of a frame's first byte. 11, 14 and 15 are unassigned.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const SHARE: u8 = 1;
@@ -36,6 +36,9 @@ pub(crate) mod kind {
     pub(crate) const HANDSHAKE: u8 = 8;
     pub(crate) const ASK: u8 = 9;
     pub(crate) const GRANT: u8 = 10;
+    /// Layout of both: `report`.
+    pub(crate) const INQUIRY: u8 = 12;
+    pub(crate) const REPORT: u8 = 13;
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]

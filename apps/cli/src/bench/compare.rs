@@ -171,7 +171,8 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     let beside = asked.beside;
     let mut csv = pending(beside.csv.as_deref())?;
     let mut plot = pending(beside.plot.as_deref())?;
-    let stage = stage(asked, inside)?;
+    let mut stage = stage(asked, inside)?;
+    stage.ours.congestion = asked.between.congestion;
     let sizes = match &beside.sizes {
         Some(sizes) => sizes.iter().flat_map(|sizes| sizes.0.clone()).collect(),
         None => asked.sizes.to_vec(),

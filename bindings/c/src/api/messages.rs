@@ -14,14 +14,18 @@ use crate::handle::{Tsumuji, on};
 pub const TSUMUJI_ORDERED: c_int = 0;
 /// Messages arrive as they are complete.
 pub const TSUMUJI_UNORDERED: c_int = 1;
+/// Best effort, at most once: of each lane only the newest message counts. See tsumuji_send_latest.
+pub const TSUMUJI_LATEST: c_int = 2;
 /// Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
 pub const TSUMUJI_URGENT: c_int = 0;
 /// The usual priority.
 pub const TSUMUJI_NORMAL: c_int = 2;
 /// The least urgent: bulk transfers.
 pub const TSUMUJI_BULK: c_int = 3;
-/// Channels of each class and priority: 0 to 30. (One more is the library's own.)
+/// Channels of ordered lanes of each priority: 0 to 30. (One more is the library's own.)
 pub const TSUMUJI_CHANNELS: c_int = 31;
+/// Channels of unordered lanes of each priority, and of latest ones: 0 to 15.
+pub const TSUMUJI_FREE_CHANNELS: c_int = 16;
 /// The lane that most programs use: ordered, of usual priority, channel 0.
 pub const TSUMUJI_LANE: c_int = 0x40;
 /// A wait without limit.
@@ -31,6 +35,7 @@ const _: () = assert!(TSUMUJI_LANE == Lane::ordered(0).0 as c_int);
 const _: () = assert!(TSUMUJI_URGENT == Priority::URGENT.get() as c_int);
 const _: () = assert!(TSUMUJI_NORMAL == Priority::NORMAL.get() as c_int);
 const _: () = assert!(TSUMUJI_BULK == Priority::BULK.get() as c_int);
+const _: () = assert!(TSUMUJI_FREE_CHANNELS == Lane::FREE_CHANNELS as c_int);
 const _: () = assert!(TSUMUJI_CHANNELS == ASIDE_CHANNEL as c_int);
 
 /// A message that arrived. Of a loan, data is valid until tsumuji_release.
@@ -45,25 +50,24 @@ pub struct TsumujiMessage {
     pub from: c_int,
     /// The lane it came by.
     pub lane: c_int,
-    /// Of a loan: what tsumuji_release needs.
-    pub loan: u32,
-    /// Not used; 0.
-    pub reserved: u32,
+    /// Of a loan: its name, for tsumuji_release.
+    pub loan: u64,
 }
 
-/// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel (0 to 30), or a code below 0.
+/// The lane of a class (TSUMUJI_ORDERED, TSUMUJI_UNORDERED or TSUMUJI_LATEST), a priority (0 to 3) and a channel, or a code below 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_lane(class_: c_int, priority: c_int, channel: c_int) -> c_int {
     number(lane_of(class_, priority, channel))
 }
 
 fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failure> {
-    let class = match class {
-        TSUMUJI_ORDERED => DeliveryClass::Ordered,
-        TSUMUJI_UNORDERED => DeliveryClass::Unordered,
+    let (class, channels) = match class {
+        TSUMUJI_ORDERED => (DeliveryClass::Ordered, TSUMUJI_CHANNELS),
+        TSUMUJI_UNORDERED => (DeliveryClass::Unordered, TSUMUJI_FREE_CHANNELS),
+        TSUMUJI_LATEST => (DeliveryClass::Latest, TSUMUJI_FREE_CHANNELS),
         _ => {
             return Err(Failure::invalid(
-                "the class is neither TSUMUJI_ORDERED nor TSUMUJI_UNORDERED",
+                "accepted classes are TSUMUJI_ORDERED, TSUMUJI_UNORDERED and TSUMUJI_LATEST",
             ));
         }
     };
@@ -73,12 +77,12 @@ fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failu
         .ok_or_else(|| Failure::invalid("accepted priorities are 0 to 3"))?;
     let channel = u8::try_from(channel)
         .ok()
-        .filter(|channel| *channel < ASIDE_CHANNEL)
-        .ok_or_else(|| Failure::invalid("accepted channels are 0 to 30"))?;
+        .filter(|channel| c_int::from(*channel) < channels)
+        .ok_or_else(|| Failure::invalid(format!("accepted channels are 0 to {}", channels - 1)))?;
     Ok(Lane::new(class, priority, channel).0.into())
 }
 
-fn read_lane(lane: c_int) -> Result<Lane, Failure> {
+pub(super) fn read_lane(lane: c_int) -> Result<Lane, Failure> {
     u8::try_from(lane)
         .map(Lane)
         .map_err(|_| Failure::invalid(format!("{lane} is not a lane; see tsumuji_lane")))
@@ -279,7 +283,6 @@ unsafe fn receive(
                     from: message.from.0.into(),
                     lane: message.lane.0.into(),
                     loan: 0,
-                    reserved: 0,
                 },
             );
             node.endpoint.recycle(message);
@@ -308,7 +311,6 @@ pub unsafe extern "C" fn tsumuji_lend(
                 from: lent.from.0.into(),
                 lane: lent.lane.0.into(),
                 loan,
-                reserved: 0,
             };
             ffi::put(message, "the place for the message", about)
         })

@@ -6,6 +6,8 @@
 //! Every function enters through `handle::on` or `handle::contained`, so that no panic leaves.
 
 mod codes;
+mod collectives;
+mod flow;
 mod messages;
 mod open;
 mod polling;
@@ -13,6 +15,8 @@ mod shares;
 mod state;
 
 pub use codes::*;
+pub use collectives::*;
+pub use flow::*;
 pub use messages::*;
 pub use open::*;
 pub use polling::*;

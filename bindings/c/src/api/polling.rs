@@ -52,7 +52,6 @@ impl Handler for Callbacks {
             from: from.0.into(),
             lane: lane.0.into(),
             loan: 0,
-            reserved: 0,
         };
         // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
         unsafe { (self.message)(self.handler.context, &message) };
@@ -140,14 +139,15 @@ pub unsafe extern "C" fn tsumuji_poll(
     })
 }
 
-/// One turn that keeps what arrives for later calls: lets a program that computes acknowledge, and go on sending. Never waits.
+/// One turn that keeps what arrives for later calls: lets a program that computes acknowledge, go on sending, and carry on collectives.
+/// Never waits.
 /// Returns how much was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_progress(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     number(unsafe {
         on(handle, |node| {
-            let done = node.endpoint.progress()?;
+            let done = node.progress()?;
             Ok(c_int::try_from(done).unwrap_or(c_int::MAX))
         })
     })

@@ -30,6 +30,20 @@ pub struct TsumujiFlow {
     pub retransmitted_frames: u64,
     /// Frames that may still be sent before the peer must grant more.
     pub credit_frames: u64,
+    /// Messages of latest lanes that a newer one replaced before they began to leave, ever.
+    pub superseded_messages: u64,
+    /// Messages of latest lanes that were dropped because their deadline had passed, ever.
+    pub late_messages: u64,
+    /// Messages of latest lanes of which a frame was lost, ever.
+    pub lost_messages: u64,
+    /// The other direction: frames that the peer may still send to us.
+    pub granted_frames: u64,
+    /// Frames that it is granted ahead at present: its share of our window.
+    pub incoming_window_frames: u64,
+    /// Memory that its messages take here.
+    pub incoming_bytes: u64,
+    /// 1: its last frame said that more wait to be sent to us.
+    pub incoming_backlog: u64,
 }
 
 /// What was counted since the endpoint was opened.
@@ -69,7 +83,7 @@ pub struct TsumujiCounters {
 }
 
 // No padding: see `ffi::put_struct`.
-const _: () = assert!(size_of::<TsumujiFlow>() == 8 * 8);
+const _: () = assert!(size_of::<TsumujiFlow>() == 15 * 8);
 const _: () = assert!(size_of::<TsumujiCounters>() == 15 * 8);
 
 /// This node.
@@ -188,6 +202,13 @@ impl From<tsumuji_node::Flow> for TsumujiFlow {
             queued_bytes: flow.queued_bytes as u64,
             retransmitted_frames: flow.retransmitted_frames,
             credit_frames: flow.credit_frames as u64,
+            superseded_messages: flow.superseded_messages,
+            late_messages: flow.late_messages,
+            lost_messages: flow.lost_messages,
+            granted_frames: flow.granted_frames as u64,
+            incoming_window_frames: flow.incoming_window_frames as u64,
+            incoming_bytes: flow.incoming_bytes as u64,
+            incoming_backlog: flow.incoming_backlog.into(),
         }
     }
 }

@@ -124,3 +124,7 @@ pub(crate) fn piece(len: usize, unit: usize, count: usize, index: usize) -> std:
     let at = |index: usize| (units / count * index + (units % count).min(index)) * unit;
     at(index)..at(index + 1)
 }
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::EventfdFlags;
 use tsumuji_link::dpdk::DpdkMeetError;
 use tsumuji_link::shm::{ShmConfig, ShmCreateError, ShmJob};
-use tsumuji_proto::NodeId;
+use tsumuji_proto::{Congestion, NodeId};
 
 use super::child::{Order, Print};
 use super::exit::{WorkerExit, WorkerFailure};
@@ -25,7 +25,7 @@ use super::hosts::{self, Hosts};
 use super::keeper::{Keeper, Shared};
 use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
-use super::{ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS};
+use super::{ENV_CONGESTION, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, worker};
 use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
@@ -56,6 +56,8 @@ pub struct LaunchSpec {
     pub self_name: String,
     /// Environment of every child, beside what the rendezvous needs.
     pub env: Vec<(OsString, OsString)>,
+    /// Congestion control of all nodes, the parent's own included. `None`: as `TSUMUJI_CONGESTION` says, or as each chooses.
+    pub congestion: Option<Congestion>,
     /// What becomes of the workers' standard output.
     pub stdout: Printing,
     /// What becomes of their standard error.
@@ -78,6 +80,7 @@ impl LaunchSpec {
             name_prefix: "worker".to_owned(),
             self_name: "launcher".to_owned(),
             env: Vec::new(),
+            congestion: None,
             stdout: Printing::Inherit,
             stderr: Printing::Tagged,
             stdout_to_stderr: false,
@@ -200,11 +203,19 @@ pub struct Launcher {
     keeper: Option<JoinHandle<()>>,
     /// What the parent's own endpoint is made of, until it is asked for.
     own: Option<Base>,
+    congestion: Option<Congestion>,
 }
 
 impl Launcher {
     /// Makes the job and spawns the workers; returns as soon as all processes run.
-    pub fn start(spec: LaunchSpec) -> Result<Self, LaunchError> {
+    pub fn start(mut spec: LaunchSpec) -> Result<Self, LaunchError> {
+        let congestion = match spec.congestion {
+            Some(congestion) => Some(congestion),
+            None => worker::congestion()?,
+        };
+        // Stated, so that other hosts learn of it.
+        spec.env
+            .extend(congestion.map(|name| (ENV_CONGESTION.into(), name.to_string().into())));
         let first = usize::from(spec.with_self);
         let total = match &spec.hosts {
             Some(hosts) => hosts.nodes.len(),
@@ -279,6 +290,7 @@ impl Launcher {
             wake,
             keeper: Some(thread),
             own,
+            congestion,
         };
         let failure = launcher
             .shared
@@ -296,7 +308,7 @@ impl Launcher {
     /// The parent's own endpoint (`LaunchSpec::with_self`), once all workers have reported. Once only.
     pub fn endpoint(
         &mut self,
-        options: Options,
+        mut options: Options,
         impair: Option<ImpairConfig>,
         capture: Option<&Path>,
     ) -> Result<Endpoint<AnyLink>, OpenError> {
@@ -322,6 +334,7 @@ impl Launcher {
             }
         };
         let membership = Membership::from_table(NodeId(0), members);
+        options.congestion = self.congestion.unwrap_or(options.congestion);
         let link = options
             .security
             .apply(Unsealed::open(base, impair, capture)?)?;

@@ -189,6 +189,7 @@ fn reported_errors_are_told() {
         wake,
         keeper: Some(thread),
         own: None,
+        congestion: None,
     };
 
     let stranger = rendezvous::connect(&name).expect("connect");

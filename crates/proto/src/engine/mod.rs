@@ -7,6 +7,7 @@
 //! earliest deadline of any peer (it may be earlier: deadlines are withdrawn lazily).
 
 mod flow;
+pub(crate) mod inquiry;
 mod receive;
 mod suci;
 mod timers;
@@ -564,7 +565,7 @@ fn enqueue_after_frame(
     if let Some(at) = peer.receive.ack_deadline() {
         shared.arm(at);
     }
-    if let Some(at) = peer.send.deadline() {
+    if let Some(at) = peer.send.frame_deadline() {
         shared.arm(at);
     }
 }

@@ -24,7 +24,7 @@ impl Engine {
                 }
                 peer.queued = false;
                 // It may have become blocked just now: its time-out must be known.
-                if let Some(at) = peer.send.deadline() {
+                if let Some(at) = peer.send.frame_deadline() {
                     self.shared.arm(at);
                 }
             }
@@ -151,7 +151,7 @@ impl Engine {
         if !peer.receive.arrivals.has_gap() {
             peer.receive.on_ack_sent();
         }
-        if let Some(at) = peer.send.deadline() {
+        if let Some(at) = peer.send.frame_deadline() {
             self.shared.arm(at);
         }
         bytes
@@ -196,6 +196,9 @@ impl Engine {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
+        if peer.session.has_only_inquiry() {
+            return self.write_inquiry(id, slot);
+        }
         let credit = match config.congestion {
             Congestion::Credit => self.shared.credit.promise(&mut peer.receive.grant),
             Congestion::Suci => self.shared.suci.ring_frames,

@@ -16,6 +16,7 @@ pub(crate) mod session;
 mod stream;
 
 use crate::congestion::Congestion;
+use crate::engine::inquiry::OpenInquiries;
 use crate::suci::Inbound;
 use crate::time::Instant;
 use alloc::boxed::Box;
@@ -50,6 +51,8 @@ pub(crate) struct Peer {
     pub(crate) last_ping: Instant,
     /// Ask for a sign of life.
     pub(crate) ping_due: bool,
+    /// Questions about flows, once there were any.
+    pub(crate) inquiries: OpenInquiries,
 }
 
 impl Peer {
@@ -70,6 +73,7 @@ impl Peer {
             last_heard: now,
             last_ping: now,
             ping_due: false,
+            inquiries: None,
         }
     }
 
@@ -82,9 +86,7 @@ impl Peer {
     pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
         self.session.has_control()
             || self.is_up()
-                && (self.receive.ack_now
-                    || self.ping_due
-                    || self.send.is_sendable(now)
-                    || self.grant_due)
+                && (self.receive.ack_now | self.ping_due | self.grant_due
+                    || self.send.is_sendable(now))
     }
 }

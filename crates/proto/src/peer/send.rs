@@ -299,10 +299,15 @@ impl Send {
         }
     }
 
-    /// When `on_timeout` wants to be called.
+    /// When `on_timeout` wants to be called for the sake of what a frame, come or gone, can bring nearer.
     #[inline]
+    pub(crate) fn frame_deadline(&self) -> Option<Instant> {
+        control!(&self.control, deadline())
+    }
+
+    /// When `on_timeout` wants to be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let due = control!(&self.control, deadline());
+        let due = self.frame_deadline();
         let late = self.queue.first_deadline();
         if late == NEVER {
             due

@@ -1,0 +1,228 @@
+//! Flow control in the program's hands: windows, a policy of its own, and messages of which only the newest counts.
+#![allow(unsafe_code, reason = "exports symbols to C, and calls back into it")]
+
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use tsumuji_node::{FlowPolicy, Room, Sender};
+
+use super::messages::read_lane;
+use super::{done, number};
+use crate::failure::Failure;
+use crate::ffi;
+use crate::handle::{Tsumuji, on};
+
+/// What peers may send ahead at present, and the memory for what has arrived.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TsumujiWindow {
+    /// Frames that may be granted to all peers together.
+    pub frames: u64,
+    /// Most that `frames` can be: what the link's receive side holds.
+    pub frames_limit: u64,
+    /// Of these, granted and not used yet.
+    pub granted_frames: u64,
+    /// Memory that messages which arrived and were not consumed may take.
+    pub budget_bytes: u64,
+    /// Of that, taken.
+    pub budget_used_bytes: u64,
+}
+
+/// A peer that may want to send, as a policy is shown it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TsumujiSender {
+    /// Who.
+    pub peer: u64,
+    /// 1: it has more to send.
+    pub active: u64,
+    /// 1: it serves others too, and cannot use all that it is granted.
+    pub busy: u64,
+    /// Of its last frame: 0 is the most urgent.
+    pub priority: u64,
+    /// Of its messages that have begun to arrive: what has not.
+    pub remaining_bytes: u64,
+    /// Memory that its messages take here.
+    pub memory_bytes: u64,
+    /// Its frames that were used.
+    pub served_frames: u64,
+    /// Granted and not yet used.
+    pub outstanding_frames: u64,
+    /// What the usual rules would grant ahead.
+    pub usual_frames: u64,
+    /// Frames that may be granted to all peers together.
+    pub pool_frames: u64,
+    /// Peers that have more to send.
+    pub active_peers: u64,
+}
+
+// No padding: see `ffi::put_struct`.
+const _: () = assert!(size_of::<TsumujiWindow>() == 5 * 8);
+const _: () = assert!(size_of::<TsumujiSender>() == 11 * 8);
+
+/// How many frames this peer may have granted ahead. Called for each data frame, by the thread that uses the handle: it must be quick, and must
+/// not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
+pub type TsumujiPolicy =
+    Option<unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64>;
+
+/// The windows at present; size: sizeof(tsumuji_window).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_get_window(
+    handle: *mut Tsumuji,
+    window: *mut TsumujiWindow,
+    size: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_struct` need.
+    done(unsafe {
+        on(handle, |node| {
+            let found = node.endpoint.window();
+            let shown = TsumujiWindow {
+                frames: found.frames as u64,
+                frames_limit: found.frames_limit as u64,
+                granted_frames: found.granted_frames as u64,
+                budget_bytes: found.budget_bytes as u64,
+                budget_used_bytes: found.budget_used_bytes as u64,
+            };
+            ffi::put_struct(window, size, &shown)
+        })
+    })
+}
+
+/// From now on so many frames are granted to all peers together, from 1 to frames_limit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_set_window(handle: *mut Tsumuji, frames: usize) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            node.endpoint.set_window(some(frames)?);
+            Ok(())
+        })
+    })
+}
+
+/// From now on no more than so many frames are granted ahead to this peer; 0: no limit of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_set_peer_window(
+    handle: *mut Tsumuji,
+    peer: c_int,
+    frames: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            let peer = node.peer(peer)?;
+            let limit = (frames > 0).then_some(frames);
+            Ok(node.endpoint.set_peer_window(peer, limit)?)
+        })
+    })
+}
+
+/// From now on messages that arrived and were not consumed may take so many bytes; peers wait when they do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_set_budget(handle: *mut Tsumuji, bytes: usize) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            node.endpoint.set_budget(some(bytes)?);
+            Ok(())
+        })
+    })
+}
+
+/// From now on `policy` decides how much peers may send to this node; NULL: the usual rules do. Whatever it says, the receive side is not overrun,
+/// and no peer stops for ever. Under the congestion control `suci` it is not asked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_set_policy(
+    handle: *mut Tsumuji,
+    policy: TsumujiPolicy,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            let policy = policy.map(|call| {
+                let policy: Box<dyn FlowPolicy> = Box::new(Policy { call, context });
+                policy
+            });
+            node.endpoint.set_policy(policy);
+            Ok(())
+        })
+    })
+}
+
+/// Has the policy asked again for every peer, where its mind has changed between two frames.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_regrant(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            node.endpoint.regrant();
+            Ok(())
+        })
+    })
+}
+
+/// Sends a copy of a message on a lane of class TSUMUJI_LATEST: while it waits, a newer one of its lane takes its place, and when deadline_us
+/// microseconds have passed it is dropped and counted (negative: no deadline). Never waits; arrives at most once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_send_latest(
+    handle: *mut Tsumuji,
+    to: c_int,
+    lane: c_int,
+    data: *const c_void,
+    bytes: usize,
+    deadline_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `bytes` need.
+    number(unsafe {
+        on(handle, |node| {
+            let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
+            let lane = read_lane(lane)?;
+            if !lane.is_latest() {
+                return Err(Failure::invalid(
+                    "the lane is not of class TSUMUJI_LATEST; see tsumuji_lane",
+                ));
+            }
+            let deadline = u64::try_from(deadline_us).ok().map(Duration::from_micros);
+            node.endpoint.send_latest(to, lane, data, deadline)?;
+            Ok(0)
+        })
+    })
+}
+
+fn some(number: usize) -> Result<usize, Failure> {
+    if number == 0 {
+        return Err(Failure::invalid("at least 1 is needed"));
+    }
+    Ok(number)
+}
+
+#[derive(Debug)]
+struct Policy {
+    call: unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64,
+    context: *mut c_void,
+}
+
+// SAFETY: it is called by the thread that owns the handle, and by no other; the program knows which that is, because it hands the
+// handle over itself.
+unsafe impl Send for Policy {}
+
+impl FlowPolicy for Policy {
+    fn window_frames(&mut self, room: &Room, sender: &Sender) -> u64 {
+        let shown = TsumujiSender {
+            peer: sender.peer.0.into(),
+            active: sender.active.into(),
+            busy: sender.busy.into(),
+            priority: sender.priority.into(),
+            remaining_bytes: sender.remaining_bytes,
+            memory_bytes: sender.memory_bytes as u64,
+            served_frames: sender.served_frames,
+            outstanding_frames: sender.outstanding_frames,
+            usual_frames: sender.usual_frames,
+            pool_frames: room.pool_frames,
+            active_peers: room.active_peers as u64,
+        };
+        // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
+        unsafe { (self.call)(self.context, &shown) }
+    }
+}

@@ -1,0 +1,189 @@
+//! Collectives of a handle: made when first called, their groups and requests named by numbers.
+//!
+//! Called by `api::collectives`. Operations read and write the program's own memory (`ffi::Output`, `ffi::Input`) until they are over.
+//!
+//! Invariant: once the link has failed, no operation is carried on: the program was told, and its memory may be gone.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+
+use tsumuji_collective::{CollectiveError, Collectives, Group, Request};
+use tsumuji_node::{AnyLink, Endpoint, NodeId};
+
+use crate::failure::Failure;
+use crate::ffi::Output;
+use crate::node::Node;
+
+/// See the head of this module.
+#[derive(Debug)]
+pub(crate) struct Together {
+    /// `None`: the link failed.
+    collectives: Option<Collectives>,
+    /// By the program's number; 0 is all nodes.
+    groups: Vec<Group>,
+    requests: HashMap<u64, Pending>,
+    /// Requests made so far; 0 is never a request.
+    made: u64,
+}
+
+/// An operation that was begun.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    /// It fills nothing.
+    Barrier(Request<Vec<u8>>),
+    /// It fills memory of the program's.
+    Filled(Request<Output>),
+}
+
+/// What an operation is called on.
+pub(crate) struct Call<'a> {
+    pub(crate) collectives: &'a mut Collectives,
+    pub(crate) endpoint: &'a mut Endpoint<AnyLink>,
+    pub(crate) group: Group,
+    /// Members of the group.
+    pub(crate) size: usize,
+    /// This node's place.
+    pub(crate) rank: usize,
+}
+
+const LINK_FAILED: &str = "the link failed during a collective operation; close the handle";
+
+impl Together {
+    fn of(node: &mut Node) -> Result<(&mut Self, &mut Endpoint<AnyLink>), Failure> {
+        if node.together.is_none() {
+            let collectives = Collectives::new(&mut node.endpoint)
+                .map_err(|error| Failure::open(error.to_string(), libc::EINVAL))?;
+            node.together = Some(Box::new(Self {
+                groups: vec![collectives.world()],
+                collectives: Some(collectives),
+                requests: HashMap::new(),
+                made: 0,
+            }));
+        }
+        match &mut node.together {
+            Some(together) => Ok((together, &mut node.endpoint)),
+            None => Err(Failure::PANICKED), // it was made above
+        }
+    }
+
+    fn collectives(&mut self) -> Result<&mut Collectives, Failure> {
+        self.collectives
+            .as_mut()
+            .ok_or_else(|| Failure::link(LINK_FAILED))
+    }
+
+    fn group(&self, group: c_int) -> Result<Group, Failure> {
+        usize::try_from(group)
+            .ok()
+            .and_then(|place| self.groups.get(place))
+            .copied()
+            .ok_or_else(|| Failure::invalid(format!("there is no group {group}")))
+    }
+
+    /// After a failure of the link nothing may touch the program's memory again.
+    fn judged<T>(&mut self, outcome: Result<T, CollectiveError>) -> Result<T, Failure> {
+        if let Err(CollectiveError::Endpoint(_) | CollectiveError::Send(_)) = outcome {
+            self.collectives = None;
+            self.requests.clear();
+        }
+        Ok(outcome?)
+    }
+
+    /// A group of these nodes; its number.
+    pub(crate) fn make_group(node: &mut Node, nodes: &[c_int], tag: u32) -> Result<c_int, Failure> {
+        let members: Result<Vec<NodeId>, Failure> = nodes
+            .iter()
+            .map(|id| {
+                u16::try_from(*id)
+                    .map(NodeId)
+                    .map_err(|_| Failure::unknown(*id))
+            })
+            .collect();
+        let (together, endpoint) = Self::of(node)?;
+        let made = together.collectives()?.group(endpoint, &members?, tag);
+        let group = made.map_err(|error| Failure::invalid(error.to_string()))?;
+        together.groups.push(group);
+        Ok(together.groups.len() as c_int - 1) // the crate bounds groups far below that
+    }
+
+    pub(crate) fn close_group(node: &mut Node, group: c_int) -> Result<(), Failure> {
+        let (together, _) = Self::of(node)?;
+        let group = together.group(group)?;
+        let closed = together.collectives()?.close_group(group);
+        closed.map_err(|error| Failure::invalid(error.to_string()))
+    }
+
+    /// This node's rank in a group, and the group's size.
+    pub(crate) fn place(node: &mut Node, group: c_int) -> Result<(usize, usize), Failure> {
+        let (together, _) = Self::of(node)?;
+        let group = together.group(group)?;
+        let collectives = together.collectives()?;
+        match (collectives.rank(group), collectives.size(group)) {
+            (Some(rank), Some(size)) => Ok((rank, size)),
+            _ => Err(CollectiveError::NoSuchGroup.into()),
+        }
+    }
+
+    /// Begins an operation; its request's number.
+    pub(crate) fn start(
+        node: &mut Node,
+        group: c_int,
+        begin: impl FnOnce(Call<'_>) -> Result<Result<Pending, CollectiveError>, Failure>,
+    ) -> Result<u64, Failure> {
+        let (rank, size) = Self::place(node, group)?;
+        let (together, endpoint) = Self::of(node)?;
+        let group = together.group(group)?;
+        let collectives = together.collectives()?;
+        let begun = begin(Call {
+            collectives,
+            endpoint,
+            group,
+            size,
+            rank,
+        })?;
+        let request = together.judged(begun)?;
+        together.made += 1;
+        together.requests.insert(together.made, request);
+        Ok(together.made)
+    }
+
+    /// Is the operation over? Carries everything on.
+    pub(crate) fn test(node: &mut Node, request: u64) -> Result<bool, Failure> {
+        let (together, endpoint) = Self::of(node)?;
+        together.collectives()?;
+        let (Some(collectives), Some(request)) =
+            (&mut together.collectives, together.requests.get(&request))
+        else {
+            return Err(CollectiveError::NoSuchRequest.into());
+        };
+        let outcome = match request {
+            Pending::Barrier(request) => collectives.test(endpoint, request),
+            Pending::Filled(request) => collectives.test(endpoint, request),
+        };
+        together.judged(outcome)
+    }
+
+    /// Waits for the operation's end, and forgets its request.
+    pub(crate) fn wait(node: &mut Node, request: u64) -> Result<(), Failure> {
+        let (together, endpoint) = Self::of(node)?;
+        together.collectives()?;
+        let (Some(collectives), Some(request)) = (
+            &mut together.collectives,
+            together.requests.remove(&request),
+        ) else {
+            return Err(CollectiveError::NoSuchRequest.into());
+        };
+        let outcome = match request {
+            Pending::Barrier(request) => collectives.wait(endpoint, request).map(drop),
+            Pending::Filled(request) => collectives.wait(endpoint, request).map(drop),
+        };
+        together.judged(outcome)
+    }
+
+    /// Carries on what is under way, without waiting.
+    pub(crate) fn carry_on(node: &mut Node) -> Result<(), Failure> {
+        let (together, endpoint) = Self::of(node)?;
+        let outcome = together.collectives()?.progress(endpoint);
+        together.judged(outcome)
+    }
+}
