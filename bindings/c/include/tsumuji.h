@@ -69,7 +69,7 @@
 // A bug in the library; the handle can only be closed.
 #define TSUMUJI_EPANIC -12
 
-// A member takes part in another collective operation, or with another length, root or table of algorithms.
+// Members do not agree: on a collective operation, its length, root or table of algorithms, or on the congestion control.
 #define TSUMUJI_EMISMATCH -13
 
 // Messages of one lane arrive in the order sent.
@@ -248,6 +248,8 @@ typedef struct tsumuji_flow {
   uint64_t incoming_bytes;
   // 1: its last frame said that more wait to be sent to us.
   uint64_t incoming_backlog;
+  // 1: hello was exchanged with the peer's present life.
+  uint64_t up;
 } tsumuji_flow;
 
 // What was counted since the endpoint was opened.
@@ -517,6 +519,15 @@ int tsumuji_revive(struct tsumuji *handle, int peer);
 
 // State of the traffic with a peer; size: sizeof(tsumuji_flow).
 int tsumuji_get_flow(struct tsumuji *handle, int peer, struct tsumuji_flow *flow, size_t size);
+
+// What another node says of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
+// 0: not within timeout_us microseconds. size: sizeof(tsumuji_flow).
+int tsumuji_get_remote_flow(struct tsumuji *handle,
+                            int which,
+                            int about,
+                            struct tsumuji_flow *flow,
+                            size_t size,
+                            int64_t timeout_us);
 
 // What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
 int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counters, size_t size);

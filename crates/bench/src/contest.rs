@@ -94,6 +94,11 @@ impl Ours {
         }
     }
 
+    /// As tables name it.
+    pub fn name(&self) -> String {
+        format!("tsumuji {}", self.link)
+    }
+
     /// Measures once.
     pub fn measure(&self, job: &Job) -> Result<Sample, String> {
         if let Some(file) = &self.hosts_file {
@@ -183,19 +188,19 @@ impl Ground {
     };
 }
 
-/// Ours first, then the peers.
+/// Ours first, then the peers, which run beside the first of ours.
 pub fn contenders<'a>(
-    ours: &'a Ours,
+    ours: &'a [Ours],
     peers: &[Peer],
     ground: &'a Ground,
     op: Op,
 ) -> Vec<Contender<'a>> {
-    let name = format!("tsumuji {}", ours.link);
-    let own = Contender::new(name, |job| ours.measure(job));
-    let others = peers
+    let link = ours.first().map_or(LinkSpec::Shm, |ours| ours.link);
+    let own = ours
         .iter()
-        .map(|&peer| contender(peer, ours.link, ground, op));
-    std::iter::once(own).chain(others).collect()
+        .map(|ours| Contender::new(ours.name(), |job| ours.measure(job)));
+    let others = peers.iter().map(|&peer| contender(peer, link, ground, op));
+    own.chain(others).collect()
 }
 
 fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
@@ -352,7 +357,7 @@ mod tests {
     /// A peer without the operation, and ground that peers cannot enter, are named as such before anything runs.
     #[test]
     fn absences_are_known_beforehand() {
-        let ours = Ours::here(LinkSpec::Shm, PathBuf::new());
+        let ours = [Ours::here(LinkSpec::Shm, PathBuf::new())];
         let closed = Ground {
             places: Vec::new(),
             closed: Some("hosts elsewhere".to_owned()),
