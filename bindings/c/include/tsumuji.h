@@ -69,7 +69,7 @@
 // A bug in the library; the handle can only be closed.
 #define TSUMUJI_EPANIC -12
 
-// A member takes part in another collective operation, or with another length, root or table of algorithms.
+// Members do not agree: on a collective operation, its length, root or table of algorithms, or on the congestion control.
 #define TSUMUJI_EMISMATCH -13
 
 // Messages of one lane arrive in the order sent.
@@ -248,6 +248,8 @@ typedef struct tsumuji_flow {
   uint64_t incoming_bytes;
   // 1: its last frame said that more wait to be sent to us.
   uint64_t incoming_backlog;
+  // 1: hello was exchanged with the peer's present life.
+  uint64_t up;
 } tsumuji_flow;
 
 // What was counted since the endpoint was opened.
@@ -372,7 +374,7 @@ int tsumuji_open_cluster(const char *path, int node, const struct tsumuji_option
 
 // Opens the endpoint of member `node` of a table. link may be NULL (as the table says), or one link for all: "udp",
 // "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE".
-int tsumuji_open_members(struct tsumuji_members *members,
+int tsumuji_open_members(const struct tsumuji_members *members,
                          const char *link,
                          int node,
                          const struct tsumuji_options *options,
@@ -390,7 +392,7 @@ int tsumuji_open_shm(int fd,
                      struct tsumuji **handle);
 
 // Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-// node leaves, and frees the handle and all that was lent. NULL is nothing.
+// node leaves, and frees the handle and all that was lent. NULL is nothing. If it fails, the handle stays as it is.
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 
@@ -517,6 +519,15 @@ int tsumuji_revive(struct tsumuji *handle, int peer);
 
 // State of the traffic with a peer; size: sizeof(tsumuji_flow).
 int tsumuji_get_flow(struct tsumuji *handle, int peer, struct tsumuji_flow *flow, size_t size);
+
+// What another node says of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
+// 0: not within timeout_us microseconds. size: sizeof(tsumuji_flow).
+int tsumuji_get_remote_flow(struct tsumuji *handle,
+                            int which,
+                            int about,
+                            struct tsumuji_flow *flow,
+                            size_t size,
+                            int64_t timeout_us);
 
 // What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
 int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counters, size_t size);

@@ -311,6 +311,9 @@ static void numbers(void)
     unsigned char small[8];
 
     CHECK(tsumuji_get_flow(a, 1, &flow, sizeof flow) == 0 && flow.rtt_ns > 0 && flow.window_bytes > 0);
+    CHECK(flow.up == 1 && tsumuji_get_remote_flow(a, 0, 1, &flow, sizeof flow, 0) == 1 && flow.up == 1);
+    CHECK(tsumuji_get_remote_flow(a, 1, 0, &flow, sizeof flow, 1000) == 0); /* nobody polls there */
+    FAILS(tsumuji_get_remote_flow(a, 2, 0, &flow, sizeof flow, 0), TSUMUJI_EUNKNOWN, ENXIO);
     FAILS(tsumuji_get_flow(a, 0, &flow, sizeof flow), TSUMUJI_EUNKNOWN, ENXIO);
     FAILS(tsumuji_get_flow(a, 1, NULL, sizeof flow), TSUMUJI_EINVAL, EINVAL);
     CHECK(tsumuji_get_counters(a, &counters, sizeof counters) == 0 && counters.sent_frames > 3);
@@ -420,6 +423,8 @@ static void suci(void)
     FAILS(datagram_set_window(sock, 0), -1, EINVAL);
     datagram_flow flow;
     CHECK(datagram_get_flow(sock, 9, &flow, sizeof flow) == 0 && flow.queue_length == 1 && flow.queue_bytes == 11);
+    CHECK(datagram_get_remote_flow(sock, 9, 70, &flow, sizeof flow, 0, 10) == 0);
+    FAILS(datagram_get_remote_flow(sock, 9, 1, &flow, sizeof flow, 0, 0), -1, ENXIO);
     CHECK(tsumuji_nodes(datagram_handle(sock)) == 2 && strcmp(tsumuji_link_name(datagram_handle(sock)), "udp") == 0);
     CHECK(tsumuji_close(datagram_handle(sock), 0) == 0); /* as datagram_close, without waiting for a peer that never comes */
     CHECK(datagram_close(NULL) == 0);

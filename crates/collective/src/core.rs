@@ -378,3 +378,7 @@ fn arrival(from: NodeId, header: Header, payload: &[u8]) -> Arrival {
         payload: payload.to_vec(),
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

@@ -331,7 +331,9 @@ impl<'b> Operation<'b> {
                 if step.place.len <= EAGER_BYTES && !self.may_begin(&step) =>
             {
                 let whole = header.offset == 0 && payload.len() == step.place.len;
-                return whole.then_some(Handled::Early);
+                let again = |kept: &Arrival| kept.from == from && kept.header.tag == header.tag;
+                let fits = whole && !self.early.iter().any(again);
+                return fits.then_some(Handled::Early);
             }
             _ => self.receive(number, step, header.offset, payload)?,
         }

@@ -161,9 +161,9 @@ impl<L: Link> Bench<'_, L> {
 
     /// Seconds of one run, the same number on all nodes.
     fn time_one(&mut self, algorithm: Algorithm, bytes: usize) -> Result<f64, CollectiveError> {
-        let mut data = vec![0_u32; bytes / 4];
+        let mut data = vec![1_u32; bytes / 4]; // not zero: pages of its own
         let mut all = vec![
-            0_u32;
+            1_u32;
             match self.operation {
                 Operation::AllGather => bytes / 4 * self.size,
                 _ => bytes / 4,

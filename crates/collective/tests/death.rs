@@ -74,7 +74,7 @@ fn all_reduce(
     round: usize,
 ) -> Result<(), CollectiveError> {
     let world = collectives.world();
-    let mut data = vec![1.0_f64; if round % 2 == 0 { 10 } else { 50_000 }];
+    let mut data = vec![1.0_f64; if round.is_multiple_of(2) { 10 } else { 50_000 }];
     collectives.all_reduce(endpoint, world, &mut data, &Op::sum())
 }
 

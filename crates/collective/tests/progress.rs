@@ -61,7 +61,7 @@ fn requests_end_in_any_order() {
                     .all_reduce(endpoint, world, &mut data, &Op::sum())
                     .expect("all-reduce");
                 assert_eq!(data, [*size as u64]);
-                if *rank % 2 == 0 {
+                if rank.is_multiple_of(2) {
                     requests.reverse();
                 }
                 let all = collectives.wait(endpoint, all).expect("all-gather");
@@ -128,7 +128,7 @@ fn overlapping_groups_are_apart() {
                     let request = collectives.start_all_reduce(endpoint, *group, data, &op);
                     requests.push((list, request.expect("start")));
                 }
-                if *rank % 2 == 0 {
+                if rank.is_multiple_of(2) {
                     requests.reverse();
                 }
                 collectives.barrier(endpoint, world).expect("barrier");
@@ -185,7 +185,7 @@ fn program_messages_stay_the_programs() {
                         .send(NodeId(to as u16), Lane::ordered(3), &round.to_le_bytes())
                         .expect("send");
                 }
-                let mut data = vec![round; if round % 5 == 0 { 20_000 } else { 5 }];
+                let mut data = vec![round; if round.is_multiple_of(5) { 20_000 } else { 5 }];
                 if *rank as u64 == round % 4 {
                     collectives.progress(endpoint).expect("progress");
                 }
@@ -194,7 +194,7 @@ fn program_messages_stay_the_programs() {
                     .expect("all-reduce");
                 assert!(data.iter().all(|value| *value == round));
                 // Some take their messages at once, others let them lie.
-                if (*rank + round as usize) % 3 == 0 {
+                if (*rank + round as usize).is_multiple_of(3) {
                     collectives.barrier(endpoint, world).expect("barrier");
                     continue;
                 }

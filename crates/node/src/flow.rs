@@ -178,7 +178,7 @@ impl<L: Link> Endpoint<L> {
             self.drive.touched();
             let left = until.saturating_duration_since(std::time::Instant::now());
             self.run_until(left.min(ASK_AGAIN), |_, kept| {
-                kept.peers.has_flows() || kept.peers.is_dead(node)
+                kept.peers.has_flows() || kept.peers.is_lost(node)
             })?;
             if let Some(answer) = self.peers.take_flows() {
                 return Ok(Some(answer));

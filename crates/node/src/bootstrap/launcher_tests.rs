@@ -176,7 +176,9 @@ fn reported_errors_are_told() {
     );
     let output = Output::start(Arc::clone(&wake)).expect("thread");
     let keeper = Keeper::new(listener, None, None, LONG, output);
-    let orders = (0..2).map(|node| order(&spec, node, 2, &name)).collect();
+    let orders = (0..2)
+        .map(|node| order(&spec, node, 2, &name).expect("an order"))
+        .collect();
     let thread = {
         let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
         std::thread::spawn(move || keeper.run(orders, &wake, &shared))
@@ -187,6 +189,7 @@ fn reported_errors_are_told() {
         wake,
         keeper: Some(thread),
         own: None,
+        congestion: None,
     };
 
     let stranger = rendezvous::connect(&name).expect("connect");

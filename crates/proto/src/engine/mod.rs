@@ -565,11 +565,11 @@ fn enqueue_after_frame(
     if let Some(at) = peer.receive.ack_deadline() {
         shared.arm(at);
     }
-    if let Some(at) = peer.send.deadline() {
+    if let Some(at) = peer.send.frame_deadline() {
         shared.arm(at);
     }
     if peer.send.is_clocked()
-        && let Some(at) = peer.send.clocked_deadline()
+        && let Some(at) = peer.send.deadline()
     {
         shared.arm(at);
     }

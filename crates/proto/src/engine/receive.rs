@@ -28,7 +28,8 @@ impl Engine {
         let used = match tsumuji_wire::parse(frame) {
             Ok(Frame::Data(data)) => match self.shared.config.congestion {
                 Congestion::Credit => self.handle_data(now, &data, sink),
-                Congestion::Suci => self.handle_data_suci(now, &data, sink),
+                // A copy: what is lent to a call has to lie in memory, on the other path too.
+                Congestion::Suci => self.handle_data_suci(now, &{ data }, sink),
             },
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
@@ -201,7 +202,12 @@ impl Engine {
         if closed {
             return Err(Drop::Session);
         }
-        check_congestion(peer, shared, hello)?;
+        if Congestion::of_flags(hello.flags) != shared.config.congestion {
+            // It is to learn why we do not meet; nothing is asked of it.
+            peer.session.welcome_due = Some(hello.nonce);
+            self.enqueue(hello.source, now);
+            return Err(Drop::Congestion);
+        }
         peer.session.on_hello(now, hello);
         self.enqueue(hello.source, now);
         Ok(())
@@ -217,10 +223,10 @@ impl Engine {
             None,
         )?;
         let frame_bytes = shared.config.frame_bytes.min(welcome.frame_bytes as usize);
-        check_congestion(peer, shared, welcome)?;
         if !peer.session.is_answer(welcome) {
             return Err(Drop::Session);
         }
+        check_congestion(peer, shared, welcome)?;
         if frame_bytes < FRAME_BYTES_MIN {
             return Err(Drop::Malformed);
         }
@@ -239,6 +245,7 @@ impl Engine {
         peer.session
             .establish(shared.config.me, shared.config.incarnation, welcome);
         shared.credit.begin(&mut peer.receive.grant);
+        peer.told_other_congestion = false;
         peer.last_heard = now;
         peer.last_ping = now;
         shared.events.push_back(Event::PeerUp {
@@ -311,7 +318,8 @@ impl From<Refusal> for Drop {
     }
 }
 
-/// Two that run different congestion controls do not meet; the program is told of it once.
+/// Two that run different congestion controls do not meet; the program is told of it once. An answer to our hello only:
+/// anybody may forge a hello.
 fn check_congestion(peer: &mut Peer, shared: &mut Shared, hello: &Hello) -> Result<(), Drop> {
     let theirs = Congestion::of_flags(hello.flags);
     if theirs == shared.config.congestion {

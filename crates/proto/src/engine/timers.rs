@@ -19,7 +19,7 @@ pub(super) fn deadline(peer: &Peer, config: &Config) -> Option<Instant> {
                 .min(peer.last_heard + config.dead_after);
             for other in [
                 peer.receive.ack_deadline(),
-                peer.send.clocked_deadline(),
+                peer.send.deadline(),
                 peer.receive.latest.deadline(),
                 peer.session.hello_at,
             ]
@@ -95,7 +95,7 @@ impl Engine {
                 if peer.receive.ack_deadline().is_some_and(|at| at <= now) {
                     peer.receive.ack_now = true;
                 }
-                if peer.send.clocked_deadline().is_some_and(|at| at <= now) {
+                if peer.send.deadline().is_some_and(|at| at <= now) {
                     let super::Shared { pool, counters, .. } = &mut self.shared;
                     peer.ping_due |=
                         peer.send

@@ -24,7 +24,7 @@ impl Engine {
                 }
                 peer.queued = false;
                 // It may have become blocked just now: its time-out must be known.
-                if let Some(at) = peer.send.clocked_deadline() {
+                if let Some(at) = peer.send.deadline() {
                     self.shared.arm(at);
                 }
             }
@@ -151,7 +151,7 @@ impl Engine {
         if !peer.receive.arrivals.has_gap() {
             peer.receive.on_ack_sent();
         }
-        if let Some(at) = peer.send.deadline() {
+        if let Some(at) = peer.send.frame_deadline() {
             self.shared.arm(at);
         }
         bytes

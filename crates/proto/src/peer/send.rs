@@ -354,21 +354,21 @@ impl Send {
         }
     }
 
-    /// When `on_timeout` wants to be called, but for what depends on the clock alone.
+    /// When `on_timeout` wants to be called for the sake of what a frame, come or gone, can bring nearer.
     #[inline]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn frame_deadline(&self) -> Option<Instant> {
         control!(&self.control, deadline())
     }
 
-    /// There may be a deadline that only `clocked_deadline` knows.
+    /// There may be a deadline that only `deadline` knows.
     #[inline]
     pub(crate) fn is_clocked(&self) -> bool {
         self.clocked
     }
 
-    /// As `deadline`, also of messages that will be late, and of a frame that is held back.
-    pub(crate) fn clocked_deadline(&self) -> Option<Instant> {
-        let due = self.deadline();
+    /// When `on_timeout` wants to be called.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let due = self.frame_deadline();
         let late = self.queue.first_deadline();
         let held = self.pacer.as_deref().and_then(Pacer::deadline);
         let soonest = due.unwrap_or(NEVER).min(late).min(held.unwrap_or(NEVER));

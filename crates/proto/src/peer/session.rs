@@ -111,10 +111,11 @@ impl Session {
     /// A control frame waits to be written.
     #[inline]
     pub(crate) fn has_control(&self) -> bool {
+        // All of them at once: one branch instead of five, asked several times for each message.
         self.hello_due
-            || self.welcome_due.is_some()
-            || self.reset_due.is_some()
-            || self.seldom_due != 0
+            | self.welcome_due.is_some()
+            | self.reset_due.is_some()
+            | (self.seldom_due != 0)
     }
 
     /// Of these, only a question about flows or an answer to one.

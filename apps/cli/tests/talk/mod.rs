@@ -1,0 +1,489 @@
+//! Nodes that talk to all without pause and check what they hear, and the test that kills and restarts them.
+//!
+//! Used by `cycles` and `keyed`; each has a test `worker`, which is what the started processes run ([`work`]).
+
+#![allow(dead_code)] // each test file uses its own part
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+use tsumuji_link::shm::Shm;
+use tsumuji_node::any_link::{Base, Unsealed};
+use tsumuji_node::bootstrap::{ENV_CLUSTER, ENV_KEY, ENV_NODE as NODE_ENV, ENV_OPEN};
+use tsumuji_node::{
+    AnyLink, ClusterFile, Counters, Endpoint, Lane, Membership, Message, NodeId, Options, SealMode,
+    Security, SendError, endpoint_from_env,
+};
+
+use crate::common;
+
+pub(crate) const NODES: u16 = 4;
+const TALK: Lane = Lane::ordered(0);
+const REPORT: Lane = Lane::ordered(1);
+const STOP: Lane = Lane::ordered(2);
+
+const FD_ENV: &str = "TSUMUJI_CYCLES_TEST_FD";
+const LIFE_ENV: &str = "TSUMUJI_CYCLES_TEST_LIFE";
+
+/// Messages heard of somebody that prove that it is heard.
+const ENOUGH: u64 = 3;
+/// Before its two numbers, a message's bytes follow from these.
+const HEAD_BYTES: usize = 12;
+/// Between two rounds of talk.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Turns a hang into a failure. Far below `dead_after`: who is killed must be known by its return, not by silence.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn options() -> Options {
+    Options {
+        keep_alive: Duration::from_millis(100),
+        // Nobody that lives is given up, however busy the machine: so nothing between those that live on may be missing.
+        dead_after: Duration::from_secs(120),
+        ..Options::default()
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_F42D_4C95_7F2D)
+            .wrapping_add(0x1405_7B7E_F767_814F);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// A message of `bytes` at least `HEAD_BYTES`: life, number, and what follows from both.
+fn compose(life: u32, number: u64, bytes: usize) -> Vec<u8> {
+    let mut message = Vec::with_capacity(bytes + 8);
+    message.extend(life.to_le_bytes());
+    message.extend(number.to_le_bytes());
+    let mut word = u64::from(life) << 32 ^ number ^ (bytes as u64) << 16;
+    while message.len() < bytes {
+        word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word >> 29 ^ 0x1234_5678;
+        message.extend(word.to_le_bytes());
+    }
+    message.truncate(bytes);
+    message
+}
+
+/// Whom a node has heard: by node, its latest life and how many messages of that.
+type Heard = BTreeMap<u16, (u32, u64)>;
+
+/// What a worker tells node 0.
+#[derive(Debug, Serialize, Deserialize)]
+struct Report {
+    life: u32,
+    heard: Heard,
+}
+
+/// One node's side of the talk.
+pub(crate) struct Talker {
+    pub(crate) endpoint: Endpoint<AnyLink>,
+    life: u32,
+    dice: Dice,
+    /// By node: number of the next message to it.
+    next: BTreeMap<u16, u64>,
+    /// By node: life and number of its last message.
+    last: BTreeMap<u16, (u32, u64)>,
+    heard: Heard,
+    reports: BTreeMap<u16, Report>,
+    /// When somebody was first seen to have left.
+    left: Option<Instant>,
+    stopped: bool,
+}
+
+impl Talker {
+    fn new(endpoint: Endpoint<AnyLink>, life: u32) -> Self {
+        let seed = u64::from(endpoint.me().0) << 32 | u64::from(life);
+        Self {
+            endpoint,
+            life,
+            dice: Dice(seed),
+            next: BTreeMap::new(),
+            last: BTreeMap::new(),
+            heard: Heard::new(),
+            reports: BTreeMap::new(),
+            left: None,
+            stopped: false,
+        }
+    }
+
+    fn me(&self) -> u16 {
+        self.endpoint.me().0
+    }
+
+    /// Says something to everyone, and listens.
+    pub(crate) fn turn(&mut self) {
+        let me = self.me();
+        for peer in (0..NODES).filter(|peer| *peer != me) {
+            let number = *self.next.entry(peer).or_default();
+            let longest = [HEAD_BYTES as u64 + 1, 200, 4_000, 60_000][self.dice.below(4) as usize];
+            let bytes = HEAD_BYTES + self.dice.below(longest) as usize;
+            // To the one that is never killed, also long ones, which leave piece by piece while the call waits.
+            let long = peer == 0 && self.dice.below(20) == 0;
+            let sent = if long {
+                let message = compose(self.life, number, 300_000 + bytes);
+                self.endpoint.send(NodeId(peer), TALK, &message)
+            } else {
+                let message = compose(self.life, number, bytes);
+                self.endpoint.try_send(NodeId(peer), TALK, &message)
+            };
+            match sent {
+                Ok(()) => *self.next.entry(peer).or_default() += 1,
+                Err(SendError::WouldBlock { .. }) => {}
+                // In the end one is told to stop before another; but nobody else leaves.
+                Err(SendError::PeerDead { .. })
+                    if peer != 0
+                        && self.left.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
+                Err(error) => panic!("{} to {peer}: {error}", self.me()),
+            }
+        }
+        if self.me() != 0 {
+            let report = Report {
+                life: self.life,
+                heard: self.heard.clone(),
+            };
+            let report = serde_json::to_vec(&report).expect("plain data");
+            match self.endpoint.try_send(NodeId(0), REPORT, &report) {
+                Ok(()) | Err(SendError::WouldBlock { .. }) => {}
+                Err(error) => panic!("{} to node 0: {error}", self.me()),
+            }
+        }
+        let mut wait = PAUSE;
+        while let Some(message) = self.endpoint.recv(wait).expect("recv") {
+            wait = Duration::ZERO;
+            match message.lane {
+                TALK => self.hear(&message),
+                REPORT => {
+                    let report = serde_json::from_slice(&message.body).expect("a report");
+                    self.reports.insert(message.from.0, report);
+                }
+                STOP => self.stopped = true,
+                lane => panic!("a message of lane {}", lane.0),
+            }
+            self.endpoint.recycle(message);
+        }
+    }
+
+    fn hear(&mut self, message: &Message) {
+        let (me, from, body) = (self.me(), message.from.0, &message.body);
+        assert!(body.len() >= HEAD_BYTES, "{} bytes from {from}", body.len());
+        let life = u32::from_le_bytes(body[..4].try_into().expect("4"));
+        let number = u64::from_le_bytes(body[4..HEAD_BYTES].try_into().expect("8"));
+        assert!(
+            *body == compose(life, number, body.len()),
+            "{me}: message {number} of {from}'s life {life} is damaged"
+        );
+        match self.last.insert(from, (life, number)) {
+            Some((before, last)) if before == life => assert_eq!(
+                number,
+                last + 1,
+                "{me}: message of {from}'s life {life} after {last}"
+            ),
+            Some((before, _)) => assert!(
+                life > before && number == 0,
+                "{me}: message {number} of {from}'s life {life} after life {before}"
+            ),
+            None => {}
+        }
+        let heard = self.heard.entry(from).or_insert((life, 0));
+        *heard = (life, if heard.0 == life { heard.1 + 1 } else { 1 });
+    }
+
+    /// How many messages `node` says it has heard of `of` in `life`.
+    fn heard_by(&self, node: u16, of: u16, life: u32) -> u64 {
+        let heard = if node == 0 {
+            Some(&self.heard)
+        } else {
+            self.reports.get(&node).map(|report| &report.heard)
+        };
+        match heard.and_then(|heard| heard.get(&of)) {
+            Some((told, count)) if *told == life => *count,
+            _ => 0,
+        }
+    }
+}
+
+/// How the processes of one test reach each other.
+pub(crate) enum Over {
+    Shm(OwnedFd),
+    Cluster(PathBuf),
+}
+
+/// Where and how they run.
+pub(crate) struct Place {
+    pub(crate) over: Over,
+    /// All frames are sealed with it.
+    pub(crate) key: Option<PathBuf>,
+    /// Namespaces by node; empty: all run where the test does. Node 0's is the test's thread's business.
+    pub(crate) namespaces: Vec<String>,
+}
+
+impl From<Over> for Place {
+    fn from(over: Over) -> Self {
+        Self {
+            over,
+            key: None,
+            namespaces: Vec::new(),
+        }
+    }
+}
+
+impl Place {
+    /// Node 0's endpoint.
+    fn open(&self) -> Endpoint<AnyLink> {
+        let (base, membership) = match &self.over {
+            Over::Shm(job) => {
+                let link = Shm::attach(job, 0).expect("attach");
+                (Base::Shm(link), Membership::local(NodeId(0), NODES))
+            }
+            Over::Cluster(path) => {
+                let file = ClusterFile::read(path).expect("a cluster file");
+                let base = Base::open(&file.hosts()[0].link).expect("a link");
+                (base, file.membership(NodeId(0), path).expect("node 0"))
+            }
+        };
+        endpoint(base, membership, self.key.as_deref())
+    }
+
+    /// This program again, in a node's namespace, to run the test `test`.
+    pub(crate) fn command(&self, node: u16, test: &str) -> Command {
+        let program = std::env::current_exe().expect("own path");
+        let mut command = match self.namespaces.get(usize::from(node)) {
+            None => Command::new(program),
+            Some(name) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", name]).arg(program);
+                command
+            }
+        };
+        command
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env(NODE_ENV, node.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        match &self.key {
+            Some(key) => command.env(ENV_KEY, key),
+            None => command.env(ENV_OPEN, "1"), // its network has no others
+        };
+        command
+    }
+
+    fn start(&self, node: u16, life: u32) -> Child {
+        let mut command = self.command(node, "worker");
+        command.env(LIFE_ENV, life.to_string());
+        // Inherited as it is: a copy without close-on-exec, gone when the process is started.
+        let inherited = match &self.over {
+            Over::Shm(job) => Some(rustix::io::dup(job).expect("dup")),
+            Over::Cluster(path) => {
+                command.env(ENV_CLUSTER, path);
+                None
+            }
+        };
+        if let Some(job) = &inherited {
+            command.env(FD_ENV, job.as_raw_fd().to_string());
+        }
+        command.spawn().expect("spawn")
+    }
+}
+
+fn endpoint(base: Base, membership: Membership, key: Option<&Path>) -> Endpoint<AnyLink> {
+    let security = match key {
+        None => Security::Open,
+        Some(key) => Security::Sealed {
+            key_file: key.to_owned(),
+            mode: SealMode::Encrypt,
+        },
+    };
+    let link = Unsealed::open(base, None, None).expect("a link");
+    let link = security.apply(link).expect("a key");
+    Endpoint::new(link, membership, options()).expect("an endpoint")
+}
+
+/// What the started processes run, in a test called `worker`; nothing in the test's own process.
+pub(crate) fn work() {
+    let Some(life) = std::env::var_os(LIFE_ENV) else {
+        return;
+    };
+    // This process has one test, whose thread may go; its parent's thread stays until all are stopped.
+    set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
+    let life = life.to_str().and_then(|life| life.parse().ok());
+    let life = life.expect("a number");
+    let endpoint = match std::env::var(FD_ENV) {
+        Ok(fd) => {
+            let node = std::env::var(NODE_ENV).expect("a node");
+            let node: u16 = node.parse().expect("a number");
+            let job = File::options()
+                .read(true)
+                .write(true)
+                .open(format!("/proc/self/fd/{fd}"))
+                .expect("the job's memory");
+            let base = Base::Shm(Shm::attach(&job, node).expect("attach"));
+            let key = std::env::var_os(ENV_KEY).map(PathBuf::from);
+            endpoint(base, Membership::local(NodeId(node), NODES), key.as_deref())
+        }
+        Err(_) => endpoint_from_env(options()).expect("an endpoint"),
+    };
+    let mut talker = Talker::new(endpoint, life);
+    while !talker.stopped {
+        talker.turn();
+    }
+}
+
+/// Kills whatever is left when a test fails.
+struct Workers(BTreeMap<u16, (Child, u32)>);
+
+impl Workers {
+    fn kill(&mut self, node: u16) {
+        let (mut child, _) = self.0.remove(&node).expect("it lives");
+        child.kill().expect("kill");
+        child.wait().expect("reap");
+    }
+
+    /// Those that live, node 0 too, with their lives.
+    fn lives(&self) -> Vec<(u16, u32)> {
+        let workers = self.0.iter().map(|(node, (_, life))| (*node, *life));
+        std::iter::once((0, 1)).chain(workers).collect()
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for (child, _) in self.0.values_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Node 0 talks until everyone who lives has heard every other one's present life `more` times than told in `before`.
+fn until_heard(talker: &mut Talker, workers: &mut Workers, before: &Counts, what: &str) {
+    let begun = Instant::now();
+    loop {
+        let now = counts(talker, workers);
+        let missing: Vec<_> = now
+            .iter()
+            .filter(|(who, count)| **count < before.get(*who).copied().unwrap_or(0) + ENOUGH)
+            .collect();
+        if missing.is_empty() {
+            return;
+        }
+        for (node, (child, _)) in &mut workers.0 {
+            let ended = child.try_wait().expect("wait");
+            assert!(ended.is_none(), "{what}: node {node} ended: {ended:?}");
+        }
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{what}: these (node, heard by it, its life) were not heard: {missing:?}"
+        );
+        talker.turn();
+    }
+}
+
+/// (who, of whom, of which life) → messages heard.
+type Counts = BTreeMap<(u16, u16, u32), u64>;
+
+fn counts(talker: &Talker, workers: &Workers) -> Counts {
+    let lives = workers.lives();
+    let mut counts = Counts::new();
+    for (node, own_life) in &lives {
+        // What a former life has said of others is no news.
+        let fresh = *node == 0
+            || talker
+                .reports
+                .get(node)
+                .is_some_and(|report| report.life == *own_life);
+        for (of, life) in lives.iter().filter(|(of, _)| of != node) {
+            let heard = if fresh {
+                talker.heard_by(*node, *of, *life)
+            } else {
+                0
+            };
+            counts.insert((*node, *of, *life), heard);
+        }
+    }
+    counts
+}
+
+/// Kills and restarts random workers `cycles` times; `between` them node 0 may do something else. Returns what it counted.
+pub(crate) fn run(
+    place: &Place,
+    cycles: u32,
+    seed: u64,
+    mut between: impl FnMut(u32, &mut Talker),
+) -> Counters {
+    let mut talker = Talker::new(place.open(), 1);
+    let mut workers = Workers(BTreeMap::new());
+    for node in 1..NODES {
+        workers.0.insert(node, (place.start(node, 1), 1));
+    }
+    until_heard(&mut talker, &mut workers, &Counts::new(), "at the start");
+    let mut dice = Dice(seed);
+    let mut life = 1;
+    for cycle in 0..cycles {
+        let victim = 1 + dice.below(u64::from(NODES) - 1) as u16;
+        workers.kill(victim);
+        if dice.below(2) == 0 {
+            let before = counts(&talker, &workers);
+            let what = format!("after kill {cycle}, of node {victim}");
+            until_heard(&mut talker, &mut workers, &before, &what);
+        }
+        life += 1;
+        if dice.below(4) == 0 {
+            // One that dies as it begins.
+            let mut child = place.start(victim, life);
+            let begun = Instant::now();
+            let moment = Duration::from_micros(dice.below(20_000));
+            while begun.elapsed() < moment {
+                talker.turn();
+            }
+            child.kill().expect("kill");
+            child.wait().expect("reap");
+            life += 1;
+        }
+        workers.0.insert(victim, (place.start(victim, life), life));
+        let before = counts(&talker, &workers);
+        let what = format!("after restart {cycle}, of node {victim}");
+        until_heard(&mut talker, &mut workers, &before, &what);
+        between(cycle, &mut talker);
+    }
+    let pids: Vec<u32> = workers.0.values().map(|(child, _)| child.id()).collect();
+    for node in 1..NODES {
+        let stop = talker.endpoint.send(NodeId(node), STOP, b"");
+        stop.expect("the living take it");
+    }
+    let begun = Instant::now();
+    for (node, (child, _)) in &mut workers.0 {
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("wait") {
+                break status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "node {node} does not stop");
+            talker.endpoint.progress().expect("progress");
+            std::thread::sleep(Duration::from_micros(200));
+        };
+        assert!(status.success(), "node {node}: {status}");
+    }
+    common::assert_nothing_left(&pids);
+    talker.endpoint.counters()
+}
+
+/// Whether this process was started by a test, to be a worker or something else.
+pub(crate) fn is_started() -> bool {
+    std::env::var_os(LIFE_ENV).is_some()
+}
+
+pub(crate) fn cluster_file(folder: &Path, address: impl Fn(u16) -> String) -> PathBuf {
+    let nodes = (0..NODES).map(|id| format!("[[node]]\nid = {id}\n{}\n", address(id)));
+    let text: String = nodes.collect();
+    PathBuf::from(common::file(folder, "cluster.toml", text))
+}

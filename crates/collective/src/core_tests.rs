@@ -1,0 +1,120 @@
+use super::*;
+use crate::Collectives;
+use crate::header::HEADER_BYTES;
+use crate::operation::{Call, Source, Target};
+use crate::plan::{self, Plan};
+use crate::table::Table;
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_node::{DeliveryClass, Membership, Options, Priority};
+
+/// A generator of test inputs (Knuth's constants).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn call(kind: u64, len: usize) -> Call<'static> {
+    let (plan, fold, native_root) = match kind {
+        0 => (plan::all_reduce_doubling(0, 4, len), true, None),
+        1 => (plan::all_reduce_ring(0, 4, len, 8), true, None),
+        2 => (Plan::default(), false, Some(0)),
+        3 => (Plan::default(), false, Some(2)),
+        _ => (plan::broadcast_tree(0, 4, 2, len), false, None),
+    };
+    Call {
+        algorithm: 1,
+        input: Source::None,
+        output: Target::Owned(Box::new(vec![0_u64; len / 8])),
+        plan,
+        unit: if fold { 8 } else { 1 },
+        fold: fold.then(|| crate::Op::<u64>::sum().fold()),
+        native_root,
+    }
+}
+
+/// Whatever members send, nothing panics, and what is kept stays within its bounds.
+#[test]
+fn any_messages_are_survived() {
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let lane = Lane::new(DeliveryClass::Ordered, Priority::NORMAL, 31);
+    let mut random = Random(7);
+    for round in 0..60 {
+        let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+        let key = core.groups[0].members.key;
+        core.groups[0].sequence = 1;
+        let len = [64, 8 << 10, 40_000][round % 3];
+        let call = call(random.below(5), len);
+        let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
+        let mut under_way = Vec::new();
+        for _ in 0..400 {
+            let payload = vec![0xa5; random.below(9_000) as usize / 8 * 8 >> (4 * random.below(3))];
+            let header = Header {
+                kind: Kind::Eager,
+                algorithm: u8::from(random.below(20) > 0),
+                tag: random.below(6) as u16,
+                sequence: if random.below(3) > 0 {
+                    0
+                } else {
+                    random.below(1000) as u32
+                },
+                key: if random.below(20) > 0 {
+                    key
+                } else {
+                    random.below(3)
+                },
+                offset: if random.below(2) == 0 {
+                    0
+                } else {
+                    random.0 >> random.below(64)
+                },
+                total: if random.below(9) > 0 {
+                    len as u64
+                } else {
+                    random.0
+                },
+            };
+            let mut message = header.to_bytes().to_vec();
+            message[0] = random.below(11) as u8;
+            message.extend_from_slice(&payload);
+            message.truncate(message.len() - random.below(2) as usize * HEADER_BYTES / 3);
+            let from = NodeId(1 + random.below(3) as u16);
+            let mut tap = Tap {
+                core: &mut core,
+                under_way: &mut under_way,
+                current: Some(&mut current),
+            };
+            tap.message(from, lane, Body::Frame(&message));
+            tap.share(Share {
+                source: from,
+                incarnation: 1,
+                port: tsumuji_node::ASIDE_PORT,
+                epoch: key as u32,
+                lap: 0,
+                start: (random.0 >> (32 + random.below(32))) as u32,
+                payload: &payload,
+            });
+            // Another one may go on where the one under attack has failed.
+            if current.failure.is_some() && random.below(4) == 0 {
+                current.failure = None;
+            }
+            core.advance(&mut current, &mut endpoint).expect("advance");
+        }
+        for peer in &core.wires.peers {
+            assert!(peer.early_bytes <= core.wires.eager_window_bytes);
+            assert!(peer.early_controls <= EARLY_CONTROLS);
+        }
+        let kept: usize = core.early.values().map(Vec::len).sum();
+        let bound = 3 * (core.wires.eager_window_bytes / cost(0) + EARLY_CONTROLS);
+        assert!(kept <= bound && core.early_news.len() <= EARLY_NEWS);
+    }
+}

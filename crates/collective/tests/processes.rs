@@ -1,0 +1,123 @@
+//! Real processes, one of which is killed without warning: they are this same test program, entered by `worker`.
+
+mod common;
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use common::LONG;
+use tsumuji_collective::{CollectiveError, Collectives, Op, Table};
+use tsumuji_node::{
+    AnyLink, Endpoint, LaunchSpec, Launcher, LinkSpec, NodeId, Options, endpoint_from_env,
+    report_error,
+};
+
+const ROLE: &str = "TSUMUJI_TEST_ROLE";
+const VICTIM: NodeId = NodeId(2);
+
+fn options() -> Options {
+    Options {
+        keep_alive: Duration::from_millis(100),
+        dead_after: Duration::from_secs(1),
+        ..Options::default()
+    }
+}
+
+/// Operations of all kinds, again and again, until one fails; `meanwhile` is told the round. What it failed with, and what the
+/// survivors can still do.
+fn until_failure(
+    endpoint: &mut Endpoint<AnyLink>,
+    mut meanwhile: impl FnMut(usize),
+) -> Result<(), String> {
+    let mut collectives = Collectives::with_table(endpoint, Table::default());
+    let world = collectives.world();
+    let start = Instant::now();
+    for round in 0.. {
+        meanwhile(round);
+        let mut data = vec![1.0_f64; if round.is_multiple_of(2) { 3 } else { 40_000 }];
+        let outcome = collectives
+            .broadcast(endpoint, world, round % 4, &mut data)
+            .and_then(|()| collectives.all_reduce(endpoint, world, &mut data, &Op::sum()))
+            .and_then(|()| collectives.barrier(endpoint, world));
+        match outcome {
+            Ok(()) if start.elapsed() < LONG => {}
+            Err(CollectiveError::MemberDead { member: VICTIM }) => break,
+            other => return Err(format!("round {round}: {other:?}")),
+        }
+    }
+    let survivors = [0, 1, 3].map(NodeId);
+    let rest = collectives
+        .group(endpoint, &survivors, 1)
+        .map_err(|error| error.to_string())?;
+    let mut sum = [u64::from(endpoint.me().0)];
+    collectives
+        .all_reduce(endpoint, rest, &mut sum, &Op::sum())
+        .map_err(|error| error.to_string())?;
+    if sum == [4] {
+        Ok(())
+    } else {
+        Err(format!("sum {sum:?}"))
+    }
+}
+
+/// The entry of spawned processes; does nothing when run as a test.
+#[test]
+fn worker() {
+    if std::env::var(ROLE).is_err() {
+        return;
+    }
+    let outcome = endpoint_from_env(options())
+        .map_err(|error| error.to_string())
+        .and_then(|mut endpoint| {
+            until_failure(&mut endpoint, |_| {})?;
+            endpoint.close(LONG);
+            Ok(())
+        });
+    if let Err(error) = outcome {
+        report_error(&error);
+        eprintln!("{error}");
+        std::process::exit(3);
+    }
+    std::process::exit(0);
+}
+
+/// A process is killed in the middle of its work: all others are told its name and go on without it.
+#[test]
+fn killed_process_is_named_to_all() {
+    for link in ["shm", "udp"] {
+        let program = std::env::current_exe().expect("own path").into_os_string();
+        let arguments =
+            ["worker", "--exact", "--nocapture", "--test-threads=1"].map(OsString::from);
+        let mut spec = LaunchSpec::new(3, std::iter::once(program).chain(arguments));
+        spec.link = link.parse::<LinkSpec>().expect("link");
+        spec.with_self = true;
+        spec.env.push((ROLE.into(), "member".into()));
+        spec.join_timeout = LONG;
+        let mut launcher = Launcher::start(spec).expect("start");
+        let mut endpoint = launcher.endpoint(options(), None, None).expect("endpoint");
+        let pids = launcher.pids();
+        let outcome = until_failure(&mut endpoint, |round| {
+            if round == 20 {
+                let victim = pids
+                    .iter()
+                    .find(|(node, _)| *node == VICTIM)
+                    .expect("started");
+                let pid = rustix::process::Pid::from_raw(victim.1 as i32).expect("a pid");
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+            }
+        });
+        assert_eq!(outcome, Ok(()), "over {link}");
+        endpoint.close(LONG);
+        let exits = launcher.wait_all(LONG);
+        for exit in &exits {
+            let code = exit.status.code();
+            assert_eq!(
+                code,
+                (exit.node != VICTIM).then_some(0),
+                "{} over {link}",
+                exit.name
+            );
+        }
+        assert_eq!(exits.len(), 3);
+    }
+}
