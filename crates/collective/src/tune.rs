@@ -18,8 +18,10 @@ const RUNS_MAX: u64 = 1001;
 /// … so often: one disturbance in three does not count.
 const RUNS_LEAST: u64 = 3;
 
-/// A longer message is not tried by an algorithm that was slower than the best by this factor at two sizes in a row.
+/// A longer message is not tried by an algorithm that was slower than the best by this factor at two sizes in a row …
 const HOPELESS: f64 = 4.0;
+/// … from this length on: of shorter ones the start-up tells nothing about longer ones.
+const TELLING_BYTES: u64 = 64 << 10;
 
 /// Another algorithm must be better by this much to take over: fewer rules, and no rules from noise.
 const WORTH_IT: f64 = 0.95;
@@ -149,11 +151,8 @@ impl<L: Link> Bench<'_, L> {
             }
             let best = times.iter().copied().fold(f64::INFINITY, f64::min);
             for (behind, seconds) in behind.iter_mut().zip(&times) {
-                *behind = if *seconds > HOPELESS * best {
-                    *behind + 1
-                } else {
-                    0
-                };
+                let hopeless = bytes >= TELLING_BYTES && *seconds > HOPELESS * best;
+                *behind = if hopeless { *behind + 1 } else { 0 };
             }
             bytes *= 4;
         }
