@@ -1,12 +1,12 @@
 //! An engine with a peer that is up takes any frames, time-outs and submits, and neither panics nor leaves its bounds.
 //!
-//! The input is a list of steps: one byte says what, one how long before it, two how many bytes follow as the frame. Node ids
+//! The input begins with the congestion control, one byte; then it is a list of steps: one byte says what, one how long before it, two how many bytes follow as the frame. Node ids
 //! and the session are put right in most frames: else nothing would get past the first check.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tsumuji_proto::{
-    Config, Delivery, Duration, Engine, Instant, Lane, NodeId, Payload, Share, Sink,
+    Config, Congestion, Delivery, Duration, Engine, Instant, Lane, NodeId, Payload, Share, Sink,
 };
 
 const FRAME_BYTES: usize = 512;
@@ -26,7 +26,7 @@ impl Sink for Inbox {
     fn share(&mut self, _share: Share<'_>) {}
 }
 
-fn engine(me: u16, now: Instant) -> Engine {
+fn engine(me: u16, now: Instant, congestion: Congestion) -> Engine {
     let mut engine = Engine::new(Config {
         me: NodeId(me),
         incarnation: 1 + u32::from(me),
@@ -34,6 +34,7 @@ fn engine(me: u16, now: Instant) -> Engine {
         frame_bytes: FRAME_BYTES,
         receive_frames: 64,
         lossless: false,
+        congestion,
         budget_bytes: BUDGET_BYTES,
         message_limit_bytes: MESSAGE_LIMIT_BYTES,
         send_queue_bytes: 1 << 20,
@@ -60,7 +61,11 @@ fn drain(now: Instant, from: &mut Engine, mut each: impl FnMut(&[u8])) {
 
 fuzz_target!(|input: &[u8]| {
     let mut now = Instant::from_nanos(0);
-    let (mut victim, mut peer) = (engine(0, now), engine(1, now));
+    let Some((first, input)) = input.split_first() else {
+        return;
+    };
+    let congestion = Congestion::ALL[usize::from(first % 2)];
+    let (mut victim, mut peer) = (engine(0, now, congestion), engine(1, now, congestion));
     let mut inbox = Inbox::default();
     for _ in 0..4 {
         drain(now, &mut victim, |frame| {
@@ -101,7 +106,7 @@ fuzz_target!(|input: &[u8]| {
             _ => {
                 let mut frame = bytes.to_vec();
                 if let Some(header) = frame.get_mut(..12) {
-                    header[0] = 1 << 4 | header[0] & 7;
+                    header[0] = 1 << 4 | header[0] & 15;
                     header[1] &= 127;
                     header[2..6].copy_from_slice(&[1, 0, 0, 0]);
                     header[8..12].copy_from_slice(&session);
@@ -110,8 +115,13 @@ fuzz_target!(|input: &[u8]| {
             }
         }
         let held: usize = inbox.0.iter().sum();
+        // R-30; and R-78.
+        let exceeding = match congestion {
+            Congestion::Credit => 2,
+            Congestion::Suci => 5,
+        };
         assert!(
-            held <= BUDGET_BYTES + 2 * MESSAGE_LIMIT_BYTES,
+            held <= BUDGET_BYTES + exceeding * MESSAGE_LIMIT_BYTES,
             "holds {held} bytes"
         );
         drain(now, &mut victim, |_| {});

@@ -17,6 +17,8 @@ fuzz_target!(|bytes: &[u8]| {
         Frame::Welcome(welcome) => welcome.write_welcome(&mut slot),
         Frame::Reset(reset) => reset.write_reset(&mut slot),
         Frame::Close(close) => close.write_close(&mut slot),
+        Frame::Ask(ask) => ask.write_ask(&mut slot),
+        Frame::Grant(grant) => grant.write_grant(&mut slot),
     };
     let written = written.expect("what was parsed fits where it was");
     let again = parse(&slot[..written]).expect("what was written parses");

@@ -5,7 +5,10 @@ pub(crate) mod compare;
 mod exchange;
 mod figures;
 mod idle;
+mod loss;
 mod sizes;
+
+pub(crate) use sizes::size;
 
 use std::ffi::OsString;
 
@@ -48,17 +51,30 @@ enum What {
         after_help = "Example:\n  tsumuji bench scatter --nodes 4 --link shm --sizes 4..1M --vs mpich,openmpi"
     )]
     Scatter(compare::GroupArgs),
+    /// Node 0 sends the same to everybody.
+    #[command(
+        after_help = "Example:\n  tsumuji bench bcast --nodes 5 --link packet --testbed --rate 100mbit --sizes 4..512K --vs mpich --plot bcast.svg"
+    )]
+    Bcast(compare::GroupArgs),
+    /// The sum of everybody's numbers, to everybody.
+    #[command(
+        after_help = "Example:\n  tsumuji bench allreduce --nodes 2 --link shm --sizes 8..4M --vs mpich,openmpi"
+    )]
+    Allreduce(compare::GroupArgs),
     /// Everybody sends to everybody.
     #[command(
         after_help = "Example:\n  tsumuji bench alltoall --nodes 4 --link shm --sizes 4..64K --vs mpich,openmpi"
     )]
     Alltoall(compare::GroupArgs),
+    /// A transfer and small messages under loss, beside TCP (in a testbed; root).
+    #[command(after_help = "Example:\n  tsumuji bench loss --loss 1%,5% --link udp,packet,xdp")]
+    Loss(loss::Args),
     /// No message for some seconds: the processor time of two processes that wait.
     #[command(after_help = "Example:\n  tsumuji bench idle --link udp")]
     Idle(idle::Args),
-    /// Every promised figure beside its limit or peer, in one run (about ten minutes; leave the machine alone).
+    /// Every promised figure beside its limit or peer, in one run (about a quarter of an hour; leave the machine alone).
     #[command(
-        after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part pingpong --rounds 3"
+        after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
     )]
     Figures(figures::Args),
 }
@@ -83,7 +99,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Burst(what) => exchange::run(Kind::Burst, &what, inside),
         What::Gather(what) => compare::run_group(Op::Gather, &what, inside),
         What::Scatter(what) => compare::run_group(Op::Scatter, &what, inside),
+        What::Bcast(what) => compare::run_group(Op::Bcast, &what, inside),
+        What::Allreduce(what) => compare::run_group(Op::Allreduce, &what, inside),
         What::Alltoall(what) => compare::run_group(Op::Alltoall, &what, inside),
+        What::Loss(what) => loss::run(&what),
         What::Idle(what) => idle::run(&what, inside),
         What::Figures(args) => figures::run(&args),
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::json;
 use std::os::unix::process::ExitStatusExt;
 use tsumuji_node::{
-    LaunchSpec, Launcher, LinkSpec, MetricsAt, Printing, Progress, WorkerExit, WorkerFailure,
+    Congestion, LaunchSpec, Launcher, LinkSpec, MetricsAt, Printing, Progress, WorkerExit,
+    WorkerFailure,
 };
 
 use crate::interrupt::Interrupt;
@@ -45,7 +46,7 @@ pub(crate) struct Args {
     /// Where tsumuji lies on the other hosts; default: where it lies here
     #[arg(long = "program", value_name = "PATH", requires = "hosts")]
     program_path: Option<PathBuf>,
-    /// How they reach each other: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    /// How they reach each other: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE, if not as the file says
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
     /// Fraction of received frames to drop on purpose, 0 to 1
@@ -54,6 +55,9 @@ pub(crate) struct Args {
     /// Seed of random choices
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits
+    #[arg(long, value_name = "CONTROL")]
+    congestion: Option<Congestion>,
     #[command(flatten)]
     security: crate::security::Flags,
     /// Show counters as Prometheus text at ADDRESS:PORT (node i: PORT + i; `GET /metrics`); local: to `tsumuji top` only (default); off
@@ -90,6 +94,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let mut spec = LaunchSpec::new(args.nodes.unwrap_or(0), args.command);
     spec.link = args.link.unwrap_or(LinkSpec::Shm);
+    spec.congestion = args.congestion;
     let mut link_name = spec.link.to_string();
     let mut file_of_hosts = None;
     if let Some(path) = &args.hosts {

@@ -12,6 +12,7 @@ mod key;
 mod launch;
 mod metrics;
 mod output;
+mod paper;
 mod security;
 mod solve;
 mod testbed;
@@ -43,6 +44,7 @@ enum Command {
     Solve(Box<solve::Args>),
     Launch(launch::Args),
     Bench(bench::Args),
+    Paper(paper::Args),
     Doctor(doctor::Args),
     Testbed(testbed::Args),
     Key(key::Args),
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Solve(args) => solve::run(*args),
         Command::Launch(args) => launch::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Paper(args) => paper::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
         Command::Key(args) => key::run(args),

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use tsumuji_board::Elements;
-use tsumuji_node::{LinkSpec, MetricsAt};
+use tsumuji_node::{Congestion, LinkSpec, MetricsAt};
 use tsumuji_solve::distributed::{Input, Mode, SolveConfig};
 use tsumuji_solve::local::{Inner, Limits, Relaxation, single, threads};
 use tsumuji_solve::outlook::Outlook;
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Processes (or threads) that relax; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How they reach each other: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    /// How they reach each other: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE, if not as the file says
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
     /// async: nobody waits; sync: everyone waits for everyone each lap; threads and single: without messages, to compare
@@ -105,6 +105,9 @@ pub(crate) struct Args {
     /// Where this program lies on the other hosts; default: where it lies here
     #[arg(long, value_name = "PATH", requires = "hosts", conflicts_with = "id")]
     program: Option<PathBuf>,
+    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits
+    #[arg(long, value_name = "CONTROL")]
+    congestion: Option<Congestion>,
     #[command(flatten)]
     security: crate::security::Flags,
     /// This process is already where node 0 runs
@@ -208,9 +211,8 @@ pub(crate) fn run(args: Args) -> Outcome {
             hosts,
             id,
             args.loss,
-            args.seed,
-            args.metrics,
             &security,
+            distributed::options(&args)?,
         );
     }
     check(&args)?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tsumuji_node::{
-    ClusterFile, Endpoint, Link, MetricsAt, Options, Security, endpoint_from_env, report_error,
+    ClusterFile, Endpoint, Link, Options, Security, endpoint_from_env, report_error,
 };
 use tsumuji_solve::distributed::{WorkerError, WorkerFault, worker_main};
 
@@ -44,11 +44,10 @@ pub(crate) fn serve_host(
     path: &Path,
     id: u16,
     loss: f64,
-    seed: u64,
-    metrics: Option<MetricsAt>,
     security: &Security,
+    options: Options,
 ) -> Outcome {
-    match serve(solve::join(file, path, id, loss, seed, metrics, security)?) {
+    match serve(solve::join(file, path, id, loss, security, options)?) {
         Ok(()) => Ok(DONE),
         Err(error) => {
             eprintln!("tsumuji: {error}");

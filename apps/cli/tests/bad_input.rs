@@ -132,10 +132,11 @@ fn right_hand_sides() {
 fn options() {
     let folder = tempfile::tempdir().unwrap();
     let matrix = file(folder.path(), "A.mtx", tridiagonal(3));
-    let cases: [(&[&str], &[&str]); 16] = [
+    let cases: [(&[&str], &[&str]); 17] = [
         (&["--workers", "4"], &["4", "3"]),
         (&["--workers", "0"], &["0"]),
         (&["--link", "warp"], &["warp", "shm", "udp"]),
+        (&["--congestion", "reno"], &["reno", "`credit` and `suci`"]),
         (&["--link", "udp:nowhere"], &["udp:nowhere", "udp:"]),
         (
             &["--mode", "fast"],
@@ -163,6 +164,10 @@ fn options() {
     assert_refused(&["launch", "-n", "2"], &["PROGRAM"]);
     assert_refused(&["launch", "-n", "0", "--", "true"], &["0"]);
     assert_refused(&["bench", "pingpong", "--size", "huge"], &["huge"]);
+    for command in [&["bench", "burst"][..], &["launch", "-n", "2"]] {
+        let words = &["reno", "`credit` and `suci`"];
+        assert_refused(&[command, &["--congestion", "reno"]].concat(), words);
+    }
 }
 
 /// With `--json` a refusal is one object, too.

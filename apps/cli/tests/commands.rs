@@ -48,6 +48,7 @@ fn launch_gives_endpoints() {
         &["-n", "3", "--link", "shm"][..],
         &["-n", "3", "--link", "udp"],
         &["-n", "2", "--link", "udp", "--loss", "0.3"],
+        &["-n", "3", "--link", "udp", "--congestion", "suci"],
     ] {
         let (code, run) = launch_myself(options);
         assert_eq!(
@@ -135,11 +136,11 @@ fn doctor_knows_the_links() {
 /// The object that scripts read has every promised field, for both shapes over both links.
 #[test]
 fn bench_keeps_its_contract() {
-    for (shape, link) in [
-        ("pingpong", "shm"),
-        ("pingpong", "udp"),
-        ("burst", "shm"),
-        ("burst", "udp"),
+    for (shape, link, congestion) in [
+        ("pingpong", "shm", "credit"),
+        ("pingpong", "udp", "suci"),
+        ("burst", "shm", "suci"),
+        ("burst", "udp", "credit"),
     ] {
         let (code, run) = json(&[
             "bench",
@@ -150,6 +151,8 @@ fn bench_keeps_its_contract() {
             "64",
             "--iterations",
             "200",
+            "--congestion",
+            congestion,
         ]);
         assert_eq!(code, 0, "{run}");
         let half = &run["half_rtt_us"];

@@ -167,6 +167,27 @@ fn loss_delays_but_does_not_falsify() {
     }
 }
 
+/// Under Suci's congestion control the same is reached, with losses and without.
+#[test]
+fn suci_solves_too() {
+    for (link, loss) in [("shm", "0"), ("udp", "0.1")] {
+        let (code, run) = json(&[
+            "solve",
+            "--generate",
+            "dense:200",
+            "--workers",
+            "3",
+            "--link",
+            link,
+            "--loss",
+            loss,
+            "--congestion",
+            "suci",
+        ]);
+        assert_converged(code, &run);
+    }
+}
+
 /// Too few laps end a run in good order: exit code 1, the reason named, the residual reported.
 #[test]
 fn lap_limit_is_exit_code_1() {

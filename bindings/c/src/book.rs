@@ -341,6 +341,20 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        /// Any text is read or refused with one of its lines; what is read has as many ids as lines with content.
+        #[test]
+        fn any_text_is_read_or_refused(text in "([0-9 \\t\\-a-f:.#\\n]|\\PC){0,200}") {
+            match Book::parse(&text) {
+                Ok(book) => proptest::prop_assert!(book.ids().len() <= text.lines().count()),
+                Err((line, problem)) => {
+                    proptest::prop_assert!((1..=text.lines().count()).contains(&line));
+                    proptest::prop_assert!(!problem.is_empty() && !problem.contains('\n'));
+                }
+            }
+        }
+    }
+
     /// What is not understood is refused with its line; nothing panics.
     #[test]
     fn unsound_texts_are_refused() {

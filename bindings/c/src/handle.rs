@@ -156,3 +156,83 @@ pub(crate) unsafe fn on<T>(
         None => Err(Failure::invalid("the handle is NULL")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+    use tsumuji_node::{Membership, MetricsAt, NodeId, Options, any_link::Base, endpoint_on};
+
+    fn handle() -> Tsumuji {
+        let job = ShmJob::create(1, ShmConfig::for_nodes(1)).expect("job");
+        let link = Base::Shm(Shm::attach(&job, 0).expect("link"));
+        let options = Options {
+            metrics: MetricsAt::Off,
+            ..Options::default()
+        };
+        let endpoint = endpoint_on(link, Membership::local(NodeId(0), 1), options);
+        Tsumuji::new(Node::new(endpoint.expect("endpoint")))
+    }
+
+    fn code<T>(result: Result<T, Failure>) -> i32 {
+        result.map_or_else(|failure| failure.code, |_| 0)
+    }
+
+    /// A panic becomes a code, and what it left behind is not used again.
+    #[test]
+    fn panics_are_contained() {
+        let handle = handle();
+        assert_eq!(code(handle.run(|_| Ok(()))), 0);
+        let panicked = handle.run(|_| -> Result<(), Failure> { panic!("on purpose") });
+        assert_eq!(code(panicked), crate::api::TSUMUJI_EPANIC);
+        let again = handle.run(|_| -> Result<(), Failure> { unreachable!("it is spoiled") });
+        assert_eq!(code(again), crate::api::TSUMUJI_EPANIC);
+        assert_eq!(code(handle.check_idle()), 0, "it can be closed");
+        assert!(handle.into_node().spoiled);
+    }
+
+    /// A call within a call is refused, and the outer one goes on.
+    #[test]
+    fn calls_do_not_nest() {
+        let handle = handle();
+        let outer = handle.run(|_| {
+            assert_eq!(code(handle.run(|_| Ok(()))), crate::api::TSUMUJI_EBUSY);
+            assert_eq!(code(handle.disown()), crate::api::TSUMUJI_EBUSY);
+            Ok(7)
+        });
+        assert_eq!(outer.expect("done"), 7);
+        assert_eq!(code(handle.run(|_| Ok(()))), 0);
+    }
+
+    /// Of threads that grab a handle given up, one gets it; nobody else gets in.
+    #[test]
+    fn one_thread_owns_a_handle() {
+        struct Shared(Tsumuji);
+        // SAFETY: `run`, `disown` and `adopt` are what keeps threads apart; that is tested here.
+        unsafe impl Sync for Shared {}
+        let shared = Shared(handle());
+        let shared = &shared;
+        for _ in 0..50 {
+            shared.0.disown().expect("ours");
+            let takers: usize = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4)
+                    .map(|_| {
+                        scope.spawn(move || {
+                            let adopted = shared.0.adopt().is_ok();
+                            assert_eq!(shared.0.run(|_| Ok(())).is_ok(), adopted);
+                            adopted
+                        })
+                    })
+                    .collect();
+                let taken = threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("thread"));
+                taken.filter(|taken| *taken).count()
+            });
+            assert_eq!(takers, 1);
+            assert_eq!(code(shared.0.run(|_| Ok(()))), crate::api::TSUMUJI_ETHREAD);
+            // Its owner has ended; only a test may do this.
+            shared.0.owner.store(me(), Ordering::Release);
+        }
+    }
+}

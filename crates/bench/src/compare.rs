@@ -133,6 +133,8 @@ pub struct Plan {
     pub sizes: Vec<usize>,
     /// Repetitions; `None`: by size.
     pub iterations: Option<u64>,
+    /// What cables carry, where that is limited: fewer repetitions then.
+    pub bits_per_second: Option<u64>,
     /// Times that all contenders take their turn at each size.
     pub rounds: usize,
 }
@@ -162,9 +164,11 @@ pub fn run(
         let job = Job {
             op: plan.op,
             size,
-            iterations: plan
-                .iterations
-                .unwrap_or_else(|| plan.op.iterations(size, plan.nodes)),
+            iterations: match (plan.iterations, plan.bits_per_second) {
+                (Some(iterations), _) => iterations,
+                (None, None) => plan.op.iterations(size, plan.nodes),
+                (None, Some(rate)) => plan.op.iterations_on_cables(size, plan.nodes, rate),
+            },
             nodes: plan.nodes,
         };
         let row = row(&job, plan.rounds, contenders);
@@ -252,6 +256,20 @@ impl Cell {
 }
 
 impl Row {
+    /// How many times contender `ours` is better than contender `other`, by headline, as the median of the rounds; NaN if either has
+    /// no numbers.
+    pub fn times_better(&self, ours: usize, other: usize) -> f64 {
+        let headlines = |index: usize| self.contenders.get(index).map(|cell| &cell.headlines[..]);
+        let ratio = median_ratio(
+            headlines(ours).unwrap_or_default(),
+            headlines(other).unwrap_or_default(),
+        );
+        match self.job.op.better() {
+            Better::More => ratio,
+            Better::Less => 1.0 / ratio,
+        }
+    }
+
     /// What was measured at this size.
     pub fn job(&self) -> &Job {
         &self.job
@@ -443,6 +461,7 @@ mod tests {
             nodes: 2,
             sizes: vec![1000, 4, 1000],
             iterations: Some(10),
+            bits_per_second: None,
             rounds: 3,
         }
     }

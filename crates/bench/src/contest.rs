@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{LinkSpec, Security};
+use tsumuji_node::{Congestion, LinkSpec, Security};
 
 use crate::compare::Contender;
 use crate::exchange::{self, Kind};
@@ -65,6 +65,8 @@ pub struct Ours {
     pub hosts_file: Option<PathBuf>,
     /// Whether frames are sealed.
     pub security: Security,
+    /// Who may send how much. `None`: as usual.
+    pub congestion: Option<Congestion>,
     /// What the others need in their environment.
     pub env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
 }
@@ -78,6 +80,7 @@ impl Ours {
             hosts: None,
             hosts_file: None,
             security: Security::Unstated,
+            congestion: None,
             env: Vec::new(),
         }
     }
@@ -91,6 +94,11 @@ impl Ours {
         }
     }
 
+    /// As tables name it.
+    pub fn name(&self) -> String {
+        format!("tsumuji {}", self.link)
+    }
+
     /// Measures once.
     pub fn measure(&self, job: &Job) -> Result<Sample, String> {
         if let Some(file) = &self.hosts_file {
@@ -101,6 +109,7 @@ impl Ours {
             let mut plan = exchange::Plan::new(kind, job.size);
             plan.iterations = job.iterations;
             let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &command("bench-serve"));
+            spec.congestion = self.congestion;
             spec.env.extend(self.env.iter().cloned());
             exchange::measure(&plan, spec, &self.security)
                 .map(|measured| measured.sample())
@@ -113,6 +122,7 @@ impl Ours {
                 let plan = group::Plan::of(job);
                 let command = command("bench-serve-group");
                 let mut spec = group::spec(&plan, self.link, self.hosts.as_ref(), &command);
+                spec.congestion = self.congestion;
                 spec.env.extend(self.env.iter().cloned());
                 group::measure(&plan, spec, &self.security).map_err(|error| error.to_string())
             }
@@ -133,6 +143,9 @@ impl Ours {
             .stdin(Stdio::null());
         if !job.op.is_pair() {
             command.args(["--nodes", &job.nodes.to_string()]);
+        }
+        if let Some(congestion) = self.congestion {
+            command.args(["--congestion", congestion.name()]);
         }
         match &self.security {
             Security::Unstated => {}
@@ -175,19 +188,19 @@ impl Ground {
     };
 }
 
-/// Ours first, then the peers.
+/// Ours first, then the peers, which run beside the first of ours.
 pub fn contenders<'a>(
-    ours: &'a Ours,
+    ours: &'a [Ours],
     peers: &[Peer],
     ground: &'a Ground,
     op: Op,
 ) -> Vec<Contender<'a>> {
-    let name = format!("tsumuji {}", ours.link);
-    let own = Contender::new(name, |job| ours.measure(job));
-    let others = peers
+    let link = ours.first().map_or(LinkSpec::Shm, |ours| ours.link);
+    let own = ours
         .iter()
-        .map(|&peer| contender(peer, ours.link, ground, op));
-    std::iter::once(own).chain(others).collect()
+        .map(|ours| Contender::new(ours.name(), |job| ours.measure(job)));
+    let others = peers.iter().map(|&peer| contender(peer, link, ground, op));
+    own.chain(others).collect()
 }
 
 fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
@@ -344,7 +357,7 @@ mod tests {
     /// A peer without the operation, and ground that peers cannot enter, are named as such before anything runs.
     #[test]
     fn absences_are_known_beforehand() {
-        let ours = Ours::here(LinkSpec::Shm, PathBuf::new());
+        let ours = [Ours::here(LinkSpec::Shm, PathBuf::new())];
         let closed = Ground {
             places: Vec::new(),
             closed: Some("hosts elsewhere".to_owned()),

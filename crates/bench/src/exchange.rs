@@ -207,6 +207,12 @@ pub enum ExchangeError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// No collective operations here.
+    #[error(transparent)]
+    Table(#[from] tsumuji_collective::TableError),
+    /// A collective operation failed.
+    #[error(transparent)]
+    Collective(#[from] tsumuji_collective::CollectiveError),
     /// The other side said something else than agreed.
     #[error("the other side's report is not understood: {0}")]
     Report(#[from] serde_json::Error),

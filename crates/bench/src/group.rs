@@ -1,8 +1,8 @@
 //! Our own operations among several processes: everybody to one, one to everybody, and the collectives.
 //!
 //! [`measure`] runs in the parent (node 0, the root) and starts the others by a [`Launcher`]; those call [`serve`]. Every phase
-//! begins when all have said that they are ready and the root has said go, and ends as the peers' programs end it: a gather when
-//! the root has everything, whatever the root does not see the end of when all have said that they have it.
+//! begins when all have said that they are ready and the root has said go, and ends as the peers' programs end it: a gather, of plain
+//! messages, when the root has everything; collective operations behind a barrier.
 //!
 //! Repetitions follow one another without a pause. Where nodes outnumber cores the endpoint's adaptive policy shares them out;
 //! else all spin, each on a core of its own.
@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tsumuji_collective::{Collectives, Group, Op as Fold};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
@@ -24,12 +25,10 @@ use crate::ops::{Job, Op, Sample};
 
 /// What is measured.
 const DATA: Lane = Lane::ordered(0);
-/// Ready, go, done (a byte each), and the report.
+/// Ready and go (a byte each), and the report.
 const CONTROL: Lane = Lane::ordered(1);
 /// To the root: ready; from the root: go.
 const READY: &[u8] = b"r";
-/// To the root: everything has arrived here.
-const DONE: &[u8] = b"d";
 const ROOT: NodeId = NodeId(0);
 /// Repetitions before anything is measured.
 const WARM_UP: u64 = 3;
@@ -102,7 +101,6 @@ struct Report {
 struct Arrivals {
     messages: u64,
     ready: u64,
-    done: u64,
     copy: Vec<u8>,
     reports: Vec<Vec<u8>>,
     dead: Option<NodeId>,
@@ -114,7 +112,6 @@ impl Handler for Arrivals {
         if lane == CONTROL {
             match body.bytes() {
                 READY => self.ready += 1,
-                DONE => self.done += 1,
                 report => self.reports.push(report.to_vec()),
             }
             return;
@@ -142,23 +139,60 @@ struct Member<L: Link> {
     plan: Plan,
     /// Taken so far, of what arrived.
     ready_taken: u64,
-    done_taken: u64,
     messages_taken: u64,
     drops_before: u64,
+    collectives: Collectives,
+    world: Group,
+}
+
+/// Memory of an operation, as programs have it ready.
+struct Blocks {
+    own: Vec<u8>,
+    /// One for each node, where there are so many.
+    all: Vec<u8>,
+    /// What all-reduce adds: numbers of 8 bytes, of 4 where the size is no multiple of 8.
+    doubles: Vec<f64>,
+    floats: Vec<f32>,
+}
+
+impl Blocks {
+    fn of(plan: &Plan, is_root: bool) -> Self {
+        let has_all = plan.op == Op::Alltoall || plan.op == Op::Scatter && is_root;
+        let adds = plan.op == Op::Allreduce;
+        let by_doubles = plan.size.is_multiple_of(size_of::<f64>());
+        let numbers = |wanted: bool, bytes: usize| if wanted { plan.size / bytes } else { 0 };
+        Self {
+            own: vec![
+                0x5a;
+                plan.size
+                    * if plan.op == Op::Alltoall {
+                        plan.nodes
+                    } else {
+                        1
+                    }
+            ],
+            all: vec![0x5a; if has_all { plan.size * plan.nodes } else { 0 }],
+            doubles: vec![1.0; numbers(adds && by_doubles, size_of::<f64>())],
+            floats: vec![1.0; numbers(adds && !by_doubles, size_of::<f32>())],
+        }
+    }
 }
 
 impl<L: Link> Member<L> {
-    fn new(endpoint: Endpoint<L>, plan: Plan) -> Self {
+    fn new(mut endpoint: Endpoint<L>, plan: Plan) -> Result<Self, ExchangeError> {
         let drops_before = kernel_drops(endpoint.link_name());
-        Self {
+        let collectives = Collectives::new(&mut endpoint)?;
+        let world = collectives.world();
+        Ok(Self {
+            collectives,
+            world,
             endpoint,
             arrivals: Arrivals::default(),
             plan,
             ready_taken: 0,
-            done_taken: 0,
             messages_taken: 0,
             drops_before,
-        }
+        })
     }
 
     fn others(&self) -> impl Iterator<Item = NodeId> + use<L> {
@@ -179,10 +213,7 @@ impl<L: Link> Member<L> {
         done: impl Fn(&Arrivals) -> bool,
     ) -> Result<(), ExchangeError> {
         let (mut turns, mut since) = (0_u32, Instant::now());
-        let mut seen = (
-            self.arrivals.messages,
-            self.arrivals.ready + self.arrivals.done,
-        );
+        let mut seen = (self.arrivals.messages, self.arrivals.ready);
         while !done(&self.arrivals) {
             if self.plan.spins() {
                 self.endpoint.poll(&mut self.arrivals)?;
@@ -197,10 +228,7 @@ impl<L: Link> Member<L> {
                 if self.arrivals.dead.is_some() && !done(&self.arrivals) {
                     return Err(ExchangeError::PeerDead);
                 }
-                let now = (
-                    self.arrivals.messages,
-                    self.arrivals.ready + self.arrivals.done,
-                );
+                let now = (self.arrivals.messages, self.arrivals.ready);
                 if now != seen {
                     (seen, since) = (now, Instant::now());
                 } else if since.elapsed() > STALLED_AFTER {
@@ -241,21 +269,11 @@ impl<L: Link> Member<L> {
         Ok(())
     }
 
-    /// The root knows that all have what they were sent.
-    fn confirm(&mut self, watch: Watch<'_>) -> Result<(), ExchangeError> {
-        if !self.is_root() {
-            return Ok(self.endpoint.send(ROOT, CONTROL, DONE)?);
-        }
-        self.done_taken += self.plan.nodes as u64 - 1;
-        let awaited = self.done_taken;
-        self.poll_until(watch, |arrivals| arrivals.done >= awaited)
-    }
-
     /// So many repetitions, from go to end.
     fn phase(
         &mut self,
         iterations: u64,
-        message: &[u8],
+        blocks: &mut Blocks,
         watch: Watch<'_>,
     ) -> Result<(), ExchangeError> {
         let others = self.plan.nodes as u64 - 1;
@@ -266,7 +284,7 @@ impl<L: Link> Member<L> {
             (Op::Gather | Op::Burst | Op::Pingpong, false) => {
                 for _ in 0..iterations {
                     // Waits, polling, while the queue is full.
-                    self.endpoint.send(ROOT, DATA, message)?;
+                    self.endpoint.send(ROOT, DATA, &blocks.own)?;
                 }
                 // What is under way costs processor time, too.
                 while !self.endpoint.flush(LOOK)? {
@@ -274,38 +292,61 @@ impl<L: Link> Member<L> {
                 }
                 Ok(())
             }
-            (Op::Scatter | Op::Bcast | Op::Allreduce, true) => {
+            _ => {
                 for _ in 0..iterations {
-                    for node in self.others() {
-                        self.endpoint.send(node, DATA, message)?;
-                    }
+                    self.once(blocks)?;
                 }
-                self.confirm(watch)
-            }
-            (Op::Scatter | Op::Bcast | Op::Allreduce, false) => {
-                self.await_messages(iterations, watch)?;
-                self.confirm(watch)
-            }
-            (Op::Alltoall, _) => {
-                for _ in 0..iterations {
-                    for node in self.others() {
-                        self.endpoint.send(node, DATA, message)?;
-                    }
-                    self.await_messages(others, watch)?;
-                }
-                Ok(())
+                // All have what they were sent.
+                Ok(self.collectives.barrier(&mut self.endpoint, self.world)?)
             }
         }
     }
 
+    /// One collective operation.
+    fn once(&mut self, blocks: &mut Blocks) -> Result<(), ExchangeError> {
+        let (endpoint, world) = (&mut self.endpoint, self.world);
+        let root = usize::from(ROOT.0);
+        match self.plan.op {
+            Op::Bcast => self
+                .collectives
+                .broadcast(endpoint, world, root, &mut blocks.own),
+            Op::Scatter => {
+                let (all, own) = (&blocks.all[..], &mut blocks.own[..]);
+                self.collectives.scatter(endpoint, world, root, all, own)
+            }
+            Op::Allreduce if !blocks.floats.is_empty() => {
+                let numbers = &mut blocks.floats;
+                let result = self
+                    .collectives
+                    .all_reduce(endpoint, world, numbers, &Fold::sum());
+                numbers.fill(1.0); // or the sums would grow without end
+                result
+            }
+            Op::Allreduce => {
+                let numbers = &mut blocks.doubles;
+                let result = self
+                    .collectives
+                    .all_reduce(endpoint, world, numbers, &Fold::sum());
+                numbers.fill(1.0);
+                result
+            }
+            Op::Alltoall => {
+                let (all, own) = (&mut blocks.all[..], &blocks.own[..]);
+                self.collectives.all_to_all(endpoint, world, own, all)
+            }
+            Op::Gather | Op::Burst | Op::Pingpong => Ok(()), // plain messages
+        }?;
+        Ok(())
+    }
+
     /// Warms up and measures: wall-clock and processor time.
     fn run(&mut self, watch: Watch<'_>) -> Result<(Duration, Duration), ExchangeError> {
-        let message = vec![0x5a; self.plan.size];
+        let mut blocks = Blocks::of(&self.plan, self.is_root());
         self.line_up(watch)?;
-        self.phase(WARM_UP.min(self.plan.iterations), &message, watch)?;
+        self.phase(WARM_UP.min(self.plan.iterations), &mut blocks, watch)?;
         self.line_up(watch)?;
         let (cpu, start) = (machine::process_cpu(), Instant::now());
-        self.phase(self.plan.iterations, &message, watch)?;
+        self.phase(self.plan.iterations, &mut blocks, watch)?;
         Ok((start.elapsed(), machine::process_cpu() - cpu))
     }
 
@@ -374,7 +415,7 @@ pub fn measure(
         security: security.clone(),
         ..plan.options()
     };
-    let mut member = Member::new(launcher.endpoint(options, None, None)?, *plan);
+    let mut member = Member::new(launcher.endpoint(options, None, None)?, *plan)?;
     let mut watch = || {
         launcher
             .check()
@@ -405,7 +446,7 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     let plan: Plan = serde_json::from_str(plan)?;
     let endpoint = endpoint_from_env(plan.options())?;
     let _pinned = pin(plan.cpu_of(endpoint.me()))?;
-    let mut member = Member::new(endpoint, plan);
+    let mut member = Member::new(endpoint, plan)?;
     let (_, cpu) = member.run(&mut || Ok(()))?;
     let report = serde_json::to_vec(&member.report(cpu))?;
     member.endpoint.send(ROOT, CONTROL, &report)?;

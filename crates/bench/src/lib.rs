@@ -13,6 +13,7 @@ pub mod exchange;
 pub mod figures;
 pub mod group;
 pub mod limits;
+pub mod loss;
 pub mod machine;
 pub mod ops;
 pub mod peers;

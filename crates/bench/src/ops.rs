@@ -11,6 +11,8 @@ use crate::versus::Better;
 
 /// Payload that one measurement moves unless told otherwise: bounds how long large sizes take.
 const DEFAULT_BYTES: u64 = 256 << 20;
+/// A measurement over limited cables takes the inverse of this, in seconds.
+const CABLES_PER_SECOND: u64 = 2;
 /// Repetitions of one operation at most and at least.
 const PINGPONGS: (u64, u64) = (20, 50_000);
 const BURSTS: (u64, u64) = (16, 300_000);
@@ -90,6 +92,19 @@ impl Op {
             Self::Allreduce => nodes,
             Self::Alltoall => nodes * nodes.saturating_sub(1),
         }
+    }
+
+    /// The same over cables that carry no more than that: what takes half a second, and twice at least.
+    pub fn iterations_on_cables(self, size: usize, nodes: usize, bits_per_second: u64) -> u64 {
+        // What the busiest cable carries; a ping-pong goes both ways, one after the other.
+        let crossings = match self {
+            Self::Pingpong => 2,
+            Self::Burst | Self::Bcast => 1,
+            _ => nodes.saturating_sub(1).max(1) as u64,
+        };
+        let bytes = (size.max(1) as u64).saturating_mul(crossings);
+        let within = bits_per_second / 8 / CABLES_PER_SECOND / bytes;
+        within.clamp(2, self.iterations(size, nodes).max(2))
     }
 
     /// A sensible number of repetitions.
@@ -270,5 +285,10 @@ mod tests {
         assert_eq!(Op::Burst.iterations(64 << 20, 2), 16);
         assert_eq!(Op::Bcast.iterations(1 << 20, 5), 64);
         assert_eq!(Op::Alltoall.iterations(usize::MAX >> 20, 2), 4);
+        let slow = 100_000_000;
+        assert_eq!(Op::Burst.iterations_on_cables(1 << 20, 2, slow), 5);
+        assert_eq!(Op::Gather.iterations_on_cables(64 << 10, 8, slow), 13);
+        assert_eq!(Op::Pingpong.iterations_on_cables(64 << 20, 2, slow), 2);
+        assert_eq!(Op::Bcast.iterations_on_cables(4, 5, slow), 5_000);
     }
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tsumuji_link::{Link, LinkCounters, SealCounters};
 use tsumuji_proto::{
-    Body, Config, DeliveryClass, Destination, Engine, Flow, Lane, NodeId, Payload, Priority, SendId,
+    Body, Config, Congestion, DeliveryClass, Destination, Engine, Flow, Lane, NodeId, Payload,
+    Priority, SendId,
 };
 
 use crate::aside::{ASIDE_CHANNEL, Aside, Shelf, ToAside};
@@ -121,6 +122,7 @@ impl<L: Link> Endpoint<L> {
         let now = clock.now();
         for peer in table.peers() {
             engine.add_peer(now, peer);
+            engine.set_pace(now, peer, options.pace);
         }
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let idle = Idle::new(options.idle, table.pollers_here(), cores);
@@ -337,11 +339,11 @@ impl<L: Link> Endpoint<L> {
             );
             queued == 0 || bytes <= limit && queued < QUEUED_MESSAGES
         };
-        if has_room(&self.drive.engine) || self.peers.is_dead(to) {
+        if has_room(&self.drive.engine) || self.peers.is_lost(to) {
             return self.alive(to).map(|()| true);
         }
         let writable = self.run_until(timeout, |engine, kept| {
-            has_room(engine) || kept.peers.is_dead(to)
+            has_room(engine) || kept.peers.is_lost(to)
         })?;
         self.alive(to).map(|()| writable)
     }
@@ -384,13 +386,21 @@ impl<L: Link> Endpoint<L> {
         let peers: Vec<NodeId> = self.drive.table.peers().collect();
         if !peers.iter().all(|peer| self.peers.is_up(*peer)) {
             self.run_until(timeout, |_, kept| {
-                peers.iter().all(|peer| kept.peers.is_up(*peer))
+                let settled = |peer: &NodeId| {
+                    kept.peers.is_up(*peer) || kept.peers.other_congestion(*peer).is_some()
+                };
+                peers.iter().all(settled)
             })?;
         }
         Ok(peers
             .into_iter()
             .filter(|peer| !self.peers.is_up(*peer))
             .collect())
+    }
+
+    /// What a peer runs that is not met because this node runs another congestion control.
+    pub fn other_congestion(&self, peer: NodeId) -> Option<Congestion> {
+        self.peers.other_congestion(peer)
     }
 
     /// Tries a dead peer again: its process may have been restarted.
@@ -606,8 +616,9 @@ impl<L: Link> Endpoint<L> {
             }
             if !self.drive.engine.is_hungry(to) {
                 self.run_until(FOREVER, |engine, kept| {
-                    engine.is_hungry(to) || kept.peers.is_dead(to)
+                    engine.is_hungry(to) || kept.peers.is_lost(to)
                 })?;
+                self.alive(to)?;
             } else if taken == 0 {
                 self.run_until(MEMORY_PAUSE, |_, _| false)?; // what has begun must be ended
             }
@@ -700,7 +711,9 @@ impl<L: Link> Endpoint<L> {
     }
 
     pub(crate) fn alive(&self, peer: NodeId) -> Result<(), SendError> {
-        if self.peers.is_dead(peer) {
+        if let Some(theirs) = self.peers.other_congestion(peer) {
+            Err(SendError::OtherCongestion { peer, theirs })
+        } else if self.peers.is_dead(peer) {
             Err(SendError::PeerDead { peer })
         } else {
             Ok(())

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tsumuji_link::{LinkAddr, LinkError};
-use tsumuji_proto::NodeId;
+use tsumuji_proto::{Congestion, NodeId};
 
 use crate::bootstrap::WorkerFailure;
 use crate::cluster::ClusterFileError;
@@ -183,6 +183,16 @@ pub enum SendError {
     PeerDead {
         /// Who.
         peer: NodeId,
+    },
+    /// The peer's endpoint was opened with another congestion control than this one; the two never meet.
+    #[error(
+        "{peer} runs the congestion control `{theirs}`, this node another one: start all nodes with the same (--congestion, or TSUMUJI_CONGESTION)"
+    )]
+    OtherCongestion {
+        /// Who.
+        peer: NodeId,
+        /// What it runs.
+        theirs: Congestion,
     },
     /// Not in the table, or this node itself.
     #[error("{peer} is not another member of this cluster")]

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use tsumuji_proto::{Event, NodeId, RemoteFlow, SendId};
+use tsumuji_proto::{Congestion, Event, NodeId, RemoteFlow, SendId};
 
 use crate::error::SendError;
 
@@ -26,6 +26,8 @@ pub(crate) struct Peers {
 struct Peer {
     up: bool,
     dead: bool,
+    /// It runs this congestion control and we another: the two do not meet.
+    other: Option<Congestion>,
     /// How often it died.
     deaths: u64,
     /// Tracked and not yet acknowledged, in order of submission.
@@ -99,9 +101,19 @@ impl Peers {
         self.deaths
     }
 
+    pub(crate) fn other_congestion(&self, peer: NodeId) -> Option<Congestion> {
+        self.get(peer)?.other
+    }
+
+    /// Dead, or never to be met: nothing is to be waited for.
+    pub(crate) fn is_lost(&self, peer: NodeId) -> bool {
+        self.get(peer)
+            .is_some_and(|peer| peer.dead || peer.other.is_some())
+    }
+
     pub(crate) fn revive(&mut self, peer: NodeId) {
         if let Some(peer) = self.peers.get_mut(usize::from(peer.0)) {
-            (peer.up, peer.dead) = (false, false);
+            (peer.up, peer.dead, peer.other) = (false, false, None);
         }
     }
 
@@ -128,6 +140,7 @@ impl Peers {
         let (Event::PeerUp { peer: id, .. }
         | Event::PeerDead { peer: id, .. }
         | Event::TooLarge { peer: id, .. }
+        | Event::OtherCongestion { peer: id, .. }
         | Event::Sent { peer: id, .. }) = event
         else {
             return;
@@ -136,7 +149,11 @@ impl Peers {
             return;
         };
         match event {
-            Event::PeerUp { .. } => (peer.up, peer.dead) = (true, false),
+            Event::PeerUp { .. } => (peer.up, peer.dead, peer.other) = (true, false, None),
+            Event::OtherCongestion { peer: id, theirs } => {
+                tracing::warn!(peer = id.0, %theirs, "runs another congestion control and is not met");
+                peer.other = Some(*theirs);
+            }
             Event::PeerDead { .. } => {
                 (peer.up, peer.dead) = (false, true);
                 peer.deaths += 1;
@@ -227,6 +244,13 @@ mod tests {
             incarnation: 2,
         });
         assert!(peers.is_up(PEER) && !peers.is_dead(PEER));
+        peers.note(&Event::OtherCongestion {
+            peer: PEER,
+            theirs: Congestion::Suci,
+        });
+        assert!(peers.is_lost(PEER) && !peers.is_dead(PEER));
+        peers.revive(PEER);
+        assert!(!peers.is_lost(PEER));
         assert!(matches!(
             peers.is_sent(NodeId(9), SendId(0)),
             Err(SendError::UnknownPeer { .. })

@@ -43,7 +43,7 @@ pub enum Event {
         /// What the peer takes at most.
         limit: usize,
     },
-    /// The peer runs another congestion control: the two cannot meet. Told once in a life of ours.
+    /// The peer runs another congestion control: the two cannot meet. Told once until it is met after all.
     OtherCongestion {
         /// Who.
         peer: NodeId,

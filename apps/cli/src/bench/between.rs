@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tsumuji_bench::exchange::{self, ExchangeError, Measured, Plan};
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{LinkSpec, Security};
+use tsumuji_node::{Congestion, LinkSpec, Security};
 
 use super::serve_command;
 use crate::hosts;
@@ -22,6 +22,9 @@ pub(super) struct Between {
     /// Where this program lies on the other host; default: where it lies here
     #[arg(long, value_name = "PATH", requires = "hosts")]
     pub(super) program: Option<PathBuf>,
+    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits
+    #[arg(long, value_name = "CONTROL")]
+    pub(super) congestion: Option<Congestion>,
     #[command(flatten)]
     pub(super) security: crate::security::Flags,
 }
@@ -32,6 +35,7 @@ pub(super) struct Pair {
     hosts: Option<Hosts>,
     command: Vec<OsString>,
     security: Security,
+    congestion: Option<Congestion>,
 }
 
 impl Pair {
@@ -43,6 +47,7 @@ impl Pair {
                 hosts: None,
                 command: serve_command()?,
                 security: between.security.stated(between.link.as_ref(), None),
+                congestion: between.congestion,
             });
         };
         let file = hosts::read(path, between.link.as_ref())?;
@@ -64,11 +69,13 @@ impl Pair {
             hosts: Some(both),
             command,
             security,
+            congestion: between.congestion,
         })
     }
 
     pub(super) fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
         let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
+        spec.congestion = self.congestion;
         crate::security::tell(&mut spec, &self.security);
         exchange::measure(plan, spec, &self.security)
     }

@@ -171,7 +171,8 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     let beside = asked.beside;
     let mut csv = pending(beside.csv.as_deref())?;
     let mut plot = pending(beside.plot.as_deref())?;
-    let stage = stage(asked, inside)?;
+    let mut stage = stage(asked, inside)?;
+    stage.ours.congestion = asked.between.congestion;
     let sizes = match &beside.sizes {
         Some(sizes) => sizes.iter().flat_map(|sizes| sizes.0.clone()).collect(),
         None => asked.sizes.to_vec(),
@@ -190,6 +191,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         nodes: stage.nodes,
         sizes,
         iterations: asked.iterations,
+        bits_per_second: beside.rate.map(Rate::bits_per_second),
         rounds: asked
             .rounds
             .unwrap_or(if peers.is_empty() { 1 } else { ROUNDS }) as usize,
@@ -217,7 +219,12 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         }
     ));
     let comparison = {
-        let mut contenders = contest::contenders(&stage.ours, &peers, &stage.ground, plan.op);
+        let mut contenders = contest::contenders(
+            std::slice::from_ref(&stage.ours),
+            &peers,
+            &stage.ground,
+            plan.op,
+        );
         compare::run(&plan, &mut contenders, machine, &mut say)
     };
     let ours = |row: &'_ compare::Row| row.contenders[0].numbers.is_some();

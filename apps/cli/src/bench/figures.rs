@@ -16,7 +16,7 @@ pub(super) struct Args {
         long,
         value_name = "PART",
         value_delimiter = ',',
-        default_value = "pingpong,burst,dense,ethernet"
+        default_value = "pingpong,burst,dense,ethernet,mpi,collectives,loss"
     )]
     part: Vec<PartName>,
     /// Times that each comparison is repeated in turn
@@ -42,6 +42,9 @@ enum PartName {
     Burst,
     Dense,
     Ethernet,
+    Mpi,
+    Collectives,
+    Loss,
 }
 
 /// Runs the command.
@@ -56,6 +59,9 @@ pub(super) fn run(args: &Args) -> Outcome {
         PartName::Burst => Part::Burst,
         PartName::Dense => Part::Dense,
         PartName::Ethernet => Part::Ethernet,
+        PartName::Mpi => Part::Mpi,
+        PartName::Collectives => Part::Collectives,
+        PartName::Loss => Part::Loss,
     });
     let mut setting = Setting {
         program: std::env::current_exe().context("this program's own file")?,

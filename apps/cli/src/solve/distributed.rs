@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use tsumuji_node::any_link::{AnyLink, Base, Unsealed};
 use tsumuji_node::{
-    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec, MetricsAt,
-    NodeId, OpenError, Options, Printing, Security, WorkerFailure, bootstrap,
+    ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId,
+    OpenError, Options, Printing, Security, WorkerFailure, bootstrap,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -65,15 +65,7 @@ pub(super) fn solve(
     let security = args.security.stated(args.link.as_ref(), file);
     match (cluster, args.id) {
         (Some(Cluster { file, path }), Some(id)) => {
-            let mut endpoint = join(
-                file,
-                path,
-                id,
-                args.loss,
-                args.seed,
-                args.metrics,
-                &security,
-            )?;
+            let mut endpoint = join(file, path, id, args.loss, &security, options(args)?)?;
             if interrupt.is_set() {
                 return Ok(ended(Reason::Interrupted));
             }
@@ -109,24 +101,24 @@ pub(crate) fn join(
     path: &Path,
     id: u16,
     loss: f64,
-    seed: u64,
-    shown_at: Option<MetricsAt>,
     security: &Security,
+    options: Options,
 ) -> anyhow::Result<Endpoint<AnyLink>> {
     let membership = file.membership(NodeId(id), path)?;
     let base = Base::open(&file.hosts()[usize::from(id)].link)?;
-    let impair = impairment(loss, seed.wrapping_add(u64::from(id)));
+    let impair = impairment(loss, options.seed.wrapping_add(u64::from(id)));
     let link = security.apply(Unsealed::open(base, impair, None)?)?;
-    let mut endpoint = Endpoint::new(
-        link,
-        membership,
-        Options {
-            seed,
-            metrics: metrics::wanted(shown_at)?,
-            ..Options::default()
-        },
-    )?;
+    let ours = options.congestion;
+    let mut endpoint = Endpoint::new(link, membership, options)?;
     let missing = endpoint.wait_up(HOSTS_JOIN_WITHIN)?;
+    for &node in &missing {
+        if let Some(theirs) = endpoint.other_congestion(node) {
+            bail!(
+                "{} runs the congestion control `{theirs}`, this node `{ours}`: start all with the same --congestion",
+                endpoint.name_of(node)
+            );
+        }
+    }
     let names: Vec<_> = missing.iter().map(|&node| endpoint.name_of(node)).collect();
     ensure!(
         names.is_empty(),
@@ -135,6 +127,16 @@ pub(crate) fn join(
         HOSTS_JOIN_WITHIN.as_secs()
     );
     Ok(endpoint)
+}
+
+/// What the command line says of this process's endpoint.
+pub(super) fn options(args: &Args) -> anyhow::Result<Options> {
+    Ok(Options {
+        seed: args.seed,
+        metrics: metrics::wanted(args.metrics)?,
+        congestion: args.congestion.unwrap_or_default(),
+        ..Options::default()
+    })
 }
 
 /// What starts the workers.
@@ -153,6 +155,7 @@ fn launch_spec(
     spec.with_self = true;
     spec.self_name = "judge".to_owned();
     spec.link = args.link.unwrap_or(LinkSpec::Shm);
+    spec.congestion = args.congestion;
     // Nothing of a worker's may stand where the result goes.
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     spec.env
@@ -181,10 +184,8 @@ fn with_launched(
         Err(error) => return Err(error.into()),
     };
     let options = Options {
-        seed: args.seed,
         security,
-        metrics: metrics::wanted(args.metrics)?,
-        ..Options::default()
+        ..options(args)?
     };
     let mut endpoint = match launcher.endpoint(options, impairment(args.loss, args.seed), None) {
         Ok(endpoint) => endpoint,

@@ -141,16 +141,18 @@ pub unsafe extern "C" fn tsumuji_open_cluster(
 /// "packet:INTERFACE", "xdp:INTERFACE", "dpdk:DEVICE".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_members(
-    members: *mut TsumujiMembers,
+    members: *const TsumujiMembers,
     link: *const c_char,
     node: c_int,
     options: *const TsumujiOptions,
     handle: *mut *mut Tsumuji,
 ) -> c_int {
-    // SAFETY: the header asks for what `open`, `lend` and `optional_text` need.
+    // SAFETY: the header asks for what `open` and `optional_text` need, and for a table of this library or NULL.
     unsafe {
         open(options, handle, |options| {
-            let book = &ffi::lend(members, "the table of members")?.book;
+            let members = members.as_ref();
+            let book = members.map(|members| &members.book);
+            let book = book.ok_or_else(|| Failure::invalid("the table of members is NULL"))?;
             let gap = (0..).zip(book.ids()).find(|(place, id)| place != id);
             if let Some((place, _)) = gap {
                 return Err(Failure::invalid(format!(
@@ -203,7 +205,7 @@ pub unsafe extern "C" fn tsumuji_open_shm(
 }
 
 /// Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-/// node leaves, and frees the handle and all that was lent. NULL is nothing.
+/// node leaves, and frees the handle and all that was lent. NULL is nothing. If it fails, the handle stays as it is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
     done(contained(|| {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tsumuji_link::Link;
 use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
-use tsumuji_testbed::{Name, Spec, Testbed};
+use tsumuji_testbed::Testbed;
 
 use super::{Report, Say, Setting, Wanted, add};
 use crate::limits::place::{Place, of_testbed};
@@ -42,22 +42,9 @@ const LINKS: [&str; 3] = ["udp", "packet", "xdp"];
 /// Everything about raw Ethernet.
 pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
     say("two hosts on a bridge (network namespaces, MTU 9000)");
-    let made = up(LISTENERS + 1);
-    let testbed = match made {
+    let testbed = match super::testbed(usize::from(LISTENERS) + 1, None, 9000) {
         Ok(testbed) => testbed,
-        Err(reason) => {
-            let ours = format!("- (no testbed: {reason})");
-            let none = "-".to_owned();
-            return add(
-                report,
-                say,
-                "raw Ethernet",
-                ours,
-                none,
-                f64::NAN,
-                Wanted::Nothing,
-            );
-        }
+        Err(reason) => return super::missing(report, say, "raw Ethernet", &reason),
     };
     latency(setting, &testbed, report, say);
     rates(setting, &testbed, report, say);
@@ -66,16 +53,6 @@ pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
     if let Err(error) = testbed.down() {
         say(&format!("warning: the testbed was not removed: {error}"));
     }
-}
-
-fn up(hosts: u16) -> Result<Testbed, String> {
-    // A name of its own: other testbeds may stand beside it.
-    let name: Name = format!("bench{}", std::process::id())
-        .parse()
-        .map_err(|error: tsumuji_testbed::SpecError| error.to_string())?;
-    let mut spec = Spec::new(hosts).named(name);
-    spec.mtu_bytes = 9000;
-    Testbed::up(&spec).map_err(|error| error.to_string())
 }
 
 /// One `tsumuji bench` between the first two hosts, as JSON.
@@ -238,11 +215,7 @@ fn rates(setting: &Setting, testbed: &Testbed, report: &mut Report, say: Say<'_>
     ));
     for size in RATE_BYTES {
         let count = (RATE_TOTAL_BYTES / size).to_string();
-        let count = if setting.round_trips < 1000 {
-            "500"
-        } else {
-            &count
-        };
+        let count = if setting.is_tried() { "500" } else { &count };
         let mut found: [Vec<[f64; 2]>; LINKS.len()] = Default::default();
         let mut failures: [Option<String>; LINKS.len()] = Default::default();
         for _ in 0..setting.rounds {

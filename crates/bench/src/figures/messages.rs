@@ -14,7 +14,7 @@ use crate::versus::{Contender, Standing, alternate};
 /// The size whose latency is promised.
 const SMALL_BYTES: usize = 8;
 /// A throughput below this fraction of what a smaller message reached is a dip; the rest is noise between rounds.
-const DIP: f64 = 0.9;
+pub(super) const DIP: f64 = 0.9;
 /// Apparent dips that are looked at again.
 const SUSPECTS_MAX: usize = 6;
 /// Payload that one point of the sweep moves, and the most messages it takes.
@@ -150,7 +150,7 @@ fn sizes(largest: usize) -> Vec<usize> {
 ///
 /// With `excused`, a fall counts only as far as the bare exchange does not fall, too: messages larger than the caches come from
 /// memory, whoever carries them.
-fn dips(points: &[Point], excused: bool) -> Vec<(usize, usize, f64)> {
+pub(super) fn dips(points: &[Point], excused: bool) -> Vec<(usize, usize, f64)> {
     let mut best = 0;
     let mut dips = Vec::new();
     for index in 1..points.len() {

@@ -1,16 +1,20 @@
 //! Every figure the project promises, each beside its limit or peer in the same run, with a verdict.
 //!
 //! [`run`] is what `make bench` prints. Ours and the other side take turns; what is compared are medians. A figure whose other
-//! side is missing is printed without a verdict. The whole list takes about ten minutes on a quiet machine.
+//! side is missing is printed without a verdict. The whole list takes about a quarter of an hour on a quiet machine.
 
+mod collectives;
 mod dense;
 mod ethernet;
+mod loss;
 mod messages;
+mod mpi;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
 use crate::machine::{self, Machine};
 
@@ -33,6 +37,13 @@ pub struct Setting {
     pub parts: Vec<Part>,
 }
 
+impl Setting {
+    /// Whether only the benchmark itself is tried, and nobody will quote its figures.
+    fn is_tried(&self) -> bool {
+        self.round_trips < 1000
+    }
+}
+
 /// A group of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
@@ -44,6 +55,12 @@ pub enum Part {
     Dense,
     /// Raw Ethernet between hosts of a testbed.
     Ethernet,
+    /// Ping-pong and burst beside MPICH and Open MPI between hosts of a testbed.
+    Mpi,
+    /// Gather and broadcast over cables of 100 Mbit/s, broadcast over shared memory.
+    Collectives,
+    /// A transfer and small messages under loss, beside TCP.
+    Loss,
 }
 
 /// Whether a figure is what it was promised to be.
@@ -140,6 +157,9 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
             Part::Burst => messages::burst(setting, &mut report, say),
             Part::Dense => dense::dense(setting, &mut report, say),
             Part::Ethernet => ethernet::ethernet(setting, &mut report, say),
+            Part::Mpi => mpi::mpi(setting, &mut report, say),
+            Part::Collectives => collectives::collectives(setting, &mut report, say),
+            Part::Loss => loss::loss(setting, &mut report, say),
         }
     }
     say("");
@@ -151,6 +171,24 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
         report.peers.join(", ")
     ));
     report
+}
+
+/// A testbed under a name that nobody else has.
+fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, String> {
+    let name = format!("bench{}", std::process::id());
+    let name: Name = name
+        .parse()
+        .map_err(|error: tsumuji_testbed::SpecError| error.to_string())?;
+    let mut spec = Spec::new(u16::try_from(hosts).unwrap_or(u16::MAX)).named(name);
+    (spec.mtu_bytes, spec.rate) = (mtu_bytes, rate);
+    Testbed::up(&spec).map_err(|error| error.to_string())
+}
+
+/// A line in place of figures that could not be measured.
+fn missing(report: &mut Report, say: Say<'_>, name: &str, reason: &str) {
+    let ours = format!("- (no testbed: {reason})");
+    let none = "-".to_owned();
+    add(report, say, name, ours, none, f64::NAN, Wanted::Nothing);
 }
 
 /// What was promised of a ratio.

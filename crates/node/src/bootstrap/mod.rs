@@ -48,3 +48,5 @@ pub const ENV_KEY: &str = "TSUMUJI_KEY";
 pub const ENV_SEAL: &str = "TSUMUJI_SEAL";
 /// `1`: the network is trusted, frames that leave the host need no key.
 pub const ENV_OPEN: &str = "TSUMUJI_OPEN";
+/// Congestion control: `credit` or `suci`, the same for all nodes.
+pub const ENV_CONGESTION: &str = "TSUMUJI_CONGESTION";

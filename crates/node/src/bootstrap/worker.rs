@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use tsumuji_proto::NodeId;
+use tsumuji_proto::{Congestion, NodeId, UnknownCongestion};
 
 use super::rendezvous::{
     self, Address, FromLauncher, FromWorker, MAX_NODES, Received, TableEntry, VERSION,
 };
 use super::{
-    ENV_CAPTURE, ENV_CLUSTER, ENV_KEY, ENV_LINK, ENV_LOSS, ENV_METRICS, ENV_NODE, ENV_NODES,
-    ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
+    ENV_CAPTURE, ENV_CLUSTER, ENV_CONGESTION, ENV_KEY, ENV_LINK, ENV_LOSS, ENV_METRICS, ENV_NODE,
+    ENV_NODES, ENV_OPEN, ENV_RENDEZVOUS, ENV_SEAL, ENV_SEED,
 };
 use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::cluster::ClusterFile;
@@ -43,7 +43,7 @@ pub fn was_launched() -> bool {
 ///
 /// Under a launcher: `TSUMUJI_RENDEZVOUS`, `TSUMUJI_NODE`, `TSUMUJI_NODES`, `TSUMUJI_LINK`. On several hosts:
 /// `TSUMUJI_CLUSTER` (path of a cluster file) and `TSUMUJI_NODE`. In both cases `TSUMUJI_SEED`, `TSUMUJI_LOSS`,
-/// `TSUMUJI_CAPTURE` and `TSUMUJI_METRICS` where wanted. Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that
+/// `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS` and `TSUMUJI_CONGESTION` where wanted. Frames are sealed as `TSUMUJI_KEY` and `TSUMUJI_SEAL` say; a link that
 /// leaves the host needs these, or `TSUMUJI_OPEN=1`. A failure is told to the launcher, too.
 pub fn endpoint_from_env(options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
     let endpoint = open(options);
@@ -105,7 +105,8 @@ fn open(mut options: Options) -> Result<Endpoint<AnyLink>, OpenError> {
 }
 
 /// Opens an endpoint on a link that is open already, for a program that knows its peers by itself. What the environment says of
-/// anything else holds: `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS`, `TSUMUJI_KEY`, `TSUMUJI_SEAL`, `TSUMUJI_OPEN`.
+/// anything else holds: `TSUMUJI_SEED`, `TSUMUJI_LOSS`, `TSUMUJI_CAPTURE`, `TSUMUJI_METRICS`, `TSUMUJI_CONGESTION`,
+/// `TSUMUJI_KEY`, `TSUMUJI_SEAL`, `TSUMUJI_OPEN`.
 pub fn endpoint_on(
     base: Base,
     membership: Membership,
@@ -123,6 +124,9 @@ pub fn endpoint_on(
         None if options.metrics == MetricsAt::Off => MetricsAt::Local,
         None => options.metrics,
     };
+    if let Some(congestion) = congestion()? {
+        options.congestion = congestion;
+    }
     let impair = impairment(options.seed)?;
     let capture = std::env::var_os(ENV_CAPTURE).map(PathBuf::from);
     let capture = capture.map(|path| numbered(&path, membership.me));
@@ -204,6 +208,17 @@ fn wait_for_table(connection: &OwnedFd) -> Result<(Vec<TableEntry>, Option<Owned
             Received::Closed => return Err(OpenError::Abandoned),
         }
     }
+}
+
+/// What the environment says of congestion control, if anything.
+pub(super) fn congestion() -> Result<Option<Congestion>, OpenError> {
+    let Some(name) = text(ENV_CONGESTION)? else {
+        return Ok(None);
+    };
+    let parsed = name.parse();
+    parsed
+        .map(Some)
+        .map_err(|problem: UnknownCongestion| bad(ENV_CONGESTION, &name, problem.to_string()))
 }
 
 /// What the environment says of the link's safety, if anything.

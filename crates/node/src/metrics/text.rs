@@ -145,6 +145,26 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
             engine.probes,
         ),
         (
+            "nacks_total",
+            "Times that a number was called missing (congestion control suci).",
+            engine.nacks,
+        ),
+        (
+            "asks_total",
+            "Times that permission to send again, or the window, was asked for (suci).",
+            engine.asks,
+        ),
+        (
+            "grants_total",
+            "Answers to such questions (suci).",
+            engine.grants,
+        ),
+        (
+            "granted_frames_total",
+            "Frames that peers were permitted to send again (suci).",
+            engine.granted_frames,
+        ),
+        (
             "messages_delivered_total",
             "Messages handed to the program.",
             engine.delivered_messages,

@@ -28,7 +28,8 @@ impl Engine {
         let used = match tsumuji_wire::parse(frame) {
             Ok(Frame::Data(data)) => match self.shared.config.congestion {
                 Congestion::Credit => self.handle_data(now, &data, sink),
-                Congestion::Suci => self.handle_data_suci(now, &data, sink),
+                // A copy: what is lent to a call has to lie in memory, on the other path too.
+                Congestion::Suci => self.handle_data_suci(now, &{ data }, sink),
             },
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
@@ -42,18 +43,29 @@ impl Engine {
                 Congestion::Credit => self.handle_ack(now, &ack),
                 Congestion::Suci => self.handle_ack_suci(now, &ack),
             },
-            Ok(Frame::Hello(hello)) => self.handle_hello(now, &hello),
-            Ok(Frame::Welcome(welcome)) => self.handle_welcome(now, &welcome),
-            Ok(Frame::Reset(reset)) => self.handle_reset(now, &reset),
-            Ok(Frame::Close(close)) => self.handle_close(now, &close),
-            Ok(Frame::Ask(ask)) => self.handle_ask(now, &ask),
-            Ok(Frame::Grant(grant)) => self.handle_grant(now, &grant),
-            Ok(Frame::Inquiry(inquiry)) => self.handle_inquiry(now, &inquiry),
-            Ok(Frame::Report(report)) => self.handle_report(now, &report),
+            Ok(seldom) => self.handle_seldom(now, &seldom),
             Err(reason) => Err(Drop::from(reason)),
         };
         if let Err(reason) = used {
             self.shared.counters.drops.count(reason);
+        }
+    }
+
+    /// The kinds that no steady traffic has: apart, so that they cost it nothing.
+    #[cold]
+    #[inline(never)]
+    fn handle_seldom(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), Drop> {
+        match frame {
+            // Taken above.
+            Frame::Data(_) | Frame::Share(_) | Frame::Ack(_) => Ok(()),
+            Frame::Hello(hello) => self.handle_hello(now, hello),
+            Frame::Welcome(welcome) => self.handle_welcome(now, welcome),
+            Frame::Reset(reset) => self.handle_reset(now, reset),
+            Frame::Close(close) => self.handle_close(now, close),
+            Frame::Ask(ask) => self.handle_ask(now, ask),
+            Frame::Grant(grant) => self.handle_grant(now, grant),
+            Frame::Inquiry(inquiry) => self.handle_inquiry(now, inquiry),
+            Frame::Report(report) => self.handle_report(now, report),
         }
     }
 
@@ -190,7 +202,12 @@ impl Engine {
         if closed {
             return Err(Drop::Session);
         }
-        check_congestion(peer, shared, hello)?;
+        if Congestion::of_flags(hello.flags) != shared.config.congestion {
+            // It is to learn why we do not meet; nothing is asked of it.
+            peer.session.welcome_due = Some(hello.nonce);
+            self.enqueue(hello.source, now);
+            return Err(Drop::Congestion);
+        }
         peer.session.on_hello(now, hello);
         self.enqueue(hello.source, now);
         Ok(())
@@ -206,10 +223,10 @@ impl Engine {
             None,
         )?;
         let frame_bytes = shared.config.frame_bytes.min(welcome.frame_bytes as usize);
-        check_congestion(peer, shared, welcome)?;
         if !peer.session.is_answer(welcome) {
             return Err(Drop::Session);
         }
+        check_congestion(peer, shared, welcome)?;
         if frame_bytes < FRAME_BYTES_MIN {
             return Err(Drop::Malformed);
         }
@@ -228,6 +245,7 @@ impl Engine {
         peer.session
             .establish(shared.config.me, shared.config.incarnation, welcome);
         shared.credit.begin(&mut peer.receive.grant);
+        peer.told_other_congestion = false;
         peer.last_heard = now;
         peer.last_ping = now;
         shared.events.push_back(Event::PeerUp {
@@ -300,7 +318,8 @@ impl From<Refusal> for Drop {
     }
 }
 
-/// Two that run different congestion controls do not meet; the program is told of it once.
+/// Two that run different congestion controls do not meet; the program is told of it once. An answer to our hello only:
+/// anybody may forge a hello.
 fn check_congestion(peer: &mut Peer, shared: &mut Shared, hello: &Hello) -> Result<(), Drop> {
     let theirs = Congestion::of_flags(hello.flags);
     if theirs == shared.config.congestion {
@@ -364,7 +383,8 @@ pub(super) fn deliver(
         Taken::Frame => {
             let body = Body::Frame(data.payload);
             shared.counters.delivered_messages += 1;
-            sink.message(Delivery { from, lane, body });
+            // It came as the next of its lane, and no other waited behind it.
+            return sink.message(Delivery { from, lane, body });
         }
         Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
         Taken::Nothing => {
@@ -376,9 +396,6 @@ pub(super) fn deliver(
             return;
         }
         Taken::Refused(_) => return,
-    }
-    if lane.is_latest() {
-        return;
     }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {

@@ -151,7 +151,7 @@ impl Engine {
         if !peer.receive.arrivals.has_gap() {
             peer.receive.on_ack_sent();
         }
-        if let Some(at) = peer.send.deadline() {
+        if let Some(at) = peer.send.frame_deadline() {
             self.shared.arm(at);
         }
         bytes
@@ -232,7 +232,7 @@ impl Engine {
             control.session = unknown;
             control.write_reset(slot)
         } else {
-            session.close_due = false;
+            session.set_close_due(false);
             control.write_close(slot)
         };
         if let Some(at) = super::timers::deadline(peer, &self.shared.config) {

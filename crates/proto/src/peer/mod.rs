@@ -7,6 +7,7 @@ pub(crate) mod lane;
 pub(crate) mod latest;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
+pub(crate) mod pace;
 pub(crate) mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod receive;
@@ -86,9 +87,7 @@ impl Peer {
     pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
         self.session.has_control()
             || self.is_up()
-                && (self.receive.ack_now
-                    || self.ping_due
-                    || self.send.is_sendable(now)
-                    || self.grant_due)
+                && (self.receive.ack_now | self.ping_due | self.grant_due
+                    || self.send.is_sendable(now))
     }
 }

@@ -1,0 +1,498 @@
+//! `tsumuji paper`: the papers' experiments again, ours and MPICH beside the papers' own figures.
+//!
+//! Suci's four are measured between hosts of a testbed, by default over UDP and cables of 100 Mbit/s as in the paper. What the paper
+//! says in words or numbers stands beside what was found; what it does not say is not made up.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use serde_json::json;
+use tsumuji_bench::compare::{self, Comparison, Plan, Row};
+use tsumuji_bench::contest::{self, Ground, Ours, Peer};
+use tsumuji_bench::limits::place;
+use tsumuji_bench::machine;
+use tsumuji_bench::ops::Op;
+use tsumuji_bench::plot::{self, Line};
+use tsumuji_bench::stats::size_name;
+use tsumuji_node::LinkSpec;
+use tsumuji_testbed::Rate;
+
+use crate::bench::compare::{object, pending, testbed};
+use crate::{DONE, Outcome, output};
+
+/// The paper's network.
+const CABLE: &str = "100mbit";
+const MTU_BYTES: u32 = 1500;
+/// Places of ours and of MPICH among the contenders.
+const OURS: usize = 0;
+const MPICH: usize = 1;
+
+/// Rerun an experiment of the papers and print ours beside theirs (in a testbed; root).
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig9 --nodes 5,40"
+)]
+pub(crate) struct Args {
+    /// Which
+    #[arg(required_unless_present = "list")]
+    figure: Option<Figure>,
+    /// Say which there are
+    #[arg(long, conflicts_with = "figure")]
+    list: bool,
+    /// Nodes of fig8 and fig9; several by commas; default: 8 and 5
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=253))]
+    nodes: Vec<u16>,
+    /// The link: udp (as in the paper), packet or xdp
+    #[arg(long, value_name = "LINK", default_value = "udp")]
+    link: LinkSpec,
+    /// What every cable carries, or none: as much as the machine can
+    #[arg(long, value_name = "RATE", default_value = CABLE, value_parser = rate)]
+    rate: Limit,
+    /// Largest message; default: the paper's
+    #[arg(long, value_name = "BYTES", value_parser = crate::bench::size)]
+    largest: Option<usize>,
+    /// Repetitions of one measurement; default: by size
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+    /// Times that ours and MPICH take a turn at each size
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Write every number as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw the figure: throughput over size, both logarithmic
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A rate, or none.
+#[derive(Debug, Clone, Copy)]
+struct Limit(Option<Rate>);
+
+fn rate(text: &str) -> Result<Limit, String> {
+    if text == "none" {
+        return Ok(Limit(None));
+    }
+    let rate = text.parse::<Rate>().map(|rate| Limit(Some(rate)));
+    rate.map_err(|error| format!("{error}; or none"))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Figure {
+    SuciFig6,
+    SuciFig7,
+    SuciFig8,
+    SuciFig9,
+}
+
+impl Figure {
+    const ALL: [Self; 4] = [
+        Self::SuciFig6,
+        Self::SuciFig7,
+        Self::SuciFig8,
+        Self::SuciFig9,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::SuciFig6 => "suci-fig6",
+            Self::SuciFig7 => "suci-fig7",
+            Self::SuciFig8 => "suci-fig8",
+            Self::SuciFig9 => "suci-fig9",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::SuciFig6 => "ping-pong between two nodes, 4 B to 512 KiB",
+            Self::SuciFig7 => "burst from one node to another, 4 B to 512 KiB",
+            Self::SuciFig8 => "gather: all nodes send to one, 4 B to 64 KiB",
+            Self::SuciFig9 => "broadcast from one node to all, 4 B to 512 KiB",
+        }
+    }
+
+    fn op(self) -> Op {
+        match self {
+            Self::SuciFig6 => Op::Pingpong,
+            Self::SuciFig7 => Op::Burst,
+            Self::SuciFig8 => Op::Gather,
+            Self::SuciFig9 => Op::Bcast,
+        }
+    }
+
+    fn largest(self) -> usize {
+        if self == Self::SuciFig8 {
+            64 << 10
+        } else {
+            512 << 10
+        }
+    }
+
+    fn nodes(self, asked: &[u16]) -> Vec<usize> {
+        match self {
+            Self::SuciFig6 | Self::SuciFig7 => vec![2],
+            _ if !asked.is_empty() => asked.iter().copied().map(usize::from).collect(),
+            Self::SuciFig8 => vec![8], // the paper does not say how many
+            Self::SuciFig9 => vec![5],
+        }
+    }
+}
+
+/// One statement of a paper, and what is found here.
+#[derive(Debug, Serialize)]
+struct Beside {
+    what: String,
+    /// Of the paper's own library.
+    paper: &'static str,
+    /// Of MPICH in the paper.
+    paper_mpich: &'static str,
+    ours: String,
+    mpich: String,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Outcome {
+    let Some(figure) = args.figure else {
+        let list = Figure::ALL.map(|figure| (figure.name(), figure.title()));
+        if args.json {
+            let figures = list.map(|(name, title)| json!({ "name": name, "title": title }));
+            output::print_json(&json!({ "figures": figures }));
+        } else {
+            let lines = list.map(|(name, title)| format!("{name}  {title}\n"));
+            output::print_text(&lines.concat());
+        }
+        return Ok(DONE);
+    };
+    ensure!(
+        args.link != LinkSpec::Shm,
+        "--link shm: the paper's nodes are hosts; use udp, packet or xdp"
+    );
+    let (csv, svg) = (
+        pending(args.csv.as_deref())?,
+        pending(args.plot.as_deref())?,
+    );
+    let mut say = |text: &str| {
+        if args.json {
+            eprintln!("{text}");
+        } else {
+            output::print_text(&format!("{text}\n"));
+        }
+    };
+    let machine = machine::describe();
+    say(&format!("machine: {machine}"));
+    say(
+        "the paper's: 44 nodes, Pentium III 800 MHz, 100 Mbit/s Ethernet, Linux 2.4.10, MPICH and MPICH-SCore",
+    );
+    let (mut comparisons, mut beside) = (Vec::new(), Vec::new());
+    for nodes in figure.nodes(&args.nodes) {
+        let cables = args.rate.0.map_or_else(
+            || "cables as fast as the machine".to_owned(),
+            |rate| format!("cables of {rate}"),
+        );
+        say(&format!(
+            "{}: {}; {nodes} hosts, {cables}",
+            figure.name(),
+            figure.title()
+        ));
+        let comparison = measure(figure, nodes, args, machine.clone(), &mut say)?;
+        beside.extend(statements(figure, &comparison));
+        comparisons.push(comparison);
+    }
+    say(&table(&beside));
+    if let Some(file) = csv {
+        let mut text = String::new();
+        for comparison in &comparisons {
+            let csv = comparison.csv();
+            let skipped = usize::from(!text.is_empty()); // one line of names is enough
+            csv.lines()
+                .skip(skipped)
+                .for_each(|line| text.extend([line, "\n"]));
+        }
+        file.finish(|out| out.write_all(text.as_bytes()))?;
+    }
+    if let Some(file) = svg {
+        let lines: Vec<Line> = comparisons.iter().flat_map(lines).collect();
+        let title = format!("{}: {}", figure.name(), figure.title());
+        let drawn = plot::svg(&title, "MB/s of one node", &lines).context("--plot")?;
+        file.finish(|out| out.write_all(drawn.as_bytes()))?;
+    }
+    if args.json {
+        let link = args.link.to_string();
+        let comparisons: anyhow::Result<Vec<_>> =
+            comparisons.iter().map(|one| object(one, &link)).collect();
+        output::print_json(
+            &json!({ "figure": figure.name(), "title": figure.title(), "beside": beside,
+            "comparisons": comparisons? }),
+        );
+    }
+    Ok(DONE)
+}
+
+fn measure(
+    figure: Figure,
+    nodes: usize,
+    args: &Args,
+    machine: machine::Machine,
+    say: &mut dyn FnMut(&str),
+) -> anyhow::Result<Comparison> {
+    let program = std::env::current_exe().context("this program's own file")?;
+    let testbed = testbed(nodes, args.rate.0, MTU_BYTES)?;
+    let ours = [Ours::between(args.link, program, testbed.hosts_file())];
+    let ground = Ground {
+        places: place::of_testbed(&testbed),
+        closed: None,
+    };
+    let largest = args.largest.unwrap_or(figure.largest());
+    let doubled = std::iter::successors(Some(4_usize), |size| size.checked_mul(2));
+    let plan = Plan {
+        op: figure.op(),
+        nodes,
+        sizes: doubled.take_while(|&size| size <= largest).collect(),
+        iterations: args.iterations,
+        bits_per_second: args.rate.0.map(Rate::bits_per_second),
+        rounds: args.rounds as usize,
+    };
+    ensure!(
+        !plan.sizes.is_empty(),
+        "--largest {largest}: the smallest message has 4 bytes"
+    );
+    let comparison = {
+        let mut contenders = contest::contenders(&ours, &[Peer::Mpich], &ground, plan.op);
+        compare::run(&plan, &mut contenders, machine, say)
+    };
+    testbed.down()?;
+    Ok(comparison)
+}
+
+/// Throughput of one node in MB/s, as the paper draws it.
+fn rate_of(row: &Row, who: usize) -> Option<f64> {
+    let numbers = row.contenders.get(who)?.numbers.as_ref()?;
+    Some(numbers.bytes_per_second_and_node / 1e6)
+}
+
+fn lines(comparison: &Comparison) -> Vec<Line> {
+    let names = comparison.results.first().into_iter();
+    let names = names.flat_map(|row| row.contenders.iter().map(|cell| cell.name.clone()));
+    let line = |(who, name): (usize, String)| Line {
+        name: format!("{name}, {} nodes", comparison.nodes),
+        points: comparison
+            .results
+            .iter()
+            .filter_map(|row| Some((row.size as f64, rate_of(row, who)?)))
+            .collect(),
+    };
+    names
+        .enumerate()
+        .map(line)
+        .filter(|line| !line.points.is_empty())
+        .collect()
+}
+
+/// The best throughput, and where.
+fn peak(comparison: &Comparison, who: usize, from: usize) -> Option<(usize, f64)> {
+    let rows = comparison.results.iter().filter(|row| row.size >= from);
+    rows.filter_map(|row| Some((row.size, rate_of(row, who)?)))
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+fn told(peak: Option<(usize, f64)>) -> String {
+    peak.map_or_else(
+        || "-".to_owned(),
+        |(size, rate)| format!("{rate:.2} MB/s at {}", size_name(size)),
+    )
+}
+
+/// What is left of the best at the largest message.
+fn kept(comparison: &Comparison, who: usize) -> String {
+    let best = peak(comparison, who, 0).map(|(_, rate)| rate);
+    let last = comparison.results.last().and_then(|row| rate_of(row, who));
+    best.zip(last).map_or_else(
+        || "-".to_owned(),
+        |(best, last)| format!("{:.0} % of the best", last / best * 100.0),
+    )
+}
+
+/// How many times better than MPICH, over these sizes.
+fn times(comparison: &Comparison, wanted: impl Fn(usize) -> bool) -> String {
+    let rows = comparison.results.iter().filter(|row| wanted(row.size));
+    let values: Vec<f64> = rows
+        .map(|row| row.times_better(OURS, MPICH))
+        .filter(|value| value.is_finite())
+        .collect();
+    let least = values.iter().copied().reduce(f64::min);
+    let most = values.iter().copied().reduce(f64::max);
+    least.zip(most).map_or_else(
+        || "-".to_owned(),
+        |(least, most)| format!("{least:.2}x to {most:.2}x MPICH"),
+    )
+}
+
+/// What the paper says of a figure, beside what was found.
+fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
+    let nodes = found.nodes;
+    let beside = |what: &str, paper, paper_mpich, ours, mpich| Beside {
+        what: format!("{} nodes: {what}", nodes),
+        paper,
+        paper_mpich,
+        ours,
+        mpich,
+    };
+    let one = || "1".to_owned();
+    let peaks = |who| told(peak(found, who, 0));
+    match figure {
+        Figure::SuciFig6 => vec![
+            beside(
+                "up to 1 KiB",
+                "about 2x MPICH, 1.5x MPICH-SCore",
+                "1",
+                times(found, |size| size <= 1 << 10),
+                one(),
+            ),
+            beside(
+                "up to 30 KB",
+                "ahead of both",
+                "1",
+                times(found, |size| size <= 30_000),
+                one(),
+            ),
+            beside(
+                "512 KiB",
+                "declining past 64 KiB",
+                "-",
+                kept(found, OURS),
+                kept(found, MPICH),
+            ),
+        ],
+        Figure::SuciFig7 => vec![
+            beside(
+                "best throughput",
+                "about 10 MB/s (MPICH-SCore too)",
+                "about 7.5 MB/s",
+                peaks(OURS),
+                peaks(MPICH),
+            ),
+            beside(
+                "512 KiB",
+                "declining past 64 KiB",
+                "-",
+                kept(found, OURS),
+                kept(found, MPICH),
+            ),
+        ],
+        Figure::SuciFig8 => vec![
+            beside(
+                "small messages",
+                "slower start than MPICH (slow write)",
+                "1",
+                times(found, |size| size <= 1 << 10),
+                one(),
+            ),
+            beside(
+                "large messages",
+                "loss and costly retransmission without slow write",
+                "-",
+                peaks(OURS),
+                peaks(MPICH),
+            ),
+        ],
+        Figure::SuciFig9 => vec![
+            beside(
+                "best throughput of a node",
+                "about 5 MB/s at 16 KiB (5 and 40 nodes)",
+                "about 0.78 MB/s (5 nodes)",
+                peaks(OURS),
+                peaks(MPICH),
+            ),
+            beside(
+                "512 KiB",
+                "declining past 16 KiB",
+                "-",
+                kept(found, OURS),
+                kept(found, MPICH),
+            ),
+        ],
+    }
+}
+
+fn table(rows: &[Beside]) -> String {
+    let head = ["", "paper: Suci", "paper: MPICH", "ours", "MPICH here"].map(str::to_owned);
+    let rows = rows.iter().map(|row| {
+        [
+            row.what.clone(),
+            row.paper.to_owned(),
+            row.paper_mpich.to_owned(),
+            row.ours.clone(),
+            row.mpich.clone(),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..5).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::from("\n");
+    for row in &rows {
+        for (cell, width) in row.iter().zip(&widths) {
+            text.push_str(&format!("{cell:width$}  "));
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tsumuji_bench::compare::Contender;
+    use tsumuji_bench::ops::Sample;
+
+    fn found(figure: Figure) -> Comparison {
+        let plan = Plan {
+            op: figure.op(),
+            nodes: figure.nodes(&[])[0],
+            sizes: vec![4, 1 << 10, 64 << 10],
+            iterations: Some(1),
+            bits_per_second: None,
+            rounds: 1,
+        };
+        let takes = |millis| {
+            move |_: &_| {
+                Ok(Sample::new(
+                    Duration::from_millis(millis),
+                    Duration::from_millis(millis),
+                ))
+            }
+        };
+        let mut both = [
+            Contender::new("ours", takes(10)),
+            Contender::new("MPICH", takes(30)),
+        ];
+        compare::run(&plan, &mut both, machine::describe(), &mut |_| {})
+    }
+
+    /// Every figure has statements of the paper, and numbers of ours and of MPICH beside them.
+    #[test]
+    fn statements_have_both_sides() {
+        for figure in Figure::ALL {
+            let all = statements(figure, &found(figure));
+            assert!(all.len() >= 2, "{}", figure.name());
+            let text = table(&all);
+            assert!(text.contains("3.00x") || text.contains("MB/s"), "{text}");
+            assert_eq!(text.trim().lines().count(), 1 + all.len());
+        }
+    }
+
+    /// The lines of a plot are throughputs of one node: a broadcast's are not added up.
+    #[test]
+    fn lines_are_of_one_node() {
+        let lines = lines(&found(Figure::SuciFig9));
+        assert_eq!(lines.len(), 2);
+        let (size, rate) = lines[0].points[2];
+        assert!((rate - size / 0.01 / 1e6).abs() < 1e-9);
+        assert!(lines[0].name.ends_with("5 nodes"));
+    }
+}

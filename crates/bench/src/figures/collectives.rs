@@ -1,0 +1,219 @@
+//! Figures among several: gather to one and broadcast from one over cables of 100 Mbit/s, broadcast over shared memory.
+//!
+//! What is promised over cables is a share of their rate; MPICH does the same beside it where the machine bears it.
+
+use tsumuji_node::LinkSpec;
+use tsumuji_testbed::{Rate, Testbed};
+
+use super::{Report, Say, Setting, Wanted, add};
+use crate::compare::{self, Comparison, Plan};
+use crate::contest::{self, Ground, Ours, Peer};
+use crate::limits::place::of_testbed;
+use crate::machine;
+use crate::ops::Op;
+use crate::stats::size_name;
+
+/// As in the paper.
+const CABLE_BITS_PER_SECOND: u64 = 100_000_000;
+/// Bytes that one measurement brings to a receiver: a second and a half of such a cable.
+const BYTES: usize = 18 << 20;
+const GATHER_BYTES: usize = 16 << 10;
+const BROADCAST_BYTES: usize = 128 << 10;
+/// Nodes of a gather, and of a broadcast.
+const GATHERS: [usize; 2] = [8, 32];
+const BROADCASTS: [usize; 3] = [5, 8, 40];
+/// More ranks of MPICH than that on few cores measure the scheduler.
+const MPICH_RANKS_MOST: usize = 8;
+/// Share of the cable's rate, counted in payload.
+const SHARE: Wanted = Wanted::AtLeast(0.9);
+const SHM_SIZES: [usize; 6] = [8, 1 << 10, 16 << 10, 64 << 10, 512 << 10, 4 << 20];
+
+/// Everything among several.
+pub(super) fn collectives(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    let tried = setting.is_tried();
+    for nodes in GATHERS.into_iter().filter(|&nodes| !tried || nodes < 10) {
+        on_cables(setting, Op::Gather, nodes, report, say);
+    }
+    for nodes in BROADCASTS.into_iter().filter(|&nodes| !tried || nodes < 8) {
+        on_cables(setting, Op::Bcast, nodes, report, say);
+    }
+    shared_memory(setting, report, say);
+}
+
+fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: Say<'_>) {
+    let title = match op {
+        Op::Gather => format!("gather {}->1", nodes - 1),
+        _ => format!("broadcast to {nodes} nodes"),
+    };
+    let testbed = Rate::from_bits_per_second(CABLE_BITS_PER_SECOND)
+        .map_err(|error| error.to_string())
+        .and_then(|rate| super::testbed(nodes, Some(rate), 1500));
+    let testbed = match testbed {
+        Ok(testbed) => testbed,
+        Err(reason) => return super::missing(report, say, &title, &reason),
+    };
+    let ground = Ground {
+        places: of_testbed(&testbed),
+        closed: None,
+    };
+    // One frame on the cable reaches all over raw Ethernet only.
+    let links: &[&str] = if op == Op::Gather {
+        &["udp", "packet"]
+    } else {
+        &["packet", "xdp"]
+    };
+    say(&format!("{title}, every cable 100 Mbit/s"));
+    for (index, link) in links.iter().enumerate() {
+        let link: LinkSpec = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
+        let ours = [Ours::between(
+            link,
+            setting.program.clone(),
+            testbed.hosts_file(),
+        )];
+        let peers: &[Peer] = if nodes <= MPICH_RANKS_MOST && index == 0 {
+            &[Peer::Mpich]
+        } else {
+            &[]
+        };
+        let (size, each) = match op {
+            Op::Gather => (GATHER_BYTES, nodes - 1),
+            _ => (BROADCAST_BYTES, 1),
+        };
+        let plan = Plan {
+            op,
+            nodes,
+            sizes: vec![size],
+            iterations: Some(if setting.is_tried() {
+                5
+            } else {
+                (BYTES / size / each).max(4) as u64
+            }),
+            bits_per_second: None,
+            rounds: setting.rounds.min(3),
+        };
+        let overflows = || receiver_overflows(&testbed);
+        let before = overflows();
+        let mut contenders = contest::contenders(&ours, peers, &ground, op);
+        let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+        drop(contenders);
+        share(&title, op, size, &comparison, report, say);
+        if op == Op::Gather {
+            let switch = overflows()
+                .zip(before)
+                .map(|(after, before)| after - before);
+            drops(&title, &comparison, switch, report, say);
+        }
+    }
+    if let Err(error) = testbed.down() {
+        say(&format!("warning: the testbed was not removed: {error}"));
+    }
+}
+
+/// Frames to node 0 that found the queue of its port full.
+fn receiver_overflows(testbed: &Testbed) -> Option<u64> {
+    let status = testbed.status().ok()?;
+    Some(status.hosts.first()?.counters.queue_overflows)
+}
+
+/// Share of the cable's rate: of the root's for a gather, of each receiver's for a broadcast.
+fn share(
+    title: &str,
+    op: Op,
+    size: usize,
+    comparison: &Comparison,
+    report: &mut Report,
+    say: Say<'_>,
+) {
+    let cable = CABLE_BITS_PER_SECOND as f64 / 8.0;
+    let cells = comparison.results.iter().flat_map(|row| &row.contenders);
+    for (index, cell) in cells.enumerate() {
+        let rate = cell.numbers.as_ref().map(|numbers| match op {
+            Op::Gather => numbers.bytes_per_second,
+            _ => numbers.bytes_per_second_and_node,
+        });
+        let reason = cell.failure.as_deref().unwrap_or("-");
+        let ours = match rate {
+            Some(rate) => format!("{:.2} MB/s ({})", rate / 1e6, cell.name),
+            None => format!("- ({}: {reason})", cell.name),
+        };
+        let who = if op == Op::Gather { "" } else { ", each node" };
+        let name = format!("{title}, {}{who}", size_name(size));
+        let beside = format!("{:.1} MB/s (cable)", cable / 1e6);
+        let wanted = if index == 0 { SHARE } else { Wanted::Nothing };
+        let ratio = rate.map_or(f64::NAN, |rate| rate / cable);
+        add(report, say, name, ours, beside, ratio, wanted);
+    }
+}
+
+/// Frames that reached the receiver and found no room there.
+fn drops(
+    title: &str,
+    comparison: &Comparison,
+    switch: Option<u64>,
+    report: &mut Report,
+    say: Say<'_>,
+) {
+    let cell = comparison.results.first().map(|row| &row.contenders[0]);
+    let dropped = cell
+        .and_then(|cell| cell.numbers.as_ref())
+        .and_then(|numbers| numbers.receive_drops);
+    let name = format!("{title}, dropped where they arrived");
+    let ours = match (dropped, cell) {
+        (Some(dropped), Some(cell)) => format!("{dropped} frames ({})", cell.name),
+        _ => "-".to_owned(),
+    };
+    let beside = match switch {
+        Some(frames) => format!("{frames} found the switch's queue full (all contenders)"),
+        None => "-".to_owned(),
+    };
+    let ratio = dropped.map_or(f64::NAN, |dropped| dropped as f64);
+    add(report, say, name, ours, beside, ratio, Wanted::AtMost(0.0));
+}
+
+/// Broadcast over shared memory beside MPICH's and Open MPI's own, by two nodes and by more than there are cores.
+fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
+    let ground = Ground::HERE;
+    for nodes in [2, 4] {
+        say(&format!("broadcast over shared memory to {nodes} nodes"));
+        let sizes = if setting.is_tried() {
+            &SHM_SIZES[..2]
+        } else {
+            &SHM_SIZES[..]
+        };
+        let plan = Plan {
+            op: Op::Bcast,
+            nodes,
+            sizes: sizes.to_vec(),
+            iterations: setting.is_tried().then_some(20),
+            bits_per_second: None,
+            rounds: setting.rounds.min(3),
+        };
+        let peers = [Peer::Mpich, Peer::OpenMpi];
+        let mut contenders = contest::contenders(&ours, &peers, &ground, Op::Bcast);
+        let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+        for row in &comparison.results {
+            for peer in 1..=peers.len() {
+                let told = |index: usize| {
+                    let cell = &row.contenders[index];
+                    match (&cell.numbers, &cell.failure) {
+                        (Some(numbers), _) => {
+                            format!("{:.2} us ({})", numbers.headline.median, cell.name)
+                        }
+                        (None, reason) => {
+                            let reason = reason.as_deref().unwrap_or("-");
+                            format!("- ({}: {reason})", cell.name)
+                        }
+                    }
+                };
+                let name = format!(
+                    "shm broadcast to {nodes} nodes, {}, times better",
+                    size_name(row.size)
+                );
+                let ratio = row.times_better(0, peer);
+                let wanted = Wanted::AtLeast(1.0);
+                add(report, say, name, told(0), told(peer), ratio, wanted);
+            }
+        }
+    }
+}

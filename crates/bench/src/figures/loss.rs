@@ -1,0 +1,65 @@
+//! Figures under loss: 64 MiB and small messages between two hosts that both lose frames, beside TCP.
+
+use tsumuji_node::LinkSpec;
+
+use super::{Report, Say, Setting, Wanted, add};
+use crate::contest::Ours;
+use crate::loss::{self, Line, Plan};
+use crate::stats::{Rounds, size_name};
+
+const LINKS: [LinkSpec; 2] = [LinkSpec::Udp(None), LinkSpec::Packet(None)];
+
+/// Everything under loss.
+pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    const TITLE: &str = "under loss";
+    let testbed = match super::testbed(2, None, 1500) {
+        Ok(testbed) => testbed,
+        Err(reason) => return super::missing(report, say, TITLE, &reason),
+    };
+    let tried = setting.is_tried();
+    let plan = Plan {
+        bytes: if tried { 2 << 20 } else { 64 << 20 },
+        trips: if tried { 50 } else { 5000 },
+        rounds: setting.rounds.min(3),
+        losses: vec![0.01, 0.05],
+    };
+    let ours = LINKS.map(|link| Ours::between(link, setting.program.clone(), testbed.hosts_file()));
+    say("64 MiB and small messages under loss, both hosts losing frames");
+    match loss::run(&plan, &testbed, &ours, say) {
+        Ok(lines) => {
+            for lines in lines.chunks(LINKS.len() + 1) {
+                if let Some((tcp, ours)) = lines.split_last() {
+                    ours.iter()
+                        .for_each(|ours| beside(plan.bytes, ours, tcp, report, say));
+                }
+            }
+        }
+        Err(reason) => super::missing(report, say, TITLE, &reason),
+    }
+    if let Err(error) = testbed.down() {
+        say(&format!("warning: the testbed was not removed: {error}"));
+    }
+}
+
+fn beside(bytes: usize, ours: &Line, tcp: &Line, report: &mut Report, say: Say<'_>) {
+    let told = |line: &Line, result: &Result<Rounds, String>, unit: &str| match result {
+        Ok(rounds) => format!("{:.3} {unit} ({})", rounds.median, line.name),
+        Err(reason) => format!("- ({}: {reason})", line.name),
+    };
+    let median =
+        |result: &Result<Rounds, String>| result.as_ref().map_or(f64::NAN, |rounds| rounds.median);
+    for (what, unit, own, other) in [
+        (size_name(bytes), "s", &ours.seconds, &tcp.seconds),
+        (
+            "p99.9 of half a round trip of 64 B".to_owned(),
+            "us",
+            &ours.p999_us,
+            &tcp.p999_us,
+        ),
+    ] {
+        let name = format!("{what} under {:.0} % loss", ours.loss * 100.0);
+        let ratio = median(own) / median(other);
+        let (own, other) = (told(ours, own, unit), told(tcp, other, unit));
+        add(report, say, name, own, other, ratio, Wanted::AtMost(1.0));
+    }
+}

@@ -1,0 +1,277 @@
+//! Figures beside MPI: ping-pong and burst between two hosts of a testbed, ours over each link, MPICH and Open MPI over TCP, in one
+//! run.
+//!
+//! Of many sizes the worst is the figure, with its size. A burst may also be at the limit of what carries it: bare UDP over the same
+//! cable, which has no reliability to pay for.
+
+use tsumuji_node::LinkSpec;
+use tsumuji_testbed::Testbed;
+
+use super::messages::{DIP, dips};
+use super::{Point, Report, Say, Setting, Sweep, Wanted, add};
+use crate::compare::{self, Comparison, Plan, Row};
+use crate::contest::{self, Ground, Ours, Peer};
+use crate::limits::place::of_testbed;
+use crate::machine;
+use crate::ops::Op;
+use crate::stats::size_name;
+
+/// Beside ours, behind our links in the lists of contenders.
+const PEERS: [Peer; 3] = [Peer::Mpich, Peer::OpenMpi, Peer::Udp];
+/// Up to this size a latency is promised, beyond it that nobody is ahead.
+const SMALL_MOST_BYTES: usize = 1 << 10;
+/// A burst this near to bare UDP is at its limit.
+const AT_THE_LIMIT: f64 = 0.9;
+/// How many times MPI's a burst is to be where it is not at the limit.
+const BURST: f64 = 1.35;
+/// What a small ping-pong is to be, by link.
+const LINKS: [(&str, f64); 3] = [("udp", 1.6), ("packet", 2.5), ("xdp", 2.5)];
+
+/// The sizes, fewer where only the benchmark is tried.
+fn sizes(op: Op, setting: &Setting) -> Vec<usize> {
+    let all: &[usize] = if op == Op::Pingpong {
+        &[
+            4,
+            64,
+            1 << 10,
+            4 << 10,
+            16 << 10,
+            64 << 10,
+            512 << 10,
+            4 << 20,
+        ]
+    } else {
+        &[
+            64,
+            1 << 10,
+            1500,
+            4 << 10,
+            16 << 10,
+            64 << 10,
+            128 << 10,
+            512 << 10,
+            4 << 20,
+            16 << 20,
+        ]
+    };
+    let largest = if setting.is_tried() {
+        4 << 10
+    } else {
+        usize::MAX
+    };
+    all.iter()
+        .copied()
+        .filter(|&size| size <= largest)
+        .collect()
+}
+
+/// Everything beside MPI.
+pub(super) fn mpi(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    say("two hosts on a bridge (network namespaces, MTU 9000), MPI over TCP between them");
+    let testbed = match super::testbed(2, None, 9000) {
+        Ok(testbed) => testbed,
+        Err(reason) => return super::missing(report, say, "beside MPI between hosts", &reason),
+    };
+    let links = LINKS.map(|(name, _)| ours(setting, &testbed, name));
+    let ground = Ground {
+        places: of_testbed(&testbed),
+        closed: None,
+    };
+    for op in [Op::Pingpong, Op::Burst] {
+        let comparison = compared(setting, op, &links, &ground, say);
+        if op == Op::Pingpong {
+            pingpong(&comparison, report, say);
+        } else {
+            burst(&comparison, report, say);
+        }
+        for name in comparison.results.iter().take(1).flat_map(names) {
+            if !report.peers.contains(&name) {
+                report.peers.push(name);
+            }
+        }
+    }
+    if let Err(error) = testbed.down() {
+        say(&format!("warning: the testbed was not removed: {error}"));
+    }
+}
+
+/// Those of the peers.
+fn names(row: &Row) -> Vec<String> {
+    let peers = row.contenders.iter().skip(LINKS.len());
+    peers
+        .filter(|cell| cell.numbers.is_some())
+        .map(|cell| cell.name.clone())
+        .collect()
+}
+
+fn ours(setting: &Setting, testbed: &Testbed, link: &str) -> Ours {
+    let link = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
+    Ours::between(link, setting.program.clone(), testbed.hosts_file())
+}
+
+fn compared(
+    setting: &Setting,
+    op: Op,
+    links: &[Ours; LINKS.len()],
+    ground: &Ground,
+    say: Say<'_>,
+) -> Comparison {
+    let plan = Plan {
+        op,
+        nodes: 2,
+        sizes: sizes(op, setting),
+        iterations: setting.is_tried().then_some(50),
+        bits_per_second: None,
+        // Many sizes, each a comparison of its own: the worst of them counts.
+        rounds: setting.rounds.min(3),
+    };
+    let mut contenders = contest::contenders(links, &PEERS, ground, op);
+    compare::run(&plan, &mut contenders, machine::describe(), say)
+}
+
+/// The size at which something is least.
+fn least(
+    comparison: &Comparison,
+    wanted: impl Fn(usize) -> bool,
+    of: impl Fn(&Row) -> f64,
+) -> Option<(&Row, f64)> {
+    let rows = comparison.results.iter().filter(|row| wanted(row.size));
+    let values = rows.map(|row| (row, of(row)));
+    values
+        .filter(|(_, value)| value.is_finite())
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+fn told(row: &Row, index: usize, unit: &str) -> String {
+    let cell = &row.contenders[index];
+    match (&cell.numbers, &cell.failure) {
+        (Some(numbers), _) => format!(
+            "{:.3} {unit} ({}, {})",
+            numbers.headline.median,
+            size_name(row.size),
+            cell.name
+        ),
+        (None, reason) => format!("- ({}: {})", cell.name, reason.as_deref().unwrap_or("-")),
+    }
+}
+
+/// Adds the worst size of one link beside one peer.
+fn worst(
+    report: &mut Report,
+    say: Say<'_>,
+    name: String,
+    comparison: &Comparison,
+    found: Option<(&Row, f64)>,
+    (own, peer): (usize, usize),
+    wanted: Wanted,
+) {
+    let unit = comparison.unit;
+    let row = found.map(|(row, _)| row).or(comparison.results.first());
+    let Some(row) = row else { return };
+    let ratio = found.map_or(f64::NAN, |(_, value)| value);
+    let (ours, beside) = (told(row, own, unit), told(row, peer, unit));
+    add(report, say, name, ours, beside, ratio, wanted);
+}
+
+fn pingpong(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
+    for (own, (link, times)) in LINKS.into_iter().enumerate() {
+        for peer in LINKS.len()..LINKS.len() + 2 {
+            let better = |row: &Row| row.times_better(own, peer);
+            let small = least(comparison, |size| size <= SMALL_MOST_BYTES, better);
+            let name = format!(
+                "{link} ping-pong, times better, worst to {}",
+                size_name(SMALL_MOST_BYTES)
+            );
+            let wanted = Wanted::AtLeast(times);
+            worst(report, say, name, comparison, small, (own, peer), wanted);
+            let all = least(comparison, |_| true, better);
+            let name = format!("{link} ping-pong, times better, worst of all sizes");
+            let wanted = Wanted::AtLeast(1.0);
+            worst(report, say, name, comparison, all, (own, peer), wanted);
+        }
+    }
+}
+
+/// How many times better, a burst at its limit being as good as promised.
+fn burst_score(times_better: f64, of_the_limit: f64) -> f64 {
+    if of_the_limit >= AT_THE_LIMIT {
+        times_better.max(BURST)
+    } else {
+        times_better
+    }
+}
+
+fn burst(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
+    let udp = LINKS.len() + 2;
+    for (own, (link, _)) in LINKS.into_iter().enumerate() {
+        for peer in LINKS.len()..LINKS.len() + 2 {
+            let score = |row: &Row| {
+                // Bare UDP is the limit of our UDP; raw Ethernet has its own, which this does not know.
+                let of_the_limit = if link == "udp" {
+                    row.times_better(own, udp)
+                } else {
+                    0.0
+                };
+                burst_score(row.times_better(own, peer), of_the_limit)
+            };
+            let found = least(comparison, |_| true, score);
+            let name = format!("{link} burst, times better or at the limit, worst of all sizes");
+            let wanted = Wanted::AtLeast(BURST);
+            worst(report, say, name, comparison, found, (own, peer), wanted);
+        }
+        let points: Vec<Point> = comparison
+            .results
+            .iter()
+            .filter_map(|row| point(row, own, udp))
+            .collect();
+        for (name, points) in [
+            ("no dip", &points[..]),
+            (
+                "no decline past 64 KiB",
+                &points[points.partition_point(|point| point.size < 64 << 10)..],
+            ),
+        ] {
+            let deepest = dips(points, false).first().copied();
+            let (ours, left) = match deepest {
+                Some((_, index, left)) => {
+                    (format!("lowest at {}", size_name(points[index].size)), left)
+                }
+                None => ("never falls".to_owned(), 1.0),
+            };
+            let left = if points.is_empty() { f64::NAN } else { left };
+            let name = format!("{link} burst between hosts, {name}");
+            let beside = "best of smaller sizes".to_owned();
+            add(report, say, name, ours, beside, left, Wanted::AtLeast(DIP));
+        }
+        report.sweeps.push(Sweep {
+            link: format!("{link} between hosts"),
+            points,
+        });
+    }
+}
+
+fn point(row: &Row, own: usize, limit: usize) -> Option<Point> {
+    let rate = |index: usize| {
+        let numbers = row.contenders.get(index)?.numbers.as_ref()?;
+        Some(numbers.headline.median * 1e6)
+    };
+    Some(Point {
+        size: row.size,
+        bytes_per_second: rate(own)?,
+        limit_bytes_per_second: rate(limit).unwrap_or(f64::NAN),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At the limit nobody can be much better; below it the promise holds; being ahead anyway is not held against it.
+    #[test]
+    fn limits_count_as_reached() {
+        assert_eq!(burst_score(1.1, 0.95), BURST);
+        assert_eq!(burst_score(1.1, 0.5), 1.1);
+        assert_eq!(burst_score(3.0, 0.95), 3.0);
+        assert!(burst_score(f64::NAN, 0.5).is_nan());
+    }
+}

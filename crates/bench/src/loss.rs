@@ -1,0 +1,235 @@
+//! Under loss: how long 64 MiB take, and how late the latest of small messages is, ours beside TCP, between two hosts of a testbed
+//! that both lose frames on the way to them.
+//!
+//! Called by `tsumuji bench loss` and by the figures. The frames are dropped where the switch sends them to a host, whoever
+//! receives them there and however (see `tsumuji_testbed`).
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use tsumuji_testbed::{Impairment, Testbed};
+
+use crate::contest::Ours;
+use crate::limits::place::{Place, of_testbed};
+use crate::limits::tcp;
+use crate::machine;
+use crate::ops::{Job, Op};
+use crate::stats::Rounds;
+
+/// A message of the transfer.
+const BLOCK_BYTES: usize = 1 << 20;
+/// The message whose latest answers are looked at.
+const SMALL_BYTES: usize = 64;
+/// TCP waits long for a lost frame when nothing follows it: it gets so much time for its round trips.
+const TRIPS_WITHIN: Duration = Duration::from_secs(15);
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Bytes to move, in messages of 1 MiB.
+    pub bytes: usize,
+    /// Round trips of small messages.
+    pub trips: u64,
+    /// Times that everybody takes a turn.
+    pub rounds: usize,
+    /// Of which a frame gets lost, towards either host.
+    pub losses: Vec<f64>,
+}
+
+/// What one contender did under one loss.
+#[derive(Debug, Clone, Serialize)]
+pub struct Line {
+    /// Who.
+    pub name: String,
+    /// Of which a frame gets lost.
+    pub loss: f64,
+    /// Seconds to move the bytes, or why they were not moved.
+    #[serde(serialize_with = "told")]
+    pub seconds: Result<Rounds, String>,
+    /// Of half the round trip of a small message, in microseconds: what one in a thousand exceeds.
+    #[serde(serialize_with = "told")]
+    pub p999_us: Result<Rounds, String>,
+    /// Its median.
+    pub p50_us: f64,
+}
+
+/// Numbers, or an object with the reason.
+fn told<S: Serializer>(result: &Result<Rounds, String>, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Failure<'a> {
+        failure: &'a str,
+    }
+    match result {
+        Ok(rounds) => rounds.serialize(to),
+        Err(reason) => Failure { failure: reason }.serialize(to),
+    }
+}
+
+/// Everybody in turn, under each loss; tells what was measured. TCP is the last of the lines of a loss.
+pub fn run(
+    plan: &Plan,
+    testbed: &Testbed,
+    ours: &[Ours],
+    say: &mut dyn FnMut(&str),
+) -> Result<Vec<Line>, String> {
+    let places = of_testbed(testbed);
+    let Some(pair) = places.first_chunk::<2>() else {
+        return Err("a testbed of two hosts is needed".to_owned());
+    };
+    let mut lines = Vec::new();
+    say(
+        "  loss  who               seconds   +-%      MB/s  half round trip us: p50       p99.9   +-%",
+    );
+    for &loss in &plan.losses {
+        let impairment = Impairment {
+            loss,
+            ..Impairment::NONE
+        };
+        testbed
+            .impair(&[0, 1], impairment)
+            .map_err(|error| error.to_string())?;
+        let mut contenders: Vec<Turns<'_>> = ours.iter().map(Turns::ours).collect();
+        contenders.push(Turns::tcp(pair));
+        for _ in 0..plan.rounds {
+            contenders.iter_mut().for_each(|one| one.take(plan));
+        }
+        for contender in contenders {
+            let line = contender.line(loss);
+            say(&text(&line, plan.bytes));
+            lines.push(line);
+        }
+    }
+    Ok(lines)
+}
+
+fn text(line: &Line, bytes: usize) -> String {
+    let rounds = |result: &Result<Rounds, String>| match result {
+        Ok(rounds) => (rounds.median, rounds.spread_percent() / 2.0),
+        Err(_) => (f64::NAN, f64::NAN),
+    };
+    let (seconds, spread) = rounds(&line.seconds);
+    let (p999, p999_spread) = rounds(&line.p999_us);
+    let mut text = format!(
+        "{:>4.1} %  {:16} {seconds:>8.3}  {spread:>4.0}  {:>8.1}  {:>24.2}  {p999:>10.1}  {p999_spread:>4.0}",
+        line.loss * 100.0,
+        line.name,
+        bytes as f64 / seconds / 1e6,
+        line.p50_us,
+    );
+    for reason in [&line.seconds, &line.p999_us]
+        .into_iter()
+        .filter_map(|one| one.as_ref().err())
+    {
+        text.push_str(&format!("  ({reason})"));
+    }
+    text
+}
+
+/// One contender's turns under one loss.
+struct Turns<'a> {
+    name: String,
+    who: Who<'a>,
+    seconds: Result<Vec<f64>, String>,
+    p999: Result<Vec<f64>, String>,
+    p50: Vec<f64>,
+}
+
+enum Who<'a> {
+    Ours(&'a Ours),
+    Tcp(&'a [Place; 2]),
+}
+
+impl<'a> Turns<'a> {
+    fn new(name: String, who: Who<'a>) -> Self {
+        Self {
+            name,
+            who,
+            seconds: Ok(Vec::new()),
+            p999: Ok(Vec::new()),
+            p50: Vec::new(),
+        }
+    }
+
+    fn ours(ours: &'a Ours) -> Self {
+        Self::new(ours.name(), Who::Ours(ours))
+    }
+
+    fn tcp(pair: &'a [Place; 2]) -> Self {
+        Self::new("TCP".to_owned(), Who::Tcp(pair))
+    }
+
+    /// One turn. Who failed is not asked again.
+    fn take(&mut self, plan: &Plan) {
+        let job = |op, size, iterations| Job {
+            op,
+            size,
+            iterations,
+            nodes: 2,
+        };
+        if let Ok(list) = &mut self.seconds {
+            let blocks = (plan.bytes / BLOCK_BYTES).max(1) as u64;
+            let result = match &self.who {
+                // One sender and the root: it warms up by few messages only.
+                Who::Ours(ours) => ours.measure(&job(Op::Gather, BLOCK_BYTES, blocks)),
+                Who::Tcp(pair) => tcp::gather_between(&pair[..], BLOCK_BYTES, blocks)
+                    .map_err(|error| error.to_string()),
+            };
+            match result {
+                Ok(sample) => list.push(sample.seconds),
+                Err(reason) => self.seconds = Err(reason),
+            }
+        }
+        if let Ok(list) = &mut self.p999 {
+            let result = match &self.who {
+                Who::Ours(ours) => ours
+                    .measure(&job(Op::Pingpong, SMALL_BYTES, plan.trips))
+                    .and_then(|sample| sample.half_rtt_us.ok_or_else(|| "no times".to_owned())),
+                Who::Tcp(pair) => {
+                    let (cpus, limit) = (machine::two_cpus(), Some(TRIPS_WITHIN));
+                    tcp::pingpong_for(pair, cpus, SMALL_BYTES, plan.trips, limit)
+                        .map(|trips| trips.half())
+                        .map_err(|error| error.to_string())
+                }
+            };
+            match result {
+                Ok(half) => {
+                    list.push(half.p999);
+                    self.p50.push(half.p50);
+                }
+                Err(reason) => self.p999 = Err(reason),
+            }
+        }
+    }
+
+    fn line(self, loss: f64) -> Line {
+        Line {
+            name: self.name,
+            loss,
+            seconds: self.seconds.map(|list| Rounds::of(&list)),
+            p999_us: self.p999.map(|list| Rounds::of(&list)),
+            p50_us: Rounds::of(&self.p50).median,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A failure stands in the line of who failed, behind numbers that are none.
+    #[test]
+    fn failures_are_told() {
+        let line = Line {
+            name: "TCP".to_owned(),
+            loss: 0.05,
+            seconds: Err("timed out".to_owned()),
+            p999_us: Ok(Rounds::of(&[3.0])),
+            p50_us: 2.0,
+        };
+        let text = text(&line, 1 << 20);
+        assert!(
+            text.contains("5.0 %") && text.ends_with("(timed out)"),
+            "{text}"
+        );
+    }
+}
