@@ -43,18 +43,29 @@ impl Engine {
                 Congestion::Credit => self.handle_ack(now, &ack),
                 Congestion::Suci => self.handle_ack_suci(now, &ack),
             },
-            Ok(Frame::Hello(hello)) => self.handle_hello(now, &hello),
-            Ok(Frame::Welcome(welcome)) => self.handle_welcome(now, &welcome),
-            Ok(Frame::Reset(reset)) => self.handle_reset(now, &reset),
-            Ok(Frame::Close(close)) => self.handle_close(now, &close),
-            Ok(Frame::Ask(ask)) => self.handle_ask(now, &ask),
-            Ok(Frame::Grant(grant)) => self.handle_grant(now, &grant),
-            Ok(Frame::Inquiry(inquiry)) => self.handle_inquiry(now, &inquiry),
-            Ok(Frame::Report(report)) => self.handle_report(now, &report),
+            Ok(seldom) => self.handle_seldom(now, &seldom),
             Err(reason) => Err(Drop::from(reason)),
         };
         if let Err(reason) = used {
             self.shared.counters.drops.count(reason);
+        }
+    }
+
+    /// The kinds that no steady traffic has: apart, so that they cost it nothing.
+    #[cold]
+    #[inline(never)]
+    fn handle_seldom(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), Drop> {
+        match frame {
+            // Taken above.
+            Frame::Data(_) | Frame::Share(_) | Frame::Ack(_) => Ok(()),
+            Frame::Hello(hello) => self.handle_hello(now, hello),
+            Frame::Welcome(welcome) => self.handle_welcome(now, welcome),
+            Frame::Reset(reset) => self.handle_reset(now, reset),
+            Frame::Close(close) => self.handle_close(now, close),
+            Frame::Ask(ask) => self.handle_ask(now, ask),
+            Frame::Grant(grant) => self.handle_grant(now, grant),
+            Frame::Inquiry(inquiry) => self.handle_inquiry(now, inquiry),
+            Frame::Report(report) => self.handle_report(now, report),
         }
     }
 
@@ -372,7 +383,8 @@ pub(super) fn deliver(
         Taken::Frame => {
             let body = Body::Frame(data.payload);
             shared.counters.delivered_messages += 1;
-            sink.message(Delivery { from, lane, body });
+            // It came as the next of its lane, and no other waited behind it.
+            return sink.message(Delivery { from, lane, body });
         }
         Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
         Taken::Nothing => {
@@ -384,9 +396,6 @@ pub(super) fn deliver(
             return;
         }
         Taken::Refused(_) => return,
-    }
-    if lane.is_latest() {
-        return;
     }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {

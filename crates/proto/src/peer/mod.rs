@@ -7,6 +7,7 @@ pub(crate) mod lane;
 pub(crate) mod latest;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
+pub(crate) mod pace;
 pub(crate) mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod receive;

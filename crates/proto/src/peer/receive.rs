@@ -12,7 +12,7 @@ use super::lane::{Accepted, Fragment, LaneReceive};
 use super::latest::LatestReceive;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
-use crate::memory::Memory;
+use crate::memory::{Memory, charge};
 use crate::numbers::{Arrival, Arrivals, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
@@ -223,6 +223,12 @@ impl Receive {
             size,
             payload: data.payload,
         };
+        if let Some(accepted) = lane.accept_at_once(&fragment, fair, memory) {
+            if let Accepted::Frame = accepted {
+                self.grant.used_bytes += charge(fragment.length);
+            }
+            return accepted.into();
+        }
         let used_before_bytes = memory.used_bytes();
         let remaining_before_bytes = lane.remaining_bytes;
         let accepted = lane.accept(&fragment, fair, memory, pool);

@@ -148,6 +148,7 @@ impl Sending for Selective {
             Answer::Unsent => return false,
             Answer::Old => {}
             Answer::New { number, at } => {
+                rtt.latest = now.since(at);
                 rtt.sample(now.since(at + news.delay));
                 self.silence.on_answer(now, rtt);
                 if flight.is_empty() {
