@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Where tsumuji lies on the other hosts; default: where it lies here
     #[arg(long = "program", value_name = "PATH", requires = "hosts")]
     program_path: Option<PathBuf>,
-    /// How they reach each other: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    /// How they reach each other: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE, if not as the file says
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
     /// Fraction of received frames to drop on purpose, 0 to 1

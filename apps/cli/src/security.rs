@@ -29,11 +29,7 @@ impl Flags {
                     .members()
                     .iter()
                     .any(|member| security::leaves_host(member.addr)),
-                (None, Some(LinkSpec::Udp(Some(addr)))) => !addr.ip().is_loopback(),
-                (None, link) => matches!(
-                    link,
-                    Some(LinkSpec::Packet(_) | LinkSpec::Xdp(_) | LinkSpec::Dpdk(_))
-                ),
+                (None, link) => link.is_some_and(LinkSpec::leaves_host),
             };
             if leaves {
                 eprintln!(

@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Processes (or threads) that relax; default: one a core, at most one a row
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How they reach each other: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
+    /// How they reach each other: shm (default), udp, udp:ADDRESS:PORT or dpdk:net_memif (two processes); with --hosts udp, packet, xdp or dpdk:DEVICE, if not as the file says
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
     /// async: nobody waits; sync: everyone waits for everyone each lap; threads and single: without messages, to compare

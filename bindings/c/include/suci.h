@@ -119,6 +119,16 @@ int datagram_set_window(datagram_socket *sock,
 // What is known of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
 int datagram_get_flow(datagram_socket *sock, int id, struct datagram_flow *flow, size_t size);
 
+// What `id` says of its own traffic with the id `about`: any process may read the flow of others. Asks for at most sec + usec. 1: answered;
+// 0: not yet; -1: an error (errno).
+int datagram_get_remote_flow(datagram_socket *sock,
+                             int id,
+                             int about,
+                             struct datagram_flow *flow,
+                             size_t size,
+                             int sec,
+                             int usec);
+
 // The socket's own id.
 int datagram_id(datagram_socket *sock);
 

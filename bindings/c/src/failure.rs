@@ -167,6 +167,7 @@ impl From<SendError> for Failure {
             }
             SendError::TooLarge { .. } => (TSUMUJI_EMSGSIZE, libc::EMSGSIZE),
             SendError::PeerDead { .. } => (TSUMUJI_EPEER, libc::ECONNRESET),
+            SendError::OtherCongestion { .. } => (TSUMUJI_EMISMATCH, libc::EPROTO),
             SendError::UnknownPeer { .. } => (TSUMUJI_EUNKNOWN, libc::ENXIO),
             SendError::NoMemory { .. } => (TSUMUJI_ENOMEM, libc::ENOMEM),
             SendError::Link(_) => (TSUMUJI_ELINK, errno_of(&error, libc::EIO)),

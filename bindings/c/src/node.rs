@@ -105,6 +105,15 @@ impl Node {
         }
     }
 
+    /// Any node by the number that C gave, this one included.
+    pub(crate) fn member(&self, id: c_int) -> Result<NodeId, Failure> {
+        u16::try_from(id)
+            .ok()
+            .filter(|id| usize::from(*id) < self.endpoint.members().len())
+            .map(NodeId)
+            .ok_or_else(|| Failure::unknown(id))
+    }
+
     /// The next message, if it fits `room` bytes; else it stays where it is.
     pub(crate) fn recv_into(&mut self, room: usize, timeout: Duration) -> Result<Message, Failure> {
         let none = || {

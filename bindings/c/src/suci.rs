@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::time::Duration;
 
-use tsumuji_node::{NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
+use tsumuji_node::{Flow, NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
 
 use crate::api::number;
 use crate::book::{Book, Wanted};
@@ -437,17 +437,47 @@ pub unsafe extern "C" fn datagram_get_flow(
         on(sock.cast(), |node| {
             let to = peer(node, id)?;
             let state = node.endpoint.flow(to).unwrap_or_default();
-            let shown = DatagramFlow {
-                delay_ns: state.rtt.as_nanos(),
-                jitter_ns: state.rttvar.as_nanos(),
-                window: state.window_bytes as u64,
-                queue_length: state.queued_messages as u64,
-                queue_bytes: state.queued_bytes as u64,
-                retransmitted: state.retransmitted_frames,
-            };
-            ffi::put_struct(flow, size, &shown).map(|()| 0)
+            ffi::put_struct(flow, size, &DatagramFlow::new(&state)).map(|()| 0)
         })
     })
+}
+
+/// What `id` says of its own traffic with the id `about`: any process may read the flow of others. Asks for at most sec + usec. 1: answered;
+/// 0: not yet; -1: an error (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_get_remote_flow(
+    sock: *mut DatagramSocket,
+    id: c_int,
+    about: c_int,
+    flow: *mut DatagramFlow,
+    size: usize,
+    sec: c_int,
+    usec: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_struct` need.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let (asked, about) = (peer(node, id)?, node.suci.ids.node(about)?);
+            let timeout = span(sec, usec)?;
+            let Some(found) = node.endpoint.remote_flow(asked, about, timeout)? else {
+                return Ok(0);
+            };
+            ffi::put_struct(flow, size, &DatagramFlow::new(&found.flow)).map(|()| 1)
+        })
+    })
+}
+
+impl DatagramFlow {
+    fn new(flow: &Flow) -> Self {
+        Self {
+            delay_ns: flow.rtt.as_nanos(),
+            jitter_ns: flow.rttvar.as_nanos(),
+            window: flow.window_bytes as u64,
+            queue_length: flow.queued_messages as u64,
+            queue_bytes: flow.queued_bytes as u64,
+            retransmitted: flow.retransmitted_frames,
+        }
+    }
 }
 
 /// The socket's own id.

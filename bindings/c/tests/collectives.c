@@ -187,6 +187,18 @@ static void senseless(void)
     CHECK(tsumuji_barrier(node, TSUMUJI_WORLD, NULL) == 0);
 }
 
+/* The library of a node that waits in a barrier answers for it. */
+static void flows_of_others(void)
+{
+    tsumuji_flow flow;
+
+    if (me == 0) {
+        CHECK(tsumuji_get_remote_flow(node, nodes - 1, 0, &flow, sizeof flow, 60000000) == 1 && flow.up == 1 && flow.rtt_ns > 0);
+        FAILS(tsumuji_get_remote_flow(node, nodes - 1, nodes, &flow, sizeof flow, 0), TSUMUJI_EUNKNOWN, ENXIO);
+    }
+    CHECK(tsumuji_barrier(node, TSUMUJI_WORLD, NULL) == 0);
+}
+
 /* The last node leaves; the others are told who it was. */
 static void death(void)
 {
@@ -215,7 +227,9 @@ int main(void)
     without_waiting();
     groups();
     senseless();
-    if (nodes > 1)
+    if (nodes > 1) {
+        flows_of_others();
         death();
+    }
     return tsumuji_close(node, 1000000) < 0;
 }

@@ -157,7 +157,7 @@ fn memory_is_respected() {
     launch(Path::new("valgrind"), &arguments, 2, "shm");
 }
 
-/// The paper's loop between three processes over UDP, ids sparse; also when a tenth of the frames is lost.
+/// The paper's loop between three processes over UDP, ids sparse; also by the paper's rules, and when frames are lost.
 #[test]
 fn suci_loop_over_udp() {
     let program = suci_loop();
@@ -170,6 +170,15 @@ fn suci_loop_over_udp() {
     };
     let outputs = suci_processes(&program, &database("udp.txt", &lines(7000)), &ids, 60, &[]);
     all_right(&outputs, &ids, 60);
+    let paper = [("TSUMUJI_CONGESTION", "suci")];
+    let outputs = suci_processes(
+        &program,
+        &database("paper.txt", &lines(7020)),
+        &ids,
+        30,
+        &paper,
+    );
+    all_right(&outputs, &ids, 30);
     let lossy = [("TSUMUJI_LOSS", "0.1")];
     let outputs = suci_processes(
         &program,
@@ -179,6 +188,15 @@ fn suci_loop_over_udp() {
         &lossy,
     );
     all_right(&outputs, &ids, 20);
+    let both = [("TSUMUJI_LOSS", "0.02"), ("TSUMUJI_CONGESTION", "suci")];
+    let outputs = suci_processes(
+        &program,
+        &database("both.txt", &lines(7030)),
+        &ids,
+        10,
+        &both,
+    );
+    all_right(&outputs, &ids, 10);
 }
 
 /// In processes of a launcher both examples take their endpoint from the environment, over shared memory and UDP.

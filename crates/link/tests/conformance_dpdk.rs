@@ -163,7 +163,6 @@ mod packet_jumbo {
     );
 }
 
-/// All but the stream both ways: there the driver (DPDK 22.11, Linux 6.18, veth) now and then stops passing one direction, for good.
 mod xdp_ethernet {
     use super::*;
     checks!(
@@ -179,8 +178,21 @@ mod xdp_ethernet {
         counters_add_up
         garbage_addresses_do_no_harm
         many_peers_talk
+        stream_between_threads
         no_wake_is_lost
         no_wake_through_fd_is_lost
+    );
+}
+
+/// With the largest frames that fit a page.
+mod xdp_page {
+    use super::*;
+    checks!(
+        skip if lacking_network();
+        |nodes| over_veth(nodes, 3498, "dpdk:net_af_xdp");
+        frames_arrive_intact
+        burst_arrives
+        stream_between_threads
     );
 }
 
@@ -202,4 +214,26 @@ mod late {
         let late = links.into_iter().map(|link| Impair::new(link, LATE));
         late.collect::<Result<Vec<_>, _>>().expect("impair")
     });
+}
+
+/// An interface whose frames do not fit a page is refused, and what mends it is said.
+#[test]
+fn xdp_on_jumbo_frames_is_refused() {
+    let _alone = alone();
+    if let Some(reason) = lacking_network() {
+        eprintln!("{reason}");
+        return;
+    }
+    let segment = Segment::new(2, 9000);
+    let interface = segment.interfaces().next().expect("two");
+    let spec: DpdkSpec = format!("net_af_xdp,iface={interface}")
+        .parse()
+        .expect("a name");
+    let error = Dpdk::open(&spec, DpdkConfig::default())
+        .expect_err("MTU 9000")
+        .to_string();
+    assert!(
+        error.contains(&format!("`ip link set dev {interface} mtu 3498`")),
+        "{error}"
+    );
 }

@@ -13,6 +13,8 @@ use tsumuji_link::{Link, LinkAddr};
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 const FRAMES: u32 = 10_000;
+/// Each a moment of its own.
+const KILLS_IN_A_STREAM: u32 = 4;
 /// Frames in flight at most.
 const WINDOW: u32 = 200;
 /// Tells this program, started again, to answer frames on that device.
@@ -199,4 +201,46 @@ fn killed_client_is_survived() {
     wait_open(&mut child);
     kill(&mut child);
     assert_eq!(leftovers(child.id()), [""; 0]);
+}
+
+/// Streams frames as fast as they are taken, and takes what comes back, for some bursts.
+fn stream(link: &mut Dpdk, bursts: u32) {
+    for _ in 0..bursts {
+        for _ in 0..64 {
+            link.send_with(LinkAddr::Broadcast, |slot| {
+                slot[..1400].fill(1);
+                1400
+            })
+            .expect("send_with");
+        }
+        link.flush().expect("flush");
+        link.recv_burst(64, |_, _| {}).expect("recv_burst");
+    }
+}
+
+/// A peer that is killed in the midst of a stream takes its memory with it, and not the process that is writing there.
+#[test]
+fn peer_killed_in_a_stream_is_survived() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if lacking() {
+        return;
+    }
+    let name = format!("socket=tsumuji-kill-stream-{},id=0", std::process::id());
+    let server = format!("dpdk:net_memif,role=server,{name}");
+    let client = format!("dpdk:net_memif,role=client,{name}");
+    for (own, others) in [(&server, &client), (&client, &server)] {
+        for round in 0..KILLS_IN_A_STREAM {
+            let mut child = start_answerer(others);
+            let spec: DpdkSpec = own.parse().expect("a name");
+            let mut link = Dpdk::open(&spec, DpdkConfig::default()).expect("open");
+            wait_open(&mut child);
+            stream(&mut link, 200 + round);
+            std::thread::scope(|scope| {
+                scope.spawn(|| child.kill().expect("SIGKILL"));
+                stream(&mut link, 3000);
+            });
+            child.wait().expect("dead");
+            assert!(link.counters().sent_frames > 0);
+        }
+    }
 }

@@ -19,7 +19,7 @@ use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
 
 use crate::error::OpenError;
-use crate::security::Keyed;
+use crate::security::{Keyed, leaves_host};
 
 /// A link as users name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,7 +53,18 @@ impl LinkSpec {
     pub fn interface(&self) -> Option<InterfaceName> {
         match self {
             Self::Packet(name) | Self::Xdp(name) => *name,
-            Self::Shm | Self::Udp(_) | Self::Dpdk(_) => None,
+            Self::Dpdk(spec) => spec.interface().and_then(InterfaceName::new),
+            Self::Shm | Self::Udp(_) => None,
+        }
+    }
+
+    /// Do frames leave this host, as far as the name says? (Of `udp` without address the default is loopback.)
+    pub fn leaves_host(&self) -> bool {
+        match self {
+            Self::Shm | Self::Udp(None) => false,
+            Self::Udp(Some(addr)) => !addr.ip().is_loopback(),
+            Self::Packet(_) | Self::Xdp(_) => true,
+            Self::Dpdk(spec) => !spec.stays_on_host(),
         }
     }
 }
@@ -254,6 +265,22 @@ pub enum Unsealed {
 }
 
 impl Unsealed {
+    /// Can another host send to this link?
+    pub fn leaves_host(&self) -> bool {
+        let by_device = |link: &Dpdk| !link.spec().stays_on_host();
+        let by_base = |base: &Base| match base {
+            Base::Dpdk(link) => by_device(link),
+            other => leaves_host(other.local_addr()),
+        };
+        match self {
+            Self::Dpdk(link) => by_device(link),
+            Self::Impaired(link) => by_base(link.inner()),
+            Self::Captured(link) => by_base(link.inner()),
+            Self::CapturedImpaired(link) => by_base(link.inner().inner()),
+            other => leaves_host(other.local_addr()),
+        }
+    }
+
     /// Wraps `base` as wanted.
     pub fn open(
         base: Base,

@@ -15,7 +15,7 @@
 //! Ids are 0, 1, 2 … without gap, in any order. `host` is the host's name (default: `node 0`). An address of `udp` may name a
 //! host; it is resolved when the file is read. Read by `bootstrap::worker`, by programs that take `--hosts`, and by `launcher`.
 //!
-//! `addr = "packet:eth1"` (or `xdp:eth1`) is raw Ethernet: the address of that interface is `mac = "02:…"`, or what `/etc/ethers` says of `host`.
+//! `addr = "packet:eth1"` (or `xdp:eth1`, `dpdk:net_af_packet,iface=eth1`, `dpdk:0000:03:00.0`) is raw Ethernet: the address of that interface is `mac = "02:…"`, or what `/etc/ethers` says of `host`.
 //! Beside these, a node may state `interface`, `ip` and `mac`, so that another link can be chosen for all (`over`), and
 //! `via = ["ssh", "-T", "pc2"]`, the command that runs another command there.
 
@@ -335,7 +335,8 @@ impl ClusterFile {
         }
     }
 
-    /// The same nodes over another link: `udp` by the stated `ip` (or that of `addr`), `packet` and `xdp` by `interface`.
+    /// The same nodes over another link: `udp` by the stated `ip` (or that of `addr`), `packet`, `xdp` and DPDK's virtual devices on
+    /// an interface (`dpdk:net_af_packet`) by `interface`, a card at the same PCI address on each.
     /// `path` is for messages.
     pub fn over(self, link: &LinkSpec, path: &Path) -> Result<Self, ClusterFileError> {
         let mut hosts = self.hosts;
@@ -410,9 +411,24 @@ fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, L
             };
             Ok((link, LinkAddr::Ether(mac)))
         }
-        LinkSpec::Udp(Some(_)) | LinkSpec::Shm | LinkSpec::Dpdk(_) => {
-            Err("cannot be taken for all hosts: accepted are `udp`, `packet` and `xdp`".to_owned())
+        LinkSpec::Dpdk(spec) if spec.stays_on_host() => {
+            Err("joins processes of one host; take a device that leaves it, for example `dpdk:net_af_packet`".to_owned())
         }
+        LinkSpec::Dpdk(spec) => {
+            let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
+            let spec = if spec.is_on_interface() && spec.interface().is_none() {
+                let interface = host.interface.ok_or("needs the field `interface`")?;
+                let with = spec.with("iface", interface.as_str());
+                with.ok_or("is too long with its interface: a name has 200 bytes")?
+            } else {
+                *spec
+            };
+            Ok((LinkSpec::Dpdk(spec), LinkAddr::Ether(mac)))
+        }
+        LinkSpec::Udp(Some(_)) | LinkSpec::Shm => Err(
+            "cannot be taken for all hosts: accepted are `udp`, `packet`, `xdp` and `dpdk:DEVICE`"
+                .to_owned(),
+        ),
     }
 }
 
@@ -676,6 +692,21 @@ mod tests {
             .map(|host| host.link.to_string())
             .collect();
         assert_eq!(links, ["udp:10.0.0.1:7000", "udp:10.0.0.2:7100"]);
+        let over = |text: &str| {
+            let link: LinkSpec = text.parse().expect(text);
+            let over = file.clone().over(&link, path);
+            over.map(|file| file.hosts()[1].link.to_string())
+                .map_err(|error| error.to_string())
+        };
+        for (given, taken) in [
+            ("dpdk:net_af_packet", "dpdk:net_af_packet,iface=eth0"),
+            ("dpdk:net_af_xdp,iface=eth7", "dpdk:net_af_xdp,iface=eth7"),
+            ("dpdk:03:00.0", "dpdk:0000:03:00.0"),
+        ] {
+            assert_eq!(over(given).expect(given), taken);
+        }
+        let error = over("dpdk:net_memif").expect_err("one host's");
+        assert!(error.contains("joins processes of one host"), "{error}");
         assert!(file.over(&LinkSpec::Shm, path).is_err());
     }
 }

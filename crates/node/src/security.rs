@@ -40,7 +40,7 @@ impl Security {
                 key_file.clone(),
                 *mode,
             )?))),
-            Self::Unstated if leaves_host(link.local_addr()) => Err(OpenError::Unprotected {
+            Self::Unstated if link.leaves_host() => Err(OpenError::Unprotected {
                 link: link.caps().name,
             }),
             Self::Open | Self::Unstated => Ok(AnyLink::Open(link)),

@@ -31,7 +31,7 @@ pub const TSUMUJI_ETHREAD: c_int = -10;
 pub const TSUMUJI_EBUSY: c_int = -11;
 /// A bug in the library; the handle can only be closed.
 pub const TSUMUJI_EPANIC: c_int = -12;
-/// A member takes part in another collective operation, or with another length, root or table of algorithms.
+/// Members do not agree: on a collective operation, its length, root or table of algorithms, or on the congestion control.
 pub const TSUMUJI_EMISMATCH: c_int = -13;
 
 /// The library's version, for example "0.1.0".
@@ -57,7 +57,7 @@ pub extern "C" fn tsumuji_strerror(code: c_int) -> *const c_char {
         TSUMUJI_ETHREAD => c"the handle belongs to another thread",
         TSUMUJI_EBUSY => c"the handle is in use",
         TSUMUJI_EPANIC => c"a bug in tsumuji",
-        TSUMUJI_EMISMATCH => c"members called different collective operations",
+        TSUMUJI_EMISMATCH => c"members do not agree on what to do",
         _ => c"unknown error",
     };
     text.as_ptr()

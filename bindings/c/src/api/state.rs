@@ -3,8 +3,6 @@
 
 use std::ffi::{c_char, c_int};
 
-use tsumuji_node::NodeId;
-
 use super::{answer, done, number};
 use crate::failure::Failure;
 use crate::ffi;
@@ -44,6 +42,8 @@ pub struct TsumujiFlow {
     pub incoming_bytes: u64,
     /// 1: its last frame said that more wait to be sent to us.
     pub incoming_backlog: u64,
+    /// 1: hello was exchanged with the peer's present life.
+    pub up: u64,
 }
 
 /// What was counted since the endpoint was opened.
@@ -83,7 +83,7 @@ pub struct TsumujiCounters {
 }
 
 // No padding: see `ffi::put_struct`.
-const _: () = assert!(size_of::<TsumujiFlow>() == 15 * 8);
+const _: () = assert!(size_of::<TsumujiFlow>() == 16 * 8);
 const _: () = assert!(size_of::<TsumujiCounters>() == 15 * 8);
 
 /// This node.
@@ -110,11 +110,8 @@ pub unsafe extern "C" fn tsumuji_name(handle: *mut Tsumuji, which: c_int) -> *co
     // SAFETY: the header asks for what `on` needs.
     let name = unsafe {
         on(handle, |node| {
-            let id = u16::try_from(which)
-                .ok()
-                .filter(|id| usize::from(*id) < node.endpoint.members().len())
-                .ok_or_else(|| Failure::unknown(which))?;
-            Ok(node.name(NodeId(id)).as_ptr())
+            let id = node.member(which)?;
+            Ok(node.name(id).as_ptr())
         })
     };
     name.unwrap_or_else(|failure| {
@@ -142,6 +139,18 @@ pub unsafe extern "C" fn tsumuji_is_up(handle: *mut Tsumuji, peer: c_int) -> c_i
         on(handle, |node| {
             let peer = node.peer(peer)?;
             Ok(node.endpoint.is_up(peer))
+        })
+    })
+}
+
+/// 1: the peer is dead: nothing was heard from it for too long, or it left, and it has not come back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_is_dead(handle: *mut Tsumuji, peer: c_int) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe {
+        on(handle, |node| {
+            let peer = node.peer(peer)?;
+            Ok(node.endpoint.is_dead(peer))
         })
     })
 }
@@ -186,13 +195,71 @@ pub unsafe extern "C" fn tsumuji_get_flow(
                 .endpoint
                 .flow(id)
                 .ok_or_else(|| Failure::unknown(peer))?;
-            ffi::put_struct(flow, size, &TsumujiFlow::from(state))
+            let up = node.endpoint.is_up(id);
+            ffi::put_struct(flow, size, &TsumujiFlow::new(&state, up))
         })
     })
 }
 
-impl From<tsumuji_node::Flow> for TsumujiFlow {
-    fn from(flow: tsumuji_node::Flow) -> Self {
+/// What another node says of its traffic with `about`, in both directions; the library there answers whenever its program calls it. 1: answered;
+/// 0: not within timeout_us microseconds. size: sizeof(tsumuji_flow).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_get_remote_flow(
+    handle: *mut Tsumuji,
+    which: c_int,
+    about: c_int,
+    flow: *mut TsumujiFlow,
+    size: usize,
+    timeout_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_struct` need.
+    answer(unsafe {
+        on(handle, |node| {
+            let (which, about) = (node.member(which)?, node.member(about)?);
+            let timeout = ffi::timeout(timeout_us);
+            let Some(found) = node.endpoint.remote_flow(which, about, timeout)? else {
+                return Ok(false);
+            };
+            ffi::put_struct(flow, size, &TsumujiFlow::new(&found.flow, found.up))?;
+            Ok(true)
+        })
+    })
+}
+
+/// Asks a node for its flows without waiting: the answer comes to tsumuji_handler's flows, or is lost. From `first` on, at most `most`, and as
+/// many as fit a frame.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_ask_flows(
+    handle: *mut Tsumuji,
+    which: c_int,
+    first: c_int,
+    most: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            let (which, first) = (node.peer(which)?, node.member(first)?);
+            let most = u16::try_from(most)
+                .ok()
+                .filter(|most| *most > 0)
+                .ok_or_else(|| Failure::invalid("accepted numbers of flows are 1 to 65535"))?;
+            Ok(node.endpoint.ask_flows(which, first, most)?)
+        })
+    })
+}
+
+/// State of another node's traffic with one of its peers.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TsumujiRemoteFlow {
+    /// With whom.
+    pub peer: u64,
+    /// As that node sees it.
+    pub flow: TsumujiFlow,
+}
+
+impl TsumujiFlow {
+    pub(super) fn new(flow: &tsumuji_node::Flow, up: bool) -> Self {
         Self {
             rtt_ns: flow.rtt.as_nanos(),
             rttvar_ns: flow.rttvar.as_nanos(),
@@ -209,6 +276,7 @@ impl From<tsumuji_node::Flow> for TsumujiFlow {
             incoming_window_frames: flow.incoming_window_frames as u64,
             incoming_bytes: flow.incoming_bytes as u64,
             incoming_backlog: flow.incoming_backlog.into(),
+            up: up.into(),
         }
     }
 }

@@ -35,6 +35,13 @@ const ETHERNET_BYTES_MIN: usize = 60;
 /// What drivers expect an mbuf to hold at least, and two VLAN tags.
 const ROOM_BYTES_MIN: usize = 2048;
 const TAGS_BYTES: usize = 8;
+/// A frame, the kernel's headroom, and DPDK's own headers (of the pool, of an mbuf, and the mbuf's headroom) share a page.
+const XDP_FRAME_BYTES_MAX: usize =
+    PAGE_BYTES - (64 + 128 + 128) - XDP_HEADROOM_BYTES - HEADER_BYTES - TAGS_BYTES;
+/// A queue of AF_XDP that a closed socket had is free again after some milliseconds.
+const QUEUE_FREE_WITHIN: Duration = Duration::from_secs(1);
+/// What the kernel leaves free before each frame of AF_XDP.
+const XDP_HEADROOM_BYTES: usize = 256;
 /// A length in an mbuf has 16 bits.
 const ROOM_BYTES_MAX: usize = 65_000;
 /// Mbufs that a thread may keep for itself (DPDK keeps half as many again).
@@ -60,13 +67,14 @@ const NAMED_MAX: usize = 16;
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) port: Port,
+    pub(super) is_up: bool,
     pub(super) mac: MacAddr,
     pub(super) frame_bytes: usize,
     pub(super) receive_frames: usize,
     /// Frames shorter than that are filled up.
     pub(super) frame_bytes_least: usize,
-    /// How long, in units, the device must stay after its last frame.
-    pub(super) lingers: u32,
+    /// The device must stay a while after its last frame.
+    pub(super) lingers: bool,
     pub(super) interface: Option<(Interface, Claim)>,
 }
 
@@ -118,13 +126,50 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         }
         _ => None,
     };
-    let failed = |what| refused(spec, &kind, what);
-    let (arguments, slot_bytes) = arguments(spec, &kind);
+    let queue_free_at = Instant::now() + QUEUE_FREE_WITHIN;
+    let set_up = loop {
+        match set_up(spec, &kind, config, running) {
+            // The kernel frees a queue of AF_XDP some time after its socket was closed; a device that failed is of no more use.
+            Err(_) if matches!(kind, Kind::Xdp(_)) && Instant::now() < queue_free_at => {
+                std::thread::sleep(LOOK);
+            }
+            done => break done?,
+        }
+    };
+    Ok(Made {
+        spec: *spec,
+        kind,
+        port: set_up.port,
+        frame_bytes: set_up.frame_bytes,
+        receive_frames: set_up.receive_frames,
+        interface,
+        up_timeout: config.up_timeout,
+        deadline,
+    })
+}
+
+/// A device with its queues and what follows from its kind.
+struct SetUp {
+    port: Port,
+    frame_bytes: usize,
+    receive_frames: usize,
+}
+
+fn set_up(
+    spec: &DpdkSpec,
+    kind: &Kind,
+    config: &DpdkConfig,
+    running: eal::Running,
+) -> Result<SetUp, DpdkOpenError> {
+    let failed = |what| refused(spec, kind, what);
+    let (arguments, slot_bytes) = arguments(spec, kind);
     let _ = sys::take_log();
     let mut port = Port::make(&arguments).map_err(failed("making the device"))?;
     let info = port.info().map_err(failed("asking the device"))?;
-    let frame_bytes = frame_bytes(spec, &kind, &info, config.frame_bytes)?;
-    let room_bytes = (frame_bytes + HEADER_BYTES + LENGTH_BYTES + TAGS_BYTES)
+    let frame_bytes = frame_bytes(spec, kind, &info, config.frame_bytes)?;
+    let is_xdp = matches!(kind, Kind::Xdp(_));
+    let kernels = if is_xdp { XDP_HEADROOM_BYTES } else { 0 };
+    let room_bytes = (frame_bytes + HEADER_BYTES + LENGTH_BYTES + TAGS_BYTES + kernels)
         .next_multiple_of(64)
         .max(ROOM_BYTES_MIN)
         .max(slot_bytes)
@@ -137,7 +182,7 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         wished(info.default_receive_frames),
         wished(info.default_transmit_frames),
     );
-    let copying = match &kind {
+    let copying = match kind {
         Kind::Packet(_) => true,
         Kind::Memif { .. } => spec.parameter("zero-copy") != Some("yes"),
         _ => false,
@@ -154,6 +199,7 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         CACHED_FRAMES,
         room_bytes as u16,
         info.numa_node,
+        is_xdp,
     )
     .map_err(|()| DpdkOpenError::Memory {
         spec: spec.to_string(),
@@ -167,7 +213,14 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
     let rings = port
         .set_up(mtu, wished)
         .map_err(failed("setting up its queues"))?;
-    let receive_frames = match &kind {
+    if let Kind::Xdp(interface) = kind
+        && let Err(error) = port.hold_xdp_program(interface.index)
+    {
+        tracing::warn!(
+            "{spec}: if this process is killed, its XDP program stays on the interface ({error})"
+        );
+    }
+    let receive_frames = match kind {
         Kind::Memif { .. } => {
             let log2 = number(spec, "rsize").unwrap_or(MEMIF_RING_LOG2);
             1 << log2.min(MEMIF_RING_LOG2_MAX)
@@ -175,15 +228,10 @@ pub(super) fn make(spec: &DpdkSpec, config: &DpdkConfig) -> Result<Made, DpdkOpe
         Kind::Packet(found) => number(spec, "framecnt").unwrap_or(packet_ring(found).1),
         _ => rings.0.into(),
     };
-    Ok(Made {
-        spec: *spec,
-        kind,
+    Ok(SetUp {
         port,
         frame_bytes,
         receive_frames: receive_frames.max(1),
-        interface,
-        up_timeout: config.up_timeout,
-        deadline,
     })
 }
 
@@ -211,11 +259,21 @@ impl Made {
         }
     }
 
+    /// The server of a memif connection, which is called.
+    pub(super) fn is_server(&self) -> bool {
+        self.kind == (Kind::Memif { server: true })
+    }
+
     /// Waits until the started device has a link.
     pub(super) fn wait_up(self) -> Result<Opened, DpdkOpenError> {
         while !self.port.is_up() {
             self.pause()?;
         }
+        self.opened()
+    }
+
+    /// The started device, with or without a link.
+    pub(super) fn opened(self) -> Result<Opened, DpdkOpenError> {
         // Not before: a device may learn its address when it starts.
         let info =
             self.port
@@ -223,6 +281,7 @@ impl Made {
                 .map_err(refused(&self.spec, &self.kind, "asking the device"))?;
         Ok(Opened {
             mac: info.mac,
+            is_up: self.port.is_up(),
             port: self.port,
             frame_bytes: self.frame_bytes,
             receive_frames: self.receive_frames,
@@ -230,11 +289,7 @@ impl Made {
                 Kind::Card => ETHERNET_BYTES_MIN,
                 _ => 0,
             },
-            lingers: match self.kind {
-                Kind::Memif { server: true } => 2,
-                Kind::Memif { server: false } => 1,
-                _ => 0,
-            },
+            lingers: matches!(self.kind, Kind::Memif { .. }),
             interface: self.interface,
         })
     }
@@ -400,6 +455,7 @@ fn frame_bytes(
                 0 => interface.mtu_bytes,
                 most => most.min(interface.mtu_bytes),
             };
+            let most = most.min(XDP_FRAME_BYTES_MAX);
             (most, most)
         }
         Kind::OtherVirtual => (info.mtu_bytes, info.mtu_bytes),
@@ -427,6 +483,12 @@ fn frame_bytes(
 fn needs(spec: &DpdkSpec, kind: &Kind, source: &io::Error) -> String {
     let rights: &[Capability] = match kind {
         Kind::Packet(_) => &[Capability::NetRaw],
+        Kind::Xdp(interface) if interface.mtu_bytes > XDP_FRAME_BYTES_MAX => {
+            return format!(
+                "; its frames must fit a page: `ip link set dev {} mtu {XDP_FRAME_BYTES_MAX}` at most, or take the link xdp:{0}",
+                interface.name
+            );
+        }
         Kind::Xdp(_) => &[
             Capability::NetAdmin,
             Capability::NetRaw,

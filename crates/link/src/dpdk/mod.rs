@@ -21,11 +21,9 @@
 //! Left out on purpose: receive interrupts (few drivers have them); several queues; DPDK's secondary processes. A card has no kernel
 //! behind it: foreign frames are dropped and counted. What DPDK's own drivers (22.11) cannot do stays:
 //!
-//! - `net_memif` trusts its peer as it trusts itself, and both ends must state the same `bsize`. When a peer goes, DPDK's own thread
-//!   unmaps the shared memory; a burst that is interrupted for that long at that moment ends the process.
+//! - `net_memif` trusts its peer as it trusts itself, and both ends must state the same `bsize`.
 //! - `net_af_packet` does not tell how many frames its full ring lost.
-//! - `net_af_xdp` takes all traffic of its interface from the kernel, and may stop passing one direction of a stream both ways: the
-//!   link `xdp` does neither.
+//! - `net_af_xdp` takes all traffic of its interface from the kernel, which the link `xdp` does not, and frames must fit a page.
 
 mod device;
 mod eal;
@@ -50,7 +48,7 @@ use rustix::time::{
 
 pub use errors::DpdkOpenError;
 pub use probe::probe;
-pub use spec::{DpdkSpec, DpdkSpecError, SPEC_BYTES_MAX};
+pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError, SPEC_BYTES_MAX};
 
 use crate::ether::{Claim, InterfaceState, MacAddr, Watch};
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
@@ -70,8 +68,7 @@ const LOOK_EVERY_POLLS: u32 = 1 << 18;
 /// First and longest nap of a waiting link; each is half as long again as the last.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// A memif connection takes its memory with it, and what lies in it: a living peer is given this long to fetch that. The server waits
-/// twice as long: DPDK's own thread answers the peer's farewell, and must not find the device half removed.
+/// A memif connection takes its memory with it, and what lies in it: a living peer is given this long to fetch that.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// How to open the link.
@@ -83,7 +80,8 @@ pub struct DpdkConfig {
     pub ring_frames: Option<u16>,
     /// Of the whole process, where no hugepages are free; the first link that is opened decides. Touched only as needed.
     pub memory_bytes: u64,
-    /// How long to wait for a link; memif has one when both ends are there.
+    /// How long to wait for a link. The client of a memif connection has one when its server is there; a server does not wait: like a
+    /// bound socket it is open before anybody calls, and until then drops what is sent.
     pub up_timeout: Duration,
 }
 
@@ -115,8 +113,7 @@ pub struct Dpdk {
     idle_polls: u32,
     nap: Duration,
     timer: OwnedFd,
-    /// In units of `LINGER`.
-    lingers: u32,
+    lingers: bool,
     counters: LinkCounters,
     // Last: free for others once the device is gone.
     _claim: Option<Claim>,
@@ -129,7 +126,12 @@ impl Dpdk {
     pub fn open(spec: &DpdkSpec, config: DpdkConfig) -> Result<Self, DpdkOpenError> {
         let mut made = device::make(spec, &config)?;
         made.start()?;
-        Self::new(spec, made.wait_up()?)
+        let opened = if made.is_server() {
+            made.opened()?
+        } else {
+            made.wait_up()?
+        };
+        Self::new(spec, opened)
     }
 
     /// Both ends of a new memif connection: two links of this process that need no rights, for trying out and for tests.
@@ -190,7 +192,7 @@ impl Dpdk {
                 lossless: false,
             },
             watch: interface.as_ref().map(Watch::new),
-            is_up: true,
+            is_up: opened.is_up,
             looked: Instant::now(),
             idle_polls: 0,
             nap: NAP_MIN,
@@ -199,7 +201,9 @@ impl Dpdk {
             counters: LinkCounters::default(),
             _claim: claim,
         };
-        link.come_up();
+        if link.is_up {
+            link.come_up();
+        }
         Ok(link)
     }
 
@@ -266,7 +270,9 @@ impl Dpdk {
 impl Drop for Dpdk {
     fn drop(&mut self) {
         self.tx.push_out(&self.port, &mut self.counters);
-        std::thread::sleep(LINGER * self.lingers);
+        if self.lingers && self.port.is_up() {
+            std::thread::sleep(LINGER);
+        }
     }
 }
 

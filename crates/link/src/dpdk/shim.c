@@ -4,21 +4,33 @@
  * first DPDK link is opened: a program that opens none neither needs libdpdk nor spends time on it. `struct shim` here and
  * `Shim` in sys.rs are the same structure; change both.
  */
-#define _GNU_SOURCE /* fopencookie */
+#define ALLOW_EXPERIMENTAL_API /* rte_intr_fd_get, stable in later versions */
+#define _GNU_SOURCE /* fopencookie, RTLD_NEXT, dladdr */
+#include <dlfcn.h>
 #include <errno.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_interrupts.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
+#include <rte_mempool.h>
 #include <rte_version.h>
 
 /* One frame in one mbuf, or the first part of one in several. */
@@ -86,6 +98,262 @@ static size_t take_log(char *out, size_t room)
     return bytes;
 }
 
+/* Memory of a memif connection comes and goes in DPDK's own thread, when the peer says so or dies, while our threads may be in the
+ * middle of a burst there: DPDK 22.11 to 26.07 unmap it under them. So what memif does in that thread waits until no burst is under
+ * way, and no burst begins meanwhile; and a device is not made or removed at the same time.
+ *
+ * A server that is removed leaves its listening socket open, and the callback registered with memory that is freed: clients that come
+ * later are never served, or served from that memory. What a device registered is therefore taken back when it is removed.
+ *
+ * memif's callbacks are found by taking the place of the three public functions by which it registers them: this object is loaded
+ * before the drivers, and globally, so theirs is this definition. All others' calls are passed on as they are. */
+typedef int register_function(const struct rte_intr_handle *, rte_intr_callback_fn, void *);
+typedef int unregister_later_function(const struct rte_intr_handle *, rte_intr_callback_fn, void *, rte_intr_unregister_callback_fn);
+
+struct guard {
+    struct guard *next;
+    rte_intr_callback_fn callback;
+    void *argument;
+    rte_intr_unregister_callback_fn ended;
+    const struct rte_intr_handle *handle;
+    int fd;
+    /* Of the device that registered it, or whose listener did. */
+    uint32_t port;
+    bool dead;
+    bool close_fd;
+};
+
+#define NO_PORT UINT32_MAX
+
+/* Held by whoever makes, changes or removes devices, and around memif's callbacks, which register others. */
+static pthread_mutex_t control_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static struct guard *guards;
+/* On whose behalf something is registered now; written under the lock. */
+static uint32_t registering_port = NO_PORT;
+/* Written by the thread of a callback, read by each burst. */
+static int gate_closed;
+/* Written by the thread of a device's burst alone, each in a cache line of its own. */
+static struct {
+    int busy;
+} __attribute__((aligned(64))) bursts[RTE_MAX_ETHPORTS];
+/* Without membarrier each burst pays for a fence of its own. */
+static bool fences;
+
+static long membarrier(int command)
+{
+    return syscall(SYS_membarrier, command, 0, 0);
+}
+
+static inline bool burst_begin(uint16_t port)
+{
+    __atomic_store_n(&bursts[port].busy, 1, __ATOMIC_RELAXED);
+    if (fences)
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    else
+        __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the other side's membarrier makes it a real one */
+    if (__atomic_load_n(&gate_closed, __ATOMIC_ACQUIRE) == 0)
+        return true;
+    __atomic_store_n(&bursts[port].busy, 0, __ATOMIC_RELEASE);
+    return false;
+}
+
+static inline void burst_end(uint16_t port)
+{
+    __atomic_store_n(&bursts[port].busy, 0, __ATOMIC_RELEASE);
+}
+
+/* A burst lasts microseconds, or as long as its thread does not get a processor. */
+static void gate_close(void)
+{
+    __atomic_store_n(&gate_closed, 1, __ATOMIC_SEQ_CST);
+    if (!fences)
+        membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    for (unsigned port = 0; port < RTE_MAX_ETHPORTS; port++)
+        while (__atomic_load_n(&bursts[port].busy, __ATOMIC_ACQUIRE) != 0)
+            sched_yield();
+}
+
+static void gate_open(void)
+{
+    __atomic_store_n(&gate_closed, 0, __ATOMIC_RELEASE);
+}
+
+static void guarded(void *cookie)
+{
+    struct guard *guard = cookie;
+    pthread_mutex_lock(&control_lock);
+    /* Whoever waited here while the device was removed finds nothing to do. */
+    if (!guard->dead) {
+        registering_port = guard->port;
+        gate_close();
+        guard->callback(guard->argument);
+        gate_open();
+        registering_port = NO_PORT;
+    }
+    pthread_mutex_unlock(&control_lock);
+}
+
+/* Where the pointer to the guard of this registration is; NULL: there is none. */
+static struct guard **guard_of(rte_intr_callback_fn callback, const void *argument)
+{
+    struct guard **place = &guards;
+    while (*place != NULL && ((*place)->dead || (*place)->callback != callback || (*place)->argument != argument))
+        place = &(*place)->next;
+    return *place != NULL ? place : NULL;
+}
+
+static void guard_free(struct guard *guard)
+{
+    struct guard **place = &guards;
+    while (*place != NULL && *place != guard)
+        place = &(*place)->next;
+    if (*place != NULL)
+        *place = guard->next;
+    free(guard);
+}
+
+/* DPDK's thread has forgotten a callback that was under way when it was unregistered. */
+static void guard_ended(struct rte_intr_handle *handle, void *cookie)
+{
+    struct guard *guard = cookie;
+    rte_intr_unregister_callback_fn ended = guard->ended;
+    void *argument = guard->argument;
+    pthread_mutex_lock(&control_lock);
+    if (guard->close_fd)
+        close(guard->fd);
+    guard_free(guard);
+    pthread_mutex_unlock(&control_lock);
+    if (ended != NULL)
+        ended(handle, argument);
+}
+
+static bool is_memif(rte_intr_callback_fn callback)
+{
+    Dl_info found;
+    const void *address = (const void *)(uintptr_t)callback;
+    return dladdr(address, &found) != 0 && found.dli_fname != NULL && strstr(found.dli_fname, "librte_net_memif") != NULL;
+}
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED int rte_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_callback_fn callback, void *argument)
+{
+    register_function *next = (register_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_register");
+    if (!is_memif(callback))
+        return next(handle, callback, argument);
+    struct guard *guard = calloc(1, sizeof *guard);
+    if (guard == NULL)
+        return -ENOMEM;
+    guard->callback = callback;
+    guard->argument = argument;
+    guard->handle = handle;
+    guard->fd = rte_intr_fd_get(handle);
+    pthread_mutex_lock(&control_lock);
+    guard->port = registering_port;
+    guard->next = guards;
+    guards = guard;
+    int answer = next(handle, guarded, guard);
+    if (answer != 0)
+        guard_free(guard);
+    pthread_mutex_unlock(&control_lock);
+    return answer;
+}
+
+EXPORTED int rte_intr_callback_unregister(const struct rte_intr_handle *handle, rte_intr_callback_fn callback, void *argument)
+{
+    register_function *next = (register_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_unregister");
+    pthread_mutex_lock(&control_lock);
+    struct guard **place = guard_of(callback, argument);
+    int answer = place != NULL ? next(handle, guarded, *place) : next(handle, callback, argument);
+    if (place != NULL && answer > 0)
+        guard_free(*place);
+    pthread_mutex_unlock(&control_lock);
+    return answer;
+}
+
+EXPORTED int rte_intr_callback_unregister_pending(const struct rte_intr_handle *handle, rte_intr_callback_fn callback, void *argument,
+                                                  rte_intr_unregister_callback_fn ended)
+{
+    unregister_later_function *next = (unregister_later_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_unregister_pending");
+    pthread_mutex_lock(&control_lock);
+    struct guard **place = guard_of(callback, argument);
+    int answer;
+    if (place == NULL) {
+        answer = next(handle, callback, argument, ended);
+    } else {
+        struct guard *guard = *place;
+        guard->ended = ended;
+        /* First: DPDK's thread may end it, and free it, at once after the call. */
+        guard->dead = true;
+        answer = next(handle, guarded, guard, guard_ended);
+        if (answer < 0)
+            guard->dead = false;
+    }
+    pthread_mutex_unlock(&control_lock);
+    return answer;
+}
+
+/* Takes back what a memif device has registered and left so. */
+static void forget_guards(uint32_t port)
+{
+    register_function *unregister = (register_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_unregister");
+    unregister_later_function *later = (unregister_later_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_unregister_pending");
+    struct guard *next;
+    for (struct guard *guard = guards; guard != NULL; guard = next) {
+        next = guard->next;
+        if (guard->port != port || guard->dead)
+            continue;
+        int answer = unregister(guard->handle, guarded, guard);
+        if (answer > 0) {
+            close(guard->fd);
+            guard_free(guard);
+            continue;
+        }
+        /* DPDK's thread is about to call it, and waits for us. */
+        guard->dead = guard->close_fd = true;
+        guard->ended = NULL;
+        if (answer == -EAGAIN)
+            later(guard->handle, guarded, guard, guard_ended);
+    }
+}
+
+/* The driver for AF_XDP (22.11) never closes its socket, so that its queue stays taken as long as the process lives. It is closed when
+ * the device is removed, if it is still what it was: others may have its number by then. */
+static struct {
+    int fd;
+    ino_t inode;
+} left_open = {.fd = -1};
+
+EXPORTED void xsk_socket__delete(void *socket)
+{
+    typedef int fd_function(const void *);
+    typedef void delete_function(void *);
+    /* Loaded: the caller came by it. Its driver is loaded by itself, so it is not among those that come after this object. */
+    void *library = dlopen("libxdp.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (library == NULL)
+        return;
+    fd_function *fd_of = (fd_function *)(uintptr_t)dlsym(library, "xsk_socket__fd");
+    delete_function *next = (delete_function *)(uintptr_t)dlsym(library, "xsk_socket__delete");
+    struct stat found;
+    int fd = fd_of != NULL && socket != NULL ? fd_of(socket) : -1;
+    if (fd >= 0 && fstat(fd, &found) == 0) {
+        left_open.fd = fd;
+        left_open.inode = found.st_ino;
+    }
+    if (next != NULL)
+        next(socket);
+    dlclose(library);
+}
+
+static void close_what_was_left(void)
+{
+    struct stat found;
+    if (left_open.fd >= 0 && fstat(left_open.fd, &found) == 0 && S_ISSOCK(found.st_mode) && found.st_ino == left_open.inode)
+        close(left_open.fd);
+    left_open.fd = -1;
+}
+
 static const char *version(void)
 {
     return rte_version();
@@ -94,6 +362,30 @@ static const char *version(void)
 static const char *driver_folder(void)
 {
     return RTE_EAL_PMD_PATH;
+}
+
+/* libbpf and libxdp, which the driver for AF_XDP uses, speak to standard error unless told otherwise. */
+static int to_log(int level, const char *format, va_list values)
+{
+    char line[512];
+    int bytes = vsnprintf(line, sizeof line, format, values);
+    (void)level;
+    if (bytes > 0)
+        log_write(NULL, line, bytes < (int)sizeof line ? (size_t)bytes : sizeof line - 1);
+    return bytes;
+}
+
+static void redirect(const char *object, const char *setter)
+{
+    void *library = dlopen(object, RTLD_NOW | RTLD_NOLOAD);
+    if (library == NULL)
+        return;
+    typedef int print_function(int, const char *, va_list);
+    typedef print_function *set_function(print_function *);
+    set_function *set = (set_function *)(uintptr_t)dlsym(library, setter);
+    if (set != NULL)
+        set(to_log);
+    dlclose(library);
 }
 
 /* Starts the EAL: 0, or a negative errno. Once per process; the strings must live as long as it. */
@@ -105,8 +397,12 @@ static int start(int count, char **arguments)
         return -errno;
     setvbuf(stream, NULL, _IOLBF, 0);
     rte_openlog_stream(stream);
+    fences = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
     if (rte_eal_init(count, arguments) < 0)
         return rte_errno > 0 ? -rte_errno : -EIO;
+    redirect("libbpf.so.1", "libbpf_set_print");
+    redirect("libbpf.so.0", "libbpf_set_print");
+    redirect("libxdp.so.1", "libxdp_set_print");
     /* Nothing is shared with other processes, so the folder made for that stays empty. */
     rmdir(rte_eal_get_runtime_dir());
     return 0;
@@ -126,10 +422,15 @@ static void thread_end(void)
 /* Makes the device that `arguments` describe; `name` is theirs before the first comma. */
 static int device_make(const char *arguments, const char *name, uint16_t *port)
 {
+    pthread_mutex_lock(&control_lock);
     int failed = rte_dev_probe(arguments);
-    if (failed != 0)
-        return failed < 0 ? failed : -EIO;
-    return rte_eth_dev_get_port_by_name(name, port);
+    if (failed == 0)
+        failed = rte_eth_dev_get_port_by_name(name, port);
+    for (struct guard *guard = guards; guard != NULL && failed == 0; guard = guard->next)
+        if (guard->port == NO_PORT)
+            guard->port = *port;
+    pthread_mutex_unlock(&control_lock);
+    return failed <= 0 ? failed : -EIO;
 }
 
 static int device_info(uint16_t port, struct device_info *info)
@@ -152,9 +453,30 @@ static int device_info(uint16_t port, struct device_info *info)
     return 0;
 }
 
-static void *pool_make(const char *name, uint32_t frames, uint32_t cached_frames, uint16_t data_bytes, int32_t numa_node)
+/* `dense`: mbufs lie one behind the other in one piece of memory. DPDK places them so that none crosses a page otherwise, and with
+ * pages of 4 KiB leaves half of the memory out. The driver for AF_XDP shows the kernel only as many bytes as the mbufs have: those
+ * behind were refused, each with a whole call to the kernel, until nothing was sent any more. */
+static void *pool_make(const char *name, uint32_t frames, uint32_t cached_frames, uint16_t data_bytes, int32_t numa_node, int32_t dense)
 {
-    return rte_pktmbuf_pool_create(name, frames, cached_frames, 0, data_bytes + RTE_PKTMBUF_HEADROOM, numa_node);
+    struct rte_pktmbuf_pool_private of_mbufs = {.mbuf_data_room_size = data_bytes + RTE_PKTMBUF_HEADROOM};
+    if (!dense)
+        return rte_pktmbuf_pool_create(name, frames, cached_frames, 0, of_mbufs.mbuf_data_room_size, numa_node);
+    struct rte_mempool *pool = rte_mempool_create_empty(name, frames, sizeof(struct rte_mbuf) + of_mbufs.mbuf_data_room_size,
+                                                        cached_frames, sizeof of_mbufs, numa_node,
+                                                        RTE_MEMPOOL_F_NO_IOVA_CONTIG | RTE_MEMPOOL_F_NO_SPREAD);
+    if (pool == NULL)
+        return NULL;
+    int failed = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+    if (failed == 0) {
+        rte_pktmbuf_pool_init(pool, &of_mbufs);
+        failed = rte_mempool_populate_default(pool) < 0 || pool->nb_mem_chunks != 1;
+    }
+    if (failed != 0) {
+        rte_mempool_free(pool);
+        return NULL;
+    }
+    rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+    return pool;
 }
 
 static uint32_t pool_in_use(const void *pool)
@@ -186,7 +508,12 @@ static int device_set_up(uint16_t port, uint16_t mtu_bytes, uint16_t *receive_fr
 
 static int device_start(uint16_t port)
 {
-    return rte_eth_dev_start(port);
+    pthread_mutex_lock(&control_lock);
+    registering_port = port;
+    int failed = rte_eth_dev_start(port);
+    registering_port = NO_PORT;
+    pthread_mutex_unlock(&control_lock);
+    return failed;
 }
 
 /* 1: up, 0: down, negative: cannot tell. */
@@ -215,11 +542,60 @@ static int device_stats(uint16_t port, struct stats *stats)
 static int device_unmake(uint16_t port)
 {
     struct rte_eth_dev_info info;
+    pthread_mutex_lock(&control_lock);
     int failed = rte_eth_dev_info_get(port, &info);
-    if (failed != 0)
-        return failed;
-    rte_eth_dev_stop(port);
-    return rte_dev_remove(info.device);
+    if (failed == 0) {
+        rte_eth_dev_stop(port);
+        forget_guards(port);
+        left_open.fd = -1;
+        failed = rte_dev_remove(info.device);
+        close_what_was_left();
+    }
+    pthread_mutex_unlock(&control_lock);
+    return failed;
+}
+
+/* The driver for AF_XDP attaches its program to the interface for good: it outlives a process that is killed. Attached by a link
+ * instead, it goes with the descriptor that is answered here. Negative: an errno, and the program stays as it is. */
+static int xdp_hold(uint32_t interface)
+{
+    enum { NATIVE = 1 << 2, GENERIC = 1 << 1, BPF_XDP_TYPE = 37 }; /* XDP_FLAGS_DRV_MODE, _SKB_MODE, BPF_XDP: of the kernel's headers */
+    typedef int query_function(int, int, uint32_t *);
+    typedef int program_function(uint32_t);
+    typedef int detach_function(int, uint32_t, const void *);
+    typedef int link_function(int, int, int, const void *);
+    struct {
+        size_t bytes;
+        uint32_t flags;
+        uint32_t target;
+    } options = {.bytes = sizeof options};
+    void *library = dlopen("libbpf.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (library == NULL)
+        return -ENOSYS;
+    query_function *query = (query_function *)(uintptr_t)dlsym(library, "bpf_xdp_query_id");
+    program_function *program_of = (program_function *)(uintptr_t)dlsym(library, "bpf_prog_get_fd_by_id");
+    detach_function *detach = (detach_function *)(uintptr_t)dlsym(library, "bpf_xdp_detach");
+    link_function *create = (link_function *)(uintptr_t)dlsym(library, "bpf_link_create");
+    int answer = -ENOSYS;
+    if (query != NULL && program_of != NULL && detach != NULL && create != NULL) {
+        uint32_t id = 0;
+        options.flags = NATIVE;
+        if (query((int)interface, NATIVE, &id) != 0 || id == 0) {
+            options.flags = GENERIC;
+            if (query((int)interface, GENERIC, &id) != 0)
+                id = 0;
+        }
+        int program = id != 0 ? program_of(id) : -ENOENT;
+        answer = program;
+        if (program >= 0) {
+            answer = detach((int)interface, options.flags, NULL);
+            if (answer == 0)
+                answer = create(program, (int)interface, BPF_XDP_TYPE, &options);
+            close(program);
+        }
+    }
+    dlclose(library);
+    return answer;
 }
 
 /* Takes `count` mbufs, all or none. */
@@ -257,7 +633,11 @@ static uint32_t transmit(uint16_t port, const struct slot *slots, uint32_t count
         rte_pktmbuf_pkt_len(mbuf) = slots[at].frame_bytes;
         mbufs[at] = mbuf;
     }
-    return rte_eth_tx_burst(port, 0, mbufs, (uint16_t)count);
+    if (!burst_begin(port))
+        return 0;
+    count = rte_eth_tx_burst(port, 0, mbufs, (uint16_t)count);
+    burst_end(port);
+    return count;
 }
 
 static uint32_t receive(uint16_t port, struct slot *slots, uint32_t room)
@@ -265,7 +645,10 @@ static uint32_t receive(uint16_t port, struct slot *slots, uint32_t room)
     struct rte_mbuf *mbufs[BURST_FRAMES];
     if (room > BURST_FRAMES)
         room = BURST_FRAMES;
+    if (!burst_begin(port))
+        return 0;
     uint32_t count = rte_eth_rx_burst(port, 0, mbufs, (uint16_t)room);
+    burst_end(port);
     for (uint32_t at = 0; at < count; at++) {
         slots[at].mbuf = mbufs[at];
         slots[at].data = rte_pktmbuf_mtod(mbufs[at], uint8_t *);
@@ -303,7 +686,8 @@ struct shim {
     int (*device_is_up)(uint16_t);
     int (*device_stats)(uint16_t, struct stats *);
     int (*device_unmake)(uint16_t);
-    void *(*pool_make)(const char *, uint32_t, uint32_t, uint16_t, int32_t);
+    int (*xdp_hold)(uint32_t);
+    void *(*pool_make)(const char *, uint32_t, uint32_t, uint16_t, int32_t, int32_t);
     uint32_t (*pool_in_use)(const void *);
     void (*pool_free)(void *);
     int (*slots_take)(void *, struct slot *, uint32_t);
@@ -313,7 +697,7 @@ struct shim {
     uint32_t (*gather)(const struct slot *, uint8_t *, uint32_t);
 };
 
-__attribute__((visibility("default"))) const struct shim tsumuji_dpdk_shim = {
+EXPORTED const struct shim tsumuji_dpdk_shim = {
     .version = version,
     .driver_folder = driver_folder,
     .take_log = take_log,
@@ -327,6 +711,7 @@ __attribute__((visibility("default"))) const struct shim tsumuji_dpdk_shim = {
     .device_is_up = device_is_up,
     .device_stats = device_stats,
     .device_unmake = device_unmake,
+    .xdp_hold = xdp_hold,
     .pool_make = pool_make,
     .pool_in_use = pool_in_use,
     .pool_free = pool_free,

@@ -41,6 +41,42 @@ pub struct DpdkSpecError {
     reason: &'static str,
 }
 
+/// Why processes of one host cannot meet by a device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DpdkMeetError {
+    /// One process has it.
+    #[error(
+        "{spec} joins hosts, one process each; say which by --hosts FILE, or take dpdk:net_memif, shm or udp on one host"
+    )]
+    OneProcess {
+        /// As given.
+        spec: Box<DpdkSpec>,
+    },
+    /// memif is point to point.
+    #[error("{spec} joins two processes, not {processes}; take shm or udp for more")]
+    TwoEnds {
+        /// As given.
+        spec: Box<DpdkSpec>,
+        /// Asked for.
+        processes: usize,
+    },
+    /// What is told apart by the process's number must not be stated for all.
+    #[error(
+        "{spec}: `role` is given to each of the two processes when they are started; leave it out"
+    )]
+    Role {
+        /// As given.
+        spec: Box<DpdkSpec>,
+    },
+    /// No place for what is added.
+    #[error("{spec} is too long: role and socket are added to it, and a name has 200 bytes")]
+    Long {
+        /// As given.
+        spec: Box<DpdkSpec>,
+    },
+}
+
 impl FromStr for DpdkSpec {
     type Err = DpdkSpecError;
 
@@ -169,6 +205,78 @@ impl DpdkSpec {
             .split(',')
             .filter_map(|p| p.split_once('='));
         all.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// Do its frames stay between processes of this host?
+    #[must_use]
+    pub fn stays_on_host(&self) -> bool {
+        self.driver() == Some("net_memif")
+    }
+
+    /// Is it a device on an interface of the kernel's?
+    #[must_use]
+    pub fn is_on_interface(&self) -> bool {
+        matches!(self.driver(), Some("net_af_packet" | "net_af_xdp"))
+    }
+
+    /// The interface that such a device is on, where the name says so.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        self.parameter("iface").filter(|_| self.is_on_interface())
+    }
+
+    /// The same device with one parameter more; `None`: the name would be too long, or say it twice.
+    #[must_use]
+    pub fn with(&self, parameter: &str, value: &str) -> Option<Self> {
+        format!("{},{parameter}={value}", self.as_str())
+            .parse()
+            .ok()
+    }
+
+    /// What process `index` of `processes` on one host opens, so that they meet. memif: the first is the server, the other its
+    /// client, their socket `meeting` if none is stated. Taps: each has its own, the stated name followed by `index`; whoever wants
+    /// frames to pass puts them on a bridge.
+    pub fn for_process(
+        &self,
+        index: u16,
+        processes: usize,
+        meeting: &str,
+    ) -> Result<Self, DpdkMeetError> {
+        let given = || Box::new(*self);
+        let long = || DpdkMeetError::Long { spec: given() };
+        match self.driver() {
+            Some("net_memif") if processes != 2 => Err(DpdkMeetError::TwoEnds {
+                spec: given(),
+                processes,
+            }),
+            Some("net_memif") if self.parameter("role").is_some() => {
+                Err(DpdkMeetError::Role { spec: given() })
+            }
+            Some("net_memif") => {
+                let role = if index == 0 { "server" } else { "client" };
+                let mut own = self.with("role", role).ok_or_else(long)?;
+                for (parameter, value) in [("socket", meeting), ("id", "0")] {
+                    if own.parameter(parameter).is_none() {
+                        own = own.with(parameter, value).ok_or_else(long)?;
+                    }
+                }
+                Ok(own)
+            }
+            Some("net_tap") => match self.parameter("iface") {
+                None => Ok(*self),
+                Some(name) => {
+                    let stated = format!(",iface={name}");
+                    let own = format!(",iface={name}{index}");
+                    let text = format!("{},", self.as_str()).replacen(
+                        &format!("{stated},"),
+                        &format!("{own},"),
+                        1,
+                    );
+                    text.trim_end_matches(',').parse().map_err(|_| long())
+                }
+            },
+            _ => Err(DpdkMeetError::OneProcess { spec: given() }),
+        }
     }
 
     /// The driver, whatever number users put behind its name: `net_memif7` → `net_memif`.

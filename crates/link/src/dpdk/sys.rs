@@ -8,7 +8,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -78,7 +78,8 @@ struct Shim {
     device_is_up: unsafe extern "C" fn(u16) -> c_int,
     device_stats: unsafe extern "C" fn(u16, *mut Stats) -> c_int,
     device_unmake: unsafe extern "C" fn(u16) -> c_int,
-    pool_make: unsafe extern "C" fn(*const c_char, u32, u32, u16, i32) -> *mut c_void,
+    xdp_hold: unsafe extern "C" fn(u32) -> c_int,
+    pool_make: unsafe extern "C" fn(*const c_char, u32, u32, u16, i32, i32) -> *mut c_void,
     pool_in_use: unsafe extern "C" fn(*const c_void) -> u32,
     pool_free: unsafe extern "C" fn(*mut c_void),
     slots_take: unsafe extern "C" fn(*mut c_void, *mut RawSlot, u32) -> c_int,
@@ -122,9 +123,10 @@ fn load() -> Result<&'static Shim, Absent> {
     let mut file = std::fs::File::from(memory);
     file.write_all(OBJECT).map_err(failed)?;
     let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no zero byte");
+    // Globally: DPDK's drivers, loaded later, must find the shim's functions before libdpdk's (see shim.c).
     // SAFETY: `path` is a C string. Loading runs the constructors of our own object, of which there are none, and those of libdpdk,
     // which register its parts and have no precondition.
-    let object = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    let object = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if object.is_null() {
         return Err(Absent::NotLoaded(dl_error()));
     }
@@ -270,6 +272,8 @@ pub(super) struct Port {
     pool: Option<Arc<Pool>>,
     /// Of an mbuf, for a whole frame.
     room_bytes: usize,
+    /// By which the driver's XDP program hangs on the interface.
+    xdp_link: Option<OwnedFd>,
 }
 
 // SAFETY: DPDK's devices and pools are bound to no thread; a queue may be used by one at a time, and a `Port` (not `Sync`, for it
@@ -279,6 +283,8 @@ unsafe impl Send for Port {}
 impl Drop for Port {
     fn drop(&mut self) {
         let control = control();
+        // The driver, which would take the program off the interface, then finds it gone.
+        drop(self.xdp_link.take());
         // SAFETY: the device was made by `make` and not taken away yet.
         let answer = unsafe { (loaded().device_unmake)(self.number) };
         drop(control);
@@ -305,6 +311,7 @@ impl Port {
             number,
             pool: None,
             room_bytes: 0,
+            xdp_link: None,
         })
     }
 
@@ -322,7 +329,7 @@ impl Port {
         })
     }
 
-    /// Makes the pool: `frames` mbufs, each with room for a frame of `room_bytes`.
+    /// Makes the pool: `frames` mbufs, each with room for a frame of `room_bytes`; `dense`: one behind the other, in one piece.
     pub(super) fn make_pool(
         &mut self,
         name: &str,
@@ -330,13 +337,21 @@ impl Port {
         cached_frames: u32,
         room_bytes: u16,
         numa_node: i32,
+        dense: bool,
     ) -> Result<(), ()> {
         assert!(self.pool.is_none(), "a device has one pool");
         let _control = control();
         let name = CString::new(name).expect("a name of ours");
         // SAFETY: the EAL is running; `name` is a C string that is copied.
         let pool = unsafe {
-            (loaded().pool_make)(name.as_ptr(), frames, cached_frames, room_bytes, numa_node)
+            (loaded().pool_make)(
+                name.as_ptr(),
+                frames,
+                cached_frames,
+                room_bytes,
+                numa_node,
+                dense.into(),
+            )
         };
         self.pool = Some(Arc::new(Pool(NonNull::new(pool).ok_or(())?)));
         self.room_bytes = room_bytes.into();
@@ -363,6 +378,17 @@ impl Port {
             )
         })?;
         Ok((receive, transmit))
+    }
+
+    /// Lets the program that the driver for AF_XDP attached to that interface go with this process, whatever ends it.
+    pub(super) fn hold_xdp_program(&mut self, interface: u32) -> std::io::Result<()> {
+        let _control = control();
+        // SAFETY: plain numbers in and out.
+        let answer = unsafe { (loaded().xdp_hold)(interface) };
+        checked(answer)?;
+        // SAFETY: not negative, so a descriptor that was made for us and that nobody else has.
+        self.xdp_link = Some(unsafe { OwnedFd::from_raw_fd(answer) });
+        Ok(())
     }
 
     pub(super) fn start(&mut self) -> std::io::Result<()> {

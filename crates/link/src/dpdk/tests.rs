@@ -86,6 +86,76 @@ fn parameters_that_lack_are_named() {
     assert!(open("net_af_xdp,iface=no-such-if").contains("no interface `no-such-if`"));
 }
 
+/// Two processes of one host meet by memif's two roles and one socket, by taps of their own, and not by what one process has alone.
+#[test]
+fn processes_of_one_host_meet() {
+    let meet = |text: &str, index, processes| {
+        let spec: DpdkSpec = text.parse().expect(text);
+        let own = spec.for_process(index, processes, "meeting");
+        own.map(|own| own.to_string())
+            .map_err(|error| error.to_string())
+    };
+    for (text, index, own) in [
+        (
+            "net_memif",
+            0,
+            "dpdk:net_memif,role=server,socket=meeting,id=0",
+        ),
+        (
+            "net_memif,bsize=9216",
+            1,
+            "dpdk:net_memif,bsize=9216,role=client,socket=meeting,id=0",
+        ),
+        (
+            "net_memif,id=3,socket=/x",
+            1,
+            "dpdk:net_memif,id=3,socket=/x,role=client",
+        ),
+        ("net_tap", 1, "dpdk:net_tap"),
+        (
+            "net_tap,iface=t,mac=fixed",
+            1,
+            "dpdk:net_tap,iface=t1,mac=fixed",
+        ),
+        (
+            "net_tap,mac=fixed,iface=t",
+            0,
+            "dpdk:net_tap,mac=fixed,iface=t0",
+        ),
+    ] {
+        assert_eq!(meet(text, index, 2).expect(text), own);
+    }
+    let long = format!("net_memif,id=0,bsize={}", "1".repeat(170));
+    for (text, processes, problem) in [
+        ("net_memif", 3, "joins two processes, not 3"),
+        ("net_memif,role=server", 2, "`role` is given to each"),
+        (&long, 2, "is too long"),
+        (
+            "net_af_packet,iface=eth0",
+            2,
+            "joins hosts, one process each",
+        ),
+        ("03:00.0", 2, "joins hosts, one process each"),
+    ] {
+        let message = meet(text, 0, processes).expect_err(text);
+        assert!(message.contains(problem), "{message}");
+    }
+}
+
+/// A device on an interface takes the one that is stated elsewhere where it names none itself.
+#[test]
+fn interfaces_are_added() {
+    let spec: DpdkSpec = "net_af_packet".parse().expect("a name");
+    assert_eq!((spec.is_on_interface(), spec.interface()), (true, None));
+    let with = spec.with("iface", "eth0").expect("short");
+    assert_eq!(with.interface(), Some("eth0"));
+    assert_eq!(with.with("iface", "eth1"), None);
+    let tap: DpdkSpec = "net_tap,iface=t".parse().expect("a name");
+    assert_eq!(tap.interface(), None, "it makes that one");
+    let memif: DpdkSpec = "net_memif".parse().expect("a name");
+    assert!(memif.stays_on_host() && !tap.stays_on_host());
+}
+
 /// DPDK's devices of one process come and go one after the other.
 static ALONE: Mutex<()> = Mutex::new(());
 

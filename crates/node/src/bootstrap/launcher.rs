@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
+use tsumuji_link::dpdk::DpdkMeetError;
 use tsumuji_link::shm::{ShmConfig, ShmCreateError, ShmJob};
 use tsumuji_proto::{Congestion, NodeId};
 
@@ -36,6 +37,9 @@ use tsumuji_link::impair::ImpairConfig;
 /// Workers that do not react to TERM within this are killed when a launcher is dropped.
 const DROP_GRACE: Duration = Duration::from_millis(500);
 
+/// Longer than a busy host or a switch that learns anew needs, shorter than people wait.
+const SILENCE: Duration = Duration::from_secs(20);
+
 /// What is to be started.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
@@ -45,7 +49,7 @@ pub struct LaunchSpec {
     pub hosts: Option<Hosts>,
     /// The parent takes part as node 0 and the children are 1 to `nodes`; otherwise they are 0 to `nodes` − 1.
     pub with_self: bool,
-    /// How they reach each other. `udp:ADDRESS:PORT`: node *i* takes `PORT` + *i*.
+    /// How they reach each other. `udp:ADDRESS:PORT`: node *i* takes `PORT` + *i*. `dpdk:net_memif`: the first of two is its server.
     pub link: LinkSpec,
     /// Program and arguments; the same for all.
     pub command: Vec<OsString>,
@@ -65,6 +69,8 @@ pub struct LaunchSpec {
     pub stdout_to_stderr: bool,
     /// A worker must have reported this long after somebody began to wait for it.
     pub join_timeout: Duration,
+    /// A host that says nothing for so long counts as dead, and its agent thinks the same of us: then it ends what it started.
+    pub silence: Duration,
 }
 
 impl LaunchSpec {
@@ -84,6 +90,7 @@ impl LaunchSpec {
             stderr: Printing::Tagged,
             stdout_to_stderr: false,
             join_timeout: Duration::from_secs(10),
+            silence: SILENCE,
         }
     }
 
@@ -155,6 +162,9 @@ pub enum LaunchError {
         /// As given.
         link: Box<LinkSpec>,
     },
+    /// They cannot meet by this DPDK device.
+    #[error(transparent)]
+    Dpdk(#[from] DpdkMeetError),
     /// A worker could not start.
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
@@ -242,9 +252,9 @@ impl Launcher {
         let wake = Arc::new(wake.map_err(|error| io("eventfd")(error.into()))?);
 
         let memory = match (spec.link, &spec.hosts) {
-            (LinkSpec::Udp(_), None) | (_, Some(_)) => None,
+            (LinkSpec::Udp(_) | LinkSpec::Dpdk(_), None) | (_, Some(_)) => None,
             (LinkSpec::Shm, None) => Some(ShmJob::create(total, ShmConfig::for_nodes(total))?),
-            (LinkSpec::Packet(_) | LinkSpec::Xdp(_) | LinkSpec::Dpdk(_), None) => {
+            (LinkSpec::Packet(_) | LinkSpec::Xdp(_), None) => {
                 return Err(LaunchError::OneHost {
                     link: Box::new(spec.link),
                 });
@@ -254,7 +264,7 @@ impl Launcher {
             (_, _, false) => None,
             (Some(memory), _, true) => Some(Base::attach(memory.as_fd(), 0)?),
             (None, Some(hosts), true) => Some(Base::open(&hosts.nodes[0].link)?),
-            (None, None, true) => Some(Base::open(&link_of(&spec.link, 0))?),
+            (None, None, true) => Some(Base::open(&link_of(&spec.link, 0, total, &name)?)?),
         };
         let own_entry = own.as_ref().map(|base| TableEntry {
             name: spec.self_name.clone(),
@@ -266,9 +276,9 @@ impl Launcher {
             Some(there) => numbers
                 .map(|node| hosts::order(&spec, there, node))
                 .collect(),
-            None => Ok(numbers
+            None => numbers
                 .map(|node| order(&spec, node, total, &name))
-                .collect()),
+                .collect(),
         };
         let orders = orders?;
         let output = Output::start(Arc::clone(&wake)).map_err(io("start a thread"))?;
@@ -394,36 +404,52 @@ impl Drop for Launcher {
     }
 }
 
-/// What node `index` of a launch on one host opens: ports are counted up from the given one.
-fn link_of(link: &LinkSpec, index: u16) -> LinkSpec {
-    match link {
+/// What node `index` of `total` on one host opens: ports are counted up from the given one, the ends of a DPDK device shared out.
+fn link_of(
+    link: &LinkSpec,
+    index: u16,
+    total: usize,
+    rendezvous: &str,
+) -> Result<LinkSpec, LaunchError> {
+    Ok(match link {
         LinkSpec::Udp(Some(addr)) if addr.port() != 0 => LinkSpec::Udp(Some(SocketAddr::new(
             addr.ip(),
             addr.port().saturating_add(index),
         ))),
+        LinkSpec::Dpdk(spec) => {
+            // Beside the rendezvous itself, as hard to guess, and as short-lived.
+            let meeting = format!("{rendezvous}.memif");
+            LinkSpec::Dpdk(spec.for_process(index, total, &meeting)?)
+        }
         other => *other,
-    }
+    })
 }
 
-fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str) -> Order {
+fn order(
+    spec: &LaunchSpec,
+    node: u16,
+    total: usize,
+    rendezvous: &str,
+) -> Result<Order, LaunchError> {
+    let link = link_of(&spec.link, node, total, rendezvous)?;
     let mut command = Command::new(&spec.command[0]);
     command.args(&spec.command[1..]);
     command.envs(spec.env.iter().map(|(key, value)| (key, value)));
     command.env(ENV_RENDEZVOUS, rendezvous);
     command.env(ENV_NODE, node.to_string());
     command.env(ENV_NODES, total.to_string());
-    command.env(ENV_LINK, link_of(&spec.link, node).to_string());
+    command.env(ENV_LINK, link.to_string());
     // A group of its own: everything it starts can be ended with it. Such a group may not read the terminal.
     command.process_group(0);
     let inherits = |printing| printing == Printing::Inherit;
-    Order {
+    Ok(Order {
         node: NodeId(node),
         name: format!("{} {node}", spec.name_prefix),
         command,
         start: None,
         stdout: (!inherits(spec.stdout)).then(|| spec.print_stdout()),
         stderr: (!inherits(spec.stderr)).then(|| spec.print_stderr()),
-    }
+    })
 }
 
 #[cfg(test)]

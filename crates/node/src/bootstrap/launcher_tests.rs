@@ -176,7 +176,9 @@ fn reported_errors_are_told() {
     );
     let output = Output::start(Arc::clone(&wake)).expect("thread");
     let keeper = Keeper::new(listener, None, None, LONG, output);
-    let orders = (0..2).map(|node| order(&spec, node, 2, &name)).collect();
+    let orders = (0..2)
+        .map(|node| order(&spec, node, 2, &name).expect("an order"))
+        .collect();
     let thread = {
         let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
         std::thread::spawn(move || keeper.run(orders, &wake, &shared))
@@ -282,9 +284,9 @@ fn silent_host_is_named() {
 #[test]
 fn garbled_agents_are_named() {
     for script in [
-        "printf 'tsumuji agent 2\\nnonsense'; sleep 1000",
+        "printf 'tsumuji agent 3\\nnonsense'; sleep 1000",
         "yes 'a shell that never stops talking'",
-        "printf 'tsumuji agent 2\\n\\005\\0\\0\\0\\0null'; sleep 1000",
+        "printf 'tsumuji agent 3\\n\\005\\0\\0\\0\\0null'; sleep 1000",
     ] {
         let mut launcher = Launcher::start(far("[]", &["sh", "-c", script])).expect("start");
         let Progress::Failed(failure) = launcher.wait(LONG) else {
