@@ -195,27 +195,6 @@ typedef struct tsumuji_share_frame {
   uint32_t start;
 } tsumuji_share_frame;
 
-// What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
-// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
-typedef struct tsumuji_handler {
-  // sizeof(tsumuji_handler).
-  size_t size;
-  // Given to every callback.
-  void *context;
-  // A message; it counts as consumed when the callback returns.
-  void (*message)(void *context, const struct tsumuji_message *message);
-  // A best-effort frame.
-  void (*share)(void *context, const struct tsumuji_share_frame *share);
-  // Hello was exchanged with this peer (again, after it was dead or restarted).
-  void (*peer_up)(void *context, int peer);
-  // The peer died, left or restarted; so many messages to it have failed.
-  void (*peer_dead)(void *context, int peer, size_t failed_messages);
-  // A message of tsumuji_send_tracked was acknowledged whole.
-  void (*sent)(void *context, int peer, uint64_t id);
-  // A message sent before the peer had said how much it takes was given up; text says why.
-  void (*refused)(void *context, int peer, uint64_t id, const char *text);
-} tsumuji_handler;
-
 // State of the traffic with one peer.
 typedef struct tsumuji_flow {
   // Smoothed round-trip time, in nanoseconds.
@@ -251,6 +230,37 @@ typedef struct tsumuji_flow {
   // 1: hello was exchanged with the peer's present life.
   uint64_t up;
 } tsumuji_flow;
+
+// State of another node's traffic with one of its peers.
+typedef struct tsumuji_remote_flow {
+  // With whom.
+  uint64_t peer;
+  // As that node sees it.
+  struct tsumuji_flow flow;
+} tsumuji_remote_flow;
+
+// What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
+// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
+typedef struct tsumuji_handler {
+  // sizeof(tsumuji_handler).
+  size_t size;
+  // Given to every callback.
+  void *context;
+  // A message; it counts as consumed when the callback returns.
+  void (*message)(void *context, const struct tsumuji_message *message);
+  // A best-effort frame.
+  void (*share)(void *context, const struct tsumuji_share_frame *share);
+  // Hello was exchanged with this peer (again, after it was dead or restarted).
+  void (*peer_up)(void *context, int peer);
+  // The peer died, left or restarted; so many messages to it have failed.
+  void (*peer_dead)(void *context, int peer, size_t failed_messages);
+  // A message of tsumuji_send_tracked was acknowledged whole.
+  void (*sent)(void *context, int peer, uint64_t id);
+  // A message sent before the peer had said how much it takes was given up; text says why.
+  void (*refused)(void *context, int peer, uint64_t id, const char *text);
+  // An answer to tsumuji_ask_flows; next: from where to go on asking, or -1.
+  void (*flows)(void *context, int node, const struct tsumuji_remote_flow *flows, size_t count, int next);
+} tsumuji_handler;
 
 // What was counted since the endpoint was opened.
 typedef struct tsumuji_counters {
@@ -511,6 +521,9 @@ const char *tsumuji_link_name(struct tsumuji *handle);
 // 1: hello was exchanged with the peer's present life.
 int tsumuji_is_up(struct tsumuji *handle, int peer);
 
+// 1: the peer is dead: nothing was heard from it for too long, or it left, and it has not come back.
+int tsumuji_is_dead(struct tsumuji *handle, int peer);
+
 // Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
 int tsumuji_wait_up(struct tsumuji *handle, int64_t timeout_us);
 
@@ -528,6 +541,13 @@ int tsumuji_get_remote_flow(struct tsumuji *handle,
                             struct tsumuji_flow *flow,
                             size_t size,
                             int64_t timeout_us);
+
+// Asks a node for its flows without waiting: the answer comes to tsumuji_handler's flows, or is lost. From `first` on, at most `most`, and as
+// many as fit a frame.
+int tsumuji_ask_flows(struct tsumuji *handle,
+                      int which,
+                      int first,
+                      int most);
 
 // What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
 int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counters, size_t size);

@@ -5,18 +5,21 @@
 //! need not know that it runs elsewhere. What it prints is carried along.
 //!
 //! Invariant: when standard input ends, whatever the cause, the program and all of its process group are killed at once and
-//! the agent ends: nothing is left running on a host whose launcher is gone. Writing blocks on purpose: a launcher that does not
-//! read stops the program's printing, and one that is gone makes the write fail.
+//! the agent ends: nothing is left running on a host whose launcher is gone. So it does when the launcher says nothing for the
+//! agreed time: the way may be dead without a word. Writing waits on purpose: a launcher that does not read stops the program's
+//! printing; while it waits it goes on listening.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::frames::{self, Frames, FromAgent, Kind, ToAgent};
+use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
 use super::rendezvous::{self, FromLauncher, FromWorker, Received};
 use super::{ENV_NODE, ENV_RENDEZVOUS};
 
@@ -24,6 +27,10 @@ use super::{ENV_NODE, ENV_RENDEZVOUS};
 const READ_BYTES: usize = 64 << 10;
 /// Bytes taken from the pipe of a program that has ended, should a child that it left print on.
 const REST_BYTES: usize = 256 << 10;
+/// Bytes written at once: a pipe with room takes so many without waiting (PIPE_BUF).
+const WRITE_BYTES: usize = 4096;
+/// Messages that may wait while something is written: a launcher says fewer.
+const PENDING_MAX: usize = 64;
 /// Connections at one time: the program's own, and strays of our own user.
 const CONNECTIONS_MAX: usize = 16;
 /// Packets read from one connection in one round.
@@ -36,6 +43,12 @@ pub enum AgentError {
     /// Standard input holds something else.
     #[error("standard input is not that of a tsumuji launcher; this command is not for people")]
     Garbage,
+    /// The launcher, or the way to it, is dead, though nothing said so.
+    #[error("the launcher said nothing for {} s; what it had started here was ended", after.as_secs_f64())]
+    Silent {
+        /// How long.
+        after: Duration,
+    },
     /// The kernel refused.
     #[error("{what}: {source}")]
     Io {
@@ -48,6 +61,11 @@ pub enum AgentError {
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AgentError {
     move |source| AgentError::Io { what, source }
+}
+
+/// For `poll`; `None`, longer than any wait: without end.
+fn timespec(time: Duration) -> Option<Timespec> {
+    Timespec::try_from(time).ok()
 }
 
 /// How the wait for the program's end is over.
@@ -65,6 +83,9 @@ pub fn serve_agent() -> Result<(), AgentError> {
         input: stdin.as_fd(),
         output: stdout.as_fd(),
         frames: Frames::new(false),
+        pulse: Pulse::new(Duration::MAX),
+        pending: VecDeque::new(),
+        gone: false,
     };
     line.write(frames::GREETING)?;
     let Some(start) = line.wait_for_start()? else {
@@ -78,21 +99,101 @@ struct Line<'a> {
     input: BorrowedFd<'a>,
     output: BorrowedFd<'a>,
     frames: Frames,
+    pulse: Pulse,
+    /// Read while something was written.
+    pending: VecDeque<ToAgent>,
+    /// Its input has ended.
+    gone: bool,
 }
 
 impl Line<'_> {
-    fn write(&self, mut bytes: &[u8]) -> Result<(), AgentError> {
-        while !bytes.is_empty() {
-            match rustix::io::write(self.output, bytes) {
+    /// Waits until the launcher takes it, or is gone: then there is nobody to write to.
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), AgentError> {
+        while !bytes.is_empty() && !self.gone {
+            if !self.wait_to_write()? {
+                continue;
+            }
+            match rustix::io::write(self.output, &bytes[..bytes.len().min(WRITE_BYTES)]) {
                 Ok(written) => bytes = &bytes[written..],
-                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 Err(error) => return Err(failed("write to the launcher")(error.into())),
             }
+        }
+        self.pulse.said();
+        Ok(())
+    }
+
+    /// Sleeps until there is room or something to read, and reads that. Whether there is room.
+    fn wait_to_write(&mut self) -> Result<bool, AgentError> {
+        let [output, input] = self.poll(
+            self.output,
+            PollFlags::OUT,
+            timespec(self.pulse.until_silent()),
+        )?;
+        if input {
+            self.listen()?;
+        }
+        self.check()?;
+        Ok(output)
+    }
+
+    /// Sleeps on `fd` and on the input.
+    fn poll(
+        &self,
+        fd: BorrowedFd<'_>,
+        events: PollFlags,
+        timeout: Option<Timespec>,
+    ) -> Result<[bool; 2], AgentError> {
+        let mut fds = [
+            PollFd::from_borrowed_fd(fd, events),
+            PollFd::from_borrowed_fd(self.input, PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed("poll")(error.into())),
+        }
+        Ok([0, 1].map(|index: usize| !fds[index].revents().is_empty()))
+    }
+
+    /// The launcher may be silent for as long as was agreed, and what it said while we were stopped counts.
+    fn check(&self) -> Result<(), AgentError> {
+        if !self.pulse.is_silent() || self.gone {
+            return Ok(());
+        }
+        let [_, input] = self.poll(self.input, PollFlags::IN, Some(Timespec::default()))?;
+        if input {
+            return Ok(());
+        }
+        let after = self.pulse.silence();
+        Err(AgentError::Silent { after })
+    }
+
+    /// Says that we live, if it is time.
+    fn beat(&mut self) -> Result<(), AgentError> {
+        if !self.pulse.is_due() {
+            return Ok(());
+        }
+        let mut frame = Vec::new();
+        frames::put(&mut frame, Kind::Alive, b"");
+        self.write(&frame)
+    }
+
+    /// Reads what is there and keeps it for `message`.
+    fn listen(&mut self) -> Result<(), AgentError> {
+        if !self.read()? {
+            self.gone = true;
+            return Ok(());
+        }
+        while let Some(message) = self.next_message()? {
+            if self.pending.len() == PENDING_MAX {
+                return Err(AgentError::Garbage);
+            }
+            self.pending.push_back(message);
         }
         Ok(())
     }
 
-    fn tell(&self, message: &FromAgent) -> Result<(), AgentError> {
+    fn tell(&mut self, message: &FromAgent) -> Result<(), AgentError> {
         let mut frame = Vec::new();
         frames::put_message(&mut frame, message).map_err(failed("write to the launcher"))?;
         self.write(&frame)
@@ -105,6 +206,7 @@ impl Line<'_> {
             match rustix::io::read(self.input, &mut bytes) {
                 Ok(0) => return Ok(false),
                 Ok(count) => {
+                    self.pulse.heard();
                     self.frames.feed(&bytes[..count]);
                     return Ok(true);
                 }
@@ -116,12 +218,22 @@ impl Line<'_> {
 
     /// The next whole message.
     fn message(&mut self) -> Result<Option<ToAgent>, AgentError> {
-        match self.frames.next() {
-            Ok(None) => Ok(None),
-            Ok(Some((Kind::Message, content))) => serde_json::from_slice(content)
-                .map(Some)
-                .map_err(|_| AgentError::Garbage),
-            _ => Err(AgentError::Garbage),
+        match self.pending.pop_front() {
+            Some(message) => Ok(Some(message)),
+            None => self.next_message(),
+        }
+    }
+
+    fn next_message(&mut self) -> Result<Option<ToAgent>, AgentError> {
+        loop {
+            return match self.frames.next() {
+                Ok(None) => Ok(None),
+                Ok(Some((Kind::Alive, _))) => continue,
+                Ok(Some((Kind::Message, content))) => serde_json::from_slice(content)
+                    .map(Some)
+                    .map_err(|_| AgentError::Garbage),
+                _ => Err(AgentError::Garbage),
+            };
         }
     }
 
@@ -153,7 +265,7 @@ impl Pipe {
     }
 
     /// Passes on what is there, at most about `most` bytes.
-    fn carry(&mut self, most: usize, line: &Line<'_>) -> Result<(), AgentError> {
+    fn carry(&mut self, most: usize, line: &mut Line<'_>) -> Result<(), AgentError> {
         let mut bytes = [0; READ_BYTES];
         let mut taken = 0;
         while let (Some(fd), true) = (&self.fd, taken < most) {
@@ -193,10 +305,12 @@ impl Agent {
             command,
             env,
             directory,
+            silence_ms,
         } = start
         else {
             return Err(AgentError::Garbage);
         };
+        line.pulse = Pulse::new(Duration::from_millis(silence_ms));
         let (program, arguments) = command.split_first().ok_or(AgentError::Garbage)?;
         let name = rendezvous::random_name().map_err(failed("random name"))?;
         let listener = rendezvous::listen(&name).map_err(failed("rendezvous socket"))?;
@@ -264,10 +378,15 @@ impl Agent {
             while let Some(message) = line.message()? {
                 self.obey(message)?;
             }
-            let [input, ended] = self.sleep(line.input)?;
-            if input && !line.read()? {
+            if line.gone {
                 return Ok(Over::Abandoned);
             }
+            let [input, ended] = self.sleep(line)?;
+            if input {
+                line.listen()?;
+            }
+            line.check()?;
+            line.beat()?;
             self.accept_all()?;
             self.carry_messages(line)?;
             for pipe in &mut self.pipes {
@@ -281,9 +400,9 @@ impl Agent {
     }
 
     /// Sleeps until something happens. Whether the launcher says something, and whether the program has ended.
-    fn sleep(&self, input: BorrowedFd<'_>) -> Result<[bool; 2], AgentError> {
+    fn sleep(&self, line: &Line<'_>) -> Result<[bool; 2], AgentError> {
         let mut fds = vec![
-            PollFd::from_borrowed_fd(input, PollFlags::IN),
+            PollFd::from_borrowed_fd(line.input, PollFlags::IN),
             PollFd::new(&self.pidfd, PollFlags::IN),
             PollFd::new(&self.listener, PollFlags::IN),
         ];
@@ -291,7 +410,7 @@ impl Agent {
         fds.extend(connections.map(|fd| PollFd::new(fd, PollFlags::IN)));
         let pipes = self.pipes.iter().filter_map(|pipe| pipe.fd.as_ref());
         fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
-        match rustix::event::poll(&mut fds, None) {
+        match rustix::event::poll(&mut fds, timespec(line.pulse.until_next()).as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(failed("poll")(error.into())),
         }
@@ -328,7 +447,7 @@ impl Agent {
     }
 
     /// Carries what came over the rendezvous. The first connection that says hello as our node is the program's.
-    fn carry_messages(&mut self, line: &Line<'_>) -> Result<(), AgentError> {
+    fn carry_messages(&mut self, line: &mut Line<'_>) -> Result<(), AgentError> {
         let strangers = std::mem::take(&mut self.connections);
         for fd in strangers {
             match rendezvous::receive::<FromWorker>(fd.as_fd()) {

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -31,8 +31,8 @@ pub(super) struct Order {
     pub(super) node: NodeId,
     pub(super) name: String,
     pub(super) command: Command,
-    /// The command leads to an agent, which is told this.
-    pub(super) start: Option<ToAgent>,
+    /// The command leads to an agent, which is told this, and may be silent for so long.
+    pub(super) start: Option<(ToAgent, Duration)>,
     /// Where what it prints to its standard output and standard error goes; `None`: that is not piped.
     pub(super) stdout: Option<Print>,
     pub(super) stderr: Option<Print>,
@@ -202,19 +202,19 @@ impl Worker {
     fn watch(
         name: &str,
         child: &mut Child,
-        start: Option<&ToAgent>,
+        start: Option<&(ToAgent, Duration)>,
         stdout: Option<Print>,
         stderr: Option<Print>,
     ) -> io::Result<(OwnedFd, Option<Remote>, [Option<Pipe>; 3])> {
         let pidfd = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-        let Some(start) = start else {
+        let Some((start, silence)) = start else {
             let out = child.stdout.take().zip(stdout);
             let out = out.map(|(fd, print)| Pipe::of(fd, print, name));
             let err = child.stderr.take().zip(stderr);
             let err = err.map(|(fd, print)| Pipe::of(fd, print, name));
             return Ok((pidfd, None, [out.transpose()?, err.transpose()?, None]));
         };
-        let remote = Remote::new(child, start)?;
+        let remote = Remote::new(child, start, *silence)?;
         let tagged = Print {
             target: Target::Stderr,
             tagged: true,

@@ -92,6 +92,20 @@ pub enum WorkerFailure {
         /// How long it was waited for.
         after: Duration,
     },
+    /// Nothing comes from its host any more, though the way there seems open.
+    #[error("{name} (pid {pid}): nothing was heard from its host for {} s; the host, the network or `{program}` is stuck", after.as_secs_f64())]
+    Silent {
+        /// Its node.
+        node: NodeId,
+        /// As the table names it.
+        name: String,
+        /// Of its process, on its host.
+        pid: u32,
+        /// The command that leads there.
+        program: String,
+        /// How long it was silent.
+        after: Duration,
+    },
     /// It ended with an error, by a signal, or before it joined.
     #[error("{exit}{}", if *early { " (before it joined the others, which wait for it)" } else { "" })]
     Ended {
@@ -121,6 +135,7 @@ impl WorkerFailure {
             Self::CouldNotStart { node, .. }
             | Self::NotReported { node, .. }
             | Self::NoAnswer { node, .. }
+            | Self::Silent { node, .. }
             | Self::Reported { node, .. } => *node,
             Self::Ended { exit, .. } => exit.node,
         }
@@ -132,6 +147,7 @@ impl WorkerFailure {
             Self::CouldNotStart { name, .. }
             | Self::NotReported { name, .. }
             | Self::NoAnswer { name, .. }
+            | Self::Silent { name, .. }
             | Self::Reported { name, .. } => name,
             Self::Ended { exit, .. } => &exit.name,
         }

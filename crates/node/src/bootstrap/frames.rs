@@ -2,14 +2,16 @@
 //!
 //! Called by `agent` (on the host) and `remote` (the launcher's side). The agent greets with a line of text, so that what a
 //! login shell prints before it can be told apart; then both sides send frames: four bytes of length (little-endian, kind
-//! included), one byte of kind, and the content. Everything read here may be anything: lengths are bounded, nothing panics.
+//! included), one byte of kind, and the content. Who has nothing to say says so now and then (`Pulse`). Everything read here may be anything: lengths are bounded, nothing panics.
+
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::rendezvous::{FromLauncher, FromWorker};
 
 /// The agent's first line. Its number is that of the rendezvous (`rendezvous::VERSION`).
-pub(super) const GREETING: &[u8] = b"tsumuji agent 2\n";
+pub(super) const GREETING: &[u8] = b"tsumuji agent 3\n";
 /// What may come before the greeting: a shell's welcome.
 const NOISE_BYTES_MAX: usize = 64 << 10;
 /// The largest frame: a table of all nodes (see `rendezvous`), with room to spare.
@@ -24,6 +26,67 @@ pub(super) enum Kind {
     /// What the program printed.
     Stdout = 1,
     Stderr = 2,
+    /// Nothing, said so that silence means something.
+    Alive = 3,
+}
+
+/// Signs of life in the time after which silence counts as death: that many may be late or lost together.
+const BEATS: u32 = 6;
+
+/// When one side speaks next, and when the other has been silent for too long. Both judge alike, by the same bound.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    silence: Duration,
+    said: Instant,
+    heard: Instant,
+}
+
+impl Pulse {
+    pub(super) fn new(silence: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            silence,
+            said: now,
+            heard: now,
+        }
+    }
+
+    /// The other side may be silent for so long.
+    pub(super) fn silence(&self) -> Duration {
+        self.silence
+    }
+
+    pub(super) fn said(&mut self) {
+        self.said = Instant::now();
+    }
+
+    /// Something was heard, or nobody listened.
+    pub(super) fn heard(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    /// Time for a sign of life.
+    pub(super) fn is_due(&self) -> bool {
+        self.said.elapsed() >= self.silence / BEATS
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.heard.elapsed() >= self.silence
+    }
+
+    /// How long until silence is too long; zero: it is.
+    pub(super) fn until_silent(&self) -> Duration {
+        self.silence.saturating_sub(self.heard.elapsed())
+    }
+
+    /// How long to sleep at most: until it is time to speak, or silence is too long; what is known does not wake again.
+    pub(super) fn until_next(&self) -> Duration {
+        let to_say = (self.silence / BEATS).saturating_sub(self.said.elapsed());
+        match self.until_silent() {
+            Duration::ZERO => to_say,
+            to_judge => to_say.min(to_judge),
+        }
+    }
 }
 
 /// What the launcher tells an agent.
@@ -37,6 +100,8 @@ pub(super) enum ToAgent {
         env: Vec<(String, String)>,
         /// Where to run it, if there is such a place.
         directory: Option<String>,
+        /// Each side takes the other for dead after this much silence.
+        silence_ms: u64,
     },
     /// For the program that said hello.
     Forward { message: FromLauncher },
@@ -128,6 +193,7 @@ impl Frames {
             0 => Kind::Message,
             1 => Kind::Stdout,
             2 => Kind::Stderr,
+            3 => Kind::Alive,
             _ => return Err(Garbage),
         };
         if !(1..=FRAME_BYTES_MAX).contains(&length) {
@@ -195,7 +261,7 @@ mod tests {
     fn garbage_is_refused() {
         for head in [
             [0, 0, 0, 0, 0],
-            [1, 0, 0, 0, 3],
+            [1, 0, 0, 0, 4],
             [0xff, 0xff, 0xff, 0xff, 0],
             [1, 0, 4, 0, 1],
         ] {

@@ -93,6 +93,7 @@ pub(super) fn order(spec: &LaunchSpec, hosts: &Hosts, index: u16) -> Result<Orde
         directory: std::env::current_dir()
             .ok()
             .and_then(|path| path.to_str().map(str::to_owned)),
+        silence_ms: u64::try_from(spec.silence.as_millis()).unwrap_or(u64::MAX),
     };
     let words = host.command_there(&hosts.agent);
     let (program, arguments) = words.split_first().ok_or(LaunchError::NoCommand)?;
@@ -103,7 +104,7 @@ pub(super) fn order(spec: &LaunchSpec, hosts: &Hosts, index: u16) -> Result<Orde
         node: NodeId(index),
         name: format!("{} {index} on {}", spec.name_prefix, host.host),
         command,
-        start: Some(start),
+        start: Some((start, spec.silence)),
         stdout: Some(spec.print_stdout()),
         stderr: Some(spec.print_stderr()),
     })

@@ -20,7 +20,7 @@ use super::child::{AGENT_READ_BYTES, GarbledAgent, Order, PIPE_REST_BYTES, Worke
 use super::exit::{WorkerExit, WorkerFailure};
 use super::frames::{FromAgent, ToAgent};
 use super::output::Output;
-use super::remote::status_of;
+use super::remote::{Remote, status_of};
 use super::rendezvous::{self, Address, FromLauncher, FromWorker, Received, TableEntry, VERSION};
 
 /// Connections beyond one per worker: strays of our own user, workers that ask twice.
@@ -281,9 +281,13 @@ impl Keeper {
         kill_at: Option<Instant>,
         shared: &Shared,
     ) -> io::Result<()> {
+        let agents = self.agents().filter_map(Remote::until_next);
         let timeout = self
             .next_deadline(kill_at)
-            .map(|at| at.saturating_duration_since(Instant::now()));
+            .map(|at| at.saturating_duration_since(Instant::now()))
+            .into_iter()
+            .chain(agents)
+            .min();
         let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = vec![
             PollFd::new(wake, PollFlags::IN),
@@ -335,10 +339,39 @@ impl Keeper {
             }
             if let Some(remote) = &mut self.workers[index].remote {
                 remote.write();
+                remote.beat();
+                if !hear_agents {
+                    remote.excuse();
+                }
             }
+        }
+        if kill_at.is_none() {
+            self.blame_silence(shared);
         }
         self.send_table(shared);
         Ok(())
+    }
+
+    /// Those of workers that have not ended.
+    fn agents(&self) -> impl Iterator<Item = &Remote> {
+        let running = self.workers.iter().filter(|worker| worker.pidfd.is_some());
+        running.filter_map(|worker| worker.remote.as_ref())
+    }
+
+    /// Names a host of which nothing is heard any more, now that all that came was read.
+    fn blame_silence(&self, shared: &Shared) {
+        let mut running = self.workers.iter().filter(|worker| worker.pidfd.is_some());
+        let silent = running.find_map(|worker| {
+            let after = worker.remote.as_ref()?.silence()?;
+            Some(WorkerFailure::Silent {
+                node: worker.node,
+                name: worker.name.clone(),
+                pid: worker.pid,
+                program: worker.program.clone(),
+                after,
+            })
+        });
+        self.fail(silent, shared);
     }
 
     fn read_agent(&mut self, index: usize, most: usize, drop_printed: bool, shared: &Shared) {

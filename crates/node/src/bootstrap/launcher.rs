@@ -37,6 +37,9 @@ use tsumuji_link::impair::ImpairConfig;
 /// Workers that do not react to TERM within this are killed when a launcher is dropped.
 const DROP_GRACE: Duration = Duration::from_millis(500);
 
+/// Longer than a busy host or a switch that learns anew needs, shorter than people wait.
+const SILENCE: Duration = Duration::from_secs(20);
+
 /// What is to be started.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
@@ -66,6 +69,8 @@ pub struct LaunchSpec {
     pub stdout_to_stderr: bool,
     /// A worker must have reported this long after somebody began to wait for it.
     pub join_timeout: Duration,
+    /// A host that says nothing for so long counts as dead, and its agent thinks the same of us: then it ends what it started.
+    pub silence: Duration,
 }
 
 impl LaunchSpec {
@@ -85,6 +90,7 @@ impl LaunchSpec {
             stderr: Printing::Tagged,
             stdout_to_stderr: false,
             join_timeout: Duration::from_secs(10),
+            silence: SILENCE,
         }
     }
 

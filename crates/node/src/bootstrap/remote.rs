@@ -1,16 +1,17 @@
 //! The launcher's side of one agent (`agent`): what it is told, and what it tells.
 //!
 //! Called by `keeper`; never blocks. The agent's standard input is its lifeline: `hang_up` closes it, and the agent ends all it
-//! started.
+//! started. Both sides say now and then that they live: an agent that says nothing for the agreed time is told by `silence`.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::frames::{self, Frames, FromAgent, Kind, ToAgent};
+use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -33,11 +34,12 @@ pub(super) struct Remote {
     /// Not yet taken by the pipe. The launcher says little: a start, a table, a stop.
     outbox: Vec<u8>,
     frames: Frames,
+    pulse: Pulse,
 }
 
 impl Remote {
     /// Takes over the pipes of a command that was just started, and tells the agent what to run.
-    pub(super) fn new(child: &mut Child, start: &ToAgent) -> io::Result<Self> {
+    pub(super) fn new(child: &mut Child, start: &ToAgent, silence: Duration) -> io::Result<Self> {
         let to: Option<OwnedFd> = child.stdin.take().map(Into::into);
         let from: Option<OwnedFd> = child.stdout.take().map(Into::into);
         for fd in to.iter().chain(&from) {
@@ -48,6 +50,7 @@ impl Remote {
             from,
             outbox: Vec::new(),
             frames: Frames::new(true),
+            pulse: Pulse::new(silence),
         };
         remote.tell(start)?;
         Ok(remote)
@@ -68,6 +71,36 @@ impl Remote {
         frames::put_message(&mut self.outbox, message)?;
         self.write();
         Ok(())
+    }
+
+    /// Says that we live, if it is time. What waits in the outbox says as much once it leaves; were the pipe stuck, more of it
+    /// would not help.
+    pub(super) fn beat(&mut self) {
+        if self.to.is_none() || !self.pulse.is_due() {
+            return;
+        }
+        if self.outbox.is_empty() {
+            frames::put(&mut self.outbox, Kind::Alive, b"");
+        }
+        self.pulse.said();
+        self.write();
+    }
+
+    /// How long the agent was silent, if that is too long. To be asked when all that came was read.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        // A stream that has ended is told by the command's end; one that has not begun, by the time to join.
+        let speaks = self.from.is_some() && self.is_greeted();
+        (speaks && self.pulse.is_silent()).then_some(self.pulse.silence())
+    }
+
+    /// Nobody listened meanwhile.
+    pub(super) fn excuse(&mut self) {
+        self.pulse.heard();
+    }
+
+    /// When there is something to say or to judge.
+    pub(super) fn until_next(&self) -> Option<Duration> {
+        self.to.is_some().then(|| self.pulse.until_next())
     }
 
     /// Writes as much as the pipe takes.
@@ -101,6 +134,7 @@ impl Remote {
                 Ok(0) => self.from = None,
                 Ok(count) => {
                     taken += count;
+                    self.pulse.heard();
                     self.frames.feed(&bytes[..count]);
                     if !self.take(&mut on_said) {
                         self.from = None;
@@ -123,6 +157,7 @@ impl Remote {
                     Ok(message) => on_said(Said::Message(message)),
                     Err(_) => return false,
                 },
+                Ok(Some((Kind::Alive, _))) => {}
                 Ok(Some((kind, content))) => on_said(Said::Printed(kind, content)),
                 Err(frames::Garbage) => return false,
             }

@@ -21,7 +21,7 @@ use tsumuji_link::LinkAddr;
 use tsumuji_link::ether::MacAddr;
 
 /// Spoken by both sides; a worker of another version is refused with a message that says so.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Processes of one launch, the launcher included: a table of them fits one packet with room to spare.
 pub(crate) const MAX_NODES: usize = 1024;
