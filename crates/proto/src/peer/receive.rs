@@ -228,7 +228,7 @@ impl Receive {
             if let Accepted::Frame = accepted {
                 self.grant.used_bytes += charge(fragment.length);
             }
-            return accepted.into();
+            return accepted;
         }
         let used_before_bytes = memory.used_bytes();
         let remaining_before_bytes = lane.remaining_bytes;
