@@ -105,6 +105,12 @@
 // Every peer.
 #define TSUMUJI_ALL -1
 
+// As fast as credit and link allow.
+#define TSUMUJI_PACE_FREE 0
+
+// As fast as the receiver has lately answered, evenly, so that little waits there: the paper's "slow write".
+#define TSUMUJI_PACE_DRAIN -1
+
 // The group of all nodes; ranks are node numbers.
 #define TSUMUJI_WORLD 0
 
@@ -195,27 +201,6 @@ typedef struct tsumuji_share_frame {
   uint32_t start;
 } tsumuji_share_frame;
 
-// What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
-// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
-typedef struct tsumuji_handler {
-  // sizeof(tsumuji_handler).
-  size_t size;
-  // Given to every callback.
-  void *context;
-  // A message; it counts as consumed when the callback returns.
-  void (*message)(void *context, const struct tsumuji_message *message);
-  // A best-effort frame.
-  void (*share)(void *context, const struct tsumuji_share_frame *share);
-  // Hello was exchanged with this peer (again, after it was dead or restarted).
-  void (*peer_up)(void *context, int peer);
-  // The peer died, left or restarted; so many messages to it have failed.
-  void (*peer_dead)(void *context, int peer, size_t failed_messages);
-  // A message of tsumuji_send_tracked was acknowledged whole.
-  void (*sent)(void *context, int peer, uint64_t id);
-  // A message sent before the peer had said how much it takes was given up; text says why.
-  void (*refused)(void *context, int peer, uint64_t id, const char *text);
-} tsumuji_handler;
-
 // State of the traffic with one peer.
 typedef struct tsumuji_flow {
   // Smoothed round-trip time, in nanoseconds.
@@ -251,6 +236,37 @@ typedef struct tsumuji_flow {
   // 1: hello was exchanged with the peer's present life.
   uint64_t up;
 } tsumuji_flow;
+
+// State of another node's traffic with one of its peers.
+typedef struct tsumuji_remote_flow {
+  // With whom.
+  uint64_t peer;
+  // As that node sees it.
+  struct tsumuji_flow flow;
+} tsumuji_remote_flow;
+
+// What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
+// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
+typedef struct tsumuji_handler {
+  // sizeof(tsumuji_handler).
+  size_t size;
+  // Given to every callback.
+  void *context;
+  // A message; it counts as consumed when the callback returns.
+  void (*message)(void *context, const struct tsumuji_message *message);
+  // A best-effort frame.
+  void (*share)(void *context, const struct tsumuji_share_frame *share);
+  // Hello was exchanged with this peer (again, after it was dead or restarted).
+  void (*peer_up)(void *context, int peer);
+  // The peer died, left or restarted; so many messages to it have failed.
+  void (*peer_dead)(void *context, int peer, size_t failed_messages);
+  // A message of tsumuji_send_tracked was acknowledged whole.
+  void (*sent)(void *context, int peer, uint64_t id);
+  // A message sent before the peer had said how much it takes was given up; text says why.
+  void (*refused)(void *context, int peer, uint64_t id, const char *text);
+  // An answer to tsumuji_ask_flows; next: from where to go on asking, or -1.
+  void (*flows)(void *context, int node, const struct tsumuji_remote_flow *flows, size_t count, int next);
+} tsumuji_handler;
 
 // What was counted since the endpoint was opened.
 typedef struct tsumuji_counters {
@@ -511,6 +527,9 @@ const char *tsumuji_link_name(struct tsumuji *handle);
 // 1: hello was exchanged with the peer's present life.
 int tsumuji_is_up(struct tsumuji *handle, int peer);
 
+// 1: the peer is dead: nothing was heard from it for too long, or it left, and it has not come back.
+int tsumuji_is_dead(struct tsumuji *handle, int peer);
+
 // Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
 int tsumuji_wait_up(struct tsumuji *handle, int64_t timeout_us);
 
@@ -528,6 +547,13 @@ int tsumuji_get_remote_flow(struct tsumuji *handle,
                             struct tsumuji_flow *flow,
                             size_t size,
                             int64_t timeout_us);
+
+// Asks a node for its flows without waiting: the answer comes to tsumuji_handler's flows, or is lost. From `first` on, at most `most`, and as
+// many as fit a frame.
+int tsumuji_ask_flows(struct tsumuji *handle,
+                      int which,
+                      int first,
+                      int most);
 
 // What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
 int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counters, size_t size);
@@ -555,6 +581,11 @@ int tsumuji_set_policy(struct tsumuji *handle,
 
 // Has the policy asked again for every peer, where its mind has changed between two frames.
 int tsumuji_regrant(struct tsumuji *handle);
+
+// From now on messages leave to this peer at this pace: TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or so many bytes a second.
+int tsumuji_set_pace(struct tsumuji *handle,
+                     int peer,
+                     int64_t pace);
 
 // Sends a copy of a message on a lane of class TSUMUJI_LATEST: while it waits, a newer one of its lane takes its place, and when deadline_us
 // microseconds have passed it is dropped and counted (negative: no deadline). Never waits; arrives at most once.

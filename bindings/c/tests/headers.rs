@@ -92,6 +92,7 @@ fn tsumuji() -> String {
         ("TsumujiHandler", "tsumuji_handler"),
         ("TsumujiFlow", "tsumuji_flow"),
         ("TsumujiCounters", "tsumuji_counters"),
+        ("TsumujiRemoteFlow", "tsumuji_remote_flow"),
         ("TsumujiWindow", "tsumuji_window"),
         ("TsumujiSender", "tsumuji_sender"),
         ("TsumujiPolicy", "tsumuji_policy"),

@@ -161,7 +161,7 @@ static void full_queue(void)
 }
 
 struct seen {
-    int messages, shares, sent, refused_calls;
+    int flows, messages, shares, sent, refused_calls;
     uint32_t lap, start;
     double value;
 };
@@ -194,6 +194,14 @@ static void on_sent(void *context, int peer, uint64_t id)
     CHECK(peer == 1);
     (void)id;
     seen->sent++;
+}
+
+static void on_flows(void *context, int node, const tsumuji_remote_flow *flows, size_t count, int next)
+{
+    struct seen *seen = context;
+
+    CHECK(node == 1 && count == 1 && flows[0].peer == 0 && flows[0].flow.up == 1 && next == -1);
+    seen->flows++;
 }
 
 static void polling(void)
@@ -239,6 +247,11 @@ static void polling(void)
     while (seen.messages < 1)
         CHECK(tsumuji_poll(b, &handler, WAIT_US) >= 0);
     CHECK(seen.refused_calls == 2);
+    handler.flows = on_flows;
+    CHECK(tsumuji_ask_flows(a, 1, 0, 10) == 0);
+    FAILS(tsumuji_ask_flows(a, 1, 0, 0), TSUMUJI_EINVAL, EINVAL);
+    while (seen.flows < 1)
+        CHECK(tsumuji_progress(b) >= 0 && tsumuji_poll(a, &handler, 0) >= 0);
     /* A program built with an older header knows of `message` and nothing after it. */
     handler.sent = on_sent;
     handler.size = offsetof(tsumuji_handler, share);
@@ -296,12 +309,15 @@ static void windows(void)
     CHECK(asked > 0 && tsumuji_set_policy(b, NULL, NULL) == 0);
     CHECK(tsumuji_set_window(b, (size_t)window.frames_limit) == 0 && tsumuji_set_budget(b, 64 << 20) == 0);
 
+    CHECK(tsumuji_set_pace(a, 1, 100 << 20) == 0 && tsumuji_set_pace(a, 1, TSUMUJI_PACE_DRAIN) == 0);
+    FAILS(tsumuji_set_pace(a, 1, -2), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_set_pace(a, 0, 0), TSUMUJI_EUNKNOWN, ENXIO);
     CHECK(newest >= 0);
     FAILS(tsumuji_send_latest(a, 1, TSUMUJI_LANE, "x", 1, -1), TSUMUJI_EINVAL, EINVAL);
     CHECK(tsumuji_send_latest(a, 1, newest, "new", 4, -1) == 0);
     while (tsumuji_try_recv(b, got, sizeof got, NULL) != 4)
         CHECK(tsumuji_progress(a) >= 0);
-    CHECK(strcmp(got, "new") == 0);
+    CHECK(strcmp(got, "new") == 0 && tsumuji_set_pace(a, 1, TSUMUJI_PACE_FREE) == 0);
 }
 
 static void numbers(void)
@@ -358,6 +374,7 @@ static void death(void)
     CHECK(tsumuji_close(b, 0) == 0);
     while (tsumuji_is_up(a, 1) == 1)
         CHECK(tsumuji_progress(a) >= 0);
+    CHECK(tsumuji_is_dead(a, 1) == 1);
     FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, "x", 1), TSUMUJI_EPEER, ECONNRESET);
     FAILS(tsumuji_wait_writable(a, 1, 1, WAIT_US), TSUMUJI_EPEER, ECONNRESET);
     CHECK(tsumuji_revive(a, 1) == 0 && tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "x", 1, &id) == 0);
@@ -419,7 +436,9 @@ static void suci(void)
     CHECK(datagram_queue_length(sock, 9) == 0);
     CHECK(datagram_write0(sock, "wait for me", 11) == 11 && datagram_queue_length(sock, 9) == 1);
     CHECK(datagram_retransmission(sock, 9) >= 0);
-    CHECK(datagram_set_window(sock, 1 << 20) == 0);
+    CHECK(datagram_set_window(sock, 1 << 20) == 0 && datagram_slow_write(sock, 9, -1) == 0);
+    FAILS(datagram_slow_write(sock, 9, -2), -1, EINVAL);
+    FAILS(datagram_slow_write(sock, 1, 0), -1, ENXIO);
     FAILS(datagram_set_window(sock, 0), -1, EINVAL);
     datagram_flow flow;
     CHECK(datagram_get_flow(sock, 9, &flow, sizeof flow) == 0 && flow.queue_length == 1 && flow.queue_bytes == 11);
@@ -428,6 +447,34 @@ static void suci(void)
     CHECK(tsumuji_nodes(datagram_handle(sock)) == 2 && strcmp(tsumuji_link_name(datagram_handle(sock)), "udp") == 0);
     CHECK(tsumuji_close(datagram_handle(sock), 0) == 0); /* as datagram_close, without waiting for a peer that never comes */
     CHECK(datagram_close(NULL) == 0);
+}
+
+/* A peer that ended fails one call, and is found again by the next when it is back. */
+static void restart(void)
+{
+    datagram_addrdb *addrdb = datagram_addrdb_new();
+    char got[8];
+    int sent;
+
+    CHECK(datagram_addrdb_add(addrdb, 1, at(7011)) == 0 && datagram_addrdb_add(addrdb, 2, at(7012)) == 0);
+    datagram_socket *one = datagram(addrdb, NULL, 0, 1), *two = datagram(addrdb, NULL, 0, 2);
+    CHECK(one && two && datagram_destination(one, 2) == 0 && datagram_write0(one, "first", 6) == 6);
+    while (datagram_read0(two, got, sizeof got) != 6)
+        CHECK(datagram_ready(one, 0, 0) == 0);
+    CHECK(strcmp(got, "first") == 0 && datagram_from(two) == 1);
+    CHECK(datagram_close(two) == 0);
+    while ((sent = datagram_write0(one, "lost", 5)) == 5)
+        CHECK(datagram_ready(one, 0, 100) == 0);
+    CHECK(sent == -1 && errno == ECONNRESET);
+    two = datagram(addrdb, NULL, 0, 2);
+    CHECK(two && datagram_write0(one, "again", 6) == 6 && datagram_queue_length(one, 2) == 1);
+    while (datagram_read0(two, got, sizeof got) != 6)
+        CHECK(datagram_retransmission(one, 2) >= 0);
+    CHECK(strcmp(got, "again") == 0);
+    while (datagram_queue_length(one, 2) > 0)
+        CHECK(datagram_ready(one, 0, 0) == 0 && datagram_ready(two, 0, 0) == 0);
+    datagram_addrdb_free(addrdb);
+    CHECK(datagram_close(one) == 0 && datagram_close(two) == 0);
 }
 
 static void tables(void)
@@ -467,6 +514,7 @@ int main(void)
     threads();
     death();
     suci();
+    restart();
     tables();
     puts("plain: all right");
     return 0;

@@ -122,6 +122,7 @@ impl<L: Link> Endpoint<L> {
         let now = clock.now();
         for peer in table.peers() {
             engine.add_peer(now, peer);
+            engine.set_pace(now, peer, options.pace);
         }
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let idle = Idle::new(options.idle, table.pollers_here(), cores);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Flow, FlowPolicy, Lane, NodeId, Payload, RemoteFlow, Window};
+use tsumuji_proto::{Flow, FlowPolicy, Lane, NodeId, Pace, Payload, RemoteFlow, Window};
 
 use crate::clock::from_std;
 use crate::endpoint::Endpoint;
@@ -54,6 +54,16 @@ impl<L: Link> Endpoint<L> {
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         self.drive.engine.set_policy(policy);
         self.drive.touched();
+    }
+
+    /// From now on messages leave to `peer` at this pace. [`Pace::Drain`]: as fast as the peer answers, so that little waits there even if
+    /// it has granted more than it takes.
+    pub fn set_pace(&mut self, peer: NodeId, pace: Pace) -> Result<(), SendError> {
+        self.known(peer)?;
+        let now = self.drive.look();
+        self.drive.engine.set_pace(now, peer, pace);
+        self.drive.touched();
+        Ok(())
     }
 
     /// Has the policy asked again for every peer, where its mind has changed between two frames.

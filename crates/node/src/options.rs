@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tsumuji_proto::Congestion;
+use tsumuji_proto::{Congestion, Pace};
 
 use crate::metrics::MetricsAt;
 use crate::security::Security;
@@ -36,6 +36,8 @@ pub struct Options {
     pub send_queue_bytes: usize,
     /// Who may send how much, and what becomes of what was lost. The same at all nodes, or those that differ do not meet.
     pub congestion: Congestion,
+    /// How fast messages leave: as fast as peers let them, or slower where the program asks for it. `Endpoint::set_pace` changes it.
+    pub pace: Pace,
     /// A silent peer is probed this often.
     pub keep_alive: Duration,
     /// A peer from which nothing is heard for this long is dead. A program that computes without polling must stay below it.
@@ -60,6 +62,7 @@ impl Default for Options {
             // what has to come from memory again halves the rate.
             send_queue_bytes: 4 << 20,
             congestion: Congestion::Credit,
+            pace: Pace::Free,
             keep_alive: Duration::from_secs(1),
             dead_after: Duration::from_secs(10),
             idle: IdlePolicy::Adaptive,

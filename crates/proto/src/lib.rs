@@ -33,6 +33,7 @@ pub use counters::{Counters, Drop, DropCounts};
 pub use engine::Engine;
 pub use event::{Accounts, Destination, Event, Flow, RemoteFlow, Window};
 pub use message::{Body, Delivery, Payload, SendId, Sink, SubmitError};
+pub use peer::pace::Pace;
 pub use policy::{FlowPolicy, Room, Sender};
 pub use time::{Duration, Instant};
 pub use tsumuji_wire::{DeliveryClass, Lane, NodeId, Priority, Share};

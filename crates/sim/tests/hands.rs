@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tsumuji_proto::{
-    Config, Drop, Duration, Event, FlowPolicy, Lane, NodeId, RemoteFlow, Room, Sender, SubmitError,
+    Config, Drop, Duration, Event, FlowPolicy, Lane, NodeId, Pace, RemoteFlow, Room, Sender,
+    SubmitError,
 };
-use tsumuji_sim::{Net, Pace, Seed, config};
+use tsumuji_sim::{Net, Pace as Taking, Seed, config};
 
 const LANE: Lane = Lane::ordered(0);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -79,7 +80,7 @@ fn a_grown_window_is_told() {
 fn a_budget_changes_while_messages_wait() {
     let mut net = Net::new(Seed::from_env_or(403)).delay_us(5..20);
     let (a, b) = net.pair(config());
-    net.set_pace(b, Pace::Stopped);
+    net.set_pace(b, Taking::Stopped);
     net.stream(a, b, LANE, 10_000, 100);
     net.run_for(MILLISECOND.times(5));
     let held = net.held(b);
@@ -90,7 +91,7 @@ fn a_budget_changes_while_messages_wait() {
         format!("{} held, {held} before the cut", net.held(b))
     });
     net.call(b, |engine, _| engine.set_budget(64 << 20));
-    net.set_pace(b, Pace::Prompt);
+    net.set_pace(b, Taking::Prompt);
     net.run_until_idle();
     net.check(net.deliveries(b).len() == 500, || String::from("all come"));
 }
@@ -311,5 +312,93 @@ fn inquiries_are_bounded() {
     net.check(
         matches!(asked, Some(Err(SubmitError::PeerDead { .. }))),
         || format!("{asked:?}"),
+    );
+}
+
+/// Grants everything to everyone.
+#[derive(Debug)]
+struct Spendthrift;
+
+impl FlowPolicy for Spendthrift {
+    fn window_frames(&mut self, room: &Room, _: &Sender) -> u64 {
+        room.window_frames
+    }
+}
+
+/// Many senders, a receiver whose ring holds far less than its engine grants by a policy that gives all to all: frames that
+/// found the ring full, the share of the processor's time that was used, and the time it took.
+fn overcommitted(pace: Pace, senders: usize) -> (u64, f64, Duration) {
+    const RING: usize = 96;
+    const FRAME_NS: u64 = 2_000;
+    let mut net = Net::new(Seed::from_env_or(408)).rate_mbit(10_000);
+    let nodes = net.star(
+        senders + 1,
+        &Config {
+            receive_frames: 4_096,
+            ..config()
+        },
+    );
+    net.set_ring(nodes[0], RING);
+    net.set_frame_cost(nodes[0], Duration::from_nanos(FRAME_NS));
+    net.run_until_up();
+    net.call(nodes[0], |engine, _| {
+        engine.set_policy(Some(Box::new(Spendthrift)))
+    });
+    for sender in &nodes[1..] {
+        net.call(*sender, |engine, now| {
+            assert!(engine.set_pace(now, nodes[0], pace))
+        });
+    }
+    let start = net.now();
+    for sender in &nodes[1..] {
+        net.stream(*sender, nodes[0], LANE, 16_000, 200);
+    }
+    net.run_until_idle();
+    let took = net.now().since(start);
+    let frames = senders * 200 * 16_000_usize.div_ceil(1_460);
+    let used = frames as f64 * FRAME_NS as f64 / took.as_nanos() as f64;
+    (net.receive_full(nodes[0]), used, took)
+}
+
+/// With slow write the receive side never overflows, however much it grants, and is kept as busy; without, it does.
+#[test]
+fn slow_write_never_overflows_the_receiver() {
+    for senders in [2, 8, 16] {
+        let (dropped, ..) = overcommitted(Pace::Free, senders);
+        assert!(
+            dropped > 100,
+            "{senders} senders: {dropped} dropped without pacing"
+        );
+        let (dropped, used, took) = overcommitted(Pace::Drain, senders);
+        println!(
+            "{senders} senders: {:.1} % of the processor in {took:?}",
+            used * 100.0
+        );
+        assert_eq!(dropped, 0, "{senders} senders");
+        assert!(used > 0.85, "{senders} senders: {used:.2} of the processor");
+    }
+}
+
+/// A rate that is asked for is kept, whatever is granted, also where frames are lost; and may be changed while frames wait.
+#[test]
+fn a_rate_is_kept() {
+    let mut net = Net::new(Seed::from_env_or(409))
+        .delay_us(5..20)
+        .loss_percent(2);
+    let (a, b) = net.pair(config());
+    net.call(a, |engine, now| {
+        engine.set_pace(now, b, Pace::BytesPerSecond(2_000_000))
+    });
+    net.stream(a, b, LANE, 10_000, 1_000);
+    net.run_for(MILLISECOND.times(500));
+    let bytes = net.delivered_bytes(b);
+    net.check((850_000..1_000_000).contains(&bytes), || {
+        format!("{bytes} bytes in half a second")
+    });
+    net.call(a, |engine, now| engine.set_pace(now, b, Pace::Free));
+    net.run_until_idle();
+    net.check(
+        net.now().since(tsumuji_proto::Instant::default()) < MILLISECOND.times(1_000),
+        || String::from("slow for ever"),
     );
 }

@@ -5,9 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use tsumuji_node::{Body, Handler, Lane, NodeId, SendError, SendId, Share};
+use tsumuji_node::{Body, Handler, Lane, NodeId, RemoteFlow, SendError, SendId, Share};
 
-use super::{TsumujiMessage, TsumujiShare, answer, number};
+use super::{TsumujiFlow, TsumujiMessage, TsumujiRemoteFlow, TsumujiShare, answer, number};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
@@ -35,6 +35,16 @@ pub struct TsumujiHandler {
     /// A message sent before the peer had said how much it takes was given up; text says why.
     pub refused: Option<
         unsafe extern "C" fn(context: *mut c_void, peer: c_int, id: u64, text: *const c_char),
+    >,
+    /// An answer to tsumuji_ask_flows; next: from where to go on asking, or -1.
+    pub flows: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            node: c_int,
+            flows: *const TsumujiRemoteFlow,
+            count: usize,
+            next: c_int,
+        ),
     >,
 }
 
@@ -94,6 +104,30 @@ impl Handler for Callbacks {
         if let Some(call) = self.handler.sent {
             // SAFETY: as in `message`.
             unsafe { call(self.handler.context, peer.0.into(), id.0) };
+        }
+    }
+
+    fn flows(&mut self, node: NodeId, flows: &[RemoteFlow], next: Option<NodeId>) {
+        let Some(call) = self.handler.flows else {
+            return;
+        };
+        let shown: Vec<TsumujiRemoteFlow> = flows
+            .iter()
+            .map(|flow| TsumujiRemoteFlow {
+                peer: flow.peer.0.into(),
+                flow: TsumujiFlow::new(&flow.flow, flow.up),
+            })
+            .collect();
+        let next = next.map_or(-1, |next| next.0.into());
+        // SAFETY: as in `message`.
+        unsafe {
+            call(
+                self.handler.context,
+                node.0.into(),
+                shown.as_ptr(),
+                shown.len(),
+                next,
+            );
         }
     }
 

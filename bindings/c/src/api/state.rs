@@ -143,6 +143,18 @@ pub unsafe extern "C" fn tsumuji_is_up(handle: *mut Tsumuji, peer: c_int) -> c_i
     })
 }
 
+/// 1: the peer is dead: nothing was heard from it for too long, or it left, and it has not come back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_is_dead(handle: *mut Tsumuji, peer: c_int) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe {
+        on(handle, |node| {
+            let peer = node.peer(peer)?;
+            Ok(node.endpoint.is_dead(peer))
+        })
+    })
+}
+
 /// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
@@ -214,8 +226,40 @@ pub unsafe extern "C" fn tsumuji_get_remote_flow(
     })
 }
 
+/// Asks a node for its flows without waiting: the answer comes to tsumuji_handler's flows, or is lost. From `first` on, at most `most`, and as
+/// many as fit a frame.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_ask_flows(
+    handle: *mut Tsumuji,
+    which: c_int,
+    first: c_int,
+    most: c_int,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            let (which, first) = (node.peer(which)?, node.member(first)?);
+            let most = u16::try_from(most)
+                .ok()
+                .filter(|most| *most > 0)
+                .ok_or_else(|| Failure::invalid("accepted numbers of flows are 1 to 65535"))?;
+            Ok(node.endpoint.ask_flows(which, first, most)?)
+        })
+    })
+}
+
+/// State of another node's traffic with one of its peers.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TsumujiRemoteFlow {
+    /// With whom.
+    pub peer: u64,
+    /// As that node sees it.
+    pub flow: TsumujiFlow,
+}
+
 impl TsumujiFlow {
-    fn new(flow: &tsumuji_node::Flow, up: bool) -> Self {
+    pub(super) fn new(flow: &tsumuji_node::Flow, up: bool) -> Self {
         Self {
             rtt_ns: flow.rtt.as_nanos(),
             rttvar_ns: flow.rttvar.as_nanos(),

@@ -8,7 +8,9 @@ use alloc::boxed::Box;
 use super::{Engine, raise_credit};
 use crate::congestion::Congestion;
 use crate::event::Window;
+use crate::peer::pace::Pace;
 use crate::policy::FlowPolicy;
+use crate::time::Instant;
 use tsumuji_wire::NodeId;
 
 impl Engine {
@@ -51,6 +53,16 @@ impl Engine {
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         self.shared.credit.set_policy(policy);
         self.regrant();
+    }
+
+    /// From now on frames leave to `peer` at this pace, whatever it grants. Outlives the peer's lives. `false`: it is no peer.
+    pub fn set_pace(&mut self, now: Instant, peer: NodeId, pace: Pace) -> bool {
+        let Some(state) = self.peer_mut(peer) else {
+            return false;
+        };
+        state.send.set_pace(pace);
+        self.enqueue(peer, now);
+        true
     }
 
     /// Everyone's credit is looked at again: a policy of the program's own may have changed its mind.

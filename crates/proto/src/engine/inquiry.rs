@@ -60,7 +60,7 @@ impl Engine {
         inquiries.nonce = inquiries.nonce.wrapping_add(1);
         (inquiries.open, inquiries.ask_due) = (true, Some((first, most.max(1))));
         let nonce = inquiries.nonce;
-        peer.session.inquiry_due = peer.is_up();
+        peer.session.set_inquiry_due(peer.is_up());
         self.enqueue(node, now);
         Ok(nonce)
     }
@@ -94,7 +94,7 @@ impl Engine {
         }
         inquiries.reported_at = Some(now);
         inquiries.report_due = Some(*inquiry);
-        peer.session.inquiry_due = true;
+        peer.session.set_inquiry_due(true);
         self.enqueue(inquiry.source, now);
         Ok(())
     }
@@ -134,13 +134,13 @@ impl Engine {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
-        peer.session.inquiry_due = false;
+        peer.session.set_inquiry_due(false);
         let (session, room) = (peer.session.outgoing, slot.len().min(peer.frame_bytes));
         let Some(inquiries) = &mut peer.inquiries else {
             return 0;
         };
         if let Some(inquiry) = inquiries.report_due.take() {
-            peer.session.inquiry_due = inquiries.ask_due.is_some();
+            peer.session.set_inquiry_due(inquiries.ask_due.is_some());
             return self.write_report(&inquiry, session, &mut slot[..room]);
         }
         let Some((first, most)) = inquiries.ask_due.take() else {
@@ -190,11 +190,12 @@ impl Peer {
     /// A session begins: what was asked before it did may leave. Or it ends, and nothing is open.
     pub(super) fn begin_inquiries(&mut self) {
         let due = |inquiries: &Inquiries| inquiries.ask_due.is_some();
-        self.session.inquiry_due = self.inquiries.as_deref().is_some_and(due);
+        self.session
+            .set_inquiry_due(self.inquiries.as_deref().is_some_and(due));
     }
 
     pub(super) fn end_inquiries(&mut self) {
-        self.session.inquiry_due = false;
+        self.session.set_inquiry_due(false);
         if let Some(inquiries) = &mut self.inquiries {
             (inquiries.open, inquiries.ask_due, inquiries.report_due) = (false, None, None);
         }

@@ -455,7 +455,7 @@ impl Engine {
             if let Some(peer) = self.peers[index].as_deref_mut()
                 && peer.is_up()
             {
-                peer.session.close_due = true;
+                peer.session.set_close_due(true);
                 let id = peer.id;
                 self.enqueue(id, now);
             }
@@ -551,7 +551,7 @@ impl Engine {
 const QUEUED_MESSAGES_MAX: usize = 1 << 20;
 
 /// After a frame of the peer was taken: as `Engine::enqueue`, but only those deadlines that a frame can bring nearer.
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 fn enqueue_after_frame(
     peer: &mut Peer,
     shared: &mut Shared,
@@ -566,6 +566,11 @@ fn enqueue_after_frame(
         shared.arm(at);
     }
     if let Some(at) = peer.send.frame_deadline() {
+        shared.arm(at);
+    }
+    if peer.send.is_clocked()
+        && let Some(at) = peer.send.deadline()
+    {
         shared.arm(at);
     }
 }

@@ -13,7 +13,8 @@ use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use tsumuji_wire::{
-    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, flags,
+    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, DropReason, Frame, Hello, Lane,
+    NodeId, flags,
 };
 
 /// Unit of the delay that a data frame states.
@@ -25,12 +26,27 @@ impl Engine {
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += frame.len() as u64;
-        let used = match tsumuji_wire::parse(frame) {
-            Ok(Frame::Data(data)) => match self.shared.config.congestion {
-                Congestion::Credit => self.handle_data(now, &data, sink),
-                // A copy: what is lent to a call has to lie in memory, on the other path too.
-                Congestion::Suci => self.handle_data_suci(now, &{ data }, sink),
-            },
+        let parsed = tsumuji_wire::parse(frame);
+        // Whatever is lent to a call has to lie in memory: so the frequent kind goes no other way than its own.
+        let used = match (self.shared.config.congestion, parsed) {
+            (Congestion::Credit, Ok(Frame::Data(data))) => self.handle_data(now, &data, sink),
+            (_, parsed) => self.handle_other(now, parsed, sink),
+        };
+        if let Err(reason) = used {
+            self.shared.counters.drops.count(reason);
+        }
+    }
+
+    /// Every frame but those of the fast path.
+    #[inline(never)]
+    fn handle_other(
+        &mut self,
+        now: Instant,
+        parsed: Result<Frame<'_>, DropReason>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Drop> {
+        let suci = self.shared.config.congestion == Congestion::Suci;
+        match parsed {
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
                     sink.share(share);
@@ -39,22 +55,29 @@ impl Engine {
                 Some(_) => Err(Drop::Session),
                 None => Err(Drop::UnknownPeer),
             },
-            Ok(Frame::Ack(ack)) => match self.shared.config.congestion {
-                Congestion::Credit => self.handle_ack(now, &ack),
-                Congestion::Suci => self.handle_ack_suci(now, &ack),
-            },
-            Ok(Frame::Hello(hello)) => self.handle_hello(now, &hello),
-            Ok(Frame::Welcome(welcome)) => self.handle_welcome(now, &welcome),
-            Ok(Frame::Reset(reset)) => self.handle_reset(now, &reset),
-            Ok(Frame::Close(close)) => self.handle_close(now, &close),
-            Ok(Frame::Ask(ask)) => self.handle_ask(now, &ask),
-            Ok(Frame::Grant(grant)) => self.handle_grant(now, &grant),
-            Ok(Frame::Inquiry(inquiry)) => self.handle_inquiry(now, &inquiry),
-            Ok(Frame::Report(report)) => self.handle_report(now, &report),
+            Ok(Frame::Data(data)) => self.handle_data_suci(now, &data, sink),
+            Ok(Frame::Ack(ack)) if suci => self.handle_ack_suci(now, &ack),
+            Ok(Frame::Ack(ack)) => self.handle_ack(now, &ack),
+            Ok(seldom) => self.handle_seldom(now, &seldom),
             Err(reason) => Err(Drop::from(reason)),
-        };
-        if let Err(reason) = used {
-            self.shared.counters.drops.count(reason);
+        }
+    }
+
+    /// The kinds that no steady traffic has: apart, so that they cost it nothing.
+    #[cold]
+    #[inline(never)]
+    fn handle_seldom(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), Drop> {
+        match frame {
+            // Taken above.
+            Frame::Data(_) | Frame::Share(_) | Frame::Ack(_) => Ok(()),
+            Frame::Hello(hello) => self.handle_hello(now, hello),
+            Frame::Welcome(welcome) => self.handle_welcome(now, welcome),
+            Frame::Reset(reset) => self.handle_reset(now, reset),
+            Frame::Close(close) => self.handle_close(now, close),
+            Frame::Ask(ask) => self.handle_ask(now, ask),
+            Frame::Grant(grant) => self.handle_grant(now, grant),
+            Frame::Inquiry(inquiry) => self.handle_inquiry(now, inquiry),
+            Frame::Report(report) => self.handle_report(now, report),
         }
     }
 
@@ -330,7 +353,7 @@ fn is_life(peer: &Peer, incarnation: u32) -> bool {
 }
 
 /// The peer that sent a frame, if the frame is for us and of the session it names.
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 pub(super) fn find<'a>(
     peers: &'a mut [Option<alloc::boxed::Box<Peer>>],
     shared: &'a mut Shared,
@@ -359,7 +382,7 @@ pub(super) fn find<'a>(
     }
 }
 
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 pub(super) fn deliver(
     peer: &mut Peer,
     shared: &mut Shared,
@@ -372,7 +395,8 @@ pub(super) fn deliver(
         Taken::Frame => {
             let body = Body::Frame(data.payload);
             shared.counters.delivered_messages += 1;
-            sink.message(Delivery { from, lane, body });
+            // It came as the next of its lane, and no other waited behind it.
+            return sink.message(Delivery { from, lane, body });
         }
         Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
         Taken::Nothing => {
@@ -384,9 +408,6 @@ pub(super) fn deliver(
             return;
         }
         Taken::Refused(_) => return,
-    }
-    if lane.is_latest() {
-        return;
     }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {

@@ -24,7 +24,7 @@ impl Engine {
                 }
                 peer.queued = false;
                 // It may have become blocked just now: its time-out must be known.
-                if let Some(at) = peer.send.frame_deadline() {
+                if let Some(at) = peer.send.deadline() {
                     self.shared.arm(at);
                 }
             }
@@ -232,7 +232,7 @@ impl Engine {
             control.session = unknown;
             control.write_reset(slot)
         } else {
-            session.close_due = false;
+            session.set_close_due(false);
             control.write_close(slot)
         };
         if let Some(at) = super::timers::deadline(peer, &self.shared.config) {

@@ -75,8 +75,26 @@ impl LaneReceive {
         }
     }
 
-    /// `fair`: the sender's share of memory is not used up.
+    /// A message that lies whole in its frame, and has its turn: most do. `None`: it is not one.
     #[inline]
+    pub(crate) fn accept_at_once(
+        &mut self,
+        fragment: &Fragment<'_>,
+        fair: bool,
+        memory: &mut Memory,
+    ) -> Option<Accepted> {
+        if fragment.message != self.next || !self.slots.is_empty() || !fragment.is_whole() {
+            return None;
+        }
+        if !memory.admits(fragment.length, fair, self.ordered) {
+            return Some(Accepted::NoMemory);
+        }
+        memory.hold(fragment.length);
+        self.next += 1;
+        Some(Accepted::Frame)
+    }
+
+    /// Any other. `fair`: the sender's share of memory is not used up.
     pub(crate) fn accept(
         &mut self,
         fragment: &Fragment<'_>,
@@ -85,14 +103,6 @@ impl LaneReceive {
         pool: &mut Pool,
     ) -> Accepted {
         let id = fragment.message;
-        if id == self.next && self.slots.is_empty() && fragment.is_whole() {
-            if !memory.admits(fragment.length, fair, self.ordered) {
-                return Accepted::NoMemory;
-            }
-            memory.hold(fragment.length);
-            self.next += 1;
-            return Accepted::Frame;
-        }
         if id < self.next {
             return Accepted::Duplicate;
         }

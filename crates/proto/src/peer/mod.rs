@@ -7,6 +7,7 @@ pub(crate) mod lane;
 pub(crate) mod latest;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
+pub(crate) mod pace;
 pub(crate) mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod receive;
@@ -82,7 +83,7 @@ impl Peer {
     }
 
     /// Something may be written now.
-    #[inline]
+    #[inline(always)] // as Queue::acknowledge
     pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
         self.session.has_control()
             || self.is_up()

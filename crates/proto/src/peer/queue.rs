@@ -362,17 +362,11 @@ impl Queue {
             if self.pending[priority].is_empty() {
                 self.pending_mask &= !(1 << priority);
             }
-            if outgoing.lane.is_latest() {
-                let part = Part {
-                    slot,
-                    fragment,
-                    id: outgoing.id,
-                };
-                self.on_latest_left(slot);
-                return Some(part);
-            }
         }
-        let id = outgoing.id;
+        let (id, whole) = (outgoing.id, outgoing.next_fragment == outgoing.fragments);
+        if whole && !self.waiting.is_empty() {
+            self.on_latest_left(slot);
+        }
         Some(Part { slot, fragment, id })
     }
 
@@ -398,7 +392,7 @@ impl Queue {
     }
 
     /// The peer has this part. `done` is told if its message is now acknowledged whole and that was asked for.
-    #[inline]
+    #[inline(always)] // on every frame's way; without it the second congestion control would push it out of line
     pub(super) fn acknowledge(
         &mut self,
         part: Part,

@@ -12,7 +12,7 @@ use super::lane::{Accepted, Fragment, LaneReceive};
 use super::latest::LatestReceive;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
-use crate::memory::Memory;
+use crate::memory::{Memory, charge};
 use crate::numbers::{Arrival, Arrivals, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
@@ -133,17 +133,18 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
-        let taken = self.keep(now, data, size, fair, memory, pool);
-        match taken {
-            Taken::Refused(Refusal::Memory) => {
+        let taken = match self.keep(now, data, size, fair, memory, pool) {
+            Accepted::Frame => Taken::Frame,
+            Accepted::Whole(body) => Taken::Whole(body),
+            Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
+            Accepted::Beyond => return (number, Taken::Refused(Refusal::Window)),
+            Accepted::NoMemory => {
                 // The sender must learn of its credit all the same: it may have no other frame to send.
                 self.ack_now = true;
                 self.refused = true;
-                return (number, taken);
+                return (number, Taken::Refused(Refusal::Memory));
             }
-            Taken::Refused(_) => return (number, taken),
-            Taken::Frame | Taken::Whole(_) | Taken::Nothing => {}
-        }
+        };
         let in_sequence = number == self.arrivals.next();
         self.arrivals.mark(number);
         self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
@@ -175,7 +176,7 @@ impl Receive {
         }
         let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.lane, memory);
         memory.set_beyond(beyond);
-        let taken = self.keep(now, data, size, true, memory, pool);
+        let taken = self.keep(now, data, size, true, memory, pool).into();
         memory.set_beyond(false);
         if !matches!(taken, Taken::Refused(_)) {
             self.arrivals.mark(number);
@@ -211,7 +212,7 @@ impl Receive {
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
-    ) -> Taken {
+    ) -> Accepted {
         if data.lane.is_latest() {
             return self.keep_latest(now, data, size, memory, pool);
         }
@@ -223,13 +224,19 @@ impl Receive {
             size,
             payload: data.payload,
         };
+        if let Some(accepted) = lane.accept_at_once(&fragment, fair, memory) {
+            if let Accepted::Frame = accepted {
+                self.grant.used_bytes += charge(fragment.length);
+            }
+            return accepted;
+        }
         let used_before_bytes = memory.used_bytes();
         let remaining_before_bytes = lane.remaining_bytes;
         let accepted = lane.accept(&fragment, fair, memory, pool);
         let remaining_bytes = lane.remaining_bytes;
         self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
         self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
-        accepted.into()
+        accepted
     }
 
     /// A fragment of a message that may be replaced by a newer one, which then frees its memory.
@@ -241,7 +248,7 @@ impl Receive {
         size: usize,
         memory: &mut Memory,
         pool: &mut Pool,
-    ) -> Taken {
+    ) -> Accepted {
         let fragment = Fragment {
             message: expand(data.message, self.latest.next(data.lane)),
             offset: data.offset as usize,
@@ -252,7 +259,7 @@ impl Receive {
         let others_bytes = memory.used_bytes() - self.grant.used_bytes;
         let accepted = self.latest.accept(now, data.lane, &fragment, memory, pool);
         self.grant.used_bytes = memory.used_bytes() - others_bytes;
-        accepted.into()
+        accepted
     }
 
     /// Gives up incomplete messages that nobody will complete.

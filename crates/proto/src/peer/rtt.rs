@@ -13,6 +13,8 @@ const PROBE_MAX: Duration = Duration::from_millis(200);
 pub(crate) struct Rtt {
     pub(crate) smoothed: Duration,
     pub(crate) variance: Duration,
+    /// The latest sample as it was, the peer's delay included.
+    pub(crate) latest: Duration,
     sampled: bool,
 }
 
@@ -21,6 +23,7 @@ impl Rtt {
         Self {
             smoothed: INITIAL_RTT,
             variance: INITIAL_RTT.divided(2),
+            latest: INITIAL_RTT,
             sampled: false,
         }
     }

@@ -11,7 +11,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub(crate) use super::flight::AckNews;
+use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
+use super::pace::{Pace, Pacer};
 use super::queue::Queue;
 use super::queue::latest::{Dropped, NEVER};
 use super::rtt::Rtt;
@@ -87,6 +89,9 @@ pub(crate) struct Send {
     pub(crate) rtt: Rtt,
     queue: Queue,
     control: Control,
+    pacer: Option<Box<Pacer>>,
+    /// There is a pacer, or a message with a deadline: else nothing of both is looked at.
+    clocked: bool,
 }
 
 impl Send {
@@ -99,6 +104,38 @@ impl Send {
             rtt: Rtt::new(),
             queue,
             control: Control::new(congestion),
+            pacer: None,
+            clocked: false,
+        }
+    }
+
+    /// From now on frames leave at this pace; also in later sessions.
+    pub(crate) fn set_pace(&mut self, pace: Pace) {
+        self.pacer = (pace != Pace::Free).then(|| Box::new(Pacer::new(pace)));
+        self.note_clocked();
+    }
+
+    fn note_clocked(&mut self) {
+        self.clocked = self.pacer.is_some() || self.queue.first_deadline() != NEVER;
+    }
+
+    /// The pacer says no. What `suci` asks is no data, and is not paced. What is late is dropped first.
+    #[cold]
+    fn is_held(&mut self, now: Instant) -> bool {
+        if now >= self.queue.first_deadline() {
+            self.drop_late(now);
+            if !control!(&mut self.control, may_leave(now, &mut self.queue)) {
+                return true;
+            }
+        }
+        let asks = match &self.control {
+            Control::Credit(_) => false,
+            Control::Suci(control) => control.is_ask_due(),
+        };
+        let in_flight = self.in_flight();
+        match &mut self.pacer {
+            Some(pacer) if !asks && self.queue.has_backlog() => pacer.holds(now, in_flight),
+            _ => false,
         }
     }
 
@@ -131,6 +168,7 @@ impl Send {
         body: Vec<u8>,
         deadline: Option<Instant>,
     ) -> (SendId, Option<Vec<u8>>) {
+        self.clocked |= deadline.is_some();
         let deadline = deadline.unwrap_or(NEVER);
         self.queue.push_latest(lane, body, deadline)
     }
@@ -203,10 +241,8 @@ impl Send {
     /// Something waits that may leave now.
     #[inline]
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
-        if now >= self.queue.first_deadline() {
-            self.drop_late(now);
-        }
         control!(&mut self.control, may_leave(now, &mut self.queue))
+            && !(self.clocked && self.is_held(now))
     }
 
     /// Drops latest messages whose deadline has passed. Under `suci` a message that has begun to leave keeps its numbers, and
@@ -215,6 +251,18 @@ impl Send {
     fn drop_late(&mut self, now: Instant) {
         let begun_too = matches!(self.control, Control::Credit(_));
         self.queue.expire(now, begun_too);
+        self.note_clocked();
+    }
+
+    /// A fragment leaves: the pacer takes note, and may want an answer at once.
+    #[cold]
+    fn is_asking(&mut self, now: Instant, part: Part) -> bool {
+        let in_flight = self.in_flight();
+        let payload_bytes = self.queue.place(part).payload.len();
+        match &mut self.pacer {
+            None => false,
+            Some(pacer) => pacer.on_sent(now, payload_bytes, in_flight),
+        }
     }
 
     /// Takes the next fragment; call only after `is_sendable` said yes.
@@ -229,6 +277,7 @@ impl Send {
             &mut self.control,
             depart(now, &mut self.queue, pool, counters)
         )?;
+        let asks = self.clocked && self.is_asking(now, departure.part);
         let place = self.queue.place(departure.part);
         Some(NextFragment {
             number: departure.number,
@@ -239,7 +288,7 @@ impl Send {
             length: place.length,
             payload: place.payload,
             more: self.queue.has_backlog(),
-            probe: departure.probe,
+            probe: departure.probe || asks,
         })
     }
 
@@ -260,7 +309,13 @@ impl Send {
             pool,
             counters,
         };
-        control!(&mut self.control, on_ack(now, news, books, done))
+        let legal = control!(&mut self.control, on_ack(now, news, books, done));
+        if self.clocked
+            && let Some(pacer) = &mut self.pacer
+        {
+            pacer.on_answer(now, &self.rtt, self.queue.retransmitted);
+        }
+        legal
     }
 
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
@@ -305,15 +360,19 @@ impl Send {
         control!(&self.control, deadline())
     }
 
+    /// There may be a deadline that only `deadline` knows.
+    #[inline]
+    pub(crate) fn is_clocked(&self) -> bool {
+        self.clocked
+    }
+
     /// When `on_timeout` wants to be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let due = self.frame_deadline();
         let late = self.queue.first_deadline();
-        if late == NEVER {
-            due
-        } else {
-            Some(due.map_or(late, |due| due.min(late)))
-        }
+        let held = self.pacer.as_deref().and_then(Pacer::deadline);
+        let soonest = due.unwrap_or(NEVER).min(late).min(held.unwrap_or(NEVER));
+        (soonest != NEVER).then_some(soonest)
     }
 
     /// Looks at the deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: it is to be asked for an
@@ -326,8 +385,13 @@ impl Send {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> bool {
-        if now >= self.queue.first_deadline() {
-            self.drop_late(now);
+        if self.clocked {
+            if now >= self.queue.first_deadline() {
+                self.drop_late(now);
+            }
+            if let Some(pacer) = &mut self.pacer {
+                pacer.on_timeout(now);
+            }
         }
         let books = Books {
             rtt: &mut self.rtt,
@@ -345,7 +409,9 @@ impl Send {
     pub(crate) fn fail(&mut self, pool: &mut Pool) -> usize {
         let failed = self.queue.clear(pool);
         let queue = core::mem::replace(&mut self.queue, Queue::new(0));
+        let pace = self.pacer.as_deref().map(|pacer| pacer.pace);
         *self = Self::with_queue(queue, self.control.congestion());
+        self.set_pace(pace.unwrap_or_default());
         failed
     }
 }

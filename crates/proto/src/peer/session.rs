@@ -28,6 +28,10 @@ pub(crate) struct Life {
     pub(crate) pairing: u32,
 }
 
+/// Bits of `Session::seldom_due`.
+const CLOSE: u8 = 1;
+const INQUIRY: u8 = 2;
+
 /// No process has it.
 const ANY_LIFE: Life = Life {
     incarnation: 0,
@@ -47,9 +51,8 @@ pub(crate) struct Session {
     pub(crate) hello_due: bool,
     pub(crate) welcome_due: Option<u32>,
     pub(crate) reset_due: Option<u32>,
-    pub(crate) close_due: bool,
-    /// A question about flows waits to be written, or an answer to one.
-    pub(crate) inquiry_due: bool,
+    /// Bits [`CLOSE`] and [`INQUIRY`]: together, as they are asked for with every frame.
+    seldom_due: u8,
     pub(crate) hello_at: Option<Instant>,
     /// When we began to ask this life of the peer, or a dead one asked us.
     pub(crate) connecting_since: Instant,
@@ -77,8 +80,7 @@ impl Session {
             hello_due: true,
             welcome_due: None,
             reset_due: None,
-            close_due: false,
-            inquiry_due: false,
+            seldom_due: 0,
             hello_at: None,
             connecting_since: now,
             rumoured: None,
@@ -96,6 +98,16 @@ impl Session {
         self.hello_due = true;
     }
 
+    /// A close frame waits to be written, or does not.
+    pub(crate) fn set_close_due(&mut self, due: bool) {
+        self.seldom_due = self.seldom_due & !CLOSE | if due { CLOSE } else { 0 };
+    }
+
+    /// A question about flows waits to be written, or an answer to one; or neither does.
+    pub(crate) fn set_inquiry_due(&mut self, due: bool) {
+        self.seldom_due = self.seldom_due & !INQUIRY | if due { INQUIRY } else { 0 };
+    }
+
     /// A control frame waits to be written.
     #[inline]
     pub(crate) fn has_control(&self) -> bool {
@@ -103,14 +115,13 @@ impl Session {
         self.hello_due
             | self.welcome_due.is_some()
             | self.reset_due.is_some()
-            | self.close_due
-            | self.inquiry_due
+            | (self.seldom_due != 0)
     }
 
     /// Of these, only a question about flows or an answer to one.
     pub(crate) fn has_only_inquiry(&self) -> bool {
         let others = self.hello_due || self.welcome_due.is_some() || self.reset_due.is_some();
-        self.inquiry_due && !others
+        self.seldom_due & INQUIRY != 0 && !others
     }
 
     /// The nonce of the hello that leaves now.
@@ -182,7 +193,7 @@ impl Session {
     pub(crate) fn die(&mut self, now: Instant) {
         self.phase = Phase::Dead;
         self.pairing = self.pairing.wrapping_add(1);
-        self.close_due = false;
+        self.set_close_due(false);
         if self.rumoured.is_some() {
             self.connecting_since = now;
         } else {

@@ -218,6 +218,7 @@ impl Sending for GoBack {
         }
         if let Some(sent) = newest {
             if self.base > self.timed_from {
+                books.rtt.latest = now.since(sent.at);
                 books.rtt.sample(now.since(sent.at + news.delay));
             }
             self.silence.on_answer(now, books.rtt);

@@ -1,0 +1,225 @@
+//! "Slow write": how fast frames leave towards one peer, where the program asks for it.
+//!
+//! Owned by `send`, which asks before each frame and tells of each that left and of each answer. A peer that is not paced has none.
+//!
+//! Under [`Pace::Drain`] the receiver's drain rate is what it answers: `window` frames in a round-trip time. A sender that keeps the wire
+//! and the receiver busy, and no more than one or two frames of its own waiting there, sees round trips longer than the shortest by
+//! just the time those frames wait; so the window grows by one a round trip while less than one waits, and shrinks while more than
+//! two do. Many senders to one receiver then fill its ring with two frames each at most, whatever they are granted.
+//!
+//! Invariants: at least one frame may always be in flight; no frame leaves before `next_at`, and those that were late are not made
+//! up for by more than one.
+
+use super::rtt::Rtt;
+use crate::time::{Duration, Instant};
+
+/// How fast a peer is written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Pace {
+    /// As fast as credit and link allow.
+    #[default]
+    Free,
+    /// As fast as the receiver has lately answered, evenly, so that little waits there.
+    Drain,
+    /// No more than so many bytes a second, headers included; at least 1.
+    BytesPerSecond(u64),
+}
+
+/// Windows count in sixteenths of a frame.
+const FRAME: u64 = 16;
+/// Grows no further: what numbers may be unanswered anyway.
+const WINDOW_MAX: u64 = crate::numbers::NUMBER_WINDOW * FRAME;
+/// The shortest round trip is found anew twice in this time: a path may have become longer.
+const SHORTEST_KEPT: Duration = Duration::from_secs(2);
+/// Headers of a frame, and what a link adds, about.
+const HEADER_BYTES: u64 = 64;
+
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    pub(crate) pace: Pace,
+    /// Sixteenths of frames that may be in flight.
+    window: u64,
+    /// No frame leaves before.
+    next_at: Instant,
+    /// A frame was held back: look again then.
+    held_until: Option<Instant>,
+    /// Shortest round trips of this period and of the one before.
+    shortest: [Duration; 2],
+    period_end: Instant,
+    /// The shortest of this round trip's samples.
+    sample: Duration,
+    round_end: Instant,
+    /// The shortest of the round trip before.
+    round_trip: Duration,
+    /// The window was full in this round: else nothing says that it is too small.
+    filled: bool,
+    /// Left since an answer at once was last asked for.
+    unasked: u64,
+    /// Frames sent again when this round began.
+    repaired: u64,
+}
+
+/// Answers that are asked for in a window: so that it moves on smoothly.
+const ASKS_PER_WINDOW: u64 = 4;
+
+/// No sample.
+const NONE: Duration = Duration::from_nanos(u64::MAX);
+
+impl Pacer {
+    pub(crate) fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            window: FRAME,
+            next_at: Instant::default(),
+            held_until: None,
+            shortest: [NONE; 2],
+            period_end: Instant::default(),
+            sample: NONE,
+            round_end: Instant::default(),
+            round_trip: Duration::ZERO,
+            filled: false,
+            unasked: 0,
+            repaired: 0,
+        }
+    }
+
+    /// May no frame leave now? Then it is looked at again when something is answered, or at `deadline`.
+    pub(crate) fn holds(&mut self, now: Instant, in_flight: usize) -> bool {
+        self.held_until = None;
+        let in_flight = in_flight as u64 * FRAME;
+        self.filled |= in_flight + FRAME >= self.window;
+        if self.pace == Pace::Drain && in_flight >= self.window {
+            return true;
+        }
+        if now < self.next_at {
+            self.held_until = Some(self.next_at);
+            return true;
+        }
+        false
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.held_until
+    }
+
+    /// Time has passed.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        if self.held_until.is_some_and(|at| at <= now) {
+            self.held_until = None;
+        }
+    }
+
+    /// A frame of so much payload leaves; with it so many are in flight. `true`: an answer at once is wanted. It is, some times
+    /// in each window: acknowledgements that are held back would hide how long frames wait.
+    pub(crate) fn on_sent(&mut self, now: Instant, payload_bytes: usize, in_flight: usize) -> bool {
+        let interval = match self.pace {
+            Pace::Free => Duration::ZERO,
+            Pace::Drain => Duration::from_nanos(self.round_trip.as_nanos() * FRAME / self.window),
+            Pace::BytesPerSecond(rate) => {
+                let bytes = payload_bytes as u64 + HEADER_BYTES;
+                Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate.max(1))
+            }
+        };
+        // One that was due and did not leave may follow at once; not all that might have left meanwhile.
+        let late = now.since(self.next_at).min(interval);
+        self.next_at = now + Duration::from_nanos(interval.as_nanos() - late.as_nanos());
+        self.unasked += FRAME;
+        let asks = self.unasked * ASKS_PER_WINDOW >= self.window
+            || in_flight as u64 * FRAME >= self.window;
+        if asks {
+            self.unasked = 0;
+        }
+        asks && self.pace == Pace::Drain
+    }
+
+    /// The peer answered; `repaired`: frames that were sent again, ever.
+    pub(crate) fn on_answer(&mut self, now: Instant, rtt: &Rtt, repaired: u64) {
+        self.sample = self.sample.min(rtt.latest);
+        if now < self.round_end {
+            return;
+        }
+        let sample = core::mem::replace(&mut self.sample, NONE);
+        (self.round_end, self.round_trip) = (now + sample, sample);
+        if now >= self.period_end {
+            self.period_end = now + SHORTEST_KEPT;
+            self.shortest = [sample, self.shortest[0]];
+        }
+        self.shortest[0] = self.shortest[0].min(sample);
+        if core::mem::replace(&mut self.repaired, repaired) != repaired {
+            self.window = (self.window / 2).max(FRAME);
+            return;
+        }
+        let shortest = self.shortest[0].min(self.shortest[1]);
+        let waited = sample.as_nanos().saturating_sub(shortest.as_nanos());
+        // Little's law: of `window` frames in flight, the part that waits is as large as the time that it waits.
+        let waiting =
+            u128::from(self.window) * u128::from(waited) / u128::from(sample.as_nanos().max(1));
+        if waiting < u128::from(FRAME) {
+            if core::mem::take(&mut self.filled) {
+                self.window = (self.window + FRAME).min(WINDOW_MAX);
+            }
+        } else if waiting > u128::from(2 * FRAME) {
+            self.window = (self.window - FRAME).max(FRAME);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rtt(micros: u64) -> Rtt {
+        let mut rtt = Rtt::new();
+        rtt.latest = Duration::from_micros(micros);
+        rtt
+    }
+
+    /// A rate is kept, idle time is not made up for, and a held frame says when it may leave.
+    #[test]
+    fn a_rate_is_kept() {
+        let mut pacer = Pacer::new(Pace::BytesPerSecond(1_000_000));
+        let mut now = Instant::from_nanos(5_000_000_000);
+        let mut sent = 0;
+        let end = now + Duration::from_millis(100);
+        while now < end {
+            if pacer.holds(now, 1_000) {
+                now = pacer.deadline().expect("when");
+            } else {
+                pacer.on_sent(now, 936, 1);
+                sent += 1;
+            }
+        }
+        assert!((100..=102).contains(&sent), "{sent} kB in 100 ms");
+        assert!(!pacer.holds(end, 0) && pacer.deadline().is_none());
+    }
+
+    /// The window grows until one frame waits, and shrinks when the path holds less or a frame was lost.
+    #[test]
+    fn the_window_follows_the_queue() {
+        // 10 frames fill a wire that takes 1 µs for each.
+        let mut pacer = Pacer::new(Pace::Drain);
+        let mut now = Instant::from_nanos(1_000_000);
+        for _ in 0..100 {
+            let micros = (pacer.window / FRAME).max(10);
+            now += Duration::from_micros(micros);
+            assert!(pacer.holds(now, (pacer.window / FRAME) as usize));
+            pacer.on_answer(now, &rtt(micros), 0);
+        }
+        assert!(
+            (11..=13).contains(&(pacer.window / FRAME)),
+            "{}",
+            pacer.window / FRAME
+        );
+        let full = pacer.window;
+        now += Duration::from_millis(1);
+        pacer.on_answer(now, &rtt(10), 1);
+        assert_eq!(pacer.window, full / 2, "a loss");
+        for _ in 0..100 {
+            now += Duration::from_millis(1);
+            pacer.on_answer(now, &rtt(500), 1);
+        }
+        assert!(pacer.window <= 3 * FRAME, "others fill the queue");
+        assert!(!pacer.holds(now, 0) && pacer.holds(now, 3));
+    }
+}
