@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     check::<LinkSpec>(word);
     check::<MetricsAt>(word);
-    check::<SealMode>(word.trim_end_matches('\n'));
+    check::<SealMode>(word);
     check::<MacAddr>(word);
     if let Some(name) = InterfaceName::new(word) {
         assert_eq!(name.as_str(), word);
