@@ -15,7 +15,7 @@ use tsumuji_bench::machine;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
-use tsumuji_node::LinkSpec;
+use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::Rate;
 
 use crate::bench::compare::{object, pending, testbed};
@@ -24,9 +24,10 @@ use crate::{DONE, Outcome, output};
 /// The paper's network.
 const CABLE: &str = "100mbit";
 const MTU_BYTES: u32 = 1500;
-/// Places of ours and of MPICH among the contenders.
+/// Places of ours (as usual, and by the paper's congestion control) and of MPICH among the contenders.
 const OURS: usize = 0;
-const MPICH: usize = 1;
+const SUCI: usize = 1;
+const MPICH: usize = 2;
 
 /// Rerun an experiment of the papers and print ours beside theirs (in a testbed; root).
 #[derive(Debug, clap::Args)]
@@ -151,6 +152,8 @@ struct Beside {
     /// Of MPICH in the paper.
     paper_mpich: &'static str,
     ours: String,
+    /// By the paper's own congestion control.
+    suci: String,
     mpich: String,
 }
 
@@ -241,7 +244,11 @@ fn measure(
 ) -> anyhow::Result<Comparison> {
     let program = std::env::current_exe().context("this program's own file")?;
     let testbed = testbed(nodes, args.rate.0, MTU_BYTES)?;
-    let ours = [Ours::between(args.link, program, testbed.hosts_file())];
+    let usual = Ours::between(args.link, program, testbed.hosts_file());
+    let ours = [Congestion::Credit, Congestion::Suci].map(|congestion| Ours {
+        congestion: Some(congestion),
+        ..usual.clone()
+    });
     let ground = Ground {
         places: place::of_testbed(&testbed),
         closed: None,
@@ -293,8 +300,8 @@ fn lines(comparison: &Comparison) -> Vec<Line> {
 }
 
 /// The best throughput, and where.
-fn peak(comparison: &Comparison, who: usize, from: usize) -> Option<(usize, f64)> {
-    let rows = comparison.results.iter().filter(|row| row.size >= from);
+fn peak(comparison: &Comparison, who: usize) -> Option<(usize, f64)> {
+    let rows = comparison.results.iter();
     rows.filter_map(|row| Some((row.size, rate_of(row, who)?)))
         .max_by(|a, b| a.1.total_cmp(&b.1))
 }
@@ -308,7 +315,7 @@ fn told(peak: Option<(usize, f64)>) -> String {
 
 /// What is left of the best at the largest message.
 fn kept(comparison: &Comparison, who: usize) -> String {
-    let best = peak(comparison, who, 0).map(|(_, rate)| rate);
+    let best = peak(comparison, who).map(|(_, rate)| rate);
     let last = comparison.results.last().and_then(|row| rate_of(row, who));
     best.zip(last).map_or_else(
         || "-".to_owned(),
@@ -317,121 +324,103 @@ fn kept(comparison: &Comparison, who: usize) -> String {
 }
 
 /// How many times better than MPICH, over these sizes.
-fn times(comparison: &Comparison, wanted: impl Fn(usize) -> bool) -> String {
+fn times(comparison: &Comparison, who: usize, wanted: impl Fn(usize) -> bool) -> String {
     let rows = comparison.results.iter().filter(|row| wanted(row.size));
     let values: Vec<f64> = rows
-        .map(|row| row.times_better(OURS, MPICH))
+        .map(|row| row.times_better(who, MPICH))
         .filter(|value| value.is_finite())
         .collect();
     let least = values.iter().copied().reduce(f64::min);
     let most = values.iter().copied().reduce(f64::max);
     least.zip(most).map_or_else(
         || "-".to_owned(),
-        |(least, most)| format!("{least:.2}x to {most:.2}x MPICH"),
+        |(least, most)| format!("{least:.2}x to {most:.2}x"),
     )
 }
 
 /// What the paper says of a figure, beside what was found.
 fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
-    let nodes = found.nodes;
-    let beside = |what: &str, paper, paper_mpich, ours, mpich| Beside {
-        what: format!("{} nodes: {what}", nodes),
-        paper,
-        paper_mpich,
-        ours,
-        mpich,
-    };
-    let one = || "1".to_owned();
-    let peaks = |who| told(peak(found, who, 0));
+    let beside =
+        |what: &str, [paper, paper_mpich]: [&'static str; 2], of: &dyn Fn(usize) -> String| {
+            Beside {
+                what: format!("{} nodes: {what}", found.nodes),
+                paper,
+                paper_mpich,
+                ours: of(OURS),
+                suci: of(SUCI),
+                mpich: of(MPICH),
+            }
+        };
+    let times_to = |most: usize| move |who: usize| times(found, who, |size| size <= most);
+    let peak_of = |who| told(peak(found, who));
+    let kept_of = |who| kept(found, who);
     match figure {
         Figure::SuciFig6 => vec![
             beside(
                 "up to 1 KiB",
-                "about 2x MPICH, 1.5x MPICH-SCore",
-                "1",
-                times(found, |size| size <= 1 << 10),
-                one(),
+                ["about 2x MPICH, 1.5x MPICH-SCore", "1x"],
+                &times_to(1 << 10),
             ),
-            beside(
-                "up to 30 KB",
-                "ahead of both",
-                "1",
-                times(found, |size| size <= 30_000),
-                one(),
-            ),
-            beside(
-                "512 KiB",
-                "declining past 64 KiB",
-                "-",
-                kept(found, OURS),
-                kept(found, MPICH),
-            ),
+            beside("up to 30 KB", ["ahead of both", "1x"], &times_to(30_000)),
+            beside("512 KiB", ["declining past 64 KiB", "-"], &kept_of),
         ],
         Figure::SuciFig7 => vec![
             beside(
                 "best throughput",
-                "about 10 MB/s (MPICH-SCore too)",
-                "about 7.5 MB/s",
-                peaks(OURS),
-                peaks(MPICH),
+                ["about 10 MB/s (MPICH-SCore too)", "about 7.5 MB/s"],
+                &peak_of,
             ),
-            beside(
-                "512 KiB",
-                "declining past 64 KiB",
-                "-",
-                kept(found, OURS),
-                kept(found, MPICH),
-            ),
+            beside("512 KiB", ["declining past 64 KiB", "-"], &kept_of),
         ],
         Figure::SuciFig8 => vec![
             beside(
-                "small messages",
-                "slower start than MPICH (slow write)",
-                "1",
-                times(found, |size| size <= 1 << 10),
-                one(),
+                "up to 1 KiB",
+                ["slower start than MPICH (slow write)", "1x"],
+                &times_to(1 << 10),
             ),
             beside(
-                "large messages",
-                "loss and costly retransmission without slow write",
-                "-",
-                peaks(OURS),
-                peaks(MPICH),
+                "best throughput of a node",
+                ["loss and costly retransmission without slow write", "-"],
+                &peak_of,
             ),
         ],
         Figure::SuciFig9 => vec![
             beside(
                 "best throughput of a node",
-                "about 5 MB/s at 16 KiB (5 and 40 nodes)",
-                "about 0.78 MB/s (5 nodes)",
-                peaks(OURS),
-                peaks(MPICH),
+                [
+                    "about 5 MB/s at 16 KiB (5 and 40 nodes)",
+                    "about 0.78 MB/s (5 nodes)",
+                ],
+                &peak_of,
             ),
-            beside(
-                "512 KiB",
-                "declining past 16 KiB",
-                "-",
-                kept(found, OURS),
-                kept(found, MPICH),
-            ),
+            beside("512 KiB", ["declining past 16 KiB", "-"], &kept_of),
         ],
     }
 }
 
 fn table(rows: &[Beside]) -> String {
-    let head = ["", "paper: Suci", "paper: MPICH", "ours", "MPICH here"].map(str::to_owned);
+    let head = [
+        "",
+        "paper: Suci",
+        "paper: MPICH",
+        "ours: credit",
+        "ours: suci",
+        "MPICH here",
+    ]
+    .map(str::to_owned);
     let rows = rows.iter().map(|row| {
         [
             row.what.clone(),
             row.paper.to_owned(),
             row.paper_mpich.to_owned(),
             row.ours.clone(),
+            row.suci.clone(),
             row.mpich.clone(),
         ]
     });
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..5).map(|column| width(column).unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::from("\n");
     for row in &rows {
         for (cell, width) in row.iter().zip(&widths) {
@@ -469,6 +458,7 @@ mod tests {
         };
         let mut both = [
             Contender::new("ours", takes(10)),
+            Contender::new("ours by Suci's rules", takes(20)),
             Contender::new("MPICH", takes(30)),
         ];
         compare::run(&plan, &mut both, machine::describe(), &mut |_| {})
@@ -490,7 +480,7 @@ mod tests {
     #[test]
     fn lines_are_of_one_node() {
         let lines = lines(&found(Figure::SuciFig9));
-        assert_eq!(lines.len(), 2);
+        assert_eq!(lines.len(), 3);
         let (size, rate) = lines[0].points[2];
         assert!((rate - size / 0.01 / 1e6).abs() < 1e-9);
         assert!(lines[0].name.ends_with("5 nodes"));

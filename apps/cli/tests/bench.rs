@@ -144,6 +144,22 @@ fn missing_peers_are_named() {
     assert!(text(&output.stderr).contains("skipped: not installed"));
 }
 
+/// Both congestion controls take their turns, each under its name.
+#[test]
+fn congestion_controls_are_compared() {
+    let mut args = vec!["bench", "gather", "--nodes", "3", "--link", "udp"];
+    args.extend(["--sizes", "64,3000", "--iterations", "20", "--rounds", "2"]);
+    args.extend(["--congestion", "credit,suci"]);
+    let (code, report) = json(&args);
+    assert_eq!(code, 0, "{report}");
+    for result in report["results"].as_array().unwrap() {
+        let contenders = result["contenders"].as_array().unwrap();
+        let names: Vec<_> = contenders.iter().map(|one| one["name"].as_str()).collect();
+        assert_eq!(names, ["tsumuji udp credit", "tsumuji udp suci"].map(Some));
+        assert!(contenders.iter().all(|one| one["rounds"] == 2), "{result}");
+    }
+}
+
 /// Wrong requests are refused in one line that says what is accepted, before anything is measured or written.
 #[test]
 fn refusals_are_one_line() {
@@ -163,6 +179,7 @@ fn refusals_are_one_line() {
             "--link shm",
         ),
         (&["gather", "--nodes", "1"], "2..=253"),
+        (&["idle", "--congestion", "credit,suci"], "give one here"),
         (&["gather", "--link", "packet"], "--testbed"),
         (&["gather", "--hosts", "/nowhere.toml"], "/nowhere.toml"),
         (&["scatter", "--size", "2G"], "1 GiB"),

@@ -35,7 +35,7 @@ fn figures_of_the_list_run() {
         let beside = report["beside"].as_array().unwrap();
         assert!(beside.len() >= 2 && beside.iter().all(|one| one["paper"] != ""));
         let rows = std::fs::read_to_string(&csv).unwrap();
-        assert_eq!(rows.lines().count(), 1 + runs.len() * 2 * 2, "{rows}");
+        assert_eq!(rows.lines().count(), 1 + runs.len() * 2 * 3, "{rows}");
         assert!(std::fs::read_to_string(&svg).unwrap().contains("</svg>"));
     }
 }

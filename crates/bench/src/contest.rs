@@ -96,7 +96,10 @@ impl Ours {
 
     /// As tables name it.
     pub fn name(&self) -> String {
-        format!("tsumuji {}", self.link)
+        match self.congestion {
+            None => format!("tsumuji {}", self.link),
+            Some(congestion) => format!("tsumuji {} {congestion}", self.link),
+        }
     }
 
     /// Measures once.

@@ -545,6 +545,9 @@ impl Collectives {
             other => other,
         };
         let algorithm = match algorithm {
+            Algorithm::Ring if !op.is_commutative() && endpoint.link_name() == "shm" => {
+                Algorithm::Tree
+            }
             Algorithm::Ring if !op.is_commutative() => Algorithm::Chain,
             other => other,
         };

@@ -177,6 +177,11 @@ impl Collectives {
         self.members(group).map_or(&[], |members| &members.nodes)
     }
 
+    /// From now on long transfers from processes of this host come through the link, instead of being read where they are.
+    pub fn forbid_direct_reads(&mut self) {
+        self.core.wires.identity = None;
+    }
+
     /// What was counted.
     pub fn counters(&self) -> CollectiveCounters {
         self.core.wires.counters

@@ -84,7 +84,7 @@ fn any_messages_are_survived() {
                 },
             };
             let mut message = header.to_bytes().to_vec();
-            message[0] = random.below(11) as u8;
+            message[0] = random.below(14) as u8;
             message.extend_from_slice(&payload);
             message.truncate(message.len() - random.below(2) as usize * HEADER_BYTES / 3);
             let from = NodeId(1 + random.below(3) as u16);

@@ -51,9 +51,13 @@ pub trait Number: Element {
 macro_rules! number {
     ($add:ident $multiply:ident: $($type:ty)*) => {$(
         impl Number for $type {
+            #[inline]
             fn sum(a: Self, b: Self) -> Self { a.$add(b) }
+            #[inline]
             fn product(a: Self, b: Self) -> Self { a.$multiply(b) }
+            #[inline]
             fn minimum(a: Self, b: Self) -> Self { a.min(b) }
+            #[inline]
             fn maximum(a: Self, b: Self) -> Self { a.max(b) }
         }
     )*};

@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Eager,
     /// A piece of a transfer that the receiver has opened.
     Piece,
-    /// The receiver of a transfer is ready for it.
+    /// The receiver of a transfer is ready for it; `offset` 1: and can read it where the sender has it.
     Open,
     /// The sender of a small transfer has no credit left: asks for `Open`.
     Ask,
@@ -43,9 +43,15 @@ pub(crate) enum Kind {
     Missing,
     /// A piece of a native broadcast, sent reliably to one that lacked it.
     Repair,
+    /// The whole transfer lies at address `offset` of the sender; the payload says how to know that process.
+    Direct,
+    /// It was read (`offset` is its length), or cannot be (0).
+    Taken,
+    /// It was still there, unchanged, when it was read.
+    Confirm,
 }
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 13] = [
     Kind::Eager,
     Kind::Piece,
     Kind::Open,
@@ -56,6 +62,9 @@ const KINDS: [Kind; 10] = [
     Kind::Reached,
     Kind::Missing,
     Kind::Repair,
+    Kind::Direct,
+    Kind::Taken,
+    Kind::Confirm,
 ];
 
 /// A legal header.

@@ -49,12 +49,13 @@
 //! members send ahead is bounded by credit: 512 KiB for each pair, less in clusters of more than 64.
 //!
 //! Rooms: `api` is what programs call; `plan` says who sends what to whom; `operation` carries a plan out, `native` a broadcast
-//! by the link itself; `table` chooses, `tune` measures what to choose; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
+//! by the link itself, `direct` a copy out of another process; `table` chooses, `tune` measures what to choose; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
 //! purpose: reliability of messages and congestion control, which are the engine's.
 
 mod api;
 mod collectives;
 mod core;
+mod direct;
 mod element;
 mod error;
 mod group;

@@ -8,16 +8,25 @@
 //! done; an operation that failed touches nothing more.
 
 use std::any::Any;
+use std::time::Instant;
 
 use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
+use zerocopy::IntoBytes;
 
+use crate::direct::{self, Reads};
 use crate::element::{Fold, Memory};
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::native::Native;
 use crate::plan::{Action, Buffer, Place, Plan, Step};
-use crate::wires::{EAGER_BYTES, FEED_BYTES, Wires};
+use crate::wires::{Control, EAGER_BYTES, FEED_BYTES, Wires};
+
+/// Read directly in one turn: a fraction of any `dead_after`, for peers must be heard and answered.
+const READ_PER_TURN_BYTES: usize = 8 << 20;
+
+/// Read and folded at a time: stays in the first caches.
+const FOLD_BYTES: usize = 64 << 10;
 
 /// Why an operation, and with it its group, failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +135,12 @@ struct State {
     open: bool,
     /// Send: the receiver was asked to.
     asked: bool,
+    /// Send: the receiver reads it here. Receive: we read it there.
+    direct: bool,
+    /// Send: it was told where. Receive: all was read.
+    told: bool,
+    /// Receive: where the sender has it.
+    address: u64,
 }
 
 pub(crate) struct Operation<'b> {
@@ -146,6 +161,8 @@ pub(crate) struct Operation<'b> {
     fold: Option<Fold>,
     early: Vec<Arrival>,
     native: Option<Native>,
+    /// More can be done at once.
+    busy: bool,
 }
 
 impl<'b> Operation<'b> {
@@ -173,6 +190,7 @@ impl<'b> Operation<'b> {
             fold: call.fold,
             early: Vec::new(),
             native: call.native_root.map(|root| Native::new(group, root, bytes)),
+            busy: false,
         };
         for (from, to) in copies {
             operation.copy(from, to);
@@ -185,8 +203,11 @@ impl<'b> Operation<'b> {
         self.open.is_empty() && self.native.as_ref().is_none_or(Native::is_done)
     }
 
-    /// When something must be done though nothing arrives; in nanoseconds of `now`'s clock.
-    pub(crate) fn timer(&self) -> Option<std::time::Instant> {
+    /// When something must be done though nothing arrives.
+    pub(crate) fn timer(&self) -> Option<Instant> {
+        if self.busy && self.failure.is_none() {
+            return Some(Instant::now());
+        }
         self.native.as_ref().and_then(Native::timer)
     }
 
@@ -298,8 +319,8 @@ impl<'b> Operation<'b> {
         wires: &mut Wires,
     ) -> Option<Handled> {
         let sends = match header.kind {
-            Kind::Open => true,
-            Kind::Eager | Kind::Piece | Kind::Ask => false,
+            Kind::Open | Kind::Taken => true,
+            Kind::Eager | Kind::Piece | Kind::Ask | Kind::Direct | Kind::Confirm => false,
             _ => {
                 let native = self.native.as_mut()?;
                 native.handle(rank, header, payload, &mut self.output)?;
@@ -316,7 +337,32 @@ impl<'b> Operation<'b> {
             return matches!(header.kind, Kind::Open | Kind::Ask).then_some(Handled::Done);
         }
         match header.kind {
-            Kind::Open => self.states[number].open = true,
+            Kind::Open => {
+                let state = &mut self.states[number];
+                state.open = true;
+                state.direct = header.offset == 1 && wires.identity.is_some();
+            }
+            Kind::Taken => {
+                let state = &mut self.states[number];
+                if !(state.direct && state.told) {
+                    return None;
+                }
+                if header.offset == header.total {
+                    wires.control(from, self.header(Kind::Confirm, &step, 0));
+                    self.finish(number);
+                } else {
+                    state.direct = false; // in pieces, then
+                }
+            }
+            Kind::Direct => self.told_where(number, &step, header.offset, payload, from, wires)?,
+            Kind::Confirm => {
+                let state = self.states[number];
+                if !(state.direct && state.told) {
+                    return None;
+                }
+                wires.counters.direct_reads += 1;
+                self.finish(number);
+            }
             Kind::Ask => {
                 // Small: kept by us if it is still early when it comes.
                 if step.place.len > EAGER_BYTES {
@@ -340,6 +386,91 @@ impl<'b> Operation<'b> {
         Some(Handled::Done)
     }
 
+    /// The sender says where it has a transfer. `None`: nobody asked.
+    fn told_where(
+        &mut self,
+        number: usize,
+        step: &Step,
+        address: u64,
+        payload: &[u8],
+        from: NodeId,
+        wires: &mut Wires,
+    ) -> Option<()> {
+        let state = &mut self.states[number];
+        if !state.open || state.direct || state.progress > 0 || wires.identity.is_none() {
+            return None;
+        }
+        let words = direct::parse(payload)?;
+        let peer = &mut wires.peers[usize::from(from.0)];
+        if peer.reads == Reads::Unknown {
+            peer.reads = if direct::verify(words) {
+                Reads::Yes
+            } else {
+                Reads::No
+            };
+            peer.pid = words[0];
+        }
+        if peer.reads == Reads::Yes {
+            (state.direct, state.address) = (true, address);
+        } else {
+            wires.control(from, self.header(Kind::Taken, step, 0));
+        }
+        Some(())
+    }
+
+    /// Reads on where the sender has it, and says so at the end.
+    fn read(&mut self, number: usize, step: Step, from: NodeId, wires: &mut Wires) {
+        let state = self.states[number];
+        let pid = wires.peers[usize::from(from.0)].pid;
+        let end = step
+            .place
+            .len
+            .min(state.progress + READ_PER_TURN_BYTES / self.unit * self.unit);
+        let place = Place {
+            start: step.place.start + state.progress,
+            len: end - state.progress,
+            ..step.place
+        };
+        let address = state.address.wrapping_add(state.progress as u64);
+        let mut folded = state.progress > 0;
+        let read = match (step.action, &self.fold) {
+            (Action::Fold { incoming_left }, Some(fold)) => {
+                let fold = std::sync::Arc::clone(fold);
+                let mut block = vec![0; (FOLD_BYTES / self.unit).max(1) * self.unit];
+                let (mut at, target) = (address, self.slice_mut(place));
+                target.chunks_mut(block.len()).all(|held| {
+                    let block = &mut block[..held.len()];
+                    let read = direct::read(pid, at, block);
+                    if read {
+                        fold(held, block, incoming_left);
+                        folded = true;
+                        at = at.wrapping_add(held.len() as u64);
+                    }
+                    read
+                })
+            }
+            _ => direct::read(pid, address, self.slice_mut(place)),
+        };
+        if !read {
+            let state = &mut self.states[number];
+            if matches!(step.action, Action::Fold { .. }) && folded {
+                // What the sender had is gone, so its part has failed: we will hear why. Nothing was confirmed.
+                state.told = true;
+            } else {
+                (state.direct, state.progress) = (false, 0);
+                wires.control(from, self.header(Kind::Taken, &step, 0));
+            }
+            return;
+        }
+        self.states[number].progress = end;
+        if end < step.place.len {
+            self.busy = true;
+        } else {
+            self.states[number].told = true;
+            wires.control(from, self.header(Kind::Taken, &step, step.place.len));
+        }
+    }
+
     /// Takes the next bytes of a transfer; `None`: they are not.
     fn receive(&mut self, number: usize, step: Step, offset: u64, payload: &[u8]) -> Option<()> {
         let progress = self.states[number].progress;
@@ -348,6 +479,7 @@ impl<'b> Operation<'b> {
             && end <= step.place.len
             && (!payload.is_empty() || step.place.len == 0)
             && payload.len().is_multiple_of(self.unit)
+            && !self.states[number].direct
             && self.may_begin(&step);
         if !fits {
             return None;
@@ -387,6 +519,7 @@ impl<'b> Operation<'b> {
         group: &Members,
         wires: &mut Wires,
     ) -> Result<(), CollectiveError> {
+        self.busy = false;
         let mut again = true;
         while again && self.failure.is_none() {
             again = self.take_early(group, wires);
@@ -402,7 +535,10 @@ impl<'b> Operation<'b> {
                     && self.may_begin(&step)
                 {
                     self.states[number].open = true;
-                    wires.control(to, self.header(Kind::Open, &step, 0));
+                    let how = usize::from(wires.may_read(to));
+                    wires.control(to, self.header(Kind::Open, &step, how));
+                } else if self.states[number].direct && !self.states[number].told && !self.busy {
+                    self.read(number, step, to, wires);
                 }
                 index += usize::from(self.open.get(index) == Some(&(number as u32)));
             }
@@ -457,9 +593,15 @@ impl<'b> Operation<'b> {
             return Ok(false);
         }
         let len = step.place.len;
-        let there = step
-            .follows
-            .map_or(len, |receive| self.states[receive as usize].progress);
+        // What is read directly is not known to be sound before it is confirmed.
+        let there = step.follows.map_or(len, |receive| {
+            let from = self.states[receive as usize];
+            if from.direct && !from.done {
+                0
+            } else {
+                from.progress
+            }
+        });
         let state = self.states[number];
         if len <= EAGER_BYTES {
             let ready = there == len;
@@ -487,6 +629,12 @@ impl<'b> Operation<'b> {
         if !state.open {
             return Ok(false);
         }
+        if state.direct {
+            if there == len && !state.told {
+                self.tell_where(number, &step, to, wires);
+            }
+            return Ok(false);
+        }
         let piece = wires.piece_bytes(self.unit);
         let mut sent = state.progress;
         while sent < there {
@@ -505,6 +653,18 @@ impl<'b> Operation<'b> {
             self.finish(number);
         }
         Ok(sent == len)
+    }
+
+    /// The whole of a transfer is here: its receiver may read it.
+    fn tell_where(&mut self, number: usize, step: &Step, to: NodeId, wires: &mut Wires) {
+        let Some(identity) = &wires.identity else {
+            return;
+        };
+        let body = identity.words().as_bytes().to_vec();
+        let address = self.slice(step.place).as_ptr().expose_provenance();
+        self.states[number].told = true;
+        let header = self.header(Kind::Direct, step, address);
+        wires.outbox.push_back(Control { to, header, body });
     }
 
     fn send_piece<L: Link>(

@@ -140,18 +140,23 @@ impl Default for Table {
         use Operation::{AllGather, AllReduce, Broadcast, Reduce};
         let rules = vec![
             rule(Broadcast, None, Some(2), None, Flat),
-            rule(Broadcast, None, Some(4), Some(2 << 10), Flat),
+            rule(Broadcast, None, Some(4), Some(8 << 10), Flat),
             rule(Broadcast, None, None, Some(8 << 10), Tree),
-            rule(Broadcast, Some("shm"), None, None, Native),
+            // Receivers read the root's memory, all at once.
+            rule(Broadcast, Some("shm"), None, None, Flat),
             rule(Broadcast, Some("packet"), None, None, Native),
             rule(Broadcast, Some("xdp"), None, None, Native),
             rule(Broadcast, None, None, Some(64 << 10), Tree),
             rule(Broadcast, None, None, None, Chain),
+            rule(Reduce, Some("shm"), None, None, Tree),
             rule(Reduce, None, None, Some(64 << 10), Tree),
             rule(Reduce, None, None, None, Chain),
             rule(AllReduce, None, None, Some(8 << 10), Doubling),
+            rule(AllReduce, None, Some(2), None, Ring),
+            rule(AllReduce, Some("shm"), None, None, Tree),
             rule(AllReduce, None, None, None, Ring),
             rule(AllGather, None, None, Some(8 << 10), Flat),
+            rule(AllGather, Some("shm"), None, None, Flat),
             rule(AllGather, None, None, None, Ring),
         ];
         Self { rules }

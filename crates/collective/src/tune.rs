@@ -15,11 +15,13 @@ use crate::table::{Algorithm, Operation, Rule, Table};
 
 /// An algorithm is measured at most so often, and at least …
 const RUNS_MAX: u64 = 1001;
-/// … so often: the median of three withstands one disturbance.
+/// … so often: one disturbance in three does not count.
 const RUNS_LEAST: u64 = 3;
 
-/// A longer message is not tried by an algorithm that was slower than the best by this factor at two sizes in a row.
+/// A longer message is not tried by an algorithm that was slower than the best by this factor at two sizes in a row …
 const HOPELESS: f64 = 4.0;
+/// … from this length on: of shorter ones the start-up tells nothing about longer ones.
+const TELLING_BYTES: u64 = 64 << 10;
 
 /// Another algorithm must be better by this much to take over: fewer rules, and no rules from noise.
 const WORTH_IT: f64 = 0.95;
@@ -54,7 +56,8 @@ pub struct Measurement {
     pub nodes: usize,
     /// Of the message; of an all-gather, one member's.
     pub bytes: u64,
-    /// Median over runs, of the member for which it is longest.
+    /// Of the faster quarter of runs the slowest, of the member for which that is longest: what other programs of the machine
+    /// disturb is not counted.
     pub seconds: f64,
 }
 
@@ -148,11 +151,8 @@ impl<L: Link> Bench<'_, L> {
             }
             let best = times.iter().copied().fold(f64::INFINITY, f64::min);
             for (behind, seconds) in behind.iter_mut().zip(&times) {
-                *behind = if *seconds > HOPELESS * best {
-                    *behind + 1
-                } else {
-                    0
-                };
+                let hopeless = bytes >= TELLING_BYTES && *seconds > HOPELESS * best;
+                *behind = if hopeless { *behind + 1 } else { 0 };
             }
             bytes *= 4;
         }
@@ -191,7 +191,7 @@ impl<L: Link> Bench<'_, L> {
         Ok(slowest[0])
     }
 
-    /// The median of some runs here.
+    /// The lower quartile of some runs here.
     fn runs(
         &mut self,
         group: Group,
@@ -212,7 +212,7 @@ impl<L: Link> Bench<'_, L> {
             times.push(self.once(group, data, all)?);
         }
         times.sort_unstable_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
+        Ok(times[times.len() / 4])
     }
 
     fn once(

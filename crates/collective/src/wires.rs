@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
 
+use crate::direct::{Identity, Reads};
 use crate::error::CollectiveError;
 use crate::header::{HEADER_BYTES, Header, Kind};
 
@@ -54,6 +55,8 @@ pub struct CollectiveCounters {
     pub native_repairs: u64,
     /// Pieces sent again reliably to one member.
     pub native_resent: u64,
+    /// Transfers read where their sender had them.
+    pub direct_reads: u64,
 }
 
 #[derive(Debug, Default)]
@@ -66,6 +69,10 @@ pub(crate) struct PeerState {
     pub(crate) early_bytes: usize,
     /// Control messages among them.
     pub(crate) early_controls: usize,
+    /// Whether its memory can be read.
+    pub(crate) reads: Reads,
+    /// Number of its process, where it can.
+    pub(crate) pid: u64,
 }
 
 /// A small message that waits for room.
@@ -84,6 +91,8 @@ pub(crate) struct Wires {
     pub(crate) eager_window_bytes: usize,
     /// Payload of one piece of a long transfer.
     piece_bytes: usize,
+    /// Where all nodes are processes of this host.
+    pub(crate) identity: Option<Identity>,
     pub(crate) counters: CollectiveCounters,
 }
 
@@ -109,6 +118,7 @@ impl Wires {
             eager_window_bytes: (EAGER_TOTAL_BYTES / nodes.max(1))
                 .clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES),
             piece_bytes: message_bytes - HEADER_BYTES,
+            identity: (endpoint.link_name() == "shm").then(Identity::new),
             counters: CollectiveCounters::default(),
         }
     }
@@ -168,6 +178,11 @@ impl Wires {
     pub(crate) fn forget(&mut self, peer: NodeId) {
         self.peers[usize::from(peer.0)] = PeerState::default();
         self.outbox.retain(|control| control.to != peer);
+    }
+
+    /// May transfers of this peer be read where it has them, as far as is known?
+    pub(crate) fn may_read(&self, from: NodeId) -> bool {
+        self.identity.is_some() && self.peers[usize::from(from.0)].reads != Reads::No
     }
 
     pub(crate) fn control(&mut self, to: NodeId, header: Header) {

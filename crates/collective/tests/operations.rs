@@ -208,6 +208,25 @@ fn everything_over_shm() {
     }
 }
 
+/// The same where processes cannot read each other: some can, some cannot, or none.
+#[test]
+fn everything_without_direct_reads() {
+    for (nodes, every) in [(2, 1), (5, 2), (6, 1)] {
+        on_all(
+            Over::Shm,
+            nodes,
+            &Options::default(),
+            &Table::default(),
+            |member| {
+                if member.rank.is_multiple_of(every) {
+                    member.collectives.forbid_direct_reads();
+                }
+                everything(member, &LENGTHS);
+            },
+        );
+    }
+}
+
 /// The same over UDP, a tenth of the frames lost.
 #[test]
 fn everything_over_lossy_udp() {

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use tsumuji_bench::exchange::{self, ExchangeError, Measured, Plan};
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{Congestion, LinkSpec, Security};
@@ -22,9 +23,10 @@ pub(super) struct Between {
     /// Where this program lies on the other host; default: where it lies here
     #[arg(long, value_name = "PATH", requires = "hosts")]
     pub(super) program: Option<PathBuf>,
-    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits
-    #[arg(long, value_name = "CONTROL")]
-    pub(super) congestion: Option<Congestion>,
+    /// Who may send how much: credit (default), or suci, which repeats after a loss what the receiver permits; both by a comma, to
+    /// compare them
+    #[arg(long, value_name = "CONTROL", value_delimiter = ',')]
+    pub(super) congestion: Vec<Congestion>,
     #[command(flatten)]
     pub(super) security: crate::security::Flags,
 }
@@ -41,17 +43,22 @@ pub(super) struct Pair {
 impl Pair {
     /// Goes to where node 0 runs, if that is elsewhere.
     pub(super) fn of(between: &Between, inside: bool) -> anyhow::Result<Self> {
+        ensure!(
+            between.congestion.len() <= 1,
+            "--congestion: several are compared by `bench pingpong --sizes` and its like; give one here"
+        );
+        let congestion = between.congestion.first().copied();
         let Some(path) = &between.hosts else {
             return Ok(Self {
                 link: between.link.unwrap_or(LinkSpec::Shm),
                 hosts: None,
                 command: serve_command()?,
                 security: between.security.stated(between.link.as_ref(), None),
-                congestion: between.congestion,
+                congestion,
             });
         };
         let file = hosts::read(path, between.link.as_ref())?;
-        anyhow::ensure!(
+        ensure!(
             file.hosts().len() >= 2,
             "{}: two nodes are needed",
             path.display()
@@ -69,7 +76,7 @@ impl Pair {
             hosts: Some(both),
             command,
             security,
-            congestion: between.congestion,
+            congestion,
         })
     }
 

@@ -84,7 +84,8 @@ impl Beside {
         let named = self.vs.is_some() && !self.is_bare();
         let files = self.csv.is_some() || self.plot.is_some();
         let elsewhere = self.testbed || self.vs.is_some() && between.hosts.is_some();
-        self.sizes.is_some() || named || files || elsewhere
+        let several = between.congestion.len() > 1;
+        self.sizes.is_some() || named || files || elsewhere || several
     }
 
     fn peers(&self) -> Vec<Peer> {
@@ -171,8 +172,17 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     let beside = asked.beside;
     let mut csv = pending(beside.csv.as_deref())?;
     let mut plot = pending(beside.plot.as_deref())?;
-    let mut stage = stage(asked, inside)?;
-    stage.ours.congestion = asked.between.congestion;
+    let stage = stage(asked, inside)?;
+    let ours: Vec<Ours> = match &asked.between.congestion[..] {
+        [] => vec![stage.ours.clone()],
+        several => {
+            let by = |&congestion| Ours {
+                congestion: Some(congestion),
+                ..stage.ours.clone()
+            };
+            several.iter().map(by).collect()
+        }
+    };
     let sizes = match &beside.sizes {
         Some(sizes) => sizes.iter().flat_map(|sizes| sizes.0.clone()).collect(),
         None => asked.sizes.to_vec(),
@@ -186,15 +196,14 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         }
     }
     let peers = beside.peers();
+    let alone = peers.is_empty() && ours.len() == 1;
     let plan = Plan {
         op: asked.op,
         nodes: stage.nodes,
         sizes,
         iterations: asked.iterations,
         bits_per_second: beside.rate.map(Rate::bits_per_second),
-        rounds: asked
-            .rounds
-            .unwrap_or(if peers.is_empty() { 1 } else { ROUNDS }) as usize,
+        rounds: asked.rounds.unwrap_or(if alone { 1 } else { ROUNDS }) as usize,
     };
     let mut say = |text: &str| {
         if asked.json {
@@ -219,12 +228,7 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         }
     ));
     let comparison = {
-        let mut contenders = contest::contenders(
-            std::slice::from_ref(&stage.ours),
-            &peers,
-            &stage.ground,
-            plan.op,
-        );
+        let mut contenders = contest::contenders(&ours, &peers, &stage.ground, plan.op);
         compare::run(&plan, &mut contenders, machine, &mut say)
     };
     let ours = |row: &'_ compare::Row| row.contenders[0].numbers.is_some();

@@ -2,7 +2,7 @@
 //!
 //! What is promised over cables is a share of their rate; MPICH does the same beside it where the machine bears it.
 
-use tsumuji_node::LinkSpec;
+use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::{Rate, Testbed};
 
 use super::{Report, Say, Setting, Wanted, add};
@@ -65,11 +65,17 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
     say(&format!("{title}, every cable 100 Mbit/s"));
     for (index, link) in links.iter().enumerate() {
         let link: LinkSpec = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
-        let ours = [Ours::between(
-            link,
-            setting.program.clone(),
-            testbed.hosts_file(),
-        )];
+        let usual = Ours::between(link, setting.program.clone(), testbed.hosts_file());
+        let mut ours = vec![usual.clone()];
+        if op == Op::Gather {
+            // Many to one is what the two differ in.
+            ours = [Congestion::Credit, Congestion::Suci]
+                .map(|congestion| Ours {
+                    congestion: Some(congestion),
+                    ..usual.clone()
+                })
+                .to_vec();
+        }
         let peers: &[Peer] = if nodes <= MPICH_RANKS_MOST && index == 0 {
             &[Peer::Mpich]
         } else {
@@ -145,7 +151,7 @@ fn share(
     }
 }
 
-/// Frames that reached the receiver and found no room there.
+/// Frames that reached the receiver and found no room there, of each of ours.
 fn drops(
     title: &str,
     comparison: &Comparison,
@@ -153,21 +159,24 @@ fn drops(
     report: &mut Report,
     say: Say<'_>,
 ) {
-    let cell = comparison.results.first().map(|row| &row.contenders[0]);
-    let dropped = cell
-        .and_then(|cell| cell.numbers.as_ref())
-        .and_then(|numbers| numbers.receive_drops);
-    let name = format!("{title}, dropped where they arrived");
-    let ours = match (dropped, cell) {
-        (Some(dropped), Some(cell)) => format!("{dropped} frames ({})", cell.name),
-        _ => "-".to_owned(),
-    };
-    let beside = match switch {
-        Some(frames) => format!("{frames} found the switch's queue full (all contenders)"),
-        None => "-".to_owned(),
-    };
-    let ratio = dropped.map_or(f64::NAN, |dropped| dropped as f64);
-    add(report, say, name, ours, beside, ratio, Wanted::AtMost(0.0));
+    let cells = comparison.results.iter().flat_map(|row| &row.contenders);
+    for (index, cell) in cells.enumerate() {
+        let Some(dropped) = cell.numbers.as_ref().and_then(|one| one.receive_drops) else {
+            continue; // a peer, or not measured
+        };
+        let name = format!("{title}, dropped where they arrived");
+        let ours = format!("{dropped} frames ({})", cell.name);
+        let beside = match switch {
+            Some(frames) => format!("{frames} found the switch's queue full (all contenders)"),
+            None => "-".to_owned(),
+        };
+        let wanted = if index == 0 {
+            Wanted::AtMost(0.0)
+        } else {
+            Wanted::Nothing
+        };
+        add(report, say, name, ours, beside, dropped as f64, wanted);
+    }
 }
 
 /// Broadcast over shared memory beside MPICH's and Open MPI's own, by two nodes and by more than there are cores.

@@ -47,6 +47,15 @@ use ring::record_lines;
 use segment::Job;
 use sys::{BellRef, BellSocket, WordsRw};
 
+/// Copies what process `pid` of this host has at `address` into `target`, past all rings; how many bytes that were.
+///
+/// For one who was told `pid` and `address` by that process, and can tell by what is read that it is that process: numbers of
+/// processes differ between containers. Fails where the kernel does not let this process trace the other
+/// (`kernel.yama.ptrace_scope`).
+pub fn read_process(pid: u32, address: u64, target: &mut [u8]) -> std::io::Result<usize> {
+    sys::read_process(pid, address, target)
+}
+
 /// The link's name.
 const NAME: &str = "shm";
 /// Frames worth gathering before a flush: a bell costs a full fence, and a receiver should start on the first frames early.

@@ -417,6 +417,27 @@ pub(crate) fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
+/// Copies what process `pid` has at `address` into `target`; how many bytes that were. The kernel refuses what this process may
+/// not trace, and addresses that are not the other's.
+pub(crate) fn read_process(pid: u32, address: u64, target: &mut [u8]) -> io::Result<usize> {
+    let (Ok(pid), Ok(start)) = (libc::pid_t::try_from(pid), usize::try_from(address)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let local = libc::iovec {
+        iov_base: target.as_mut_ptr().cast(),
+        iov_len: target.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(start),
+        iov_len: target.len(),
+    };
+    // SAFETY: `local` is exactly the exclusively borrowed `target`, of which any bytes are valid; the remote range is only read,
+    // by the kernel, which checks it against the other process's address space and answers EFAULT otherwise. Both vectors live
+    // through the call, and their counts are 1.
+    let read = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
 /// Makes an anonymous file of `bytes` bytes that can neither shrink nor grow. Takes memory only where it is written.
 pub(crate) fn sealed_memfd(bytes: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

@@ -551,7 +551,7 @@ impl Engine {
 const QUEUED_MESSAGES_MAX: usize = 1 << 20;
 
 /// After a frame of the peer was taken: as `Engine::enqueue`, but only those deadlines that a frame can bring nearer.
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 fn enqueue_after_frame(
     peer: &mut Peer,
     shared: &mut Shared,

@@ -13,7 +13,8 @@ use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use tsumuji_wire::{
-    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, flags,
+    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, DropReason, Frame, Hello, Lane,
+    NodeId, flags,
 };
 
 /// Unit of the delay that a data frame states.
@@ -25,12 +26,27 @@ impl Engine {
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += frame.len() as u64;
-        let used = match tsumuji_wire::parse(frame) {
-            Ok(Frame::Data(data)) => match self.shared.config.congestion {
-                Congestion::Credit => self.handle_data(now, &data, sink),
-                // A copy: what is lent to a call has to lie in memory, on the other path too.
-                Congestion::Suci => self.handle_data_suci(now, &{ data }, sink),
-            },
+        let parsed = tsumuji_wire::parse(frame);
+        // Whatever is lent to a call has to lie in memory: so the frequent kind goes no other way than its own.
+        let used = match (self.shared.config.congestion, parsed) {
+            (Congestion::Credit, Ok(Frame::Data(data))) => self.handle_data(now, &data, sink),
+            (_, parsed) => self.handle_other(now, parsed, sink),
+        };
+        if let Err(reason) = used {
+            self.shared.counters.drops.count(reason);
+        }
+    }
+
+    /// Every frame but those of the fast path.
+    #[inline(never)]
+    fn handle_other(
+        &mut self,
+        now: Instant,
+        parsed: Result<Frame<'_>, DropReason>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Drop> {
+        let suci = self.shared.config.congestion == Congestion::Suci;
+        match parsed {
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
                     sink.share(share);
@@ -39,15 +55,11 @@ impl Engine {
                 Some(_) => Err(Drop::Session),
                 None => Err(Drop::UnknownPeer),
             },
-            Ok(Frame::Ack(ack)) => match self.shared.config.congestion {
-                Congestion::Credit => self.handle_ack(now, &ack),
-                Congestion::Suci => self.handle_ack_suci(now, &ack),
-            },
+            Ok(Frame::Data(data)) => self.handle_data_suci(now, &data, sink),
+            Ok(Frame::Ack(ack)) if suci => self.handle_ack_suci(now, &ack),
+            Ok(Frame::Ack(ack)) => self.handle_ack(now, &ack),
             Ok(seldom) => self.handle_seldom(now, &seldom),
             Err(reason) => Err(Drop::from(reason)),
-        };
-        if let Err(reason) = used {
-            self.shared.counters.drops.count(reason);
         }
     }
 
@@ -341,7 +353,7 @@ fn is_life(peer: &Peer, incarnation: u32) -> bool {
 }
 
 /// The peer that sent a frame, if the frame is for us and of the session it names.
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 pub(super) fn find<'a>(
     peers: &'a mut [Option<alloc::boxed::Box<Peer>>],
     shared: &'a mut Shared,
@@ -370,7 +382,7 @@ pub(super) fn find<'a>(
     }
 }
 
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 pub(super) fn deliver(
     peer: &mut Peer,
     shared: &mut Shared,

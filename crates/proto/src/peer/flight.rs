@@ -131,20 +131,13 @@ impl Flight {
         number
     }
 
-    /// Takes an acknowledgement. `arrived` is told each frame that is now known to have arrived, as it was before.
+    /// All numbers below `ack_low` have arrived or are no longer awaited. `arrived` is told each frame that is now known to have
+    /// arrived, as it was before.
     #[inline]
-    pub(super) fn acknowledge(
-        &mut self,
-        news: &AckNews<'_>,
-        mut arrived: impl FnMut(&Sent),
-    ) -> Answer {
-        let bitmap = news.bitmap;
-        let ack = expand(news.ack, self.base);
+    pub(super) fn acknowledge(&mut self, ack_low: u32, mut arrived: impl FnMut(&Sent)) -> Answer {
+        let ack = expand(ack_low, self.base);
         if ack > self.next {
             return Answer::Unsent;
-        }
-        if bitmap.is_empty() && ack <= self.base {
-            return Answer::Old;
         }
         let mut answer = Answer::Old;
         while self.base < ack {
@@ -159,6 +152,20 @@ impl Flight {
             }
             self.base += 1;
         }
+        answer
+    }
+
+    /// As `acknowledge`, of the numbers from `ack_low` on that `bitmap` marks; `answer` is what that said before. Apart from it, as
+    /// most acknowledgements ride on data and bear no bitmap.
+    #[cold]
+    pub(super) fn acknowledge_marked(
+        &mut self,
+        ack_low: u32,
+        bitmap: &[u8],
+        mut answer: Answer,
+        mut arrived: impl FnMut(&Sent),
+    ) -> Answer {
+        let ack = expand(ack_low, self.base);
         for (index, byte) in bitmap.iter().enumerate() {
             let mut byte = *byte;
             while byte != 0 {
@@ -278,11 +285,14 @@ mod tests {
             news(1, &[0]),
             news(5, &[]),
         ] {
-            flight.acknowledge(&news, |sent| told.push(sent.part.fragment));
+            let answer = flight.acknowledge(news.ack, |sent| told.push(sent.part.fragment));
+            flight.acknowledge_marked(news.ack, news.bitmap, answer, |sent| {
+                told.push(sent.part.fragment);
+            });
         }
         assert_eq!(told, [0, 1, 5, 3, 2, 4]);
         assert_eq!((flight.in_flight(), flight.base()), (14, FIRST_NUMBER + 5));
-        let unsent = flight.acknowledge(&news(21, &[]), |_| panic!("never sent"));
+        let unsent = flight.acknowledge(news(21, &[]).ack, |_| panic!("never sent"));
         assert!(matches!(unsent, Answer::Unsent));
     }
 

@@ -84,7 +84,7 @@ impl Peer {
     }
 
     /// Something may be written now.
-    #[inline]
+    #[inline(always)] // as Queue::acknowledge
     pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
         self.session.has_control()
             || self.is_up()

@@ -389,7 +389,7 @@ impl Queue {
     }
 
     /// The peer has this part. `done` is told if its message is now acknowledged whole and that was asked for.
-    #[inline]
+    #[inline(always)] // on every frame's way; without it the second congestion control would push it out of line
     pub(super) fn acknowledge(
         &mut self,
         part: Part,

@@ -138,17 +138,18 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
-        let taken = self.keep(now, data, size, fair, memory, pool);
-        match taken {
-            Taken::Refused(Refusal::Memory) => {
+        let taken = match self.keep(now, data, size, fair, memory, pool) {
+            Accepted::Frame => Taken::Frame,
+            Accepted::Whole(body) => Taken::Whole(body),
+            Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
+            Accepted::Beyond => return (number, Taken::Refused(Refusal::Window)),
+            Accepted::NoMemory => {
                 // The sender must learn of its credit all the same: it may have no other frame to send.
                 self.ack_now = true;
                 self.refused = true;
-                return (number, taken);
+                return (number, Taken::Refused(Refusal::Memory));
             }
-            Taken::Refused(_) => return (number, taken),
-            Taken::Frame | Taken::Whole(_) | Taken::Nothing => {}
-        }
+        };
         let in_sequence = number == self.arrivals.next();
         self.arrivals.mark(number);
         self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
@@ -180,7 +181,7 @@ impl Receive {
         }
         let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.lane, memory);
         memory.set_beyond(beyond);
-        let taken = self.keep(now, data, size, true, memory, pool);
+        let taken = self.keep(now, data, size, true, memory, pool).into();
         memory.set_beyond(false);
         if !matches!(taken, Taken::Refused(_)) {
             self.arrivals.mark(number);
@@ -214,7 +215,7 @@ impl Receive {
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
-    ) -> Taken {
+    ) -> Accepted {
         if data.lane.is_latest() {
             return self.keep_latest(now, data, size, memory, pool);
         }
@@ -230,7 +231,7 @@ impl Receive {
             if let Accepted::Frame = accepted {
                 self.grant.used_bytes += charge(fragment.length);
             }
-            return accepted.into();
+            return accepted;
         }
         let used_before_bytes = memory.used_bytes();
         let remaining_before_bytes = lane.remaining_bytes;
@@ -238,7 +239,7 @@ impl Receive {
         let remaining_bytes = lane.remaining_bytes;
         self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
         self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
-        accepted.into()
+        accepted
     }
 
     /// A fragment of a message that may be replaced by a newer one, which then frees its memory.
@@ -250,7 +251,7 @@ impl Receive {
         size: usize,
         memory: &mut Memory,
         pool: &mut Pool,
-    ) -> Taken {
+    ) -> Accepted {
         let fragment = Fragment {
             message: expand(data.message, self.latest.next(data.lane)),
             offset: data.offset as usize,
@@ -261,7 +262,7 @@ impl Receive {
         let others_bytes = memory.used_bytes() - self.grant.used_bytes;
         let accepted = self.latest.accept(now, data.lane, &fragment, memory, pool);
         self.grant.used_bytes = memory.used_bytes() - others_bytes;
-        accepted.into()
+        accepted
     }
 
     /// Gives up incomplete messages that nobody will complete.

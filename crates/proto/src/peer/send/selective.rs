@@ -137,13 +137,22 @@ impl Sending for Selective {
         let Self {
             flight, overtaken, ..
         } = self;
-        let answer = flight.acknowledge(news, |sent| {
+        let mut answer = flight.acknowledge(news.ack, |sent| {
             if sent.state == State::Lost {
                 counters.spurious_losses += 1;
                 overtaken.on_spurious_loss();
             }
             queue.acknowledge(sent.part, pool, &mut done);
         });
+        if !news.bitmap.is_empty() && !matches!(answer, Answer::Unsent) {
+            answer = flight.acknowledge_marked(news.ack, news.bitmap, answer, |sent| {
+                if sent.state == State::Lost {
+                    counters.spurious_losses += 1;
+                    overtaken.on_spurious_loss();
+                }
+                queue.acknowledge(sent.part, pool, &mut done);
+            });
+        }
         match answer {
             Answer::Unsent => return false,
             Answer::Old => {}
