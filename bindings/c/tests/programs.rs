@@ -3,7 +3,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use common::{has, installed, run, skip, skip_without, text};
@@ -33,7 +33,22 @@ impl Running {
     }
 
     /// Standard output of each, in order; all must end well.
-    fn finish(mut self) -> Vec<String> {
+    fn finish(self) -> Vec<String> {
+        let well = |(name, output): (String, Output)| {
+            assert!(
+                output.status.success(),
+                "{name}: {}\n{}{}",
+                output.status,
+                text(&output.stdout),
+                text(&output.stderr)
+            );
+            text(&output.stdout)
+        };
+        self.ended().into_iter().map(well).collect()
+    }
+
+    /// How each ended, in order.
+    fn ended(mut self) -> Vec<(String, Output)> {
         let start = std::time::Instant::now();
         let all: Vec<(String, Child)> = self.0.drain(..).collect();
         let mut left = Self(all);
@@ -48,17 +63,7 @@ impl Running {
         let ended: Vec<(String, Child)> = left.0.drain(..).collect();
         ended
             .into_iter()
-            .map(|(name, child)| {
-                let output = child.wait_with_output().expect("ended");
-                assert!(
-                    output.status.success(),
-                    "{name}: {}\n{}{}",
-                    output.status,
-                    text(&output.stdout),
-                    text(&output.stderr)
-                );
-                text(&output.stdout)
-            })
+            .map(|(name, child)| (name, child.wait_with_output().expect("ended")))
             .collect()
     }
 }
@@ -278,5 +283,46 @@ fn suci_loop_over_raw_ethernet() {
         });
         let outputs = Running::start(commands).finish();
         all_right(&outputs, &[5, 6], 40);
+    }
+}
+
+/// And over a DPDK device, where the library is built with DPDK: two ends of shared memory, without rights or a card.
+#[test]
+fn suci_loop_over_dpdk() {
+    let program = suci_loop();
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("memif.sock");
+    let device = |role: &str, mac: &str| {
+        let socket = socket.display();
+        format!(
+            "dpdk:net_memif,role={role},socket={socket},socket-abstract=no,id=0,mac={mac} {mac}"
+        )
+    };
+    let lines = [
+        format!("0 {}", device("server", "02:00:00:00:00:01")),
+        format!("1 {}", device("client", "02:00:00:00:00:02")),
+    ];
+    let path = database("dpdk.txt", &lines);
+    let commands = [0, 1].map(|id| {
+        let mut command = installed().command(&program);
+        command.arg("40").arg(&path).arg(id.to_string());
+        command.env("TSUMUJI_OPEN", "1");
+        (format!("id {id}"), command)
+    });
+    let ended = Running::start(commands).ended();
+    let said: String = ended
+        .iter()
+        .map(|(_, output)| text(&output.stderr))
+        .collect();
+    if said.contains("built without DPDK") || said.contains("DPDK cannot be loaded") {
+        return skip(
+            "suci_loop_over_dpdk",
+            "DPDK is not built in, or not installed",
+        );
+    }
+    for ((name, output), id) in ended.iter().zip([0, 1]) {
+        let printed = text(&output.stdout);
+        assert!(output.status.success(), "{name}: {printed}{said}");
+        all_right(&[printed], &[id, 1 - id], 40);
     }
 }
