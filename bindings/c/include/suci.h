@@ -116,6 +116,12 @@ int datagram_retransmission(datagram_socket *sock,
 int datagram_set_window(datagram_socket *sock,
                         size_t bytes);
 
+// Slow write, done by the library: from now on blocks leave to `id` at this pace. -1: as fast as it reads; 0: as fast as it lets us; else bytes a
+// second. 0, or -1 (errno).
+int datagram_slow_write(datagram_socket *sock,
+                        int id,
+                        int64_t pace);
+
 // What is known of the traffic with `id`; size: sizeof(datagram_flow). 0, or -1 (errno).
 int datagram_get_flow(datagram_socket *sock, int id, struct datagram_flow *flow, size_t size);
 

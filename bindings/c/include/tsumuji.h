@@ -105,6 +105,12 @@
 // Every peer.
 #define TSUMUJI_ALL -1
 
+// As fast as credit and link allow.
+#define TSUMUJI_PACE_FREE 0
+
+// As fast as the receiver has lately answered, evenly, so that little waits there: the paper's "slow write".
+#define TSUMUJI_PACE_DRAIN -1
+
 // The group of all nodes; ranks are node numbers.
 #define TSUMUJI_WORLD 0
 
@@ -575,6 +581,11 @@ int tsumuji_set_policy(struct tsumuji *handle,
 
 // Has the policy asked again for every peer, where its mind has changed between two frames.
 int tsumuji_regrant(struct tsumuji *handle);
+
+// From now on messages leave to this peer at this pace: TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or so many bytes a second.
+int tsumuji_set_pace(struct tsumuji *handle,
+                     int peer,
+                     int64_t pace);
 
 // Sends a copy of a message on a lane of class TSUMUJI_LATEST: while it waits, a newer one of its lane takes its place, and when deadline_us
 // microseconds have passed it is dropped and counted (negative: no deadline). Never waits; arrives at most once.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tsumuji_node::{IdlePolicy, Options, SealMode, Security};
+use tsumuji_node::{IdlePolicy, Options, Pace, SealMode, Security};
 
 /// Longest time that an option may state: more is a slip of the pen.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, congestion, keep-alive, dead-after, idle, key, seal, open, metrics";
+const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, congestion, pace, keep-alive, dead-after, idle, key, seal, open, metrics";
 
 /// What a program chose so far.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +33,7 @@ impl Settings {
                 .parse()
                 .map(|congestion| options.congestion = congestion)
                 .map_err(|_| "accepted are credit and suci".to_owned()),
+            "pace" => pace(value).map(|pace| options.pace = pace),
             "keep-alive" => seconds(value).map(|span| options.keep_alive = span),
             "dead-after" => seconds(value).map(|span| options.dead_after = span),
             "idle" => idle(value).map(|policy| options.idle = policy),
@@ -116,6 +117,16 @@ fn seconds(value: &str) -> Result<Duration, String> {
         .ok_or_else(|| "accepted is a number of seconds above 0, for example 0.5".to_owned())
 }
 
+fn pace(value: &str) -> Result<Pace, String> {
+    match value {
+        "free" => Ok(Pace::Free),
+        "drain" => Ok(Pace::Drain),
+        rate => bytes(rate)
+            .map(|rate| Pace::BytesPerSecond(rate as u64))
+            .map_err(|_| "accepted are free, drain, or bytes a second".to_owned()),
+    }
+}
+
 fn idle(value: &str) -> Result<IdlePolicy, String> {
     Ok(match value {
         "adaptive" => IdlePolicy::Adaptive,
@@ -142,6 +153,7 @@ mod tests {
             ("message-limit", "1G"),
             ("send-queue", "65536"),
             ("congestion", "suci"),
+            ("pace", "10M"),
             ("keep-alive", "0.25"),
             ("dead-after", "5"),
             ("idle", "sleep"),
@@ -157,6 +169,7 @@ mod tests {
         assert_eq!(options.message_limit_bytes, 1 << 30);
         assert_eq!(options.send_queue_bytes, 65536);
         assert_eq!(options.congestion, Congestion::Suci);
+        assert_eq!(options.pace, Pace::BytesPerSecond(10 << 20));
         assert_eq!(options.keep_alive, Duration::from_millis(250));
         assert_eq!(options.dead_after, Duration::from_secs(5));
         assert_eq!(options.idle, IdlePolicy::Sleep);
@@ -182,6 +195,7 @@ mod tests {
             ("budget", "99999999999999999G"),
             ("send-queue", "M"),
             ("congestion", "none"),
+            ("pace", "0"),
             ("keep-alive", "nan"),
             ("keep-alive", "-1"),
             ("dead-after", "1e300"),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tsumuji_node::{Flow, NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
 
-use crate::api::number;
+use crate::api::{number, read_pace};
 use crate::book::{Book, Wanted};
 use crate::failure::Failure;
 use crate::ffi;
@@ -419,6 +419,24 @@ pub unsafe extern "C" fn datagram_set_window(sock: *mut DatagramSocket, bytes: u
                 return Err(Failure::invalid("a window has at least 1 byte"));
             }
             node.endpoint.set_budget(bytes);
+            Ok(0)
+        })
+    })
+}
+
+/// Slow write, done by the library: from now on blocks leave to `id` at this pace. -1: as fast as it reads; 0: as fast as it lets us; else bytes a
+/// second. 0, or -1 (errno).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn datagram_slow_write(
+    sock: *mut DatagramSocket,
+    id: c_int,
+    pace: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    yes(unsafe {
+        on(sock.cast(), |node| {
+            let (to, pace) = (peer(node, id)?, read_pace(pace)?);
+            node.endpoint.set_pace(to, pace)?;
             Ok(0)
         })
     })

@@ -309,12 +309,15 @@ static void windows(void)
     CHECK(asked > 0 && tsumuji_set_policy(b, NULL, NULL) == 0);
     CHECK(tsumuji_set_window(b, (size_t)window.frames_limit) == 0 && tsumuji_set_budget(b, 64 << 20) == 0);
 
+    CHECK(tsumuji_set_pace(a, 1, 100 << 20) == 0 && tsumuji_set_pace(a, 1, TSUMUJI_PACE_DRAIN) == 0);
+    FAILS(tsumuji_set_pace(a, 1, -2), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_set_pace(a, 0, 0), TSUMUJI_EUNKNOWN, ENXIO);
     CHECK(newest >= 0);
     FAILS(tsumuji_send_latest(a, 1, TSUMUJI_LANE, "x", 1, -1), TSUMUJI_EINVAL, EINVAL);
     CHECK(tsumuji_send_latest(a, 1, newest, "new", 4, -1) == 0);
     while (tsumuji_try_recv(b, got, sizeof got, NULL) != 4)
         CHECK(tsumuji_progress(a) >= 0);
-    CHECK(strcmp(got, "new") == 0);
+    CHECK(strcmp(got, "new") == 0 && tsumuji_set_pace(a, 1, TSUMUJI_PACE_FREE) == 0);
 }
 
 static void numbers(void)
@@ -433,7 +436,9 @@ static void suci(void)
     CHECK(datagram_queue_length(sock, 9) == 0);
     CHECK(datagram_write0(sock, "wait for me", 11) == 11 && datagram_queue_length(sock, 9) == 1);
     CHECK(datagram_retransmission(sock, 9) >= 0);
-    CHECK(datagram_set_window(sock, 1 << 20) == 0);
+    CHECK(datagram_set_window(sock, 1 << 20) == 0 && datagram_slow_write(sock, 9, -1) == 0);
+    FAILS(datagram_slow_write(sock, 9, -2), -1, EINVAL);
+    FAILS(datagram_slow_write(sock, 1, 0), -1, ENXIO);
     FAILS(datagram_set_window(sock, 0), -1, EINVAL);
     datagram_flow flow;
     CHECK(datagram_get_flow(sock, 9, &flow, sizeof flow) == 0 && flow.queue_length == 1 && flow.queue_bytes == 11);

@@ -57,7 +57,8 @@ fn any_messages_are_survived() {
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
         let mut under_way = Vec::new();
         for _ in 0..400 {
-            let payload = vec![0xa5; random.below(9_000) as usize / 8 * 8 >> (4 * random.below(3))];
+            let payload =
+                vec![0xa5; (random.below(9_000) as usize / 8 * 8) >> (4 * random.below(3))];
             let header = Header {
                 kind: Kind::Eager,
                 algorithm: u8::from(random.below(20) > 0),

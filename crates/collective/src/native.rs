@@ -24,10 +24,12 @@ use crate::wires::{Control, Wires};
 /// Members that report to one: reports for each window at the root, and steps that a report takes, are both few.
 const FAN_IN: usize = 8;
 
-/// Frames on the way: several round trips of a fast link's rate, and less than a receiver's ring holds.
-const WINDOW_FRAMES: usize = 64;
+/// Frames on the way: less than a receiver's ring holds.
+const WINDOW_FRAMES: usize = 256;
 
-/// Bytes on the way, where frames are long: half of the broadcast ring of shared memory.
+/// Bytes on the way: many round trips of a fast link's rate, 20 ms of one of 100 Mbit/s, so that a machine with more processes
+/// than cores gets round to all of them meanwhile; half of what the port of a small switch, or the broadcast ring of shared
+/// memory, holds.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// Reports for each window.
@@ -47,7 +49,7 @@ const SLOT_PAUSE: Duration = Duration::from_micros(100);
 const RANGES_MAX: usize = 64;
 
 /// Pieces that one question may cause to be sent again.
-const REPAIRS_MAX: usize = 2 * WINDOW_FRAMES;
+const REPAIRS_MAX: usize = WINDOW_FRAMES;
 
 #[derive(Debug)]
 pub(crate) struct Native {

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use tsumuji_node::{FlowPolicy, Room, Sender};
+use tsumuji_node::{FlowPolicy, Pace, Room, Sender};
 
 use super::messages::read_lane;
 use super::{done, number};
@@ -160,6 +160,34 @@ pub unsafe extern "C" fn tsumuji_regrant(handle: *mut Tsumuji) -> c_int {
             Ok(())
         })
     })
+}
+
+/// As fast as credit and link allow.
+pub const TSUMUJI_PACE_FREE: i64 = 0;
+/// As fast as the receiver has lately answered, evenly, so that little waits there: the paper's "slow write".
+pub const TSUMUJI_PACE_DRAIN: i64 = -1;
+
+/// From now on messages leave to this peer at this pace: TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or so many bytes a second.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_set_pace(handle: *mut Tsumuji, peer: c_int, pace: i64) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            let (peer, pace) = (node.peer(peer)?, read_pace(pace)?);
+            Ok(node.endpoint.set_pace(peer, pace)?)
+        })
+    })
+}
+
+pub(crate) fn read_pace(pace: i64) -> Result<Pace, Failure> {
+    match (pace, u64::try_from(pace)) {
+        (TSUMUJI_PACE_FREE, _) => Ok(Pace::Free),
+        (TSUMUJI_PACE_DRAIN, _) => Ok(Pace::Drain),
+        (_, Ok(rate)) => Ok(Pace::BytesPerSecond(rate)),
+        _ => Err(Failure::invalid(
+            "accepted are TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or bytes a second",
+        )),
+    }
 }
 
 /// Sends a copy of a message on a lane of class TSUMUJI_LATEST: while it waits, a newer one of its lane takes its place, and when deadline_us

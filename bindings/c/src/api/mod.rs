@@ -16,6 +16,7 @@ mod state;
 
 pub use codes::*;
 pub use collectives::*;
+pub(crate) use flow::read_pace;
 pub use flow::*;
 pub use messages::*;
 pub use open::*;

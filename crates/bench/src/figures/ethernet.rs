@@ -2,13 +2,15 @@
 //! UDP and TCP; broadcast to seven; what waiting costs.
 //!
 //! The hosts are network namespaces on a bridge (`tsumuji-testbed`), made here and removed again. Ours are runs of
-//! `tsumuji bench … --hosts`.
+//! `tsumuji bench … --hosts`. DPDK's devices come last, where DPDK is: memif between two processes of this host, AF_PACKET and AF_XDP
+//! between hosts.
 
 use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 use tsumuji_link::Link;
+use tsumuji_link::dpdk::{self, Dpdk, DpdkConfig, DpdkSpec};
 use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_testbed::Testbed;
@@ -37,6 +39,13 @@ const IDLE_SHARE: f64 = 0.02;
 /// A frame alone takes what a reliable message may take 1.2 times.
 const OVER_THE_LINK: Wanted = Wanted::AtMost(1.2);
 
+/// DPDK's devices: for two processes of this host; on interfaces with jumbo frames; on those whose frames fit a page.
+const MEMIF: &str = "dpdk:net_memif,bsize=9216";
+const MEMIF_PARAMETERS: &str = "bsize=9216";
+const DPDK_PACKET: &str = "dpdk:net_af_packet";
+const DPDK_XDP: &str = "dpdk:net_af_xdp";
+const DPDK_XDP_MTU: u32 = 3400;
+
 const LINKS: [&str; 3] = ["udp", "packet", "xdp"];
 
 /// Everything about raw Ethernet.
@@ -50,16 +59,45 @@ pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
     rates(setting, &testbed, report, say);
     broadcast(&testbed, report, say);
     idle(setting, &testbed, report, say);
+    let probe = dpdk::probe();
+    if probe.works {
+        dpdk_devices(setting, Some(&testbed), &[MEMIF, DPDK_PACKET], report, say);
+    } else {
+        say(&format!("no DPDK here: {}", probe.notes.join("; ")));
+    }
+    down(testbed, say);
+    if probe.works {
+        match super::testbed(2, None, DPDK_XDP_MTU) {
+            Ok(testbed) => {
+                dpdk_devices(setting, Some(&testbed), &[DPDK_XDP], report, say);
+                down(testbed, say);
+            }
+            Err(reason) => super::missing(report, say, DPDK_XDP, &reason),
+        }
+    }
+}
+
+fn down(testbed: Testbed, say: Say<'_>) {
     if let Err(error) = testbed.down() {
         say(&format!("warning: the testbed was not removed: {error}"));
     }
 }
 
-/// One `tsumuji bench` between the first two hosts, as JSON.
-fn bench(setting: &Setting, testbed: &Testbed, words: &[&str]) -> Result<Value, String> {
+/// One `tsumuji bench` between the first two hosts, or two processes of this host, as JSON.
+fn bench<'a>(
+    setting: &Setting,
+    testbed: impl Into<Option<&'a Testbed>>,
+    words: &[&str],
+) -> Result<Value, String> {
+    let hosts = testbed.into().map(|testbed| {
+        [
+            "--hosts".into(),
+            testbed.hosts_file().as_os_str().to_owned(),
+        ]
+    });
     let output = std::process::Command::new(&setting.program)
-        .args(["bench", words[0], "--hosts"])
-        .arg(testbed.hosts_file())
+        .args(["bench", words[0]])
+        .args(hosts.into_iter().flatten())
         .args(&words[1..])
         .args(["--open", "--json"]) // the hosts are namespaces of this machine
         .stdin(Stdio::null())
@@ -307,31 +345,177 @@ fn heard<L: Link>(ends: &mut [L]) -> Result<(u64, Vec<u64>), String> {
     link::broadcast(ends, 1400, BROADCASTS, BROADCAST_PAUSE).map_err(|error| error.to_string())
 }
 
-/// Processor time of two processes that wait, by link.
-fn idle(setting: &Setting, testbed: &Testbed, report: &mut Report, say: Say<'_>) {
-    for link in LINKS {
-        let measured = bench(setting, testbed, &["idle", "--link", link]);
-        let share = measured.and_then(|report| {
-            let sides = report["cpu_share"].as_array().cloned().unwrap_or_default();
-            let most = sides.iter().filter_map(Value::as_f64).reduce(f64::max);
-            most.ok_or_else(|| "no `cpu_share` in the report".to_owned())
-        });
-        let (ours, ratio) = match share {
-            Ok(share) => (
-                format!("{:.2} % of a core ({link})", share * 100.0),
-                share / IDLE_SHARE,
-            ),
-            Err(reason) => (format!("- ({link}: {reason})"), f64::NAN),
-        };
-        let beside = format!("{:.0} % of a core", IDLE_SHARE * 100.0);
+/// DPDK's devices: the half-round-trip beside the device alone, rates, and what waiting costs.
+fn dpdk_devices(
+    setting: &Setting,
+    testbed: Option<&Testbed>,
+    devices: &[&'static str],
+    report: &mut Report,
+    say: Say<'_>,
+) {
+    say(
+        "DPDK devices; memif joins two processes of this host (its broadcast has one listener), the others hosts",
+    );
+    for device in devices {
+        // memif is no matter of hosts.
+        let hosts = testbed.filter(|_| *device != MEMIF);
+        dpdk_latency(setting, hosts, device, report, say);
+        for size in RATE_BYTES {
+            dpdk_rate(setting, hosts, device, size, report, say);
+        }
+        idle_of(setting, hosts, device, report, say);
+    }
+}
+
+fn dpdk_ends(testbed: Option<&Testbed>, device: &str) -> Result<Vec<Dpdk>, String> {
+    let Some(testbed) = testbed else {
+        let pair = Dpdk::memif_pair(MEMIF_PARAMETERS, DpdkConfig::default());
+        return pair
+            .map(|(server, client)| vec![server, client])
+            .map_err(|error| error.to_string());
+    };
+    open(&of_testbed(testbed)[..2], |interface| {
+        let spec: DpdkSpec = format!("{device},iface={interface}")
+            .parse()
+            .map_err(|error: dpdk::DpdkSpecError| error.to_string())?;
+        Dpdk::open(&spec, DpdkConfig::default()).map_err(|error| error.to_string())
+    })
+}
+
+fn dpdk_latency(
+    setting: &Setting,
+    testbed: Option<&Testbed>,
+    device: &'static str,
+    report: &mut Report,
+    say: Say<'_>,
+) {
+    let trips = setting.round_trips / 2;
+    let (size, iterations) = (SMALL_BYTES.to_string(), trips.to_string());
+    let words = [
+        "pingpong",
+        "--link",
+        device,
+        "--size",
+        &size,
+        "--iterations",
+        &iterations,
+    ];
+    let mut contenders = vec![
+        Contender::new(format!("tsumuji {device}"), || {
+            number(&bench(setting, testbed, &words)?, &["half_rtt_us", "p50"])
+        }),
+        Contender::new("device alone", || alone(dpdk_ends(testbed, device)?, trips)),
+    ];
+    let standings = alternate(setting.rounds, &mut contenders);
+    drop(contenders);
+    if let [ours, beside] = &standings[..] {
+        let name = format!("half round trip, {SMALL_BYTES} B, DPDK");
+        let ratio = ours.ratio_to(beside);
         add(
             report,
             say,
-            "waiting, busier of two hosts",
-            ours,
-            beside,
+            name,
+            micros(ours),
+            micros(beside),
             ratio,
-            Wanted::AtMost(1.0),
+            OVER_THE_LINK,
         );
     }
+}
+
+fn dpdk_rate(
+    setting: &Setting,
+    testbed: Option<&Testbed>,
+    device: &str,
+    size: usize,
+    report: &mut Report,
+    say: Say<'_>,
+) {
+    let count = if setting.is_tried() {
+        500
+    } else {
+        RATE_TOTAL_BYTES / size
+    };
+    let (text, count) = (size.to_string(), count.to_string());
+    let words = [
+        "burst",
+        "--link",
+        device,
+        "--size",
+        &text,
+        "--iterations",
+        &count,
+    ];
+    let runs: Result<Vec<[f64; 2]>, String> = (0..setting.rounds)
+        .map(|_| {
+            let report = bench(setting, testbed, &words)?;
+            let rate = number(&report, &["messages_per_second"])?;
+            Ok([rate, number(&report, &["cpu_us_per_kb"])?])
+        })
+        .collect();
+    let ours = match runs {
+        Ok(runs) => {
+            let median = |column: usize| {
+                let values: Vec<f64> = runs.iter().map(|run| run[column]).collect();
+                Rounds::of(&values).median
+            };
+            let rate = median(0);
+            format!(
+                "{:.0} MB/s, {:.0} k/s, {:.3} us/KB ({device})",
+                rate * size as f64 / 1e6,
+                rate / 1e3,
+                median(1)
+            )
+        }
+        Err(reason) => format!("- ({device}: {reason})"),
+    };
+    let name = format!("rate, {}, DPDK", size_name(size));
+    add(
+        report,
+        say,
+        name,
+        ours,
+        "-".to_owned(),
+        f64::NAN,
+        Wanted::Nothing,
+    );
+}
+
+/// Processor time of two processes that wait, by link.
+fn idle(setting: &Setting, testbed: &Testbed, report: &mut Report, say: Say<'_>) {
+    for link in LINKS {
+        idle_of(setting, testbed, link, report, say);
+    }
+}
+
+fn idle_of<'a>(
+    setting: &Setting,
+    testbed: impl Into<Option<&'a Testbed>>,
+    link: &str,
+    report: &mut Report,
+    say: Say<'_>,
+) {
+    let measured = bench(setting, testbed, &["idle", "--link", link]);
+    let share = measured.and_then(|report| {
+        let sides = report["cpu_share"].as_array().cloned().unwrap_or_default();
+        let most = sides.iter().filter_map(Value::as_f64).reduce(f64::max);
+        most.ok_or_else(|| "no `cpu_share` in the report".to_owned())
+    });
+    let (ours, ratio) = match share {
+        Ok(share) => (
+            format!("{:.2} % of a core ({link})", share * 100.0),
+            share / IDLE_SHARE,
+        ),
+        Err(reason) => (format!("- ({link}: {reason})"), f64::NAN),
+    };
+    let beside = format!("{:.0} % of a core", IDLE_SHARE * 100.0);
+    add(
+        report,
+        say,
+        "waiting, busier of two hosts",
+        ours,
+        beside,
+        ratio,
+        Wanted::AtMost(1.0),
+    );
 }
