@@ -22,9 +22,10 @@ use tsumuji_proto::{Congestion, NodeId};
 use super::child::{Order, Print};
 use super::exit::{WorkerExit, WorkerFailure};
 use super::hosts::{self, Hosts};
-use super::keeper::{Keeper, Shared};
+use super::keeper::Keeper;
 use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
+use super::shared::Shared;
 use super::{ENV_CONGESTION, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, worker};
 use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::endpoint::Endpoint;
@@ -322,7 +323,7 @@ impl Launcher {
         self.shared.lock().waiting = true;
         self.wake_keeper();
         let members = {
-            let done = |state: &super::keeper::State| {
+            let done = |state: &super::shared::State| {
                 state.table.is_some() || state.failure.is_some() || state.finished
             };
             let mut state = self.shared.wait(None, done); // bounded by the keeper's join timeout

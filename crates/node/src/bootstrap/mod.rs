@@ -18,6 +18,7 @@ mod lines;
 mod output;
 mod remote;
 pub(crate) mod rendezvous;
+mod shared;
 mod worker;
 
 pub use agent::{AgentError, serve_agent};

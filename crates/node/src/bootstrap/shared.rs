@@ -1,0 +1,79 @@
+//! What the launcher and its keeper both see, and how the launcher waits for it.
+//!
+//! Written by `keeper` (and by `launcher`: its wishes), read by `launcher`. Invariant: each field is written in one step, so the
+//! state is sound even if a thread panicked while holding it.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tsumuji_proto::NodeId;
+
+use super::exit::{WorkerExit, WorkerFailure};
+use super::rendezvous::TableEntry;
+
+/// What the launcher and its keeper both see.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    pub(super) changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// All children run (or spawning failed, see `failure`).
+    pub(super) spawned: bool,
+    /// Per worker, its process.
+    pub(super) pids: Vec<(NodeId, u32)>,
+    /// The whole table, once every worker has reported.
+    pub(super) table: Option<Vec<TableEntry>>,
+    /// The first worker that failed.
+    pub(super) failure: Option<WorkerFailure>,
+    /// Workers whose processes have ended, in that order.
+    pub(super) exits: Vec<WorkerExit>,
+    /// The thread has nothing left to do: every child is reaped.
+    pub(super) finished: bool,
+    /// The launcher wants it over: TERM now, KILL after this grace.
+    pub(super) stop: Option<Duration>,
+    /// The launcher itself waits for the table.
+    pub(super) waiting: bool,
+}
+
+impl Shared {
+    /// The state stays sound even if a thread panicked while holding it: each field is written in one step.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `done` or the deadline (`None`: for ever).
+    pub(super) fn wait(
+        &self,
+        deadline: Option<Instant>,
+        mut done: impl FnMut(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while !done(&state) {
+            let Some(deadline) = deadline else {
+                state = self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        state
+    }
+
+    pub(super) fn update(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,206 @@
+use super::*;
+
+fn parse(text: &str) -> Result<ClusterFile, String> {
+    ClusterFile::parse(text, Path::new("lab.toml")).map_err(|error| error.to_string())
+}
+
+const TWO: &str = "[[node]]\nid = 1\naddr = \"udp:10.0.0.2:7000\"\n\n[[node]]\nid = 0\nhost = \"pc1\"\naddr = \"udp:[fe80::1]:7000\"\n";
+
+/// Nodes may stand in any order; names are optional.
+#[test]
+fn sound_file_is_read() {
+    let file = parse(TWO).expect("sound");
+    let names: Vec<&str> = file
+        .members()
+        .iter()
+        .map(|member| member.name.as_str())
+        .collect();
+    assert_eq!(names, ["pc1", "node 1"]);
+    assert_eq!(
+        file.members()[1].addr,
+        LinkAddr::Inet("10.0.0.2:7000".parse().expect("addr"))
+    );
+    assert!(
+        file.membership(NodeId(1), Path::new("lab.toml"))
+            .expect("member")
+            .check()
+            .is_ok()
+    );
+    let error = file
+        .membership(NodeId(2), Path::new("lab.toml"))
+        .expect_err("no node 2");
+    assert_eq!(
+        error.to_string(),
+        "lab.toml: there is no node 2; the file has nodes 0 to 1"
+    );
+}
+
+/// Every refusal is one line that names file, line and field, and says what is accepted.
+#[test]
+fn refusals_name_the_place() {
+    let cases = [
+        ("", "lab.toml:1: no [[node]]"),
+        (
+            &TWO.replace("id = 0", "id = 2"),
+            "lab.toml:6: field `id`: 2 leaves a gap; the ids of 2 nodes are 0 to 1",
+        ),
+        (
+            &TWO.replace("id = 0", "id = 1"),
+            "lab.toml:6: field `id`: 1 is there twice",
+        ),
+        (
+            &TWO.replace("[fe80::1]", "10.0.0.2"),
+            "lab.toml:8: field `addr`: 10.0.0.2:7000 is there twice",
+        ),
+        (
+            &TWO.replace("udp:10.0.0.2:7000", "tcp:10.0.0.2:7000"),
+            "lab.toml:3: field `addr`: `tcp:10.0.0.2:7000`: accepted is",
+        ),
+        (
+            &TWO.replace("10.0.0.2:7000", "10.0.0.2"),
+            "lab.toml:3: field `addr`: `udp:10.0.0.2`: accepted is",
+        ),
+        (
+            &TWO.replace("10.0.0.2:7000", "0.0.0.0:7000"),
+            "lab.toml:3: field `addr`: `udp:0.0.0.0:7000`: peers cannot",
+        ),
+        (&TWO.replace("id = 0", "id = 70000"), "lab.toml:6: "),
+        (
+            &TWO.replace("host =", "hots ="),
+            "lab.toml:7: unknown field `hots`",
+        ),
+        (
+            &TWO.replace("id = 1\n", ""),
+            "lab.toml:1: missing field `id`",
+        ),
+        (&TWO.replace("id = 1\n", "id = \n"), "lab.toml:2: "),
+    ];
+    for (text, start) in cases {
+        let message = parse(text).expect_err(start);
+        assert!(
+            message.starts_with(start) && !message.contains('\n'),
+            "`{message}` does not start with `{start}`"
+        );
+    }
+    let stated = |line: &str| TWO.replace("host = \"pc1\"", line);
+    for (line, problem) in [
+        (
+            "mac = \"02:00\"",
+            "field `mac`: `02:00`: accepted is the address of one interface",
+        ),
+        (
+            "mac = \"ff:ff:ff:ff:ff:ff\"",
+            "field `mac`: `ff:ff:ff:ff:ff:ff`: accepted is",
+        ),
+        (
+            "ip = \"10.0.0\"",
+            "field `ip`: `10.0.0`: accepted is an IP address",
+        ),
+        ("ip = \"0.0.0.0\"", "field `ip`: `0.0.0.0`: accepted is"),
+        (
+            "interface = \"a/b\"",
+            "field `interface`: `a/b`: accepted is the name",
+        ),
+        ("via = [\"\"]", "field `via`: accepted are up to 64 words"),
+    ] {
+        let message = parse(&stated(line)).expect_err(line);
+        let start = format!("lab.toml:7: {problem}");
+        assert!(message.starts_with(&start), "{message}");
+    }
+    let missing = ClusterFile::read("/no/such/file.toml")
+        .expect_err("no file")
+        .to_string();
+    assert!(missing.starts_with("/no/such/file.toml: "), "{missing}");
+}
+
+const LAB: &str = "[[node]]\nid = 0\nhost = \"pc1\"\naddr = \"packet:eth1\"\n\n\
+    [[node]]\nid = 1\nhost = \"pc2\"\naddr = \"udp:10.0.0.2:7100\"\ninterface = \"eth0\"\nmac = \"2:0:0:0:0:2\"\nvia = [\"ssh\", \"pc2\"]\n";
+
+fn mac(last: u8) -> LinkAddr {
+    LinkAddr::Ether(MacAddr([2, 0, 0, 0, 0, last]))
+}
+
+/// An Ethernet address is what the file states, else what `/etc/ethers` says of the host, else a question with an answer.
+#[test]
+fn stations_are_resolved() {
+    let ethers = std::env::temp_dir().join(format!("tsumuji-ethers-{}", std::process::id()));
+    std::fs::write(&ethers, "# lab\n02:00:00:00:00:01 pc1\n").expect("write");
+    let read = |text: &str| ClusterFile::parse_with(text, Path::new("lab.toml"), &ethers);
+    let file = read(LAB).expect("sound");
+    assert_eq!(file.members()[0].addr, mac(1));
+    assert_eq!(file.hosts()[0].link.to_string(), "packet:eth1");
+    let error = read(&LAB.replace("pc1", "pc7"))
+        .expect_err("nobody")
+        .to_string();
+    assert!(
+        error.starts_with(
+            "lab.toml:4: field `addr`: `packet:eth1` needs the field `mac`, because pc7 is not in "
+        ),
+        "{error}"
+    );
+    std::fs::remove_file(&ethers).expect("remove");
+    let error = read(LAB).expect_err("no file").to_string();
+    assert!(
+        error.contains("needs the field `mac`, because cannot read "),
+        "{error}"
+    );
+}
+
+/// All nodes can be taken over another link where the file states what that needs.
+#[test]
+fn another_link_is_taken() {
+    let path = Path::new("lab.toml");
+    let text = LAB.replace(
+        "addr = \"packet:eth1\"",
+        "addr = \"packet:eth1\"\nmac = \"2:0:0:0:0:1\"",
+    );
+    let file = parse(&text).expect("sound");
+    let packet = file
+        .clone()
+        .over(&LinkSpec::Packet(None), path)
+        .expect("interfaces");
+    let links: Vec<String> = packet
+        .hosts()
+        .iter()
+        .map(|host| host.link.to_string())
+        .collect();
+    assert_eq!(links, ["packet:eth1", "packet:eth0"]);
+    assert_eq!(packet.members()[1].addr, mac(2));
+    assert_eq!(
+        packet.hosts()[1].via.as_deref(),
+        Some(&["ssh".to_owned(), "pc2".to_owned()][..])
+    );
+    let error = file
+        .clone()
+        .over(&LinkSpec::Udp(None), path)
+        .expect_err("no ip")
+        .to_string();
+    assert_eq!(
+        error,
+        "lab.toml: node 0 (`pc1`): link `udp` needs the field `ip`"
+    );
+    let with_ip = parse(&text.replace("host = \"pc1\"", "ip = \"10.0.0.1\"")).expect("sound");
+    let udp = with_ip.over(&LinkSpec::Udp(None), path).expect("addresses");
+    let links: Vec<String> = udp
+        .hosts()
+        .iter()
+        .map(|host| host.link.to_string())
+        .collect();
+    assert_eq!(links, ["udp:10.0.0.1:7000", "udp:10.0.0.2:7100"]);
+    let over = |text: &str| {
+        let link: LinkSpec = text.parse().expect(text);
+        let over = file.clone().over(&link, path);
+        over.map(|file| file.hosts()[1].link.to_string())
+            .map_err(|error| error.to_string())
+    };
+    for (given, taken) in [
+        ("dpdk:net_af_packet", "dpdk:net_af_packet,iface=eth0"),
+        ("dpdk:net_af_xdp,iface=eth7", "dpdk:net_af_xdp,iface=eth7"),
+        ("dpdk:03:00.0", "dpdk:0000:03:00.0"),
+    ] {
+        assert_eq!(over(given).expect(given), taken);
+    }
+    let error = over("dpdk:net_memif").expect_err("one host's");
+    assert!(error.contains("joins processes of one host"), "{error}");
+    assert!(file.over(&LinkSpec::Shm, path).is_err());
+}
