@@ -151,7 +151,7 @@ fn killed_worker_is_named() {
 fn impossible_devices_are_refused() {
     let solve = ["solve", "--generate", "poisson2d:5", "--workers"];
     for (workers, link, wanted) in [
-        ("2", MEMIF, "joins two processes, not 3"),
+        ("2", MEMIF, "not 3; take shm or udp for more"),
         (
             "1",
             "dpdk:net_memif,role=server",

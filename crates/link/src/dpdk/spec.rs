@@ -54,7 +54,9 @@ pub enum DpdkMeetError {
         spec: Box<DpdkSpec>,
     },
     /// memif is point to point.
-    #[error("{spec} joins two processes, not {processes}; take shm or udp for more")]
+    #[error(
+        "{spec} joins two processes (of `solve`, the judge is one), not {processes}; take shm or udp for more"
+    )]
     TwoEnds {
         /// As given.
         spec: Box<DpdkSpec>,

@@ -127,7 +127,7 @@ fn processes_of_one_host_meet() {
     }
     let long = format!("net_memif,id=0,bsize={}", "1".repeat(170));
     for (text, processes, problem) in [
-        ("net_memif", 3, "joins two processes, not 3"),
+        ("net_memif", 3, "not 3; take shm or udp for more"),
         ("net_memif,role=server", 2, "`role` is given to each"),
         (&long, 2, "is too long"),
         (
