@@ -245,8 +245,8 @@ impl<L: Link> Member<L> {
         self.poll_until(watch, |arrivals| arrivals.messages >= awaited)
     }
 
-    /// All are ready; the root has said go.
-    fn line_up(&mut self, watch: Watch<'_>) -> Result<(), ExchangeError> {
+    /// All are ready; the root has said go. Returns when that began, so that whoever hears it first does not work before the clock.
+    fn line_up(&mut self, watch: Watch<'_>) -> Result<(Instant, Duration), ExchangeError> {
         self.ready_taken += if self.is_root() {
             self.plan.nodes as u64 - 1
         } else {
@@ -255,11 +255,11 @@ impl<L: Link> Member<L> {
         };
         let awaited = self.ready_taken;
         self.poll_until(watch, |arrivals| arrivals.ready >= awaited)?;
+        let begun = (Instant::now(), machine::process_cpu());
         if self.is_root() {
-            self.say_go()
-        } else {
-            Ok(())
+            self.say_go()?;
         }
+        Ok(begun)
     }
 
     fn say_go(&mut self) -> Result<(), ExchangeError> {
@@ -344,8 +344,7 @@ impl<L: Link> Member<L> {
         let mut blocks = Blocks::of(&self.plan, self.is_root());
         self.line_up(watch)?;
         self.phase(WARM_UP.min(self.plan.iterations), &mut blocks, watch)?;
-        self.line_up(watch)?;
-        let (cpu, start) = (machine::process_cpu(), Instant::now());
+        let (start, cpu) = self.line_up(watch)?;
         self.phase(self.plan.iterations, &mut blocks, watch)?;
         Ok((start.elapsed(), machine::process_cpu() - cpu))
     }

@@ -19,6 +19,7 @@
 //! Beside these, a node may state `interface`, `ip` and `mac`, so that another link can be chosen for all (`over`), and
 //! `via = ["ssh", "-T", "pc2"]`, the command that runs another command there.
 
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -100,12 +101,10 @@ pub enum ClusterFileError {
         source: std::io::Error,
     },
     /// It is larger than any cluster's.
-    #[error("{}: {bytes} bytes; a cluster file has at most {limit}", path.display())]
+    #[error("{} is larger than {limit} bytes; no cluster file is", path.display())]
     TooLarge {
         /// Which file.
         path: PathBuf,
-        /// Its size.
-        bytes: u64,
         /// The most accepted.
         limit: u64,
     },
@@ -247,15 +246,17 @@ impl ClusterFile {
             path: path.to_owned(),
             source,
         };
-        let bytes = std::fs::metadata(path).map_err(error)?.len();
-        if bytes > FILE_LIMIT_BYTES {
+        // Not by its stated size, which pipes and devices do not have.
+        let mut text = String::new();
+        let read = std::fs::File::open(path)
+            .and_then(|file| file.take(FILE_LIMIT_BYTES + 1).read_to_string(&mut text))
+            .map_err(error)?;
+        if read as u64 > FILE_LIMIT_BYTES {
             return Err(ClusterFileError::TooLarge {
                 path: path.to_owned(),
-                bytes,
                 limit: FILE_LIMIT_BYTES,
             });
         }
-        let text = std::fs::read_to_string(path).map_err(error)?;
         Self::parse(&text, path)
     }
 

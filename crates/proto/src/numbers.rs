@@ -1,5 +1,7 @@
 //! Packet numbers: 64 bits inside, the low 32 on the wire; and which of them have arrived.
 
+use alloc::vec::Vec;
+
 /// Packet numbers a sender may have unanswered at once; the receiver's memory of arrivals. 4096 frames of 1,500 B cover
 /// 10 Gbit/s × 4.9 ms.
 pub(crate) const NUMBER_WINDOW: u64 = 4096;
@@ -34,7 +36,8 @@ pub(crate) struct Arrivals {
     base: u64,
     /// Largest that arrived, plus one.
     next: u64,
-    bits: [u64; WORDS],
+    /// Empty until something comes out of turn: most peers are idle, and most of the others are in order.
+    bits: Vec<u64>,
 }
 
 impl Arrivals {
@@ -42,7 +45,7 @@ impl Arrivals {
         Self {
             base: FIRST_NUMBER,
             next: FIRST_NUMBER,
-            bits: [0; WORDS],
+            bits: Vec::new(),
         }
     }
 
@@ -77,6 +80,14 @@ impl Arrivals {
             self.base += 1;
             self.next = self.base;
             return;
+        }
+        self.mark_out_of_turn(number);
+    }
+
+    #[inline(never)]
+    fn mark_out_of_turn(&mut self, number: u64) {
+        if self.bits.is_empty() {
+            self.bits.resize(WORDS, 0);
         }
         self.bits[Self::word(number)] |= 1 << (number % 64);
         self.next = self.next.max(number + 1);
@@ -125,11 +136,14 @@ impl Arrivals {
     }
 
     fn bit(&self, number: u64) -> bool {
-        self.bits[Self::word(number)] & 1 << (number % 64) != 0
+        let word = self.bits.get(Self::word(number));
+        word.is_some_and(|word| word & 1 << (number % 64) != 0)
     }
 
     fn clear(&mut self, number: u64) {
-        self.bits[Self::word(number)] &= !(1 << (number % 64));
+        if let Some(word) = self.bits.get_mut(Self::word(number)) {
+            *word &= !(1 << (number % 64));
+        }
     }
 
     fn word(number: u64) -> usize {

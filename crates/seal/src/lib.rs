@@ -96,7 +96,14 @@ impl FromStr for SealMode {
         match text {
             "auth" => Ok(Self::Auth),
             "encrypt" => Ok(Self::Encrypt),
-            other => Err(SealModeError(other.to_owned())),
+            // One line, and no more of it than anybody reads.
+            other => Err(SealModeError(
+                other
+                    .chars()
+                    .filter(|c| !c.is_control())
+                    .take(100)
+                    .collect(),
+            )),
         }
     }
 }

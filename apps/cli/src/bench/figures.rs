@@ -16,7 +16,7 @@ pub(super) struct Args {
         long,
         value_name = "PART",
         value_delimiter = ',',
-        default_value = "pingpong,burst,dense,ethernet,mpi,collectives,loss"
+        default_value = "pingpong,burst,dense,ethernet,mpi,collectives,loss,sealing"
     )]
     part: Vec<PartName>,
     /// Times that each comparison is repeated in turn
@@ -45,6 +45,7 @@ enum PartName {
     Mpi,
     Collectives,
     Loss,
+    Sealing,
 }
 
 /// Runs the command.
@@ -62,6 +63,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         PartName::Mpi => Part::Mpi,
         PartName::Collectives => Part::Collectives,
         PartName::Loss => Part::Loss,
+        PartName::Sealing => Part::Sealing,
     });
     let mut setting = Setting {
         program: std::env::current_exe().context("this program's own file")?,

@@ -15,8 +15,8 @@ use crate::stats::size_name;
 
 /// As in the paper.
 const CABLE_BITS_PER_SECOND: u64 = 100_000_000;
-/// Bytes that one measurement brings to a receiver: a second and a half of such a cable.
-const BYTES: usize = 18 << 20;
+/// Bytes that one measurement brings to a receiver: a second of such a cable.
+const BYTES: usize = 12 << 20;
 const GATHER_BYTES: usize = 16 << 10;
 const BROADCAST_BYTES: usize = 128 << 10;
 /// Nodes of a gather, and of a broadcast.

@@ -9,6 +9,7 @@ mod ethernet;
 mod loss;
 mod messages;
 mod mpi;
+mod sealing;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -61,6 +62,8 @@ pub enum Part {
     Collectives,
     /// A transfer and small messages under loss, beside TCP.
     Loss,
+    /// Frames and half-round-trips with a cluster key.
+    Sealing,
 }
 
 /// Whether a figure is what it was promised to be.
@@ -160,6 +163,7 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
             Part::Mpi => mpi::mpi(setting, &mut report, say),
             Part::Collectives => collectives::collectives(setting, &mut report, say),
             Part::Loss => loss::loss(setting, &mut report, say),
+            Part::Sealing => sealing::sealing(setting, &mut report, say),
         }
     }
     say("");

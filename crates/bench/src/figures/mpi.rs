@@ -125,7 +125,12 @@ fn compared(
         // Many sizes, each a comparison of its own: the worst of them counts.
         rounds: setting.rounds.min(3),
     };
-    let mut contenders = contest::contenders(links, &PEERS, ground, op);
+    let peers = if op == Op::Burst {
+        &PEERS[..]
+    } else {
+        &PEERS[..2] // a limit is asked for of bursts only
+    };
+    let mut contenders = contest::contenders(links, peers, ground, op);
     compare::run(&plan, &mut contenders, machine::describe(), say)
 }
 

@@ -82,6 +82,11 @@ impl Ethers {
                 path: path.to_owned(),
             });
         }
+        Self::parse(&bytes, path)
+    }
+
+    /// What a file holds; `path` is for errors.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, EthersError> {
         let mut hosts = HashMap::new();
         for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
             let text = String::from_utf8_lossy(line);

@@ -9,6 +9,8 @@ mod agent;
 mod child;
 mod exit;
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hosts;
 mod keeper;
 mod launcher;

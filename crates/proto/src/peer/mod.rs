@@ -8,6 +8,7 @@ pub(crate) mod latest;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
 pub(crate) mod pace;
+mod places;
 pub(crate) mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod receive;

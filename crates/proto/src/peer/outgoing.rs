@@ -50,7 +50,7 @@ pub(super) fn fragments(message_bytes: usize, fragment_bytes: usize) -> u32 {
 #[derive(Debug)]
 pub(super) struct LaneSend {
     next: u64,
-    acknowledged: Box<Arrivals>,
+    acknowledged: Arrivals,
 }
 const _: () = assert!(LANE_WINDOW <= NUMBER_WINDOW);
 
@@ -58,7 +58,7 @@ impl LaneSend {
     pub(super) fn new() -> Self {
         Self {
             next: FIRST_NUMBER,
-            acknowledged: Box::new(Arrivals::new()),
+            acknowledged: Arrivals::new(),
         }
     }
 

@@ -17,14 +17,13 @@ use alloc::vec::Vec;
 use self::latest::{Dropped, NEVER, Waiting};
 use super::flight::Part;
 use super::outgoing::{LaneSend, Outgoing, fragments};
+use super::places::Places;
 use super::stream::Stream;
 use crate::counters::Counters;
 use crate::message::SendId;
 use crate::pool::{Pool, has_bit, set_bit};
 use crate::time::Instant;
 use tsumuji_wire::{Lane, Priority};
-
-const NO_LANE: u16 = u16::MAX;
 
 /// Where the fragment that leaves next stands: at the front of one of two queues.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +69,7 @@ pub(crate) struct Queue {
     /// What `choose` answered; forgotten whenever it might answer otherwise.
     choice: Option<Choice>,
     lanes: Vec<LaneSend>,
-    lane_index: Box<[u16; 256]>,
+    places: Places,
     next_id: u64,
     /// Latest messages of which something has not left.
     waiting: Vec<Waiting>,
@@ -99,7 +98,7 @@ impl Queue {
             backlog: 0,
             choice: None,
             lanes: Vec::new(),
-            lane_index: Box::new([NO_LANE; 256]),
+            places: Places::new(),
             next_id,
             waiting: Vec::new(),
             first_deadline: NEVER,
@@ -307,20 +306,18 @@ impl Queue {
 
     #[inline]
     fn lane_index(&mut self, lane: Lane) -> u16 {
-        let index = self.lane_index[usize::from(lane.0)];
-        if index == NO_LANE {
-            self.add_lane(lane)
-        } else {
-            index
+        match self.places.last(lane) {
+            Some(place) => place,
+            None => self.find_lane(lane),
         }
     }
 
     #[cold]
-    fn add_lane(&mut self, lane: Lane) -> u16 {
-        let index = self.lanes.len() as u16;
-        self.lanes.push(LaneSend::new());
-        self.lane_index[usize::from(lane.0)] = index;
-        index
+    fn find_lane(&mut self, lane: Lane) -> u16 {
+        self.places.place(lane).unwrap_or_else(|place| {
+            self.lanes.push(LaneSend::new());
+            place
+        })
     }
 
     /// The message of this part still lives and misses it.

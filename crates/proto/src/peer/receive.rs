@@ -5,11 +5,11 @@
 //! Invariant: a packet number is marked as arrived only if its fragment was taken or had come before, so that whatever
 //! was refused is sent again.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::lane::{Accepted, Fragment, LaneReceive};
 use super::latest::LatestReceive;
+use super::places::Places;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::{Memory, charge};
@@ -23,14 +23,12 @@ const FRAMES_PER_GAP_REPORT: u32 = 4;
 /// An acknowledgement never waits for more frames than this.
 const FRAMES_PER_ACK_MAX: u32 = 32;
 
-const NO_LANE: u16 = u16::MAX;
-
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub(crate) grant: Grant,
     pub(crate) arrivals: Arrivals,
     lanes: Vec<LaneReceive>,
-    lane_index: Box<[u16; 256]>,
+    places: Places,
     pub(crate) latest: LatestReceive,
     /// Frames since the last acknowledgement left.
     unacknowledged: u32,
@@ -84,7 +82,7 @@ impl Receive {
             grant: Grant::new(),
             arrivals: Arrivals::new(),
             lanes: Vec::new(),
-            lane_index: Box::new([NO_LANE; 256]),
+            places: Places::new(),
             latest: LatestReceive::default(),
             unacknowledged: 0,
             ack_now: false,
@@ -96,13 +94,20 @@ impl Receive {
 
     #[inline]
     pub(crate) fn lane(&mut self, lane: Lane) -> &mut LaneReceive {
-        let index = &mut self.lane_index[usize::from(lane.0)];
-        if *index == NO_LANE {
-            *index = self.lanes.len() as u16;
-            self.lanes
-                .push(LaneReceive::new(lane.class() == DeliveryClass::Ordered));
-        }
-        &mut self.lanes[usize::from(*index)]
+        let place = match self.places.last(lane) {
+            Some(place) => place,
+            None => self.find_lane(lane),
+        };
+        &mut self.lanes[usize::from(place)]
+    }
+
+    #[cold]
+    fn find_lane(&mut self, lane: Lane) -> u16 {
+        self.places.place(lane).unwrap_or_else(|place| {
+            let ordered = lane.class() == DeliveryClass::Ordered;
+            self.lanes.push(LaneReceive::new(ordered));
+            place
+        })
     }
 
     /// Takes one fragment. `size`: agreed payload of every fragment but the last; `fair`: a new message may begin.
@@ -189,11 +194,9 @@ impl Receive {
     #[cold]
     fn blocks_itself(&self, lane: Lane, memory: &Memory) -> bool {
         let mut others = false;
-        for (byte, &index) in (0..=u8::MAX).zip(self.lane_index.iter()) {
-            if let Some(receive) = self.lanes.get(usize::from(index))
-                && receive.remaining_bytes > 0
-            {
-                if Lane(byte).priority() == lane.priority() {
+        for (other, receive) in self.places.lanes().zip(&self.lanes) {
+            if receive.remaining_bytes > 0 {
+                if other.priority() == lane.priority() {
                     return false;
                 }
                 others = true;

@@ -1,0 +1,335 @@
+//! What sealing costs: nanoseconds and cycles of each frame, sealed and opened apart from each other, and half-round-trips with and
+//! without a key.
+//!
+//! Frames go through the wrapper that nodes use, over a link in memory that does nothing but hold them; what that link takes by
+//! itself is measured in turn and taken off. Nothing is promised here: the figures are for whoever chooses a mode.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::os::fd::BorrowedFd;
+use std::process::Stdio;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use tsumuji_node::bootstrap::{ENV_KEY, ENV_SEAL};
+use tsumuji_node::{LinkSpec, SealMode, Security};
+use tsumuji_seal::{ClusterKey, Keys, OVERHEAD_BYTES, Sealed};
+
+use super::{Report, Say, Setting, Wanted, add};
+use crate::exchange::{Kind, Plan, measure, spec};
+use crate::machine;
+use crate::stats::size_name;
+use crate::versus::{Contender, Standing, alternate};
+
+/// A small frame and a jumbo frame.
+const SIZES: [usize; 2] = [64, 9000];
+/// Of the message of a half-round-trip.
+const MESSAGE_BYTES: usize = 64;
+/// Frames sealed, then opened, at a time: they stay in the caches.
+const BURST_FRAMES: usize = 64;
+/// Frames of one measurement.
+const FRAMES: usize = 64 * 2000;
+const MODES: [SealMode; 2] = [SealMode::Auth, SealMode::Encrypt];
+
+/// Everything about the cost of sealing.
+pub(super) fn sealing(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    frames(setting, report, say);
+    let folder = tempfile::tempdir().map_err(|error| error.to_string());
+    let key = folder.as_ref().map_err(Clone::clone).and_then(|folder| {
+        let path = folder.path().join("bench.key");
+        ClusterKey::generate()
+            .and_then(|key| key.write_new(&path))
+            .map_err(|error| error.to_string())?;
+        Ok(path)
+    });
+    let key = match key {
+        Ok(key) => key,
+        Err(reason) => return super::missing(report, say, "sealed half round trips", &reason),
+    };
+    let on_host = |link: LinkSpec, mode: Option<SealMode>| half_here(setting, link, mode, &key);
+    for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
+        trips(setting, report, say, &link.to_string(), |mode| {
+            on_host(link, mode)
+        });
+    }
+    match super::testbed(2, None, 9000) {
+        Err(reason) => super::missing(report, say, "packet half round trip, sealed", &reason),
+        Ok(testbed) => {
+            trips(setting, report, say, "packet", |mode| {
+                half_there(setting, &testbed, "packet", mode, &key)
+            });
+            if let Err(error) = testbed.down() {
+                say(&format!("warning: the testbed was not removed: {error}"));
+            }
+        }
+    }
+}
+
+/// Half-round-trips without key, authenticated and encrypted, in turn.
+fn trips(
+    setting: &Setting,
+    report: &mut Report,
+    say: Say<'_>,
+    link: &str,
+    half: impl Fn(Option<SealMode>) -> Result<f64, String>,
+) {
+    let half = &half;
+    let contender = |name: String, mode| Contender::new(name, move || half(mode));
+    let mut contenders = vec![contender("no key".to_owned(), None)];
+    contenders.extend(MODES.map(|mode| contender(mode.to_string(), Some(mode))));
+    let standings = alternate(setting.rounds, &mut contenders);
+    let micros = |standing: &Standing| match &standing.result {
+        Ok(rounds) => format!("{:.3} us ({})", rounds.median, standing.name),
+        Err(reason) => format!("- ({}: {reason})", standing.name),
+    };
+    for sealed in &standings[1..] {
+        add(
+            report,
+            say,
+            format!("{link} half round trip, {MESSAGE_BYTES} B, sealed"),
+            micros(sealed),
+            micros(&standings[0]),
+            sealed.ratio_to(&standings[0]),
+            Wanted::Nothing,
+        );
+    }
+}
+
+/// p50 in microseconds between two processes of this host.
+fn half_here(
+    setting: &Setting,
+    link: LinkSpec,
+    mode: Option<SealMode>,
+    key: &std::path::Path,
+) -> Result<f64, String> {
+    let mut plan = Plan::new(Kind::Pingpong, MESSAGE_BYTES);
+    plan.iterations = setting.round_trips / 2;
+    let mut spec = spec(link, None, &setting.serve);
+    let security = match mode {
+        None => Security::Unstated,
+        Some(mode) => {
+            spec.env.push((ENV_KEY.into(), key.into()));
+            spec.env.push((ENV_SEAL.into(), mode.to_string().into()));
+            let key_file = key.to_owned();
+            Security::Sealed { key_file, mode }
+        }
+    };
+    measure(&plan, spec, &security)
+        .map(|measured| measured.half_rtt_us.p50)
+        .map_err(|error| error.to_string())
+}
+
+/// The same between the first two hosts of a testbed.
+fn half_there(
+    setting: &Setting,
+    testbed: &tsumuji_testbed::Testbed,
+    link: &str,
+    mode: Option<SealMode>,
+    key: &std::path::Path,
+) -> Result<f64, String> {
+    let mut command = std::process::Command::new(&setting.program);
+    command
+        .args(["bench", "pingpong", "--json", "--link", link, "--hosts"])
+        .arg(testbed.hosts_file())
+        .args(["--size", &MESSAGE_BYTES.to_string()])
+        .args(["--iterations", &(setting.round_trips / 2).to_string()]);
+    match mode {
+        None => command.arg("--open"), // the hosts are namespaces of this machine
+        Some(mode) => command
+            .arg("--key")
+            .arg(key)
+            .args(["--seal", &mode.to_string()]),
+    };
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| error.to_string())?;
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    report["half_rtt_us"]["p50"].as_f64().ok_or_else(|| {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        complaint.lines().last().unwrap_or("no output").to_owned()
+    })
+}
+
+/// Seal and open, each mode and size.
+fn frames(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    // Where the machine does not let us choose a core, the figures are as good as it is quiet.
+    let _pinned = machine::pinned(machine::two_cpus().map(|[first, _]| first));
+    let ghz = gigahertz();
+    say(&format!(
+        "sealing and opening a frame (medians of {} rounds in turn{})",
+        setting.rounds,
+        ghz.map_or_else(String::new, |ghz| format!(", cycles of {ghz:.2} GHz"))
+    ));
+    for size in SIZES {
+        let mut times = Vec::new();
+        for _ in 0..setting.rounds {
+            let bare = round(ends(), size);
+            let sealed = MODES.map(|mode| round(met(mode), size));
+            let over = |side: usize| sealed.map(|times: [f64; 2]| times[side] - bare[side]);
+            times.push([over(0), over(1)]);
+        }
+        for (side, what) in ["seal", "open"].into_iter().enumerate() {
+            let mut standings: Vec<Standing> = Vec::new();
+            for mode in 0..MODES.len() {
+                let mut rounds = times.iter().map(|times| times[side][mode]);
+                standings.extend(alternate(
+                    setting.rounds,
+                    &mut [Contender::new(MODES[mode].to_string(), || {
+                        rounds.next().ok_or_else(|| "too few rounds".to_owned())
+                    })],
+                ));
+            }
+            let cell = |standing: &Standing| {
+                let nanos = standing.median();
+                let cycles =
+                    ghz.map_or_else(String::new, |ghz| format!(", {:.0} cycles", nanos * ghz));
+                format!("{nanos:.0} ns{cycles} ({})", standing.name)
+            };
+            add(
+                report,
+                say,
+                format!("{what} a frame of {}", size_name(size)),
+                cell(&standings[1]),
+                cell(&standings[0]),
+                standings[1].ratio_to(&standings[0]),
+                Wanted::Nothing,
+            );
+        }
+    }
+}
+
+/// What the machine says its cycles are; on a virtual machine those of its time-stamp counter.
+fn gigahertz() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
+    let megahertz: f64 = line.split(':').nth(1)?.trim().parse().ok()?;
+    Some(megahertz / 1e3)
+}
+
+/// Nanoseconds per frame, of sending and of receiving.
+fn round<L: Link>(ends: [L; 2], size: usize) -> [f64; 2] {
+    let [mut a, mut b] = ends;
+    let (mut sending, mut receiving) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..FRAMES / BURST_FRAMES {
+        let begun = Instant::now();
+        for _ in 0..BURST_FRAMES {
+            let sent = a.send_with(LinkAddr::Local(1), |slot| {
+                slot[0] = 7; // what writes the frame is not measured
+                size
+            });
+            assert!(sent.is_ok_and(|sent| sent), "a link in memory has room");
+        }
+        let between = Instant::now();
+        let received = b.recv_burst(BURST_FRAMES, |_, frame| {
+            black_box(frame[frame.len() - 1]);
+        });
+        assert!(
+            received.is_ok_and(|frames| frames == BURST_FRAMES),
+            "all arrive"
+        );
+        sending += between - begun;
+        receiving += between.elapsed();
+    }
+    [sending, receiving].map(|time| time.as_nanos() as f64 / FRAMES as f64)
+}
+
+/// Two sealed ends with a session.
+fn met(mode: SealMode) -> [Sealed<Mem>; 2] {
+    let keys = ClusterKey::generate().and_then(|key| Keys::new([key]));
+    let keys = keys.expect("the kernel has randomness");
+    let seal = |end| Sealed::new(end, &keys, mode).expect("frames are long enough");
+    let [mut a, mut b] = ends().map(seal);
+    a.connect(LinkAddr::Local(1)).expect("it is there");
+    while !(a.has_session(LinkAddr::Local(1)) && b.has_session(LinkAddr::Local(0))) {
+        for end in [&mut b, &mut a] {
+            end.recv_burst(BURST_FRAMES, |_, _| {})
+                .expect("it never fails");
+        }
+    }
+    [a, b]
+}
+
+/// Frames on their way to one end, and buffers for more.
+#[derive(Default)]
+struct Pipe {
+    full: VecDeque<(usize, Vec<u8>)>,
+    empty: Vec<Vec<u8>>,
+}
+
+/// One end of a link in memory.
+struct Mem {
+    me: u16,
+    pipes: [Rc<RefCell<Pipe>>; 2],
+}
+
+fn ends() -> [Mem; 2] {
+    let pipes: [Rc<RefCell<Pipe>>; 2] = Default::default();
+    [0, 1].map(|me| Mem {
+        me,
+        pipes: pipes.clone(),
+    })
+}
+
+impl Link for Mem {
+    fn caps(&self) -> LinkCaps {
+        LinkCaps {
+            name: "mem",
+            frame_bytes: SIZES[1] + OVERHEAD_BYTES,
+            receive_frames: 2 * BURST_FRAMES,
+            burst_frames: BURST_FRAMES,
+            broadcast: false,
+            lossless: true,
+        }
+    }
+    fn local_addr(&self) -> LinkAddr {
+        LinkAddr::Local(self.me)
+    }
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        let mut pipe = self.pipes[usize::from(self.me)].borrow_mut();
+        let mut frames = 0;
+        while frames < max
+            && let Some((bytes, frame)) = pipe.full.pop_front()
+        {
+            on_frame(LinkAddr::Local(1 - self.me), &frame[..bytes]);
+            pipe.empty.push(frame);
+            frames += 1;
+        }
+        Ok(frames)
+    }
+    fn send_with(
+        &mut self,
+        _to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        let mut pipe = self.pipes[usize::from(1 - self.me)].borrow_mut();
+        let spare = pipe.empty.pop();
+        let mut frame = spare.unwrap_or_else(|| vec![0; SIZES[1] + OVERHEAD_BYTES]);
+        let bytes = fill(&mut frame);
+        if bytes > 0 {
+            pipe.full.push_back((bytes, frame));
+        }
+        Ok(true)
+    }
+    fn flush(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+    fn wait(&mut self, _timeout: Duration) -> Result<(), LinkError> {
+        Ok(())
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+    fn counters(&self) -> LinkCounters {
+        LinkCounters::default()
+    }
+}

@@ -1,0 +1,90 @@
+//! Node 0 gives one sender three quarters of what it can take, and shows how much comes from each. Run it on one host by
+//!
+//! ```sh
+//! cargo build --release --example favour -p tsumuji-node
+//! tsumuji launch -n 5 -- target/release/examples/favour 1
+//! ```
+//!
+//! The last argument is the favoured node. Over UDP it has nearly the share that it is given; over shared memory less, since there
+//! frames are taken as fast as they come, so that windows seldom are what limits.
+
+use std::time::{Duration, Instant};
+
+use tsumuji_node::{
+    Body, FlowPolicy, Handler, Lane, NodeId, Options, Room, Sender, endpoint_from_env, report_error,
+};
+
+/// How long all send.
+const SPAN: Duration = Duration::from_secs(2);
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// One peer gets three quarters of the window while it wants to send, the others share the rest as they always would.
+#[derive(Debug)]
+struct Favour(NodeId);
+
+impl FlowPolicy for Favour {
+    fn window_frames(&mut self, room: &Room, sender: &Sender) -> u64 {
+        if sender.peer == self.0 {
+            room.pool_frames * 3 / 4
+        } else {
+            (sender.usual_frames / 4).max(1)
+        }
+    }
+
+    /// Where memory is scarce, it also goes first.
+    fn memory_rank(&mut self, _: &Room, sender: &Sender) -> u64 {
+        if sender.peer == self.0 {
+            0
+        } else {
+            1 + sender.memory_bytes as u64
+        }
+    }
+}
+
+/// Bytes by sender.
+struct Tally(Vec<u64>);
+
+impl Handler for Tally {
+    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
+        self.0[usize::from(from.0)] += body.bytes().len() as u64;
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            report_error(&*error); // the launcher tells it, too
+            eprintln!("favour: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let favoured = std::env::args().nth(1).map_or(Ok(1), |text| text.parse())?;
+    let mut endpoint = endpoint_from_env(Options::default())?;
+    let receiver = NodeId(0);
+    if endpoint.me() != receiver {
+        let body = vec![0; MESSAGE_BYTES];
+        // Until the receiver has seen enough, and leaves.
+        while endpoint.send(receiver, Lane::ordered(0), &body).is_ok() {}
+        return Ok(());
+    }
+    endpoint.set_policy(Some(Box::new(Favour(NodeId(favoured)))));
+    endpoint.wait_up(Duration::from_secs(30))?;
+    let mut tally = Tally(vec![0; endpoint.members().len()]);
+    let start = Instant::now();
+    while start.elapsed() < SPAN {
+        endpoint.poll_wait(&mut tally, Duration::from_millis(10))?;
+    }
+    let all: u64 = tally.0.iter().sum();
+    for (node, bytes) in tally.0.iter().enumerate().skip(1) {
+        println!(
+            "node {node}: {:6.2} MB/s, {:4.1} % of all",
+            *bytes as f64 / SPAN.as_secs_f64() / 1e6,
+            *bytes as f64 * 100.0 / all.max(1) as f64
+        );
+    }
+    Ok(())
+}

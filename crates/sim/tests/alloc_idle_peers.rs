@@ -1,0 +1,138 @@
+//! One endpoint, any number of peers: what an idle peer costs in memory.
+#![allow(
+    unsafe_code,
+    reason = "a counting global allocator cannot be written without"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use tsumuji_proto::{Config, Destination, Duration, Engine, Instant, Lane, NodeId, Payload};
+use tsumuji_proto::{Delivery, Share, Sink};
+use tsumuji_sim::config;
+
+static LIVE_BYTES: AtomicIsize = AtomicIsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call is passed on to `System` unchanged, which upholds the contract; counting touches only an atomic.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller's promises are `System`'s.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Nobody;
+
+impl Sink for Nobody {
+    fn message(&mut self, _: Delivery<'_>) {}
+    fn share(&mut self, _: Share<'_>) {}
+}
+
+const ME: NodeId = NodeId(0);
+const LANE: Lane = Lane::ordered(0);
+
+fn engine(me: u16) -> Engine {
+    Engine::new(Config {
+        me: NodeId(me),
+        incarnation: 1 + u32::from(me),
+        receive_frames: 1 << 15,
+        keep_alive: Duration::from_secs(1),
+        dead_after: Duration::from_secs(100),
+        ..config()
+    })
+}
+
+/// Moves all frames between the two until nothing is due.
+fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) {
+    for _ in 0..8 {
+        while let Some(to) = hub.next_destination(now) {
+            let bytes = hub.write_frame(now, to, slot);
+            leaf.handle_frame(now, &slot[..bytes], &mut Nobody);
+        }
+        while let Some(to) = leaf.next_destination(now) {
+            assert_eq!(to, Destination::Peer(ME));
+            let bytes = leaf.write_frame(now, to, slot);
+            hub.handle_frame(now, &slot[..bytes], &mut Nobody);
+        }
+    }
+    while hub.poll_event().is_some() || leaf.poll_event().is_some() {}
+}
+
+/// Peers that exchange a message with the engine, at most: its timers look at every peer, so that all would take long.
+const TALKERS: u16 = 1_000;
+
+/// Bytes that each of `peers` costs the engine: merely known, up, and after a message each way.
+fn bytes_per_peer(peers: u16) -> [usize; 3] {
+    let mut now = Instant::from_nanos(0);
+    let mut slot = vec![0; 1500];
+    let start = LIVE_BYTES.load(Ordering::Relaxed);
+    let mut hub = engine(ME.0);
+    let live = || (LIVE_BYTES.load(Ordering::Relaxed) - start) as usize;
+    for peer in 1..=peers {
+        hub.add_peer(now, NodeId(peer));
+    }
+    let known = live();
+    // Hello leaves to all; one leaf after the other lives, answers, and is gone.
+    for peer in 1..=peers {
+        meet(now, &mut hub, peer, &mut slot);
+    }
+    let up = live();
+    let talkers = peers.min(TALKERS);
+    for peer in 1..=talkers {
+        now += Duration::from_micros(50);
+        let mut leaf = meet(now, &mut hub, peer, &mut slot);
+        let body = || Payload::Copied(b"8 bytes!");
+        hub.submit(now, NodeId(peer), LANE, body(), false)
+            .expect("room");
+        leaf.submit(now, ME, LANE, body(), false).expect("room");
+        for _ in 0..3 {
+            now += Duration::from_micros(100);
+            hub.handle_timeout(now);
+            leaf.handle_timeout(now);
+            exchange(now, &mut hub, &mut leaf, &mut slot);
+        }
+        hub.release(NodeId(peer), 8);
+        let flow = hub.flow(NodeId(peer)).expect("a peer");
+        assert_eq!((flow.queued_messages, flow.incoming_bytes), (0, 0));
+    }
+    let talked = live().saturating_sub(up) / usize::from(talkers);
+    let each = |bytes: usize| bytes / usize::from(peers);
+    [each(known), each(up), each(up) + talked]
+}
+
+/// The peer's process begins (anew), and both are up.
+fn meet(now: Instant, hub: &mut Engine, peer: u16, slot: &mut [u8]) -> Engine {
+    let mut leaf = engine(peer);
+    leaf.add_peer(now, ME);
+    exchange(now, hub, &mut leaf, slot);
+    assert!(hub.is_up(NodeId(peer)) && leaf.is_up(ME), "{peer}");
+    leaf
+}
+
+/// An idle peer costs little more than a kilobyte, one that was talked with little more than two, however many there are. All the rest
+/// (the engine itself, its pool) is shared, and counted here too.
+#[test]
+fn idle_peers_are_cheap() {
+    for peers in [1_000, 10_000] {
+        let [known, up, talked] = bytes_per_peer(peers);
+        println!(
+            "{peers} peers: {known} B each when known, {up} B when up, {talked} B after a message each way"
+        );
+        assert!(
+            up <= 1_280 && talked <= 2_560,
+            "{peers} peers: {up} and {talked} B"
+        );
+    }
+}
