@@ -40,8 +40,11 @@ const IDLE_SHARE: f64 = 0.02;
 const OVER_THE_LINK: Wanted = Wanted::AtMost(1.2);
 
 /// DPDK's devices: for two processes of this host; on interfaces with jumbo frames; on those whose frames fit a page.
-const MEMIF: &str = "dpdk:net_memif,bsize=9216";
-const MEMIF_PARAMETERS: &str = "bsize=9216";
+const MEMIF: &str = "dpdk:net_memif";
+/// The same for messages that need jumbo frames; its buffers take 9 MB, which small messages would only spread themselves over.
+const MEMIF_JUMBO: &str = "dpdk:net_memif,bsize=9216";
+/// Larger messages take several plain Ethernet frames.
+const ETHERNET_BYTES: usize = 1400;
 const DPDK_PACKET: &str = "dpdk:net_af_packet";
 const DPDK_XDP: &str = "dpdk:net_af_xdp";
 const DPDK_XDP_MTU: u32 = 3400;
@@ -361,6 +364,8 @@ fn dpdk_devices(
         let hosts = testbed.filter(|_| *device != MEMIF);
         dpdk_latency(setting, hosts, device, report, say);
         for size in RATE_BYTES {
+            let jumbo = *device == MEMIF && size > ETHERNET_BYTES;
+            let device = if jumbo { MEMIF_JUMBO } else { device };
             dpdk_rate(setting, hosts, device, size, report, say);
         }
         idle_of(setting, hosts, device, report, say);
@@ -369,7 +374,7 @@ fn dpdk_devices(
 
 fn dpdk_ends(testbed: Option<&Testbed>, device: &str) -> Result<Vec<Dpdk>, String> {
     let Some(testbed) = testbed else {
-        let pair = Dpdk::memif_pair(MEMIF_PARAMETERS, DpdkConfig::default());
+        let pair = Dpdk::memif_pair("", DpdkConfig::default());
         return pair
             .map(|(server, client)| vec![server, client])
             .map_err(|error| error.to_string());

@@ -1,0 +1,72 @@
+//! `tsumuji tune`: the table it writes is one that programs load, and bad wishes are refused in one line.
+
+use std::process::{Command, Output};
+
+fn tune(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tsumuji"));
+    command
+        .arg("tune")
+        .args(arguments)
+        .env_remove("TSUMUJI_TUNE");
+    command.output().expect("run")
+}
+
+/// Every operation is measured with every algorithm, and the file holds a table that reads back as the one printed.
+#[test]
+fn table_is_written_and_read() {
+    let folder = tempfile::tempdir().expect("folder");
+    let file = folder.path().join("tune.toml");
+    let path = file.to_str().expect("text");
+    let output = tune(&[
+        "-n",
+        "3",
+        "--max-bytes",
+        "64",
+        "--time",
+        "1",
+        "--output",
+        path,
+        "--json",
+    ]);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let table = tsumuji_collective::Table::read(&file).expect("a table");
+    assert_eq!(
+        serde_json::to_value(&table).expect("table"),
+        printed["table"]
+    );
+    let measured = printed["measurements"].as_array().expect("list");
+    for operation in ["broadcast", "reduce", "all-reduce", "all-gather"] {
+        for nodes in [2, 3] {
+            let of =
+                |one: &&serde_json::Value| one["operation"] == operation && one["nodes"] == nodes;
+            assert!(
+                measured.iter().filter(of).count() >= 6,
+                "{operation} of {nodes}"
+            );
+        }
+    }
+}
+
+/// What cannot be is said in one line, and no file is left behind.
+#[test]
+fn bad_wishes_are_refused() {
+    let folder = tempfile::tempdir().expect("folder");
+    let nowhere = folder.path().join("no/such/folder/tune.toml");
+    for arguments in [
+        vec!["-n", "1"],
+        vec!["-n", "2", "--max-bytes", "3"],
+        vec!["-n", "2", "--output", nowhere.to_str().expect("text")],
+        vec!["--hosts", "/no/such/file.toml"],
+    ] {
+        let output = tune(&arguments);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert_eq!(text.trim_end().lines().count(), 1, "{text}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 0);
+}
