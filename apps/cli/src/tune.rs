@@ -49,8 +49,8 @@ pub(crate) struct Args {
     /// How they reach each other: shm (default), udp; with --hosts udp, packet or xdp, if not as the file says
     #[arg(long, value_name = "LINK")]
     link: Option<LinkSpec>,
-    /// Longest message in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, value_parser = clap::value_parser!(u64).range(4..=1 << 30))]
+    /// Longest message; K, M and G are powers of 1024
+    #[arg(long, value_name = "BYTES", default_value = "4M", value_parser = longest)]
     max_bytes: u64,
     /// Time for each algorithm and length, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
@@ -73,6 +73,15 @@ pub(crate) struct Args {
 pub(crate) struct MemberArgs {
     max_bytes: u64,
     time: u64,
+}
+
+fn longest(text: &str) -> Result<u64, String> {
+    let bytes = crate::bench::size(text)? as u64;
+    if (4..=1 << 30).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err("accepted are 4 bytes to 1G".to_owned())
+    }
 }
 
 fn wishes(bytes_max: u64, time: u64) -> Wishes {
