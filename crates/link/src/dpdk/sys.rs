@@ -512,28 +512,32 @@ impl Slots {
     /// States the length of the frame in the last mbuf and gives the mbuf to `queue`.
     #[inline]
     pub(super) fn give_last(&mut self, port: &Port, bytes: usize, queue: &mut Self) {
-        assert!(bytes <= port.room_bytes, "an mbuf has room for a frame");
         assert!(
             Arc::ptr_eq(&self.pool, &queue.pool),
             "another device's mbufs"
         );
-        let mut slot = self.raw.pop().expect("there is one");
-        slot.frame_bytes = bytes as u32;
-        queue.raw.push(slot);
+        queue.raw.push(self.raw.pop().expect("there is one"));
+        queue.set_last_bytes(port, bytes);
     }
 
-    /// Hands frames to the device, in order, as many as it takes: those are its own now. Answers how many, and their bytes.
+    /// States the length of the frame in the last mbuf.
     #[inline]
-    pub(super) fn transmit(&mut self, port: &Port) -> (usize, u64) {
+    pub(super) fn set_last_bytes(&mut self, port: &Port, bytes: usize) {
+        assert!(bytes <= port.room_bytes, "an mbuf has room for a frame");
+        self.raw.last_mut().expect("there is one").frame_bytes = bytes as u32;
+    }
+
+    /// Hands frames to the device, in order, as many as it takes: those are its own now. Answers how many.
+    #[inline]
+    pub(super) fn transmit(&mut self, port: &Port) -> usize {
         self.check(port);
         number_this_thread();
-        // SAFETY: the device exists; the mbufs are ours, of its pool, each of one part with a length that `give_last` checked.
+        // SAFETY: the device exists; the mbufs are ours, of its pool, each of one part with a length that `set_last_bytes` checked.
         // Those that it took are taken from the list, so that we do not touch them again.
         let sent =
             unsafe { (self.shim.transmit)(port.number, self.raw.as_ptr(), self.raw.len() as u32) };
-        let gone = self.raw.drain(..sent as usize);
-        let bytes = gone.map(|slot| u64::from(slot.frame_bytes)).sum();
-        (sent as usize, bytes)
+        self.raw.drain(..sent as usize);
+        sent as usize
     }
 
     /// Takes received frames from the device; there must be none left of the last time.

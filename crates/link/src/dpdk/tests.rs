@@ -251,6 +251,34 @@ fn chained_mbufs_are_gathered() {
     assert!(got == vec![8999_usize as u8; 8999]);
 }
 
+/// Small frames to one station share an Ethernet frame: the other end gets them all, and each is counted once at both.
+#[test]
+fn small_frames_join() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((mut a, mut b)) = pair("", DpdkConfig::default()) else {
+        return;
+    };
+    let to = b.local_addr();
+    for bytes in 1..=60 {
+        assert!(offer(&mut a, to, bytes));
+    }
+    assert!(
+        a.tx.waiting() < 5,
+        "sixty short frames fill a few Ethernet frames"
+    );
+    a.flush().expect("flush");
+    let mut sizes = Vec::new();
+    while sizes.len() < 60 {
+        b.wait(NAP_MAX).expect("wait");
+        b.recv_burst(64, |_, frame| sizes.push(frame.len()))
+            .expect("recv_burst");
+    }
+    assert_eq!(sizes, (1..=60).collect::<Vec<_>>());
+    let (sent, received) = (a.counters(), b.counters());
+    assert_eq!((sent.sent_frames, received.received_frames), (60, 60));
+    assert_eq!((sent.sent_bytes, received.received_bytes), (1830, 1830));
+}
+
 /// Frames of other protocols and for others are passed over, and counted apart from drops.
 #[test]
 fn foreign_frames_are_counted() {
@@ -261,6 +289,7 @@ fn foreign_frames_are_counted() {
     let stranger = LinkAddr::Ether(MacAddr([2, 9, 9, 9, 9, 9]));
     for _ in 0..5 {
         assert!(offer(&mut a, stranger, 100));
+        a.flush().expect("flush"); // so that the next does not join it
     }
     let to = b.local_addr();
     assert!(offer(&mut a, to, 100));

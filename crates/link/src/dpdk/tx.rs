@@ -3,10 +3,12 @@
 //! Called by `Dpdk::send_with` and `Dpdk::flush`. A device takes as many as its ring has place for; the rest stays queued, in order,
 //! and is offered again.
 //!
-//! Each frame has an Ethernet frame of its own: the devices are fast enough that joining small ones is not worth a copy.
+//! A frame joins the Ethernet frame before it if that goes to the same station and has room: it is copied over, and its mbuf
+//! stays spare.
 //!
-//! Invariant: an mbuf is spare, queued, or the device's; none is lost on the way between.
+//! Invariant: an mbuf is spare, queued, or the device's; none is lost on the way between. `contents` tells of each queued one.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::sys::{BURST_FRAMES, Port, Slots};
@@ -19,6 +21,17 @@ const LEAD_BYTES: usize = HEADER_BYTES + LENGTH_BYTES;
 /// A device that takes no frame for this long is not merely full: what waits is dropped, as a link may.
 const STUCK_MAX: Duration = Duration::from_millis(50);
 
+/// What is in a queued Ethernet frame.
+#[derive(Debug, Clone, Copy)]
+struct Content {
+    to: MacAddr,
+    /// Header included, padding not.
+    ethernet_bytes: usize,
+    /// Frames of ours, and their bytes.
+    frames: u64,
+    frame_bytes: u64,
+}
+
 /// Spare and queued mbufs.
 #[derive(Debug)]
 pub(super) struct Tx {
@@ -27,6 +40,7 @@ pub(super) struct Tx {
     frame_bytes_least: usize,
     spare: Slots,
     queue: Slots,
+    contents: VecDeque<Content>,
     /// Since when the device has taken nothing.
     stuck_since: Option<Instant>,
 }
@@ -44,6 +58,7 @@ impl Tx {
             frame_bytes_least,
             spare: Slots::new(port),
             queue: Slots::new(port),
+            contents: VecDeque::with_capacity(BURST_FRAMES),
             stuck_since: None,
         }
     }
@@ -78,15 +93,37 @@ impl Tx {
         if bytes == 0 {
             return;
         }
-        ether::write_header(frame, to, self.me);
         ether::write_length(&mut frame[HEADER_BYTES..], bytes);
-        let mut whole = LEAD_BYTES + bytes;
-        if whole < self.frame_bytes_least {
+        let with_length = &frame[HEADER_BYTES..LEAD_BYTES + bytes];
+        if let Some(last) = self.contents.back_mut()
+            && last.to == to
+            && last.ethernet_bytes + with_length.len() <= LEAD_BYTES + self.frame_bytes_max
+        {
+            let at = last.ethernet_bytes;
+            last.ethernet_bytes += with_length.len();
+            last.frames += 1;
+            last.frame_bytes += bytes as u64;
+            let whole = last.ethernet_bytes.max(self.frame_bytes_least);
+            let joined = self.queue.last_mut(port, whole);
+            joined[at..last.ethernet_bytes].copy_from_slice(with_length);
+            joined[last.ethernet_bytes..].fill(0);
+            self.queue.set_last_bytes(port, whole);
+            return;
+        }
+        ether::write_header(frame, to, self.me);
+        let ethernet_bytes = LEAD_BYTES + bytes;
+        let whole = ethernet_bytes.max(self.frame_bytes_least);
+        if whole > ethernet_bytes {
             // Old bytes of the mbuf are nobody's business.
-            frame[whole..self.frame_bytes_least].fill(0);
-            whole = self.frame_bytes_least;
+            self.spare.last_mut(port, whole)[ethernet_bytes..].fill(0);
         }
         self.spare.give_last(port, whole, &mut self.queue);
+        self.contents.push_back(Content {
+            to,
+            ethernet_bytes,
+            frames: 1,
+            frame_bytes: bytes as u64,
+        });
     }
 
     /// Offers the device what is queued.
@@ -95,10 +132,12 @@ impl Tx {
         if self.queue.is_empty() {
             return;
         }
-        let (frames, bytes) = self.queue.transmit(port);
-        counters.sent_frames += frames as u64;
-        counters.sent_bytes += bytes - (frames * LEAD_BYTES) as u64;
-        if frames > 0 || self.queue.is_empty() {
+        let taken = self.queue.transmit(port);
+        for sent in self.contents.drain(..taken) {
+            counters.sent_frames += sent.frames;
+            counters.sent_bytes += sent.frame_bytes;
+        }
+        if taken > 0 {
             self.stuck_since = None;
         } else {
             self.be_stuck(counters);
@@ -124,7 +163,8 @@ impl Tx {
     fn be_stuck(&mut self, counters: &mut LinkCounters) {
         let since = *self.stuck_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= STUCK_MAX {
-            counters.dropped_frames += self.queue.len() as u64;
+            let lost = self.contents.drain(..);
+            counters.dropped_frames += lost.map(|content| content.frames).sum::<u64>();
             self.queue.clear();
             self.stuck_since = None;
         }
