@@ -72,7 +72,7 @@ enum What {
     /// No message for some seconds: the processor time of two processes that wait.
     #[command(after_help = "Example:\n  tsumuji bench idle --link udp")]
     Idle(idle::Args),
-    /// Every promised figure beside its limit or peer, in one run (about a quarter of an hour; leave the machine alone).
+    /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
     )]

@@ -207,11 +207,6 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         &self.inner
     }
 
-    /// The wrapped link.
-    pub fn inner_mut(&mut self) -> &mut L {
-        &mut self.inner
-    }
-
     /// Does what is due; reads the clock only if something may be.
     #[inline]
     fn look(&mut self) {

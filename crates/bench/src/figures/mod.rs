@@ -1,7 +1,7 @@
 //! Every figure the project promises, each beside its limit or peer in the same run, with a verdict.
 //!
 //! [`run`] is what `make bench` prints. Ours and the other side take turns; what is compared are medians. A figure whose other
-//! side is missing is printed without a verdict. The whole list takes about a quarter of an hour on a quiet machine.
+//! side is missing is printed without a verdict.
 
 mod collectives;
 mod dense;

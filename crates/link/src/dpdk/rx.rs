@@ -4,7 +4,7 @@
 //! a scratch; one longer than our frames is dropped and counted. Frames of others are counted apart.
 
 use super::sys::{BURST_FRAMES, Port, Slots};
-use crate::ether::{self, Frames, HEADER_BYTES, Ignored, LENGTH_BYTES, MacAddr};
+use crate::ether::{self, HEADER_BYTES, Ignored, LENGTH_BYTES, MacAddr};
 use crate::{LinkAddr, LinkCounters};
 
 /// Bursts of others' frames that one call passes over, beyond what it hands on.
@@ -74,14 +74,7 @@ impl Rx {
                 };
                 match ether::accept(frame, self.me) {
                     Ok((from, payload)) if frame.len() <= longest => {
-                        let mut frames = Frames::new(payload);
-                        for frame in frames.by_ref() {
-                            counters.received_frames += 1;
-                            counters.received_bytes += frame.len() as u64;
-                            handed += 1;
-                            on_frame(LinkAddr::Ether(from), frame);
-                        }
-                        counters.dropped_frames += u64::from(frames.is_cut());
+                        handed += ether::hand_over(from, payload, counters, on_frame);
                     }
                     Ok(_) => counters.dropped_frames += 1,
                     Err(Ignored::EtherType | Ignored::Destination | Ignored::Short) => {

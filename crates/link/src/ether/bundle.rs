@@ -4,6 +4,9 @@
 //! halves. An Ethernet frame costs a device and a kernel the same whether it carries one small message or thirty. `Frames` reads
 //! bytes from anyone: it never panics, and each step consumes some of them.
 
+use super::MacAddr;
+use crate::{LinkAddr, LinkCounters};
+
 /// The length before each frame, little-endian. 0: no more frames, the rest is padding.
 pub const LENGTH_BYTES: usize = 2;
 
@@ -65,6 +68,25 @@ impl<'a> Iterator for Frames<'a> {
             }
         }
     }
+}
+
+/// Hands over and counts the frames of one payload; answers how many.
+#[inline]
+pub(crate) fn hand_over(
+    from: MacAddr,
+    payload: &[u8],
+    counters: &mut LinkCounters,
+    on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+) -> usize {
+    let (mut frames, mut handed) = (Frames::new(payload), 0);
+    for frame in frames.by_ref() {
+        handed += 1;
+        counters.received_frames += 1;
+        counters.received_bytes += frame.len() as u64;
+        on_frame(LinkAddr::Ether(from), frame);
+    }
+    counters.dropped_frames += u64::from(frames.is_cut());
+    handed
 }
 
 #[cfg(test)]

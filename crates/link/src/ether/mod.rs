@@ -19,6 +19,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use bundle::hand_over;
 pub use bundle::{Frames, LENGTH_BYTES, write_length};
 pub use claim::{Claim, ClaimError, claim};
 pub use ethers::{ETHERS_PATH, Ethers, EthersError};

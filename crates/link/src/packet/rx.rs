@@ -4,7 +4,7 @@
 //! one cursor is all the state there is. What the kernel says about a frame is checked against its slot.
 
 use super::sys::RxRing;
-use crate::ether::{self, Frames, MacAddr};
+use crate::ether::{self, MacAddr};
 use crate::{LinkAddr, LinkCounters};
 
 /// What stands before a frame in its slot: the kernel's header and the sender's address (52 bytes), padding, and a VLAN tag.
@@ -128,14 +128,7 @@ pub(super) fn receive(
             let accepted = raw.frame().map(|frame| ether::accept(frame, me));
             match accepted {
                 Some(Ok((from, payload))) if payload.len() <= payload_bytes_max => {
-                    let mut frames = Frames::new(payload);
-                    for frame in frames.by_ref() {
-                        handed += 1;
-                        counters.received_frames += 1;
-                        counters.received_bytes += frame.len() as u64;
-                        on_frame(LinkAddr::Ether(from), frame);
-                    }
-                    counters.dropped_frames += u64::from(frames.is_cut());
+                    handed += ether::hand_over(from, payload, counters, on_frame);
                 }
                 Some(Err(ignored)) if !ignored.is_drop() => {}
                 _ => counters.dropped_frames += 1,

@@ -9,7 +9,7 @@
 use super::JOIN_BYTES_MAX;
 use super::ring::{CONTINUED, Consumer, Desc, Producer};
 use super::umem::{Received, Umem};
-use crate::ether::{self, Frames, MacAddr};
+use crate::ether::{self, MacAddr};
 use crate::{LinkAddr, LinkCounters};
 
 /// Chunks handled before the kernel is told: often enough that it never waits for them, seldom enough to cost nothing.
@@ -96,14 +96,7 @@ impl Rx {
             };
             match whole.map(|whole| ether::accept(whole, own)) {
                 Some(Ok((from, payload))) => {
-                    let mut frames = Frames::new(payload);
-                    for frame in frames.by_ref() {
-                        handed += 1;
-                        counters.received_frames += 1;
-                        counters.received_bytes += frame.len() as u64;
-                        on_frame(LinkAddr::Ether(from), frame);
-                    }
-                    counters.dropped_frames += u64::from(frames.is_cut());
+                    handed += ether::hand_over(from, payload, counters, on_frame);
                 }
                 Some(Err(ignored)) => counters.dropped_frames += u64::from(ignored.is_drop()),
                 None => counters.dropped_frames += u64::from(!continued),

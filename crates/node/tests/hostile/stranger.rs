@@ -1,7 +1,7 @@
 //! Who has no key and is no member, and sends whatever helps it: the one attacker of all links.
 //!
 //! It makes frames and says in whose name they go; how they get there, and what it hears, is the link's business (`wiretap`,
-//! `inside`). Seeded; what it remembers is bounded.
+//! `in_the_memory`). Seeded; what it remembers is bounded.
 //!
 //! On a link without key it is blind: it does not use the sessions, lives and nonces that it could read on the wire. Who uses
 //! them can speak for a member there, as `docs/security.md` says. Against sealed links it uses all that it hears.

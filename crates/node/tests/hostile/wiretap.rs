@@ -8,7 +8,7 @@
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -74,10 +74,15 @@ impl Plug {
         let socket = std::net::UdpSocket::bind((ip, 0)).expect("bind");
         socket.set_broadcast(true).expect("broadcast");
         let begun = Instant::now();
-        while self.heard.try_recv().is_err() {
-            assert!(begun.elapsed() < PATIENCE, "the switch does not hear us");
+        loop {
             let _ = socket.send_to(b"here", (Ipv4Addr::new(10, 9, 0, 255), 9)); // before the carrier is up it may fail
-            std::thread::sleep(Duration::from_millis(2));
+            match self.heard.recv_timeout(Duration::from_millis(2)) {
+                Ok(_) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    assert!(begun.elapsed() < PATIENCE, "the switch does not hear us");
+                }
+                Err(error) => panic!("the switch: {error}"),
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::key::{KeyPrint, Keys};
 use crate::slots::Slots;
 
 /// A session's age at which who began it renews it, and the age of a broadcast key: who reads a process's memory can open the
-/// frames of so much time and no more. A handshake costs a pair some 0.15 ms.
+/// frames of so much time and no more. What a handshake costs a pair, `examples/seal_cost` prints.
 pub(super) const REKEY_AFTER: Duration = Duration::from_secs(900);
 /// Who answered waits so much longer: seldom do both begin.
 pub(super) const REKEY_SPARE: Duration = Duration::from_secs(30);
