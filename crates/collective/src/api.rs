@@ -221,18 +221,11 @@ impl Collectives {
             Source::Slice(send.as_bytes()),
             Target::Slice(receive.as_mut_bytes()),
         );
-        let call = self.scatter_call(
-            group,
-            root,
-            &bytes_of::<T>(counts),
-            size_of::<T>(),
-            source,
-            target,
-        )?;
+        let call = self.scatter_call(group, root, &bytes_of::<T>(counts), source, target)?;
         self.run(endpoint, group, call)
     }
 
-    /// Non-blocking [`scatter_v`](Self::scatter_v), with counts in elements of `unit_bytes`.
+    /// Non-blocking [`scatter_v`](Self::scatter_v), with counts in bytes.
     #[allow(clippy::too_many_arguments)] // it is what the operation takes
     pub fn start_scatter_v<S: Memory, M: Memory, L: Link>(
         &mut self,
@@ -241,12 +234,10 @@ impl Collectives {
         root: usize,
         send: S,
         counts: &[usize],
-        unit_bytes: usize,
         receive: M,
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let lens: Vec<usize> = scaled(counts, unit_bytes);
-        let call = self.scatter_call(group, root, &lens, unit_bytes, source, target)?;
+        let call = self.scatter_call(group, root, counts, source, target)?;
         self.launch(endpoint, group, call)
     }
 
@@ -255,7 +246,6 @@ impl Collectives {
         group: Group,
         root: usize,
         lens: &[usize],
-        unit: usize,
         input: Source<'b>,
         output: Target<'b>,
     ) -> Result<Call<'b>, CollectiveError> {
@@ -263,8 +253,8 @@ impl Collectives {
         let own = output.bytes().len();
         if rank == root {
             need("counts", lens.len(), size)?;
-            need("send", input.bytes().len() / unit, sum(lens) / unit)?;
-            need("receive", own / unit, lens[root] / unit)?;
+            need("send, in bytes,", input.bytes().len(), sum(lens))?;
+            need("receive, in bytes,", own, lens[root])?;
         }
         Ok(Call {
             algorithm: code(Code::Scatter, Algorithm::Flat),
@@ -305,18 +295,11 @@ impl Collectives {
             Source::Slice(send.as_bytes()),
             Target::Slice(receive.as_mut_bytes()),
         );
-        let call = self.gather_call(
-            group,
-            root,
-            &bytes_of::<T>(counts),
-            size_of::<T>(),
-            source,
-            target,
-        )?;
+        let call = self.gather_call(group, root, &bytes_of::<T>(counts), source, target)?;
         self.run(endpoint, group, call)
     }
 
-    /// Non-blocking [`gather_v`](Self::gather_v), with counts in elements of `unit_bytes`.
+    /// Non-blocking [`gather_v`](Self::gather_v), with counts in bytes.
     #[allow(clippy::too_many_arguments)] // it is what the operation takes
     pub fn start_gather_v<S: Memory, M: Memory, L: Link>(
         &mut self,
@@ -326,11 +309,9 @@ impl Collectives {
         send: S,
         receive: M,
         counts: &[usize],
-        unit_bytes: usize,
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let lens: Vec<usize> = scaled(counts, unit_bytes);
-        let call = self.gather_call(group, root, &lens, unit_bytes, source, target)?;
+        let call = self.gather_call(group, root, counts, source, target)?;
         self.launch(endpoint, group, call)
     }
 
@@ -339,7 +320,6 @@ impl Collectives {
         group: Group,
         root: usize,
         lens: &[usize],
-        unit: usize,
         input: Source<'b>,
         output: Target<'b>,
     ) -> Result<Call<'b>, CollectiveError> {
@@ -347,8 +327,8 @@ impl Collectives {
         let own = input.bytes().len();
         if rank == root {
             need("counts", lens.len(), size)?;
-            need("receive", output.bytes().len() / unit, sum(lens) / unit)?;
-            need("send", own / unit, lens[root] / unit)?;
+            need("receive, in bytes,", output.bytes().len(), sum(lens))?;
+            need("send, in bytes,", own, lens[root])?;
         }
         Ok(Call {
             algorithm: code(Code::Gather, Algorithm::Flat),
@@ -387,11 +367,11 @@ impl Collectives {
             Target::Slice(receive.as_mut_bytes()),
         );
         let lens = bytes_of::<T>(counts);
-        let call = self.all_gather_call(endpoint, group, &lens, size_of::<T>(), source, target)?;
+        let call = self.all_gather_call(endpoint, group, &lens, source, target)?;
         self.run(endpoint, group, call)
     }
 
-    /// Non-blocking [`all_gather_v`](Self::all_gather_v), with counts in elements of `unit_bytes`.
+    /// Non-blocking [`all_gather_v`](Self::all_gather_v), with counts in bytes.
     pub fn start_all_gather_v<S: Memory, M: Memory, L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
@@ -399,11 +379,9 @@ impl Collectives {
         send: S,
         receive: M,
         counts: &[usize],
-        unit_bytes: usize,
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let lens: Vec<usize> = scaled(counts, unit_bytes);
-        let call = self.all_gather_call(endpoint, group, &lens, unit_bytes, source, target)?;
+        let call = self.all_gather_call(endpoint, group, counts, source, target)?;
         self.launch(endpoint, group, call)
     }
 
@@ -412,14 +390,13 @@ impl Collectives {
         endpoint: &Endpoint<L>,
         group: Group,
         lens: &[usize],
-        unit: usize,
         input: Source<'b>,
         output: Target<'b>,
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.place(group)?;
         need("counts", lens.len(), size)?;
-        need("send", input.bytes().len() / unit, lens[rank] / unit)?;
-        need("receive", output.bytes().len() / unit, sum(lens) / unit)?;
+        need("send, in bytes,", input.bytes().len(), lens[rank])?;
+        need("receive, in bytes,", output.bytes().len(), sum(lens))?;
         let longest = lens.iter().copied().max().unwrap_or(0);
         let algorithm = self.choose(endpoint, Operation::AllGather, size, longest);
         let plan = match algorithm {
@@ -604,12 +581,11 @@ impl Collectives {
             Target::Slice(receive.as_mut_bytes()),
         );
         let lens = (bytes_of::<T>(send_counts), bytes_of::<T>(receive_counts));
-        let call =
-            self.all_to_all_call(group, (&lens.0, &lens.1), size_of::<T>(), source, target)?;
+        let call = self.all_to_all_call(group, (&lens.0, &lens.1), source, target)?;
         self.run(endpoint, group, call)
     }
 
-    /// Non-blocking [`all_to_all_v`](Self::all_to_all_v), with counts in elements of `unit_bytes`.
+    /// Non-blocking [`all_to_all_v`](Self::all_to_all_v), with counts in bytes.
     #[allow(clippy::too_many_arguments)] // it is what the operation takes
     pub fn start_all_to_all_v<S: Memory, M: Memory, L: Link>(
         &mut self,
@@ -619,14 +595,9 @@ impl Collectives {
         send_counts: &[usize],
         receive: M,
         receive_counts: &[usize],
-        unit_bytes: usize,
     ) -> Result<Request<M>, CollectiveError> {
         let (source, target) = owned(send, receive);
-        let lens = (
-            scaled(send_counts, unit_bytes),
-            scaled(receive_counts, unit_bytes),
-        );
-        let call = self.all_to_all_call(group, (&lens.0, &lens.1), unit_bytes, source, target)?;
+        let call = self.all_to_all_call(group, (send_counts, receive_counts), source, target)?;
         self.launch(endpoint, group, call)
     }
 
@@ -634,16 +605,15 @@ impl Collectives {
         &self,
         group: Group,
         (goes, comes): (&[usize], &[usize]),
-        unit: usize,
         input: Source<'b>,
         output: Target<'b>,
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.place(group)?;
         need("send_counts", goes.len(), size)?;
         need("receive_counts", comes.len(), size)?;
-        need("send", input.bytes().len() / unit, sum(goes) / unit)?;
-        need("receive", output.bytes().len() / unit, sum(comes) / unit)?;
-        need("its own part", comes[rank] / unit, goes[rank] / unit)?;
+        need("send, in bytes,", input.bytes().len(), sum(goes))?;
+        need("receive, in bytes,", output.bytes().len(), sum(comes))?;
+        need("its own part, in bytes,", comes[rank], goes[rank])?;
         Ok(Call {
             algorithm: code(Code::AllToAll, Algorithm::Flat),
             plan: plan::all_to_all(rank, size, goes, comes),
@@ -661,11 +631,4 @@ fn owned(send: impl Memory, receive: impl Memory) -> (Source<'static>, Target<'s
         Source::Owned(Box::new(send)),
         Target::Owned(Box::new(receive)),
     )
-}
-
-fn scaled(counts: &[usize], unit_bytes: usize) -> Vec<usize> {
-    counts
-        .iter()
-        .map(|count| count.saturating_mul(unit_bytes))
-        .collect()
 }

@@ -38,7 +38,7 @@
 //! # Failure
 //!
 //! When a member dies, every other member's operation that cannot end without it fails with an error that names it: within
-//! the endpoint's `dead_after` and a quarter of a second, as long as members wait in calls of this crate. Who notices tells
+//! the endpoint's `dead_after` and a moment more, as long as members wait in calls of this crate. Who notices tells
 //! the others, so those who only wait for survivors fail, too. From the failed operation on the group cannot be used; other
 //! groups go on, and the survivors may make a new one. A member's part that needs nothing more from the dead still succeeds.
 //!

@@ -50,8 +50,7 @@ fn requests_end_in_any_order() {
                         world,
                         values(*rank, count, 3),
                         vec![0_u64; count * *size],
-                        &vec![count; *size],
-                        8,
+                        &vec![8 * count; *size],
                     )
                     .expect("start");
                 let barrier = collectives.start_barrier(endpoint, world).expect("start");

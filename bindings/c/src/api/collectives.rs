@@ -160,7 +160,7 @@ pub unsafe extern "C" fn tsumuji_scatter(
             receive.check_apart(&send)?;
             Ok(call
                 .collectives
-                .start_scatter_v(call.endpoint, call.group, root, send, &lengths, 1, receive)
+                .start_scatter_v(call.endpoint, call.group, root, send, &lengths, receive)
                 .map(Pending::Filled))
         })
     }
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn tsumuji_gather(
             receive.check_apart(&send)?;
             Ok(call
                 .collectives
-                .start_gather_v(call.endpoint, call.group, root, send, receive, &lengths, 1)
+                .start_gather_v(call.endpoint, call.group, root, send, receive, &lengths)
                 .map(Pending::Filled))
         })
     }
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn tsumuji_all_gather(
             receive.check_apart(&send)?;
             Ok(call
                 .collectives
-                .start_all_gather_v(call.endpoint, call.group, send, receive, &lengths, 1)
+                .start_all_gather_v(call.endpoint, call.group, send, receive, &lengths)
                 .map(Pending::Filled))
         })
     }
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn tsumuji_all_to_all(
             receive.check_apart(&send)?;
             Ok(call
                 .collectives
-                .start_all_to_all_v(call.endpoint, call.group, send, &goes, receive, &comes, 1)
+                .start_all_to_all_v(call.endpoint, call.group, send, &goes, receive, &comes)
                 .map(Pending::Filled))
         })
     }
