@@ -92,6 +92,7 @@ impl Grant {
             peer: NodeId(peer),
             active: self.active,
             busy: self.busy,
+            repairs: false, // credit covers both
             priority: self.urgency.0,
             remaining_bytes: self.urgency.1,
             memory_bytes: self.used_bytes,
@@ -322,7 +323,7 @@ impl Credit {
             pool_frames: self.path.pool_frames(),
             claimed_frames: self.claimed,
             free_bytes: memory.free_bytes,
-            peers: self.peers as usize,
+            peers: self.peers(),
             active_peers: self.active.len(),
         }
     }
@@ -347,6 +348,26 @@ impl Credit {
         let room = self.room(memory);
         let policy = self.policy.as_mut()?;
         Some(policy.memory_rank(&room, &grant.sender(peer, grant.window)))
+    }
+
+    /// What the policy says where `suci` asks: how many frames.
+    pub(crate) fn wish(&mut self, room: &Room, sender: &Sender) -> u64 {
+        let usual = sender.usual_frames;
+        self.policy
+            .as_mut()
+            .map_or(usual, |policy| policy.window_frames(room, sender))
+    }
+
+    /// The same: whose rank is lowest is told first where memory is scarce.
+    pub(crate) fn rank(&mut self, room: &Room, sender: &Sender) -> u64 {
+        self.policy
+            .as_mut()
+            .map_or(0, |policy| policy.memory_rank(room, sender))
+    }
+
+    /// Other members.
+    pub(crate) fn peers(&self) -> usize {
+        self.peers as usize
     }
 
     /// What an idle peer may always send: half of the pool divided by the number of peers.

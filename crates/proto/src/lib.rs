@@ -11,6 +11,7 @@ extern crate alloc;
 
 pub mod time;
 
+mod alarms;
 mod config;
 mod congestion;
 mod counters;

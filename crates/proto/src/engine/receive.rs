@@ -374,7 +374,7 @@ pub(super) fn find<'a>(
             peer.session.answer_unknown(now, session);
             if peer.session.reset_due.is_some() {
                 // Written at the next timer: a frame of the past is in no hurry.
-                shared.arm(now);
+                shared.arm(peer, now);
             }
             Err(Drop::Session)
         }
@@ -403,7 +403,7 @@ pub(super) fn deliver(
             if lane.is_latest()
                 && let Some(at) = peer.receive.latest.deadline()
             {
-                shared.arm(at);
+                shared.arm(peer, at);
             }
             return;
         }
