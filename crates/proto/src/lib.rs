@@ -21,6 +21,7 @@ mod event;
 mod memory;
 mod message;
 mod numbers;
+mod overtaken;
 mod path;
 mod peer;
 mod policy;

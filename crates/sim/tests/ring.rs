@@ -1,56 +1,50 @@
-//! The receive ring under credit, where frames come late: it never overflows (R-21).
+//! The receive ring under credit, where frames come late and the receiver is slower than its wire: it does not overflow (R-21).
 
-use tsumuji_proto::{Config, Duration, Lane};
+use tsumuji_proto::{Duration, Lane};
 use tsumuji_sim::{Net, Seed, config};
 
 const LANE: Lane = Lane::ordered(0);
 
-/// What came of a stream from each of `senders` through reordering paths.
-struct Outcome {
-    overflowed: u64,
-    /// Of the receiver's processor.
-    used: f64,
-}
-
-/// The receiver takes 2 µs for each frame, its wire 1.2 µs; `late_percent` of all frames are late by up to `late_us`.
-fn reordered(seed: Seed, senders: usize, late_percent: u32, late_us: u64) -> Outcome {
-    const FRAME_NS: u64 = 2_000;
-    const MESSAGES: u64 = 100;
-    let mut net = Net::new(seed)
-        .rate_mbit(10_000)
-        .reorder_percent(late_percent, 1..late_us);
-    let nodes = net.star(1 + senders, &Config { ..config() });
-    net.set_frame_cost(nodes[0], Duration::from_nanos(FRAME_NS));
-    net.run_until_up();
-    let start = net.now();
-    for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], LANE, 64 << 10, MESSAGES);
-    }
-    net.run_until_idle();
-    let frames = senders as u64 * MESSAGES * (64_u64 << 10).div_ceil(1_460);
-    let took = net.now().since(start).as_nanos();
-    Outcome {
-        overflowed: net.receive_full(nodes[0]),
-        used: (frames * FRAME_NS) as f64 / took as f64,
-    }
-}
-
-/// However many frames are late, and by however much: those that wait in the ring, are granted, or were overtaken and may still come
-/// are never more than the ring holds.
+/// However many frames are late: those that wait in the ring, are granted, or were overtaken and may still come are never more than the ring
+/// holds. They are late by less than a sender waits before it counts them lost for good (R-16), which is more than two of its round trips.
 #[test]
 fn late_frames_find_room() {
-    for (senders, late_percent, late_us) in [
-        (1, 10, 100),
-        (1, 50, 500),
-        (1, 90, 2_000),
-        (4, 30, 300),
-        (16, 50, 1_000),
+    const MESSAGES: u64 = 60;
+    const BYTES: usize = 64 << 10;
+    for (frame_ns, senders, late_percent, late_us) in [
+        (5_000, 1, 50, 1..400),
+        (5_000, 8, 50, 100..400),
+        (20_000, 1, 2, 1..100),
+        (20_000, 1, 50, 300..301),
+        (20_000, 3, 30, 100..101),
+        (20_000, 8, 50, 1..400),
     ] {
-        let outcome = reordered(Seed::from_env_or(601), senders, late_percent, late_us);
+        let mut net = Net::new(Seed::from_env_or(601))
+            .rate_mbit(10_000)
+            .delay_us(100..101)
+            .reorder_percent(late_percent, late_us.clone());
+        let nodes = net.star(1 + senders, &config());
+        net.set_frame_cost(nodes[0], Duration::from_nanos(frame_ns));
+        net.run_until_up();
+        let start = net.now();
+        for sender in &nodes[1..] {
+            net.stream(*sender, nodes[0], LANE, BYTES, MESSAGES);
+        }
+        net.run_until_idle();
+        let frames = senders as u64 * MESSAGES * (BYTES as u64).div_ceil(1_460);
+        let used = (frames * frame_ns) as f64 / net.now().since(start).as_nanos() as f64;
+        let overflowed = net.receive_full(nodes[0]);
         println!(
-            "{senders} senders, {late_percent} % late by up to {late_us} us: {} overflowed, {:.0} % of the processor",
-            outcome.overflowed,
-            outcome.used * 100.0
+            "{senders} senders, {late_percent} % late by {late_us:?} us, {frame_ns} ns a frame: {overflowed} overflowed, \
+             peak {}, {:.0} % of the processor",
+            net.ring_peak(nodes[0]),
+            used * 100.0
         );
+        net.check(overflowed == 0, || {
+            format!("{senders} senders, {late_percent} % late: {overflowed} overflowed")
+        });
+        net.check(used > 0.5, || {
+            format!("{senders} senders, {late_percent} % late: {used:.2} of the processor")
+        });
     }
 }

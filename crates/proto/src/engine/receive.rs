@@ -129,6 +129,7 @@ impl Engine {
         let more = data.flags & flags::MORE != 0 || refused;
         let seen = Seen {
             next: number + 1,
+            floor: peer.receive.arrivals.base(),
             more,
             busy: data.flags & flags::BUSY != 0,
             used: !matches!(taken, Taken::Refused(_)),
