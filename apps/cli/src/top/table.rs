@@ -181,7 +181,7 @@ fn flow(text: &mut String, peer: &Peer) {
     };
     let _ = writeln!(
         text,
-        "     queued {} ({}B), again {}, replaced {}, late {}, lost {}, pace {pace}",
+        "     queued {} ({}B), again {}, replaced {}, late {}, lost {}",
         number("queued_messages"),
         number("queued_bytes"),
         number("retransmitted_total"),
@@ -196,7 +196,7 @@ fn flow(text: &mut String, peer: &Peer) {
     };
     let _ = writeln!(
         text,
-        "     ← granted {} of {}, memory {}B{more}",
+        "     pace {pace} ← granted {} of {}, memory {}B{more}",
         number("incoming_granted_frames"),
         number("incoming_window_frames"),
         number("incoming_memory_bytes"),
@@ -277,10 +277,7 @@ mod tests {
         let flows = of(&look, true, usize::MAX);
         assert_eq!(flows.lines().count(), 6);
         assert!(flows.contains("→ 3 (x) up: rtt 12us"), "{flows}");
-        assert!(
-            flows.contains("pace free\n") && flows.contains("← granted 0 of 0"),
-            "{flows}"
-        );
+        assert!(flows.contains("pace free ← granted 0 of 0"), "{flows}");
         assert!(!flows.contains('\u{1b}'));
     }
 
