@@ -119,24 +119,20 @@ fn play(case: &Case, testbed: Option<&Testbed>) -> Vec<String> {
         }
     }
     wait_for(&mut processes, case);
-    let mut said = Vec::new();
+    let (mut said, mut wrong) = (Vec::new(), String::new());
     for mut process in processes {
         let taken = std::mem::replace(&mut process.child, nothing());
         let output = taken.wait_with_output().expect("ended");
         let ends_well = !is_victim(process.node) || matches!(case.fate, Fate::Leave | Fate::Pause);
-        let (out, err) = (
-            String::from_utf8_lossy(&output.stdout).into_owned(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        );
-        assert_eq!(
-            output.status.code(),
-            ends_well.then_some(0),
-            "node {}: {out}{err}\n{case}",
-            process.node
-        );
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.code() != ends_well.then_some(0) {
+            let err = String::from_utf8_lossy(&output.stderr);
+            wrong += &format!("node {}: {}\n{out}{err}\n", process.node, output.status);
+        }
         let line = out.lines().find(|line| line.starts_with("node"));
         said.extend(line.map(str::to_owned));
     }
+    assert!(wrong.is_empty(), "{case}\n{}\n{wrong}", said.join("\n"));
     said
 }
 
@@ -165,7 +161,9 @@ fn rounds_over(link: LinkKind, testbed: Option<&Testbed>) {
                 job = ShmJob::create(nodes, ShmConfig::for_nodes(nodes)).expect("job");
                 Where::Memory(std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&job))
             }
-            (LinkKind::Udp, _) => Where::Port(20_000 + (dice.below(20_000) as u16)),
+            (LinkKind::Udp, _) => {
+                Where::Port(std::process::id(), 20_000 + dice.below(20_000) as u16)
+            }
             (LinkKind::Packet, Some(testbed)) => Where::Ethernet(
                 testbed
                     .hosts()

@@ -59,8 +59,8 @@ pub(crate) enum Where {
     None,
     /// A descriptor of a process.
     Memory(u32, i32),
-    /// The first one's port on loopback.
-    Port(u16),
+    /// A process, whose own address on loopback it is, and the first one's port.
+    Port(u32, u16),
     /// Interfaces and addresses.
     Ethernet(Vec<(String, String)>),
 }
@@ -132,7 +132,7 @@ impl fmt::Display for Case {
         match &self.place {
             Where::None => write!(f, "none"),
             Where::Memory(pid, fd) => write!(f, "memory,{pid},{fd}"),
-            Where::Port(port) => write!(f, "port,{port}"),
+            Where::Port(pid, port) => write!(f, "port,{pid},{port}"),
             Where::Ethernet(hosts) => {
                 write!(f, "ethernet")?;
                 hosts
@@ -170,7 +170,10 @@ impl FromStr for Case {
                 parts[1].parse().map_err(|_| "a pid")?,
                 parts[2].parse().map_err(|_| "a descriptor")?,
             ),
-            "port" => Where::Port(parts[1].parse().map_err(|_| "a port")?),
+            "port" => Where::Port(
+                parts[1].parse().map_err(|_| "a pid")?,
+                parts[2].parse().map_err(|_| "a port")?,
+            ),
             "ethernet" => Where::Ethernet(
                 parts[1..]
                     .iter()

@@ -16,7 +16,7 @@ use tsumuji_node::{
 };
 
 use super::case::{Case, Fate, Where};
-use super::operations::{KINDS, Turn};
+use super::operations::{KINDS, Turn, value};
 
 pub(crate) const CASE: &str = "TSUMUJI_TEST_CASE";
 pub(crate) const NODE: &str = "TSUMUJI_TEST_NODE";
@@ -46,9 +46,12 @@ fn open(case: &Case, me: u16) -> Result<Endpoint<AnyLink>, String> {
             let link = Shm::attach(memory.as_fd(), me).map_err(|error| text(&error))?;
             (Base::Shm(link), Membership::local(NodeId(me), case.nodes))
         }
-        Where::Port(first) => {
+        Where::Port(pid, first) => {
+            // Loopback has 16 million addresses: nobody else uses this one.
+            let [_, c, b, a] = pid.to_be_bytes();
+            let ip = [127, 1 + c % 250, b, a];
             let addrs: Vec<SocketAddr> = (0..case.nodes)
-                .map(|node| SocketAddr::from(([127, 0, 0, 1], first + node)))
+                .map(|node| SocketAddr::from((ip, first + node)))
                 .collect();
             let link = Udp::bind(addrs[usize::from(me)], UdpConfig::default());
             let link = link.map_err(|error| text(&error))?;
@@ -132,7 +135,7 @@ impl Life {
                 let name = KINDS[self.case.kind].name;
                 if name.starts_with("all-reduce") || name == "several" {
                     // In the middle of it; or it is refused, because another one has left before.
-                    let sum = vec![1_u64; self.case.size];
+                    let sum = vec![value(self.me.into(), round); self.case.size];
                     let (c, e) = (&mut self.collectives, &mut self.endpoint);
                     drop(c.start_all_reduce(e, world, sum, &Op::<u64>::sum()));
                 }
