@@ -206,7 +206,7 @@ impl<T: Element> Op<T> {
     }
 
     /// On bytes: both of one length, a multiple of the element's.
-    fn fold(&self) -> Fold {
+    pub(crate) fn fold(&self) -> Fold {
         const {
             assert!(size_of::<T>() > 0, "elements without bytes cannot travel");
             assert!(

@@ -124,7 +124,7 @@ impl Life {
     }
 
     /// Works until its fate, or until somebody else's: a process that was stopped finds itself alone.
-    fn as_victim(mut self) -> Result<String, String> {
+    fn play_victim(mut self) -> Result<String, String> {
         let place = self.case.victims.iter().position(|one| *one == self.me);
         let delay = Duration::from_micros(self.case.delays_us[place.unwrap_or(0)]);
         let begun = Instant::now();
@@ -167,7 +167,7 @@ impl Life {
     }
 
     /// Works in the world until it fails, and in a group of survivors all the while; then in a new one.
-    fn as_survivor(mut self, bystanders: Group, told: Option<NodeId>) -> Result<String, String> {
+    fn play_survivor(mut self, bystanders: Group, told: Option<NodeId>) -> Result<String, String> {
         let world = self.collectives.world();
         let begun = Instant::now();
         let mut last_ok = Instant::now();
@@ -270,7 +270,7 @@ pub(crate) fn run(case: &Case) -> Result<String, String> {
         me,
     };
     match bystanders {
-        Some(bystanders) => life.as_survivor(bystanders, met),
-        None => life.as_victim(),
+        Some(bystanders) => life.play_survivor(bystanders, met),
+        None => life.play_victim(),
     }
 }
