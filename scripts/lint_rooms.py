@@ -59,6 +59,7 @@ MAY_BE_UNSAFE = [
     "bindings/c/src/api/shares.rs",
     "bindings/c/src/api/state.rs",
     "bindings/c/src/ffi.rs",
+    "bindings/c/src/fold.rs",
     "bindings/c/src/handle.rs",
     "bindings/c/src/suci.rs",
 ]
