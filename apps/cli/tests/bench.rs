@@ -77,7 +77,10 @@ fn is_xml(path: &Path) -> bool {
     let script = "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])";
     let mut python = Command::new("python3");
     python.args(["-c", script]).arg(path);
-    python.status().unwrap().success()
+    python
+        .status()
+        .expect("python3 (package python3)")
+        .success()
 }
 
 /// The table, the CSV and the plot tell of the same contenders; nothing else is left in the folder.

@@ -14,6 +14,7 @@
 //! The text may hold anything: its length and its lines are bounded, and what is not understood is named with its line.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -88,17 +89,20 @@ impl Book {
                 error.raw_os_error().unwrap_or(libc::EIO),
             )
         };
-        let bytes = std::fs::metadata(path).map_err(failed)?.len();
-        if bytes > FILE_LIMIT_BYTES {
+        // Not by its stated size, which pipes and devices do not have.
+        let mut text = String::new();
+        let bytes = std::fs::File::open(path)
+            .and_then(|file| file.take(FILE_LIMIT_BYTES + 1).read_to_string(&mut text))
+            .map_err(failed)?;
+        if bytes as u64 > FILE_LIMIT_BYTES {
             return Err(Failure::open(
                 format!(
-                    "{}: {bytes} bytes; an address database has at most {FILE_LIMIT_BYTES}",
+                    "{}: an address database has at most {FILE_LIMIT_BYTES} bytes",
                     path.display()
                 ),
                 libc::EFBIG,
             ));
         }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
         Self::parse(&text).map_err(|(line, problem)| {
             Failure::open(
                 format!("{}:{line}: {problem}", path.display()),

@@ -43,6 +43,7 @@ mod membership;
 pub mod metrics;
 mod options;
 mod peers;
+pub mod quantity;
 pub mod security;
 mod sys;
 mod table;
