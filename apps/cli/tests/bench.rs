@@ -273,6 +273,41 @@ fn new_figures_can_be_tried() {
     }
 }
 
+/// The figures of raw Ethernet and of sealing can be tried: ours has a number on every line that needs no DPDK.
+#[test]
+fn ethernet_and_sealing_can_be_tried() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("ethernet_and_sealing_can_be_tried", &error.to_string());
+    }
+    let part = "ethernet,sealing";
+    let (code, report) = json(&["bench", "figures", "--smoke", "--part", part]);
+    assert!(code == 0 || code == 1, "{code}: {report}");
+    let figures = report["figures"].as_array().unwrap();
+    for wanted in [
+        "half round trip between hosts, 64 B",
+        "rate between hosts",
+        "broadcast to 7",
+        "waiting",
+        "seal a frame of",
+        "open a frame of",
+        "shm half round trip, 64 B, sealed",
+        "packet half round trip, 64 B, sealed",
+    ] {
+        let mut found = figures
+            .iter()
+            .filter(|figure| figure["name"].as_str().unwrap().starts_with(wanted))
+            .filter(|figure| !figure["ours"].as_str().unwrap().contains("dpdk"))
+            .peekable();
+        assert!(found.peek().is_some(), "no figure of {wanted}: {report}");
+        for figure in found {
+            assert!(
+                !figure["ours"].as_str().unwrap().starts_with('-'),
+                "{figure}"
+            );
+        }
+    }
+}
+
 /// Ctrl-C in the middle of a comparison leaves no host, no process and no file, and says so in one line.
 #[test]
 fn interrupt_leaves_nothing() {
