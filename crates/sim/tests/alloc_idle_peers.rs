@@ -1,37 +1,11 @@
 //! One endpoint, any number of peers: what an idle peer costs in memory.
-#![allow(
-    unsafe_code,
-    reason = "a counting global allocator cannot be written without"
-)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicIsize, Ordering};
+#[path = "../../link/tests/common/counting_alloc.rs"]
+mod counting_alloc;
 
 use tsumuji_proto::{Config, Destination, Duration, Engine, Instant, Lane, NodeId, Payload};
 use tsumuji_proto::{Delivery, Share, Sink};
 use tsumuji_sim::config;
-
-static LIVE_BYTES: AtomicIsize = AtomicIsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call is passed on to `System` unchanged, which upholds the contract; counting touches only an atomic.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the caller's promises are `System`'s.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 struct Nobody;
 
@@ -74,9 +48,9 @@ fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) 
 fn bytes_per_peer(peers: u16) -> [usize; 3] {
     let mut now = Instant::from_nanos(0);
     let mut slot = vec![0; 1500];
-    let start = LIVE_BYTES.load(Ordering::Relaxed);
+    let start = counting_alloc::live_bytes();
     let mut hub = engine(ME.0);
-    let live = || (LIVE_BYTES.load(Ordering::Relaxed) - start) as usize;
+    let live = || counting_alloc::live_bytes().saturating_sub(start);
     for peer in 1..=peers {
         hub.add_peer(now, NodeId(peer));
     }
