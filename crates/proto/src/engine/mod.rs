@@ -8,15 +8,21 @@
 
 mod flow;
 pub(crate) mod inquiry;
+mod landing;
 mod receive;
+mod run;
 mod suci;
 mod timers;
 mod transmit;
+
+pub use landing::Landing;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use self::landing::Guess;
+use self::run::Run;
 use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::counters::Counters;
@@ -48,6 +54,7 @@ pub struct Engine {
     peers: Vec<Option<Box<Peer>>>,
     ready: VecDeque<u16>,
     shares: Shares,
+    run: Run,
     closed: bool,
 }
 
@@ -63,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) events: VecDeque<Event>,
     /// Nothing is due before.
     pub(crate) next_timer: Option<Instant>,
+    /// The long message whose next fragment is likely to come next.
+    guess: Option<Guess>,
 }
 
 impl Shared {
@@ -93,6 +102,7 @@ impl Engine {
             counters: Counters::default(),
             events: VecDeque::new(),
             next_timer: None,
+            guess: None,
             config,
         };
         Self {
@@ -100,6 +110,7 @@ impl Engine {
             peers: Vec::new(),
             ready: VecDeque::new(),
             shares: Shares::default(),
+            run: Run::default(),
             closed: false,
         }
     }
@@ -641,6 +652,8 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
 
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod landing_tests;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! A frame's way out: whose turn it is, and what it writes.
 
-use super::Engine;
 use super::receive::ACK_DELAY_UNIT;
+use super::{Engine, Shared};
 use crate::congestion::Congestion;
 use crate::event::Destination;
+use crate::peer::Peer;
+use crate::peer::receive::Receive;
+use crate::peer::send::{Part, Send};
 use crate::time::Instant;
 use tsumuji_wire::{ACK_HEADER_BYTES, Ack, Control, Data, Hello, NodeId, Share, flags};
 
@@ -112,46 +115,17 @@ impl Engine {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
-        let ack_delay = peer.receive.ack_delay(now).as_nanos() / ACK_DELAY_UNIT.as_nanos();
-        let (ack, credit) = (peer.receive.arrivals.base(), peer.receive.grant.granted);
+        let Peer { send, receive, .. } = peer;
         let session = peer.session.outgoing;
-        let Some(next) =
-            peer.send
-                .next_fragment(now, &mut self.shared.pool, &mut self.shared.counters)
+        let Some((data, _)) = next_data(now, id, session, busy, send, receive, &mut self.shared)
         else {
             return 0;
         };
-        let mut bits = 0;
-        if next.more {
-            bits |= flags::MORE;
-        }
-        if next.probe {
-            bits |= flags::ACK_NOW;
-        }
-        if busy {
-            bits |= flags::BUSY;
-        }
-        let data = Data {
-            source: self.shared.config.me,
-            destination: id,
-            flags: bits,
-            session,
-            number: next.number as u32,
-            ack: ack as u32,
-            credit: credit as u32,
-            message: next.message as u32,
-            offset: next.offset as u32,
-            length: next.length as u32,
-            floor_delta: u16::try_from(next.number - next.floor).unwrap_or(u16::MAX),
-            lane: next.lane,
-            ack_delay: u8::try_from(ack_delay).unwrap_or(u8::MAX),
-            payload: next.payload,
-        };
         let bytes = data.write(slot).unwrap_or(0);
-        if !peer.receive.arrivals.has_gap() {
-            peer.receive.on_ack_sent();
+        if !receive.arrivals.has_gap() {
+            receive.on_ack_sent();
         }
-        if let Some(at) = peer.send.frame_deadline() {
+        if let Some(at) = send.frame_deadline() {
             self.shared.arm(at);
         }
         bytes
@@ -240,4 +214,48 @@ impl Engine {
         }
         written.unwrap_or(0)
     }
+}
+
+/// The data frame that leaves next, and what it carries; call only after `is_sendable` said yes. It tells of what has arrived: see
+/// `Receive::on_ack_sent`.
+#[inline(always)] // on every frame's way
+pub(super) fn next_data<'a>(
+    now: Instant,
+    id: NodeId,
+    session: u32,
+    busy: bool,
+    send: &'a mut Send,
+    receive: &Receive,
+    shared: &mut Shared,
+) -> Option<(Data<'a>, Part)> {
+    let ack_delay = receive.ack_delay(now).as_nanos() / ACK_DELAY_UNIT.as_nanos();
+    let (ack, credit) = (receive.arrivals.base(), receive.grant.granted);
+    let next = send.next_fragment(now, &mut shared.pool, &mut shared.counters)?;
+    let mut bits = 0;
+    if next.more {
+        bits |= flags::MORE;
+    }
+    if next.probe {
+        bits |= flags::ACK_NOW;
+    }
+    if busy {
+        bits |= flags::BUSY;
+    }
+    let data = Data {
+        source: shared.config.me,
+        destination: id,
+        flags: bits,
+        session,
+        number: next.number as u32,
+        ack: ack as u32,
+        credit: credit as u32,
+        message: next.message as u32,
+        offset: next.offset as u32,
+        length: next.length as u32,
+        floor_delta: u16::try_from(next.number - next.floor).unwrap_or(u16::MAX),
+        lane: next.lane,
+        ack_delay: u8::try_from(ack_delay).unwrap_or(u8::MAX),
+        payload: next.payload,
+    };
+    Some((data, next.part))
 }

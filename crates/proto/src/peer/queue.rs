@@ -328,6 +328,16 @@ impl Queue {
             && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment as usize))
     }
 
+    /// What `has_choice` has chosen is a fragment, never sent before, of a message of several that is not dropped: which message.
+    #[inline]
+    pub(super) fn long_next(&self) -> Option<SendId> {
+        let Some(Choice::New { priority }) = self.choice else {
+            return None;
+        };
+        let outgoing = &self.messages[*self.pending[priority].front()? as usize];
+        (outgoing.fragments > 1 && !outgoing.lane.is_latest()).then_some(outgoing.id)
+    }
+
     /// Takes what `has_choice` has chosen; call only after that said yes.
     #[inline]
     pub(super) fn pop(&mut self, pool: &mut Pool, counters: &mut Counters) -> Option<Part> {

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use super::lane::{Accepted, Fragment, LaneReceive};
 use super::latest::LatestReceive;
 use super::places::Places;
+use super::reassembly::Reassembly;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::{Memory, charge};
@@ -110,9 +111,16 @@ impl Receive {
         })
     }
 
+    /// The message of that lane that arrives under this number, if one does.
+    pub(crate) fn under_way(&mut self, lane: Lane, message_low: u32) -> Option<&mut Reassembly> {
+        let lane = self.lane(lane);
+        lane.under_way(expand(message_low, lane.next))
+    }
+
     /// Takes one fragment. `size`: agreed payload of every fragment but the last; `fair`: a new message may begin.
+    /// `LANDED`: it lies in its place, obeys R-14, and `data` bears no payload.
     #[inline]
-    pub(crate) fn take(
+    pub(crate) fn take<const LANDED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
@@ -122,7 +130,7 @@ impl Receive {
         pool: &mut Pool,
     ) -> (u64, Taken) {
         let number = expand(data.number, self.arrivals.next());
-        if !is_fragment(data, size, memory) {
+        if !LANDED && !is_fragment(data, size, memory) {
             return (self.arrivals.base(), Taken::Refused(Refusal::Malformed));
         }
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
@@ -138,7 +146,12 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
-        let taken = match self.keep(now, data, size, fair, memory, pool) {
+        let accepted = if LANDED {
+            self.keep_landed(data, size, memory, pool)
+        } else {
+            self.keep(now, data, size, fair, memory, pool)
+        };
+        let taken = match accepted {
             Accepted::Frame => Taken::Frame,
             Accepted::Whole(body) => Taken::Whole(body),
             Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
@@ -239,6 +252,23 @@ impl Receive {
         let remaining_bytes = lane.remaining_bytes;
         self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
         self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
+        accepted
+    }
+
+    /// As `keep`, of a fragment that lies in its place.
+    fn keep_landed(
+        &mut self,
+        data: &Data<'_>,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
+        let lane = self.lane(data.lane);
+        let before_bytes = lane.remaining_bytes;
+        let id = expand(data.message, lane.next);
+        let accepted = lane.accept_landed(id, data.offset as usize, size, memory, pool);
+        let landed_bytes = before_bytes - lane.remaining_bytes;
+        self.remaining_bytes -= landed_bytes;
         accepted
     }
 

@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub(crate) use super::flight::AckNews;
-use super::flight::Part;
+pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
 use super::queue::Queue;
@@ -28,6 +28,7 @@ use tsumuji_wire::Lane;
 
 /// The fragment to write next.
 pub(crate) struct NextFragment<'a> {
+    pub(crate) part: Part,
     pub(crate) number: u64,
     /// Lowest number still unanswered.
     pub(crate) floor: u64,
@@ -245,6 +246,17 @@ impl Send {
             && !(self.clocked && self.is_held(now))
     }
 
+    /// What leaves next is a fragment of a long message: which one. Call only after `is_sendable` said yes.
+    #[inline]
+    pub(crate) fn long_next(&self) -> Option<SendId> {
+        self.queue.long_next()
+    }
+
+    /// The payload of a part that has left, as long as no acknowledgement was taken since.
+    pub(crate) fn payload(&self, part: Part) -> &[u8] {
+        self.queue.place(part).payload
+    }
+
     /// Drops latest messages whose deadline has passed. Under `suci` a message that has begun to leave keeps its numbers, and
     /// goes on.
     #[cold]
@@ -280,6 +292,7 @@ impl Send {
         let asks = self.clocked && self.is_asking(now, departure.part);
         let place = self.queue.place(departure.part);
         Some(NextFragment {
+            part: departure.part,
             number: departure.number,
             floor: departure.floor,
             lane: place.lane,
