@@ -51,7 +51,10 @@ impl Engine {
         if self.shared.config.congestion != Congestion::Credit {
             return None;
         }
-        let peer = self.peers.get_mut(usize::from(guess.from.0))?.as_deref_mut()?;
+        let peer = self
+            .peers
+            .get_mut(usize::from(guess.from.0))?
+            .as_deref_mut()?;
         if !peer.is_up() || guess.lane.is_latest() {
             return None;
         }
@@ -75,8 +78,7 @@ impl Engine {
             return false;
         };
         if data.destination != self.shared.config.me
-            || (data.source, data.lane, data.message)
-                != (guess.from, guess.lane, guess.message_low)
+            || (data.source, data.lane, data.message) != (guess.from, guess.lane, guess.message_low)
         {
             return false;
         }

@@ -13,7 +13,9 @@ fn scattering(count: u16) -> Wire {
 #[test]
 fn long_messages_land() {
     let mut wire = scattering(2);
-    let sizes = [0, 1, 1432, 1433, 2864, 7160, 7161, 100_000, 65_536, 1_000_000, 10];
+    let sizes = [
+        0, 1, 1432, 1433, 2864, 7160, 7161, 100_000, 65_536, 1_000_000, 10,
+    ];
     for (seed, &size) in sizes.iter().enumerate() {
         wire.send(0, 1, Lane::ordered(0), body(seed, size));
     }
@@ -121,12 +123,24 @@ fn forged_headers_are_not_expected() {
     repeated[12..16].copy_from_slice(&frames[0].0[12..16]);
     node.engine
         .handle_landed(now, &repeated, bytes, &mut node.inbox);
-    assert_eq!(node.engine.counters().drops.get(crate::counters::Drop::Duplicate), 1);
+    assert_eq!(
+        node.engine
+            .counters()
+            .drops
+            .get(crate::counters::Drop::Duplicate),
+        1
+    );
     assert!(node.engine.is_expected(0, head, bytes), "as before");
     // The next of the same place does not belong where it would now be thought to lie.
     node.engine
         .handle_landed(now, &frames[2].0, bytes, &mut node.inbox);
-    assert_eq!(node.engine.counters().drops.get(crate::counters::Drop::Duplicate), 2);
+    assert_eq!(
+        node.engine
+            .counters()
+            .drops
+            .get(crate::counters::Drop::Duplicate),
+        2
+    );
     assert!(node.engine.is_expected(0, head, bytes), "as before");
 }
 
@@ -140,9 +154,7 @@ fn runs_end() {
     let submit = |engine: &mut Engine, size| {
         let payload = Payload::Owned(body(0, size));
         let lane = Lane::ordered(0);
-        engine
-            .submit(now, NodeId(1), lane, payload, false)
-            .unwrap();
+        engine.submit(now, NodeId(1), lane, payload, false).unwrap();
     };
     submit(engine, 1000);
     assert!(!engine.has_run(now, to), "a short message");
@@ -154,15 +166,16 @@ fn runs_end() {
     assert_eq!(engine.begin_run(now, to, 10, 1471), 0, "nothing fits");
     assert_eq!(engine.begin_run(now, to, 10, 1472 * 3 - 1), 2);
     assert_eq!(engine.begin_run(now, to, 10, 65_000), 2, "of one message");
-    assert_eq!(engine.run().map(|(_, body)| body.len()).sum::<usize>(), 5000 - 2864);
+    assert_eq!(
+        engine.run().map(|(_, body)| body.len()).sum::<usize>(),
+        5000 - 2864
+    );
     assert_eq!(engine.begin_run(now, to, 1, 65_000), 1);
     let flow = engine.flow(NodeId(1)).unwrap();
     assert_eq!(flow.in_flight_frames, 6);
     let left = flow.credit_frames;
     submit(engine, 1432 * 200);
-    let sent: usize = (0..10)
-        .map(|_| engine.begin_run(now, to, 44, 65_000))
-        .sum();
+    let sent: usize = (0..10).map(|_| engine.begin_run(now, to, 44, 65_000)).sum();
     assert_eq!(sent, left, "no more than was granted");
     let unknown = Destination::Peer(NodeId(77));
     assert!(!engine.has_run(now, unknown) && engine.begin_run(now, unknown, 9, 65_000) == 0);
