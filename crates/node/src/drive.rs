@@ -43,6 +43,10 @@ pub(crate) trait Intake {
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
     fn share(&mut self, share: Share<'_>);
     fn event(&mut self, event: &Event);
+    /// The message that is lent to the engine.
+    fn lent(&self) -> &[u8] {
+        &[]
+    }
     /// Shares that it had no room for, ever, where it counts them.
     fn dropped_shares(&self) -> u64 {
         0
@@ -145,7 +149,7 @@ impl<L: Link> Drive<L> {
         if due {
             self.engine.handle_timeout(self.now);
         }
-        let sent = self.transmit()?;
+        let sent = self.transmit(intake.lent())?;
         Ok(received + sent + self.take_events(intake))
     }
 
@@ -163,8 +167,8 @@ impl<L: Link> Drive<L> {
         }
     }
 
-    /// Sends what is due, as far as the link takes it, and wakes receivers.
-    pub(crate) fn transmit(&mut self) -> Result<usize, LinkError> {
+    /// Sends what is due, as far as the link takes it, and wakes receivers. `lent`: the message that is lent to the engine.
+    pub(crate) fn transmit(&mut self, lent: &[u8]) -> Result<usize, LinkError> {
         let Self {
             link,
             engine,
@@ -178,13 +182,13 @@ impl<L: Link> Drive<L> {
         while let Some(to) = engine.next_destination(*now) {
             let taken = match to {
                 Destination::Peer(peer) if self.runs && engine.has_run(*now, to) => {
-                    let frames = send_run(link, engine, table.addr(peer), *now, to)?;
+                    let frames = send_run(link, engine, table.addr(peer), *now, to, lent)?;
                     sent += frames.saturating_sub(1);
                     frames > 0
                 }
                 Destination::Peer(peer) => match table.addr(peer) {
                     Some(addr) => {
-                        link.send_with(addr, |slot| engine.write_frame(*now, to, slot))?
+                        link.send_with(addr, |slot| engine.write_frame_lent(*now, to, lent, slot))?
                     }
                     None => false, // the engine knows no peer that is not in the table
                 },
@@ -241,7 +245,7 @@ impl<L: Link> Drive<L> {
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
         match self.engine.submit(self.now, to, lane, payload, notify) {
-            Ok(id) => match self.transmit() {
+            Ok(id) => match self.transmit(&[]) {
                 Ok(_) => Ok(id),
                 Err(error) => Err(SendError::Link(error)),
             },
@@ -262,29 +266,25 @@ impl<L: Link> Drive<L> {
         self.engine
             .submit_latest(to, lane, payload, deadline)
             .map_err(refused)?;
-        self.transmit()?;
+        self.transmit(&[])?;
         Ok(())
     }
 
-    /// Queues a message of `length_bytes` that `feed` brings.
-    pub(crate) fn submit_stream(
+    /// Queues a message that stays with the caller until `keep`, and sends at once what the peer's window allows.
+    pub(crate) fn submit_lent(
         &mut self,
         to: NodeId,
         lane: tsumuji_proto::Lane,
-        length_bytes: usize,
+        message: &[u8],
         notify: bool,
     ) -> Result<SendId, SendError> {
-        self.engine
-            .submit_stream(to, lane, length_bytes, notify)
-            .map_err(refused)
-    }
-
-    /// Hands on what may wait of the rest of that message, and sends at once what the peer's window allows.
-    pub(crate) fn feed(&mut self, to: NodeId, rest: &[u8]) -> Result<usize, SendError> {
-        let taken = self.engine.feed(to, rest).map_err(refused)?;
         self.now = self.clock.now();
-        self.transmit()?;
-        Ok(taken)
+        let id = self
+            .engine
+            .submit_lent(to, lane, message.len(), notify)
+            .map_err(refused)?;
+        self.transmit(message).map_err(SendError::Link)?;
+        Ok(id)
     }
 
     /// The program is done with a message that an intake had kept. Peers learn of it in the next turn.
@@ -434,6 +434,7 @@ fn send_run<L: Link>(
     addr: Option<LinkAddr>,
     now: Instant,
     to: Destination,
+    lent: &[u8],
 ) -> Result<usize, LinkError> {
     let Some(addr) = addr else {
         return Ok(0); // the engine knows no peer that is not in the table
@@ -441,9 +442,9 @@ fn send_run<L: Link>(
     let Some(room) = link.run_room(addr)? else {
         return Ok(0);
     };
-    let frames = engine.begin_run(now, to, room.frames, room.bytes);
+    let frames = engine.begin_run(now, to, lent, (room.frames, room.bytes));
     if frames > 0 {
-        link.send_run(addr, engine.run())?;
+        link.send_run(addr, engine.run(lent))?;
     }
     Ok(frames)
 }

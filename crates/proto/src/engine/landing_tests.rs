@@ -90,10 +90,10 @@ fn forged_headers_are_not_expected() {
     wire.send(0, 1, Lane::ordered(0), body(0, 20_000));
     let now = wire.now;
     let to = wire.nodes[0].engine.next_destination(now).unwrap();
-    assert_eq!(wire.nodes[0].engine.begin_run(now, to, 6, 65_000), 6);
+    assert_eq!(wire.nodes[0].engine.begin_run(now, to, &[], (6, 65_000)), 6);
     let frames: Vec<_> = wire.nodes[0]
         .engine
-        .run()
+        .run(&[])
         .map(|(head, body)| (head.to_vec(), body.to_vec()))
         .collect();
     let node = &mut wire.nodes[1];
@@ -158,25 +158,35 @@ fn runs_end() {
     };
     submit(engine, 1000);
     assert!(!engine.has_run(now, to), "a short message");
-    assert_eq!(engine.begin_run(now, to, 10, 65_000), 0);
+    assert_eq!(engine.begin_run(now, to, &[], (10, 65_000)), 0);
     engine.write_frame(now, to, &mut [0; 1472]);
     submit(engine, 5000);
     submit(engine, 5000);
     assert!(engine.has_run(now, to));
-    assert_eq!(engine.begin_run(now, to, 10, 1471), 0, "nothing fits");
-    assert_eq!(engine.begin_run(now, to, 10, 1472 * 3 - 1), 2);
-    assert_eq!(engine.begin_run(now, to, 10, 65_000), 2, "of one message");
     assert_eq!(
-        engine.run().map(|(_, body)| body.len()).sum::<usize>(),
+        engine.begin_run(now, to, &[], (10, 1471)),
+        0,
+        "nothing fits"
+    );
+    assert_eq!(engine.begin_run(now, to, &[], (10, 1472 * 3 - 1)), 2);
+    assert_eq!(
+        engine.begin_run(now, to, &[], (10, 65_000)),
+        2,
+        "of one message"
+    );
+    assert_eq!(
+        engine.run(&[]).map(|(_, body)| body.len()).sum::<usize>(),
         5000 - 2864
     );
-    assert_eq!(engine.begin_run(now, to, 1, 65_000), 1);
+    assert_eq!(engine.begin_run(now, to, &[], (1, 65_000)), 1);
     let flow = engine.flow(NodeId(1)).unwrap();
     assert_eq!(flow.in_flight_frames, 6);
     let left = flow.credit_frames;
     submit(engine, 1432 * 200);
-    let sent: usize = (0..10).map(|_| engine.begin_run(now, to, 44, 65_000)).sum();
+    let sent: usize = (0..10)
+        .map(|_| engine.begin_run(now, to, &[], (44, 65_000)))
+        .sum();
     assert_eq!(sent, left, "no more than was granted");
     let unknown = Destination::Peer(NodeId(77));
-    assert!(!engine.has_run(now, unknown) && engine.begin_run(now, unknown, 9, 65_000) == 0);
+    assert!(!engine.has_run(now, unknown) && engine.begin_run(now, unknown, &[], (9, 65_000)) == 0);
 }

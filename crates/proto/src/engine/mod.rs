@@ -31,6 +31,7 @@ use crate::event::{Accounts, Destination, Event, Flow};
 use crate::memory::{Memory, charge};
 use crate::message::{Payload, SendId, SubmitError};
 use crate::peer::Peer;
+use crate::peer::send::Lent;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::shares::{QueuedShare, Shares};
@@ -288,6 +289,60 @@ impl Engine {
         } else {
             SubmitError::PeerDead { peer: to }
         })
+    }
+
+    /// Queues a message that stays with the program: it goes along with each call that writes frames (`write_frame_lent`,
+    /// `begin_run`, `run`), until `keep`. In all else as `submit_stream`.
+    ///
+    /// # Panics
+    /// If `lane` is a latest one: what may be dropped is not lent.
+    pub fn submit_lent(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        length_bytes: usize,
+        notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        let id = self.submit_stream(to, lane, length_bytes, notify)?;
+        if let Some(peer) = self.peer_mut(to) {
+            peer.send.lend();
+        }
+        Ok(id)
+    }
+
+    /// What of the lent message, of that length, has not left; `None`: it is acknowledged whole. An error if it failed.
+    pub fn unsent_bytes(
+        &self,
+        to: NodeId,
+        length_bytes: usize,
+    ) -> Result<Option<usize>, SubmitError> {
+        let Some(peer) = self.peer(to) else {
+            return Err(SubmitError::UnknownPeer { peer: to });
+        };
+        let limit = peer.message_limit_bytes;
+        match peer.send.lent() {
+            Lent::Yes => Ok(Some(peer.send.unsent_bytes())),
+            Lent::Acknowledged => Ok(None),
+            Lent::No if peer.is_up() && length_bytes > limit => Err(SubmitError::TooLarge {
+                size: length_bytes,
+                limit,
+                peer: to,
+            }),
+            Lent::No => Err(SubmitError::PeerDead { peer: to }),
+        }
+    }
+
+    /// The program takes the lent message back: what is not acknowledged of it is copied. `false`: there is no memory for that; it
+    /// is still lent.
+    pub fn keep(&mut self, to: NodeId, message: &[u8]) -> bool {
+        let Some(peer) = self
+            .peers
+            .get_mut(usize::from(to.0))
+            .and_then(Option::as_deref_mut)
+        else {
+            return true;
+        };
+        peer.send.keep(message, &mut self.shared.pool)
     }
 
     /// Would `feed` take something now, or fail because nothing is being fed?

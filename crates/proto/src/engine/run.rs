@@ -35,14 +35,14 @@ impl Engine {
         self.peer_mut(id).is_some_and(|peer| begins_run(now, peer))
     }
 
-    /// Takes up to `most_frames` frames that are due there, of `most_bytes` together. Returns how many: none if `has_run` says no, or
-    /// none fits.
+    /// Takes up to `most_frames` frames that are due there, of `most_bytes` together; `lent` as for `write_frame_lent`. Returns how
+    /// many: none if `has_run` says no, or none fits.
     pub fn begin_run(
         &mut self,
         now: Instant,
         to: Destination,
-        most_frames: usize,
-        most_bytes: usize,
+        lent: &[u8],
+        (most_frames, most_bytes): (usize, usize),
     ) -> usize {
         self.run.frames.clear();
         let busy = self.ready.len() > 1;
@@ -70,9 +70,8 @@ impl Engine {
                 || peer.send.is_sendable(now) && peer.send.long_next() == message)
         {
             let (send, receive) = (&mut peer.send, &peer.receive);
-            let Some((data, part)) =
-                next_data(now, id, session, busy, send, receive, &mut self.shared)
-            else {
+            let (towards, shared) = ((id, session, busy), &mut self.shared);
+            let Some((data, part)) = next_data(now, towards, lent, send, receive, shared) else {
                 break;
             };
             whole = data.payload.len() == size;
@@ -93,11 +92,11 @@ impl Engine {
         self.run.frames.len()
     }
 
-    /// Header and payload of each frame of the run.
-    pub fn run(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+    /// Header and payload of each frame of the run; `lent` as for `begin_run`.
+    pub fn run<'a>(&'a self, lent: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
         let peer = self.run.to.and_then(|to| self.peer(to));
         self.run.frames.iter().map(move |(head, part)| {
-            let payload = peer.map_or(&[][..], |peer| peer.send.payload(*part));
+            let payload = peer.map_or(&[][..], |peer| peer.send.payload(*part, lent));
             (&head[..], payload)
         })
     }

@@ -30,6 +30,8 @@ pub(super) struct Node {
     pub(super) engine: Engine,
     pub(super) inbox: Inbox,
     pub(super) events: Vec<Event>,
+    /// The message that is lent to the engine.
+    pub(super) lent: Vec<u8>,
     /// Releases each message at once.
     consumes: bool,
     pub(super) cut_off: bool,
@@ -122,6 +124,7 @@ impl Wire {
             engine,
             inbox,
             events: Vec::new(),
+            lent: Vec::new(),
             consumes: true,
             cut_off: false,
         }
@@ -163,7 +166,8 @@ impl Wire {
                     self.pump_run(from, to);
                     continue;
                 }
-                let bytes = self.nodes[from].engine.write_frame(self.now, to, &mut slot);
+                let Node { engine, lent, .. } = &mut self.nodes[from];
+                let bytes = engine.write_frame_lent(self.now, to, lent, &mut slot);
                 let frame = slot[..bytes].to_vec();
                 if self.nodes[from].cut_off {
                     continue;
@@ -185,9 +189,9 @@ impl Wire {
     }
 
     fn pump_run(&mut self, from: usize, to: Destination) {
-        let engine = &mut self.nodes[from].engine;
-        let frames = engine.begin_run(self.now, to, 5, 1472 * 5);
-        let run: Vec<Vec<u8>> = engine.run().map(|(a, b)| [a, b].concat()).collect();
+        let Node { engine, lent, .. } = &mut self.nodes[from];
+        let frames = engine.begin_run(self.now, to, lent, (5, 1472 * 5));
+        let run: Vec<Vec<u8>> = engine.run(lent).map(|(a, b)| [a, b].concat()).collect();
         assert!(frames > 0 && run.len() == frames);
         let sizes: Vec<_> = run.iter().map(Vec::len).collect();
         let (_, whole) = sizes.split_last().unwrap();

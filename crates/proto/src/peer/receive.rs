@@ -21,8 +21,10 @@ use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
 
 /// While a gap is open, so many frames may pass before it is reported again.
 const FRAMES_PER_GAP_REPORT: u32 = 4;
-/// An acknowledgement never waits for more frames than this.
+/// An acknowledgement never waits for more frames than this,
 const FRAMES_PER_ACK_MAX: u32 = 32;
+/// nor for much more payload: what is not acknowledged of a long message is copied when its sender goes on.
+const BYTES_PER_ACK: usize = 128 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Receive {
@@ -31,6 +33,8 @@ pub(crate) struct Receive {
     lanes: Vec<LaneReceive>,
     places: Places,
     pub(crate) latest: LatestReceive,
+    /// An acknowledgement waits for so many frames at most.
+    patience: u32,
     /// Frames since the last acknowledgement left.
     unacknowledged: u32,
     pub(crate) ack_now: bool,
@@ -85,12 +89,19 @@ impl Receive {
             lanes: Vec::new(),
             places: Places::new(),
             latest: LatestReceive::default(),
+            patience: FRAMES_PER_ACK_MAX,
             unacknowledged: 0,
             ack_now: false,
             waiting_since: None,
             remaining_bytes: 0,
             refused: false,
         }
+    }
+
+    /// A session begins, with fragments of so many bytes.
+    pub(crate) fn begin(&mut self, fragment_bytes: usize) {
+        let frames = BYTES_PER_ACK / fragment_bytes.max(1);
+        self.patience = (frames as u32).clamp(1, FRAMES_PER_ACK_MAX);
     }
 
     #[inline]
@@ -308,7 +319,7 @@ impl Receive {
         let patience = if self.arrivals.has_gap() {
             FRAMES_PER_GAP_REPORT
         } else {
-            ((self.grant.window / 4) as u32).clamp(1, FRAMES_PER_ACK_MAX)
+            ((self.grant.window / 4) as u32).clamp(1, self.patience)
         };
         if at_once || self.unacknowledged >= patience {
             self.ack_now = true;
