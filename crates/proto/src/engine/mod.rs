@@ -3,8 +3,8 @@
 //! `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
 //! `handle_timeout`, then `next_destination`/`write_frame` until nothing is due, then `poll_event`.
 //!
-//! Invariants: a peer that may write something stands in `ready` (at most once); `next_timer` is never later than the
-//! earliest deadline of any peer (it may be earlier: deadlines are withdrawn lazily).
+//! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the
+//! earliest of its deadlines (it may be earlier: deadlines are withdrawn lazily).
 
 mod flow;
 pub(crate) mod inquiry;
@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 
 use self::landing::Guess;
 use self::run::Run;
+use crate::alarms::Alarms;
 use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::counters::Counters;
@@ -54,6 +55,8 @@ pub struct Engine {
     shared: Shared,
     peers: Vec<Option<Box<Peer>>>,
     ready: VecDeque<u16>,
+    /// Peers whose alarm has gone off, while they are looked at; kept so that none is made each time.
+    due: Vec<u16>,
     shares: Shares,
     run: Run,
     closed: bool,
@@ -69,18 +72,16 @@ pub(crate) struct Shared {
     pub(crate) suci: Suci,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
-    /// Nothing is due before.
-    pub(crate) next_timer: Option<Instant>,
+    pub(crate) alarms: Alarms,
     /// The long message whose next fragment is likely to come next.
     guess: Option<Guess>,
 }
 
 impl Shared {
+    /// A deadline of the peer is then.
     #[inline]
-    pub(crate) fn arm(&mut self, at: Instant) {
-        if self.next_timer.is_none_or(|timer| at < timer) {
-            self.next_timer = Some(at);
-        }
+    pub(crate) fn arm(&mut self, peer: &mut Peer, at: Instant) {
+        self.alarms.set(peer.id.0, &mut peer.alarm, at);
     }
 }
 
@@ -102,7 +103,7 @@ impl Engine {
             suci: Suci::new(config.receive_frames),
             counters: Counters::default(),
             events: VecDeque::new(),
-            next_timer: None,
+            alarms: Alarms::default(),
             guess: None,
             config,
         };
@@ -110,6 +111,7 @@ impl Engine {
             shared,
             peers: Vec::new(),
             ready: VecDeque::new(),
+            due: Vec::new(),
             shares: Shares::default(),
             run: Run::default(),
             closed: false,
@@ -224,7 +226,7 @@ impl Engine {
             let (id, replaced) = peer.send.submit_latest(lane, body, deadline);
             self.shared.pool.put(replaced.unwrap_or_default());
             if let Some(at) = deadline {
-                self.shared.arm(at);
+                self.shared.arm(peer, at);
             }
             id
         } else {
@@ -446,12 +448,17 @@ impl Engine {
     /// When `handle_timeout` wants to be called. May be early, never late.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.shared.next_timer
+        self.shared.alarms.next_at()
     }
 
     /// State of the traffic with a peer.
     pub fn flow(&self, peer: NodeId) -> Option<Flow> {
         let peer = self.peer(peer)?;
+        let grant = &peer.receive.grant;
+        // Under `suci` it is told of a window with each acknowledgement.
+        let expected = peer.receive.arrivals.base();
+        let told = peer.inbound.as_deref().map(|inbound| inbound.told);
+        let told = told.map(|told| told.saturating_sub(expected));
         Some(Flow {
             rtt: peer.send.rtt.smoothed,
             rttvar: peer.send.rtt.variance,
@@ -464,8 +471,8 @@ impl Engine {
             superseded_messages: peer.send.dropped().superseded,
             late_messages: peer.send.dropped().late,
             lost_messages: peer.send.dropped().lost,
-            granted_frames: peer.receive.grant.outstanding() as usize,
-            incoming_window_frames: peer.receive.grant.window as usize,
+            granted_frames: told.unwrap_or(grant.outstanding()) as usize,
+            incoming_window_frames: told.unwrap_or(grant.window) as usize,
             incoming_bytes: peer.receive.grant.used_bytes,
             incoming_backlog: peer.receive.grant.backlog,
         })
@@ -555,7 +562,7 @@ impl Engine {
             self.ready.push_back(id.0);
         }
         if let Some(at) = timers::deadline(peer, &self.shared.config) {
-            self.shared.arm(at);
+            self.shared.arm(peer, at);
         }
     }
 
@@ -629,15 +636,15 @@ fn enqueue_after_frame(
         ready.push_back(peer.id.0);
     }
     if let Some(at) = peer.receive.ack_deadline() {
-        shared.arm(at);
+        shared.arm(peer, at);
     }
     if let Some(at) = peer.send.frame_deadline() {
-        shared.arm(at);
+        shared.arm(peer, at);
     }
     if peer.send.is_clocked()
         && let Some(at) = peer.send.deadline()
     {
-        shared.arm(at);
+        shared.arm(peer, at);
     }
 }
 
@@ -715,3 +722,5 @@ mod stream_tests;
 mod suci_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod timer_tests;

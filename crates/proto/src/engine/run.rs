@@ -82,7 +82,7 @@ impl Engine {
             peer.receive.on_ack_sent();
         }
         if let Some(at) = peer.send.frame_deadline() {
-            self.shared.arm(at);
+            self.shared.arm(peer, at);
         }
         self.shared.counters.sent_frames += self.run.frames.len() as u64;
         self.shared.counters.sent_bytes += bytes as u64;

@@ -28,7 +28,7 @@ impl Engine {
                 peer.queued = false;
                 // It may have become blocked just now: its time-out must be known.
                 if let Some(at) = peer.send.deadline() {
-                    self.shared.arm(at);
+                    self.shared.arm(peer, at);
                 }
             }
             self.ready.pop_front();
@@ -144,8 +144,8 @@ impl Engine {
         if !receive.arrivals.has_gap() {
             receive.on_ack_sent();
         }
-        if let Some(at) = send.frame_deadline() {
-            self.shared.arm(at);
+        if let Some(at) = peer.send.frame_deadline() {
+            self.shared.arm(peer, at);
         }
         bytes
     }
@@ -229,7 +229,7 @@ impl Engine {
             control.write_close(slot)
         };
         if let Some(at) = super::timers::deadline(peer, &self.shared.config) {
-            self.shared.arm(at);
+            self.shared.arm(peer, at);
         }
         written.unwrap_or(0)
     }
