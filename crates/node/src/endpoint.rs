@@ -51,7 +51,10 @@ const FAREWELLS: usize = 3;
 /// Messages of this size and more leave from where the caller has them.
 const LENT_BYTES: usize = 32 << 10;
 
-/// So much of such a message may wait in the queue when `send` returns: enough to fill a link's burst.
+/// Of such a message of this size and more `send` waits until nearly all has left; what a shorter one has left waits in the queue.
+const AWAITED_BYTES: usize = 256 << 10;
+
+/// Nearly all: but for what fills a link's burst.
 const AHEAD_BYTES: usize = 64 << 10;
 
 /// How long to wait for memory for the next piece of a message that has begun to leave.
@@ -223,8 +226,9 @@ impl<L: Link> Endpoint<L> {
 
     /// Sends a copy of `message`; waits while the queue to `to` is full.
     ///
-    /// A message of 32 KiB or more leaves from where it is, and of it only what is on its way at the end is copied, so that it takes
-    /// little memory, whatever its length: the call returns when nearly all has left, and receives meanwhile.
+    /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
+    /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
+    /// length.
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         self.send_copied(to, lane, message, false).map(drop)
@@ -621,10 +625,11 @@ impl<L: Link> Endpoint<L> {
 
     /// Until so much of the lent message has left that the rest may wait in the queue.
     fn await_left(&mut self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
-        if message.len() > AHEAD_BYTES {
-            self.run_lent(Duration::ZERO, message, |_, _| true)?; // what is acknowledged need not be copied
-        }
         let unsent = |engine: &Engine| engine.unsent_bytes(to, message.len());
+        if message.len() < AWAITED_BYTES {
+            return unsent(&self.drive.engine).map(drop).map_err(refused);
+        }
+        self.run_lent(Duration::ZERO, message, |_, _| true)?; // what is acknowledged need not be copied
         let waits = |engine: &Engine| matches!(unsent(engine), Ok(Some(AHEAD_BYTES..)));
         if waits(&self.drive.engine) {
             self.run_lent(FOREVER, message, |engine, kept| {
