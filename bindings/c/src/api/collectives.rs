@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use tsumuji_collective::{CollectiveError, Number, Op};
+use tsumuji_collective::{CollectiveError, Request};
 
 use super::{answer, done, number};
 use crate::failure::Failure;
@@ -15,37 +15,7 @@ use crate::together::{Call, Pending, Together};
 /// The group of all nodes; ranks are node numbers.
 pub const TSUMUJI_WORLD: c_int = 0;
 
-/// Elements of reductions.
-pub const TSUMUJI_INT8: c_int = 1;
-/// uint8_t.
-pub const TSUMUJI_UINT8: c_int = 2;
-/// int16_t.
-pub const TSUMUJI_INT16: c_int = 3;
-/// uint16_t.
-pub const TSUMUJI_UINT16: c_int = 4;
-/// int32_t.
-pub const TSUMUJI_INT32: c_int = 5;
-/// uint32_t.
-pub const TSUMUJI_UINT32: c_int = 6;
-/// int64_t.
-pub const TSUMUJI_INT64: c_int = 7;
-/// uint64_t.
-pub const TSUMUJI_UINT64: c_int = 8;
-/// float.
-pub const TSUMUJI_FLOAT: c_int = 9;
-/// double.
-pub const TSUMUJI_DOUBLE: c_int = 10;
-
-/// How two elements become one. Integers wrap around; of NaN and a number, minimum and maximum take the number.
-pub const TSUMUJI_SUM: c_int = 1;
-/// The product.
-pub const TSUMUJI_PRODUCT: c_int = 2;
-/// The smaller one.
-pub const TSUMUJI_MINIMUM: c_int = 3;
-/// The larger one.
-pub const TSUMUJI_MAXIMUM: c_int = 4;
-
-type Begun = Result<Result<Pending, CollectiveError>, Failure>;
+pub(super) type Begun = Result<Result<Pending, CollectiveError>, Failure>;
 
 /// Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. Each of them makes the same call, others none.
 /// Several groups of the same nodes are told apart by `tag`.
@@ -64,8 +34,8 @@ pub unsafe extern "C" fn tsumuji_group(
                     "the nodes are NULL, or more than the cluster has",
                 ));
             }
-            let nodes = std::slice::from_raw_parts(nodes, count);
-            Together::make_group(node, nodes, tag)
+            let nodes = ffi::copied(nodes, count, "the nodes")?;
+            Together::make_group(node, &nodes, tag)
         })
     })
 }
@@ -126,10 +96,10 @@ pub unsafe extern "C" fn tsumuji_broadcast(
     unsafe {
         operate(handle, group, request, |call| {
             let (root, data) = (rank(root)?, Output::new(data, bytes)?);
-            Ok(call
-                .collectives
-                .start_broadcast(call.endpoint, call.group, root, data)
-                .map(Pending::Filled))
+            filled(
+                call.collectives
+                    .start_broadcast(call.endpoint, call.group, root, data),
+            )
         })
     }
 }
@@ -158,10 +128,14 @@ pub unsafe extern "C" fn tsumuji_scatter(
                 (Vec::new(), Input::nothing())
             };
             receive.check_apart(&send)?;
-            Ok(call
-                .collectives
-                .start_scatter_v(call.endpoint, call.group, root, send, &lengths, receive)
-                .map(Pending::Filled))
+            filled(call.collectives.start_scatter_v(
+                call.endpoint,
+                call.group,
+                root,
+                send,
+                &lengths,
+                receive,
+            ))
         })
     }
 }
@@ -190,10 +164,14 @@ pub unsafe extern "C" fn tsumuji_gather(
                 (Vec::new(), Output::nothing())
             };
             receive.check_apart(&send)?;
-            Ok(call
-                .collectives
-                .start_gather_v(call.endpoint, call.group, root, send, receive, &lengths)
-                .map(Pending::Filled))
+            filled(call.collectives.start_gather_v(
+                call.endpoint,
+                call.group,
+                root,
+                send,
+                receive,
+                &lengths,
+            ))
         })
     }
 }
@@ -215,10 +193,13 @@ pub unsafe extern "C" fn tsumuji_all_gather(
             let (lengths, total) = ffi::lengths(counts, call.size, bytes)?;
             let (send, receive) = (Input::new(send, bytes)?, Output::new(receive, total)?);
             receive.check_apart(&send)?;
-            Ok(call
-                .collectives
-                .start_all_gather_v(call.endpoint, call.group, send, receive, &lengths)
-                .map(Pending::Filled))
+            filled(call.collectives.start_all_gather_v(
+                call.endpoint,
+                call.group,
+                send,
+                receive,
+                &lengths,
+            ))
         })
     }
 }
@@ -242,76 +223,14 @@ pub unsafe extern "C" fn tsumuji_all_to_all(
             let (comes, total) = ffi::lengths(receive_counts, call.size, bytes)?;
             let (send, receive) = (Input::new(send, out)?, Output::new(receive, total)?);
             receive.check_apart(&send)?;
-            Ok(call
-                .collectives
-                .start_all_to_all_v(call.endpoint, call.group, send, &goes, receive, &comes)
-                .map(Pending::Filled))
-        })
-    }
-}
-
-/// The root gets in `receive` what the elements of all members' `send` come to: `count` of a type (TSUMUJI_DOUBLE ...), by an operation
-/// (TSUMUJI_SUM ...). receive is looked at on the root only.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_reduce(
-    handle: *mut Tsumuji,
-    group: c_int,
-    root: c_int,
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    type_: c_int,
-    operation: c_int,
-    request: *mut u64,
-) -> c_int {
-    // SAFETY: the header asks for what `operate`, `Input` and `Output` need.
-    unsafe {
-        operate(handle, group, request, |call| {
-            let bytes = bytes_of(type_, count)?;
-            let (root, send) = (rank(root)?, Input::new(send, bytes)?);
-            let receive = if root == call.rank {
-                Output::new(receive, bytes)?
-            } else {
-                Output::nothing()
-            };
-            receive.check_apart(&send)?;
-            with_type(
-                type_,
-                Reduce {
-                    call,
-                    operation,
-                    send: Some((root, send)),
-                    data: receive,
-                },
-            )
-        })
-    }
-}
-
-/// `data` becomes on all members what the elements of all come to.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_all_reduce(
-    handle: *mut Tsumuji,
-    group: c_int,
-    data: *mut c_void,
-    count: usize,
-    type_: c_int,
-    operation: c_int,
-    request: *mut u64,
-) -> c_int {
-    // SAFETY: the header asks for what `operate` and `Output` need.
-    unsafe {
-        operate(handle, group, request, |call| {
-            let data = Output::new(data, bytes_of(type_, count)?)?;
-            with_type(
-                type_,
-                Reduce {
-                    call,
-                    operation,
-                    send: None,
-                    data,
-                },
-            )
+            filled(call.collectives.start_all_to_all_v(
+                call.endpoint,
+                call.group,
+                send,
+                &goes,
+                receive,
+                &comes,
+            ))
         })
     }
 }
@@ -330,11 +249,71 @@ pub unsafe extern "C" fn tsumuji_wait(handle: *mut Tsumuji, request: u64) -> c_i
     done(unsafe { on(handle, |node| Together::wait(node, request)) })
 }
 
+/// From now on long transfers between processes of one host come through the link, instead of being read where their sender has them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_forbid_direct_reads(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe { on(handle, Together::forbid_direct_reads) })
+}
+
+/// What collective operations have counted since the handle was opened.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TsumujiCollectiveCounters {
+    /// Operations begun.
+    pub operations: u64,
+    /// Messages of no legal form, or of nobody's group.
+    pub malformed: u64,
+    /// Messages for operations that were over.
+    pub late: u64,
+    /// Messages that came before their operation was called here, and were kept.
+    pub early: u64,
+    /// Messages dropped because their sender went beyond its credit.
+    pub overrun: u64,
+    /// Frames broadcast by the link itself, repairs not counted.
+    pub native_frames: u64,
+    /// Frames broadcast again.
+    pub native_repairs: u64,
+    /// Pieces sent again reliably to one member.
+    pub native_resent: u64,
+    /// Transfers read where their sender had them.
+    pub direct_reads: u64,
+}
+
+const _: () = assert!(size_of::<TsumujiCollectiveCounters>() == 9 * 8); // no padding: see `ffi::put_struct`
+
+/// size: sizeof(tsumuji_collective_counters).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_get_collective_counters(
+    handle: *mut Tsumuji,
+    counters: *mut TsumujiCollectiveCounters,
+    size: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_struct` need.
+    done(unsafe {
+        on(handle, |node| {
+            let counted = Together::counters(node)?;
+            let shown = TsumujiCollectiveCounters {
+                operations: counted.operations,
+                malformed: counted.malformed,
+                late: counted.late,
+                early: counted.early,
+                overrun: counted.overrun,
+                native_frames: counted.native_frames,
+                native_repairs: counted.native_repairs,
+                native_resent: counted.native_resent,
+                direct_reads: counted.direct_reads,
+            };
+            ffi::put_struct(counters, size, &shown)
+        })
+    })
+}
+
 /// Begins an operation, and waits for it unless the program wants its request.
 ///
 /// # Safety
 /// `handle` is NULL or live; `request` is NULL or can be written.
-unsafe fn operate(
+pub(super) unsafe fn operate(
     handle: *mut Tsumuji,
     group: c_int,
     request: *mut u64,
@@ -352,88 +331,10 @@ unsafe fn operate(
     })
 }
 
-fn rank(rank: c_int) -> Result<usize, Failure> {
+pub(super) fn filled(begun: Result<Request<Output>, CollectiveError>) -> Begun {
+    Ok(begun.map(Pending::Filled))
+}
+
+pub(super) fn rank(rank: c_int) -> Result<usize, Failure> {
     usize::try_from(rank).map_err(|_| Failure::invalid(format!("there is no rank {rank}")))
-}
-
-/// Something that is done for a type of elements.
-trait ForType {
-    type Output;
-    fn run<T: Number>(self) -> Self::Output;
-}
-
-fn with_type<F, O>(type_: c_int, what: F) -> Result<O, Failure>
-where
-    F: ForType<Output = Result<O, Failure>>,
-{
-    match type_ {
-        TSUMUJI_INT8 => what.run::<i8>(),
-        TSUMUJI_UINT8 => what.run::<u8>(),
-        TSUMUJI_INT16 => what.run::<i16>(),
-        TSUMUJI_UINT16 => what.run::<u16>(),
-        TSUMUJI_INT32 => what.run::<i32>(),
-        TSUMUJI_UINT32 => what.run::<u32>(),
-        TSUMUJI_INT64 => what.run::<i64>(),
-        TSUMUJI_UINT64 => what.run::<u64>(),
-        TSUMUJI_FLOAT => what.run::<f32>(),
-        TSUMUJI_DOUBLE => what.run::<f64>(),
-        _ => Err(Failure::invalid(format!(
-            "there is no type {type_}; see TSUMUJI_DOUBLE and its like"
-        ))),
-    }
-}
-
-struct BytesOf(usize);
-
-impl ForType for BytesOf {
-    type Output = Result<usize, Failure>;
-
-    fn run<T: Number>(self) -> Self::Output {
-        self.0
-            .checked_mul(size_of::<T>())
-            .ok_or_else(|| Failure::invalid("the elements are larger than memory"))
-    }
-}
-
-fn bytes_of(type_: c_int, count: usize) -> Result<usize, Failure> {
-    with_type(type_, BytesOf(count))
-}
-
-struct Reduce<'a> {
-    call: Call<'a>,
-    operation: c_int,
-    /// To a root; `None`: in place, on all.
-    send: Option<(usize, Input)>,
-    data: Output,
-}
-
-impl ForType for Reduce<'_> {
-    type Output = Begun;
-
-    fn run<T: Number>(self) -> Begun {
-        let op = match self.operation {
-            TSUMUJI_SUM => Op::<T>::sum(),
-            TSUMUJI_PRODUCT => Op::product(),
-            TSUMUJI_MINIMUM => Op::minimum(),
-            TSUMUJI_MAXIMUM => Op::maximum(),
-            other => {
-                return Err(Failure::invalid(format!(
-                    "there is no operation {other}; see TSUMUJI_SUM and its like"
-                )));
-            }
-        };
-        let Call {
-            collectives,
-            endpoint,
-            group,
-            ..
-        } = self.call;
-        let begun = match self.send {
-            Some((root, send)) => {
-                collectives.start_reduce(endpoint, group, root, send, self.data, &op)
-            }
-            None => collectives.start_all_reduce(endpoint, group, self.data, &op),
-        };
-        Ok(begun.map(Pending::Filled))
-    }
 }

@@ -459,6 +459,7 @@ impl Engine {
         let expected = peer.receive.arrivals.base();
         let told = peer.inbound.as_deref().map(|inbound| inbound.told);
         let told = told.map(|told| told.saturating_sub(expected));
+        let (pace, paced_frames) = peer.send.pace();
         Some(Flow {
             rtt: peer.send.rtt.smoothed,
             rttvar: peer.send.rtt.variance,
@@ -471,6 +472,8 @@ impl Engine {
             superseded_messages: peer.send.dropped().superseded,
             late_messages: peer.send.dropped().late,
             lost_messages: peer.send.dropped().lost,
+            pace,
+            paced_frames,
             granted_frames: told.unwrap_or(grant.outstanding()) as usize,
             incoming_window_frames: told.unwrap_or(grant.window) as usize,
             incoming_bytes: peer.receive.grant.used_bytes,

@@ -194,7 +194,9 @@ impl Engine {
         }
         let credit = match config.congestion {
             Congestion::Credit => self.shared.credit.promise(&mut peer.receive.grant),
-            Congestion::Suci => self.shared.suci.ring_frames,
+            Congestion::Suci => (self.shared.suci.ring_frames)
+                .min(self.shared.credit.window())
+                .min(peer.receive.grant.limit),
         };
         let session = &mut peer.session;
         let hello = Hello {

@@ -117,6 +117,12 @@ impl Send {
         self.note_clocked();
     }
 
+    /// What the program asked for, and how many frames left later for it.
+    pub(crate) fn pace(&self) -> (Pace, u64) {
+        let pacer = self.pacer.as_deref();
+        pacer.map_or_else(Default::default, |pacer| (pacer.pace, pacer.held_frames))
+    }
+
     fn note_clocked(&mut self) {
         self.clocked = self.pacer.is_some() || self.queue.first_deadline() != NEVER;
     }
