@@ -278,6 +278,40 @@ impl Active {
     }
 }
 
+/// Whose turn it is among more active senders than are scheduled at once: found by one look at all of them, and asked for each.
+#[derive(Debug, Clone, Copy)]
+struct Scheduled {
+    /// Who is as urgent as this, or more, has a turn.
+    least_urgent: ((u8, u64), u16),
+    /// The two that were served least.
+    least_served: [(u64, u16); 2],
+}
+
+impl Scheduled {
+    fn among(active: &[Active]) -> Self {
+        const NOBODY: ((u8, u64), u16) = ((u8::MAX, u64::MAX), u16::MAX);
+        let mut urgent = [NOBODY; SCHEDULED_SENDERS - 1];
+        let mut served = [(u64::MAX, u16::MAX); 2];
+        for entry in active {
+            insert(&mut urgent, (entry.urgency, entry.peer));
+            insert(&mut served, (entry.served, entry.peer));
+        }
+        Self {
+            least_urgent: urgent[SCHEDULED_SENDERS - 2],
+            least_served: served,
+        }
+    }
+}
+
+/// Keeps the smallest, in order.
+fn insert<T: Ord + Copy>(smallest: &mut [T], mut new: T) {
+    for kept in smallest {
+        if new < *kept {
+            core::mem::swap(kept, &mut new);
+        }
+    }
+}
+
 /// Totals over all peers.
 #[derive(Debug)]
 pub(crate) struct Credit {
@@ -298,6 +332,8 @@ pub(crate) struct Credit {
     /// What an idle peer may always send.
     allowance: u64,
     active: Vec<Active>,
+    /// As `active` says; `None`: it has changed since.
+    scheduled: Option<Scheduled>,
     /// Peers whose latest frame memory refused: while there are any, it does not suffice.
     refused_peers: usize,
     /// Somebody wanted more than the pool or the memory held.
@@ -317,6 +353,7 @@ impl Credit {
             path: Path::new((receive_frames as u64).max(1)),
             allowance: 1,
             active: Vec::new(),
+            scheduled: None,
             refused_peers: 0,
             hungry: false,
         }
@@ -491,6 +528,7 @@ impl Credit {
             (true, true) => {
                 if let Some(entry) = self.active.iter_mut().find(|entry| entry.peer == peer) {
                     *entry = Active::new(peer, grant);
+                    self.scheduled = None;
                 }
                 false
             }
@@ -520,12 +558,14 @@ impl Credit {
             self.path.on_busy(now);
         }
         self.active.push(Active::new(peer, grant));
+        self.scheduled = None;
     }
 
     fn deactivate(&mut self, now: Instant, peer: u16, grant: &mut Grant) {
         if grant.active {
             grant.active = false;
             self.active.retain(|entry| entry.peer != peer);
+            self.scheduled = None;
             if self.active.is_empty() {
                 self.path.on_idle(now);
             }
@@ -618,22 +658,19 @@ impl Credit {
             .all(|entry| entry.used_bytes >= used_bytes)
     }
 
-    fn is_least_served(&self, peer: u16, grant: &Grant) -> bool {
-        let served = (grant.served, peer);
-        self.active
-            .iter()
-            .all(|other| other.peer == peer || (other.served, other.peer) >= served)
-    }
-
     /// All but one turn go to the most urgent, the last to whoever was served least: so that none is shut out.
-    fn has_turn(&self, peer: u16, grant: &Grant) -> bool {
+    fn has_turn(&mut self, peer: u16, grant: &Grant) -> bool {
         if self.active.len() <= SCHEDULED_SENDERS {
             return true;
         }
-        let urgency = (grant.urgency, peer);
-        let more_urgent = |other: &&Active| (other.urgency, other.peer) < urgency;
-        self.active.iter().filter(more_urgent).count() < SCHEDULED_SENDERS - 1
-            || self.is_least_served(peer, grant)
+        let active = &self.active;
+        let scheduled = self
+            .scheduled
+            .get_or_insert_with(|| Scheduled::among(active));
+        let others = scheduled.least_served.iter();
+        let least_of_others = others.copied().find(|other| other.1 != peer);
+        (grant.urgency, peer) <= scheduled.least_urgent
+            || least_of_others.is_none_or(|least| (grant.served, peer) <= least)
     }
 
     /// What the `index`-th active sender takes up now.

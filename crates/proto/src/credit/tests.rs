@@ -86,6 +86,42 @@ impl FlowPolicy for Mad {
     }
 }
 
+/// However many are active, those have a turn that a look at all others for each of them would choose.
+#[test]
+fn turns_are_as_if_each_looked_at_all() {
+    let mut credit = Credit::new(4096);
+    let mut grants: Vec<Grant> = (0..40).map(|_| Grant::new()).collect();
+    let mut random = 7_u64;
+    grants.iter().for_each(|_| credit.add_peer());
+    for step in 0..2_000_u64 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(99);
+        let peer = (random >> 33) as usize % grants.len();
+        let grant = &mut grants[peer];
+        grant.urgency = ((random >> 40) as u8 % 3, random >> 50);
+        let seen = Seen {
+            next: FIRST_NUMBER + step,
+            more: random >> 44 & 7 != 0,
+            ..SEEN
+        };
+        credit.on_frame(NOW, peer as u16, grant, seen);
+        grant.served += random >> 47 & 1;
+        let of_all = |peer: u16, grant: &Grant, active: &[Active]| {
+            let key = (grant.urgency, peer);
+            let before = active.iter().filter(|a| (a.urgency, a.peer) < key).count();
+            let least = |a: &Active| a.peer == peer || (a.served, a.peer) >= (grant.served, peer);
+            active.len() <= SCHEDULED_SENDERS
+                || before < SCHEDULED_SENDERS - 1
+                || active.iter().all(least)
+        };
+        for (peer, grant) in (0..).zip(&grants).filter(|(_, grant)| grant.active) {
+            let expected = of_all(peer, grant, &credit.active);
+            assert_eq!(credit.has_turn(peer, grant), expected, "{step}: {peer}");
+        }
+    }
+}
+
 /// What was overtaken counts as on its way until it comes, its sender counts it lost, or a probe tells of a silence.
 #[test]
 fn overtaken_frames_may_come() {
