@@ -10,9 +10,9 @@ use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory, Op};
 use crate::error::CollectiveError;
 use crate::group::Group;
-use crate::operation::{Call, Source, Target};
+use crate::operation::{After, Call, Source, Target};
 use crate::plan::{self, Plan};
-use crate::table::{Algorithm, Operation, Question};
+use crate::table::{Algorithm, Can, Operation, Question};
 use crate::wires::EAGER_BYTES;
 
 /// Native broadcasts name bytes in 32 bits.
@@ -33,6 +33,11 @@ enum Code {
 
 fn code(code: Code, algorithm: Algorithm) -> u8 {
     code as u8 | algorithm as u8
+}
+
+/// Of a broadcast.
+pub(crate) fn broadcast_code(algorithm: Algorithm) -> u8 {
+    code(Code::Broadcast, algorithm)
 }
 
 /// A group as a call needs to know it.
@@ -93,10 +98,14 @@ impl Collectives {
         nodes: usize,
         bytes: usize,
     ) -> Algorithm {
+        let can = self.can(endpoint);
         self.table.choose(Question {
             operation,
             link: endpoint.link_name(),
-            broadcasts: endpoint.broadcasts() && bytes > 0 && bytes <= NATIVE_BYTES_MAX,
+            can: Can {
+                broadcast: can.broadcast && bytes > 0 && bytes <= NATIVE_BYTES_MAX,
+                ..can
+            },
             nodes,
             bytes: bytes as u64,
         })
@@ -137,7 +146,7 @@ impl Collectives {
             plan: plan::barrier(rank, size),
             unit: 1,
             fold: None,
-            native_root: None,
+            after: After::Nothing,
         })
     }
 
@@ -149,8 +158,15 @@ impl Collectives {
         root: usize,
         data: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let call =
-            self.broadcast_call(endpoint, group, root, Target::Slice(data.as_mut_bytes()))?;
+        let data = data.as_mut_bytes();
+        if self.broadcast_at_once(endpoint, group, root, data) {
+            return Ok(());
+        }
+        let bytes = data.len();
+        let call = self.broadcast_call(endpoint, group, root, Target::Slice(data))?;
+        if matches!(call.after, After::Shared(_)) {
+            self.remember_shared(group, bytes);
+        }
         self.run(endpoint, group, call)
     }
 
@@ -176,20 +192,20 @@ impl Collectives {
         let Place { rank, size } = self.rooted(group, root)?;
         let len = output.bytes().len();
         let algorithm = self.choose(endpoint, Operation::Broadcast, size, len);
-        let (plan, native_root) = match algorithm {
-            Algorithm::Native => (Plan::default(), Some(root)),
-            Algorithm::Flat => (plan::broadcast_flat(rank, size, root, len), None),
-            Algorithm::Chain => (plan::broadcast_chain(rank, size, root, len), None),
-            _ => (plan::broadcast_tree(rank, size, root, len), None),
+        let plan = match algorithm {
+            Algorithm::Native | Algorithm::Shared => Plan::default(),
+            Algorithm::Flat => plan::broadcast_flat(rank, size, root, len),
+            Algorithm::Chain => plan::broadcast_chain(rank, size, root, len),
+            _ => plan::broadcast_tree(rank, size, root, len),
         };
         Ok(Call {
-            algorithm: code(Code::Broadcast, algorithm),
+            algorithm: broadcast_code(algorithm),
             input: Source::None,
             output,
             plan,
             unit: 1,
             fold: None,
-            native_root,
+            after: After::of(algorithm, root),
         })
     }
 
@@ -263,7 +279,7 @@ impl Collectives {
             output,
             unit: 1,
             fold: None,
-            native_root: None,
+            after: After::Nothing,
         })
     }
 
@@ -337,7 +353,7 @@ impl Collectives {
             output,
             unit: 1,
             fold: None,
-            native_root: None,
+            after: After::Nothing,
         })
     }
 
@@ -410,7 +426,7 @@ impl Collectives {
             plan,
             unit: 1,
             fold: None,
-            native_root: None,
+            after: After::Nothing,
         })
     }
 
@@ -477,7 +493,7 @@ impl Collectives {
             plan,
             unit,
             fold: Some(op.fold()),
-            native_root: None,
+            after: After::Nothing,
         })
     }
 
@@ -528,17 +544,12 @@ impl Collectives {
             Algorithm::Ring if !op.is_commutative() => Algorithm::Chain,
             other => other,
         };
-        let (plan, native_root) = match algorithm {
-            Algorithm::Doubling => (plan::all_reduce_doubling(rank, size, len), None),
-            Algorithm::Ring => (plan::all_reduce_ring(rank, size, len, unit), None),
-            Algorithm::Native => {
-                let chain = len > EAGER_BYTES;
-                (plan::reduce_in_place(rank, size, len, chain), Some(0))
-            }
-            other => {
-                let chain = other == Algorithm::Chain;
-                (plan::all_reduce_tree(rank, size, len, chain), None)
-            }
+        let plan = match algorithm {
+            Algorithm::Doubling => plan::all_reduce_doubling(rank, size, len),
+            Algorithm::Ring => plan::all_reduce_ring(rank, size, len, unit),
+            Algorithm::Native => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
+            Algorithm::Shared => plan::reduce_in_place(rank, size, len, false),
+            other => plan::all_reduce_tree(rank, size, len, other == Algorithm::Chain),
         };
         Ok(Call {
             algorithm: code(Code::AllReduce, algorithm),
@@ -547,7 +558,7 @@ impl Collectives {
             plan,
             unit,
             fold: Some(op.fold()),
-            native_root,
+            after: After::of(algorithm, 0),
         })
     }
 
@@ -621,7 +632,7 @@ impl Collectives {
             output,
             unit: 1,
             fold: None,
-            native_root: None,
+            after: After::Nothing,
         })
     }
 }

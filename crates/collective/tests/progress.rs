@@ -241,10 +241,9 @@ fn running_ahead_is_bounded() {
                     std::thread::sleep(std::time::Duration::from_micros(100));
                 }
                 let counters = collectives.counters();
-                assert!(
-                    counters.early > 0 && counters.early * 4000 < 600_000,
-                    "{counters:?}"
-                );
+                assert!(counters.early * 4000 < 600_000, "{counters:?}");
+                // Over shared memory they stay in the root's ring until they are called for.
+                assert_eq!(counters.early > 0, over != Over::Shm, "{counters:?}");
                 assert_eq!(counters.overrun, 0);
             }
             for round in 0..rounds {
