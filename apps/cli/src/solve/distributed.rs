@@ -22,9 +22,10 @@ use crate::{hosts, metrics};
 const GRACE: Duration = Duration::from_secs(1);
 /// Hosts of a cluster are started by hand, one after the other.
 const HOSTS_JOIN_WITHIN: Duration = Duration::from_secs(120);
-/// A worker of another host must have joined within this: a connection by ssh, and a program that starts.
-const HOSTS_ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(1);
+/// Workers that know of the end of a run get this long to end by themselves, before they are told to. None needs it but on a machine
+/// that is busy beyond measure.
+const PARTING: Duration = Duration::from_secs(5);
 
 /// Several hosts, as their file says.
 pub(super) struct Cluster<'a> {
@@ -150,7 +151,7 @@ fn launch_spec(
     let mut spec = LaunchSpec::new(workers, [program.clone().into(), OsString::from("worker")]);
     if let Some(cluster) = cluster {
         spec.hosts = Some(hosts::of(&cluster.file, program));
-        spec.join_timeout = HOSTS_ANSWER_WITHIN;
+        spec.join_timeout = hosts::ANSWER_WITHIN;
     }
     spec.with_self = true;
     spec.self_name = "judge".to_owned();
@@ -207,6 +208,10 @@ fn with_launched(
         interrupt,
     );
     endpoint.close(FAREWELL);
+    if seen.is_none() && matches!(&result, Ok((outcome, _)) if outcome.converged) {
+        // They were told the end, and may have something to write, as a capture.
+        launcher.wait_all(PARTING);
+    }
     launcher.shutdown(GRACE);
     match (result, seen) {
         (Ok((outcome, _)), Some(failure))

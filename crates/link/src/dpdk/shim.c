@@ -124,6 +124,8 @@ struct guard {
 };
 
 #define NO_PORT UINT32_MAX
+/* A burst waits so long for the gate: some ten milliseconds, where what goes on behind it takes microseconds. */
+#define GATE_LOOKS (1u << 16)
 
 /* Held by whoever makes, changes or removes devices, and around memif's callbacks, which register others. */
 static pthread_mutex_t control_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -144,7 +146,7 @@ static long membarrier(int command)
     return syscall(SYS_membarrier, command, 0, 0);
 }
 
-static inline bool burst_begin(uint16_t port)
+static inline bool try_burst_begin(uint16_t port)
 {
     __atomic_store_n(&bursts[port].busy, 1, __ATOMIC_RELAXED);
     if (fences)
@@ -155,6 +157,24 @@ static inline bool burst_begin(uint16_t port)
         return true;
     __atomic_store_n(&bursts[port].busy, 0, __ATOMIC_RELEASE);
     return false;
+}
+
+/* Waits while the gate is closed. A burst that was refused instead would leave frames behind after a `flush`, and the server of a
+ * memif connection without the buffers that its client's first receiving hands it: for no reason that either link could see. If it
+ * stays closed, the burst is refused after all: false. */
+static __attribute__((cold, noinline)) bool wait_for_gate(uint16_t port)
+{
+    for (unsigned look = 0; look < GATE_LOOKS; look++) {
+        sched_yield();
+        if (__atomic_load_n(&gate_closed, __ATOMIC_ACQUIRE) == 0 && try_burst_begin(port))
+            return true;
+    }
+    return false;
+}
+
+static inline bool burst_begin(uint16_t port)
+{
+    return try_burst_begin(port) || wait_for_gate(port);
 }
 
 static inline void burst_end(uint16_t port)
@@ -640,6 +660,15 @@ static uint32_t transmit(uint16_t port, const struct slot *slots, uint32_t count
     return count;
 }
 
+/* The bytes of one mbuf, and no more than it has room for: the driver for memif takes, without copying, the length that its peer
+ * states in memory that both write. */
+static inline uint32_t bytes_of(const struct rte_mbuf *mbuf)
+{
+    uint32_t room = mbuf->buf_len > mbuf->data_off ? (uint32_t)(mbuf->buf_len - mbuf->data_off) : 0;
+    uint32_t bytes = rte_pktmbuf_data_len(mbuf);
+    return bytes < room ? bytes : room;
+}
+
 static uint32_t receive(uint16_t port, struct slot *slots, uint32_t room)
 {
     struct rte_mbuf *mbufs[BURST_FRAMES];
@@ -652,7 +681,7 @@ static uint32_t receive(uint16_t port, struct slot *slots, uint32_t room)
     for (uint32_t at = 0; at < count; at++) {
         slots[at].mbuf = mbufs[at];
         slots[at].data = rte_pktmbuf_mtod(mbufs[at], uint8_t *);
-        slots[at].part_bytes = rte_pktmbuf_data_len(mbufs[at]);
+        slots[at].part_bytes = bytes_of(mbufs[at]);
         slots[at].frame_bytes = rte_pktmbuf_pkt_len(mbufs[at]);
     }
     return count;
@@ -663,7 +692,7 @@ static uint32_t gather(const struct slot *slot, uint8_t *out, uint32_t room)
 {
     uint32_t used = 0;
     for (const struct rte_mbuf *part = slot->mbuf; part != NULL && used < room; part = part->next) {
-        uint32_t bytes = rte_pktmbuf_data_len(part);
+        uint32_t bytes = bytes_of(part);
         if (bytes > room - used)
             bytes = room - used;
         memcpy(out + used, rte_pktmbuf_mtod(part, const uint8_t *), bytes);
