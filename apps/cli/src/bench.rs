@@ -12,11 +12,13 @@ pub(crate) use sizes::size;
 
 use std::ffi::OsString;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tsumuji_bench::exchange::Kind;
 use tsumuji_bench::group;
 use tsumuji_bench::ops::Op;
+use tsumuji_bench::stop;
 
+use crate::interrupt::Interrupt;
 use crate::{DONE, Outcome};
 
 /// Measure messages between processes or hosts, beside their peers, or print all figures the project promises.
@@ -94,7 +96,7 @@ fn serve_command() -> anyhow::Result<Vec<OsString>> {
 /// Runs the command.
 pub(crate) fn run(args: Args) -> Outcome {
     let inside = args.inside;
-    match args.what {
+    interruptible(|| match args.what {
         What::Pingpong(what) => exchange::run(Kind::Pingpong, &what, inside),
         What::Burst(what) => exchange::run(Kind::Burst, &what, inside),
         What::Gather(what) => compare::run_group(Op::Gather, &what, inside),
@@ -105,7 +107,20 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Loss(what) => loss::run(&what),
         What::Idle(what) => idle::run(&what, inside),
         What::Figures(args) => figures::run(&args),
+    })
+}
+
+/// How a command ends that was told to.
+pub(crate) const INTERRUPTED: &str = "interrupted; nothing was left behind";
+
+/// Runs what measures so that Ctrl-C ends it in good order: other processes are ended, testbeds and temporary files removed.
+pub(crate) fn interruptible(measure: impl FnOnce() -> Outcome) -> Outcome {
+    Interrupt::listen_for(&stop::flag())?;
+    let outcome = measure();
+    if stop::is_wanted() {
+        bail!(INTERRUPTED);
     }
+    outcome
 }
 
 /// Runs the other side of an exchange between two.

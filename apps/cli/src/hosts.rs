@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tsumuji_node::bootstrap::Hosts;
@@ -12,6 +13,9 @@ use crate::agent;
 
 /// Said to the program when it is already where node 0 runs.
 pub(crate) const INSIDE: &str = "--inside";
+
+/// Hosts that are asked to join answer within this time, also those that a slow login lies in front of.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Reads the file, over another link where one is asked for.
 pub(crate) fn read(path: &Path, link: Option<&LinkSpec>) -> anyhow::Result<ClusterFile> {

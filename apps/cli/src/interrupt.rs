@@ -13,12 +13,18 @@ impl Interrupt {
     /// Listens from now on.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
+        Self::listen_for(&flag)?;
+        Ok(Self(flag))
+    }
+
+    /// Sets a flag of somebody else's.
+    pub(crate) fn listen_for(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // Registered first, so that it sees the flag as the signal before left it.
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))?;
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(flag))?;
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
         }
-        Ok(Self(flag))
+        Ok(())
     }
 
     /// Whether the user wants to stop.

@@ -17,8 +17,6 @@ use crate::{BAD_INPUT, DONE, Outcome, hosts, metrics, output};
 
 /// Processes that are left when one has failed, or the user wants to stop, get this long to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
-/// A host that runs nothing of ours within this does not answer.
-const HOSTS_ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How often the user's wish to stop is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -101,7 +99,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         let file = file_of_hosts.insert(hosts::read(path, args.link.as_ref())?);
         link_name = file.hosts()[0].link.kind().to_owned();
         spec.nodes = file.hosts().len();
-        spec.join_timeout = HOSTS_ANSWER_WITHIN;
+        spec.join_timeout = hosts::ANSWER_WITHIN;
         spec.hosts = Some(hosts::of(file, hosts::program(args.program_path.as_ref())?));
     }
     let security = args

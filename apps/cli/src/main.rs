@@ -15,6 +15,7 @@ mod output;
 mod paper;
 mod security;
 mod solve;
+mod talk;
 mod testbed;
 mod top;
 mod tune;
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
         Command::Solve(args) => solve::run(*args),
         Command::Launch(args) => launch::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Paper(args) => paper::run(&args),
+        Command::Paper(args) => bench::interruptible(|| paper::run(&args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
         Command::Key(args) => key::run(args),

@@ -8,22 +8,33 @@ use std::path::PathBuf;
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde_json::json;
-use tsumuji_bench::compare::{self, Comparison, Plan, Row};
+use tsumuji_bench::compare::{self, Comparison, Listener, Plan, Row};
 use tsumuji_bench::contest::{self, Ground, Ours, Peer};
 use tsumuji_bench::limits::place;
-use tsumuji_bench::machine;
+use tsumuji_bench::machine::Machine;
 use tsumuji_bench::ops::Op;
+use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
+use tsumuji_bench::stop;
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::Rate;
 
+use crate::bench::INTERRUPTED;
 use crate::bench::compare::{object, pending, testbed};
+use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
 /// The paper's network.
 const CABLE: &str = "100mbit";
 const MTU_BYTES: u32 = 1500;
+/// Of a ping-pong, burst and so on.
+const SMALLEST_BYTES: usize = 4;
+/// Turns, where nobody says how many.
+const ROUNDS: u64 = 3;
+/// What one measurement takes over cables of 100 Mbit/s: half a second by itself, and the processes' start and warm-up.
+const SECONDS_EACH: f64 = 1.0;
+const SECONDS_A_NODE: f64 = 0.05;
 /// Places of ours (as usual, and by the paper's congestion control) and of MPICH among the contenders.
 const OURS: usize = 0;
 const SUCI: usize = 1;
@@ -32,7 +43,7 @@ const MPICH: usize = 2;
 /// Rerun an experiment of the papers and print ours beside theirs (in a testbed; root).
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig9 --nodes 5,40"
+    after_help = "Examples:\n  tsumuji paper --list\n  tsumuji paper suci-fig6 --plot fig6.svg --csv fig6.csv\n  tsumuji paper suci-fig7 --quick\n  tsumuji paper suci-fig9 --nodes 5,40"
 )]
 pub(crate) struct Args {
     /// Which
@@ -41,7 +52,7 @@ pub(crate) struct Args {
     /// Say which there are
     #[arg(long, conflicts_with = "figure")]
     list: bool,
-    /// Nodes of fig8 and fig9; several by commas; default: 8 and 5
+    /// Nodes of fig8 and fig9; several by commas; default: 8 (the paper does not say), and 5,40
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=253))]
     nodes: Vec<u16>,
     /// The link: udp (as in the paper), packet or xdp
@@ -56,9 +67,12 @@ pub(crate) struct Args {
     /// Repetitions of one measurement; default: by size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
-    /// Times that ours and MPICH take a turn at each size
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
-    rounds: u64,
+    /// Times that ours and MPICH take a turn at each size; default: 3
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: Option<u64>,
+    /// Every other size once: a fifth of the time, and figures that nobody should quote
+    #[arg(long)]
+    quick: bool,
     /// Write every number as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -138,7 +152,7 @@ impl Figure {
             Self::SuciFig6 | Self::SuciFig7 => vec![2],
             _ if !asked.is_empty() => asked.iter().copied().map(usize::from).collect(),
             Self::SuciFig8 => vec![8], // the paper does not say how many
-            Self::SuciFig9 => vec![5],
+            Self::SuciFig9 => vec![5, 40],
         }
     }
 }
@@ -178,34 +192,38 @@ pub(crate) fn run(args: &Args) -> Outcome {
         pending(args.csv.as_deref())?,
         pending(args.plot.as_deref())?,
     );
-    let mut say = |text: &str| {
-        if args.json {
-            eprintln!("{text}");
-        } else {
-            output::print_text(&format!("{text}\n"));
-        }
-    };
-    let machine = machine::describe();
-    say(&format!("machine: {machine}"));
-    say(
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    talk.say(
         "the paper's: 44 nodes, Pentium III 800 MHz, 100 Mbit/s Ethernet, Linux 2.4.10, MPICH and MPICH-SCore",
     );
     let (mut comparisons, mut beside) = (Vec::new(), Vec::new());
     for nodes in figure.nodes(&args.nodes) {
+        let plan = plan(figure, nodes, args)?;
         let cables = args.rate.0.map_or_else(
             || "cables as fast as the machine".to_owned(),
             |rate| format!("cables of {rate}"),
         );
-        say(&format!(
+        talk.say(&format!(
             "{}: {}; {nodes} hosts, {cables}",
             figure.name(),
             figure.title()
         ));
-        let comparison = measure(figure, nodes, args, machine.clone(), &mut say)?;
+        let peers = peers(nodes);
+        talk.say(&expected(&plan, 2 + peers.len()));
+        if peers.is_empty() {
+            talk.say(&format!(
+                "without MPICH: {nodes} of its ranks on {} cores would measure the scheduler",
+                machine.cores
+            ));
+        }
+        let comparison = measure(&plan, peers, args, machine.clone(), &mut talk)?;
+        ensure!(!stop::is_wanted(), INTERRUPTED);
         beside.extend(statements(figure, &comparison));
         comparisons.push(comparison);
     }
-    say(&table(&beside));
+    talk.say(&table(&beside));
+    drop(talk);
     if let Some(file) = csv {
         let mut text = String::new();
         for comparison in &comparisons {
@@ -235,15 +253,58 @@ pub(crate) fn run(args: &Args) -> Outcome {
     Ok(DONE)
 }
 
+fn plan(figure: Figure, nodes: usize, args: &Args) -> anyhow::Result<Plan> {
+    let largest = args.largest.unwrap_or(figure.largest());
+    let factor = if args.quick { 4 } else { 2 };
+    let sizes = std::iter::successors(Some(SMALLEST_BYTES), |size| size.checked_mul(factor));
+    let mut sizes: Vec<usize> = sizes.take_while(|&size| size <= largest).collect();
+    ensure!(
+        !sizes.is_empty(),
+        "--largest {largest}: the smallest message has {SMALLEST_BYTES} bytes"
+    );
+    if args.quick && largest.is_power_of_two() {
+        sizes.push(largest); // what is left there is one of the paper's statements
+        sizes.dedup();
+    }
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { ROUNDS });
+    Ok(Plan {
+        op: figure.op(),
+        nodes,
+        sizes,
+        iterations: args.iterations,
+        bits_per_second: args.rate.0.map(Rate::bits_per_second),
+        rounds: rounds as usize,
+    })
+}
+
+/// How long it will take.
+fn expected(plan: &Plan, contenders: usize) -> String {
+    let count = plan.sizes.len() * plan.rounds * contenders;
+    let each = SECONDS_EACH + SECONDS_A_NODE * plan.nodes as f64;
+    let minutes = (count as f64 * each / 60.0).ceil();
+    format!(
+        "{count} measurements, about {minutes:.0} {}",
+        if minutes > 1.0 { "minutes" } else { "minute" }
+    )
+}
+
+fn peers(nodes: usize) -> &'static [Peer] {
+    if nodes <= MPICH_RANKS_MOST {
+        &[Peer::Mpich]
+    } else {
+        &[]
+    }
+}
+
 fn measure(
-    figure: Figure,
-    nodes: usize,
+    plan: &Plan,
+    peers: &[Peer],
     args: &Args,
-    machine: machine::Machine,
-    say: &mut dyn FnMut(&str),
+    machine: Machine,
+    talk: &mut Talk,
 ) -> anyhow::Result<Comparison> {
     let program = std::env::current_exe().context("this program's own file")?;
-    let testbed = testbed(nodes, args.rate.0, MTU_BYTES)?;
+    let testbed = testbed(plan.nodes, args.rate.0, MTU_BYTES)?;
     let usual = Ours::between(args.link, program, testbed.hosts_file());
     let ours = [Congestion::Credit, Congestion::Suci].map(|congestion| Ours {
         congestion: Some(congestion),
@@ -253,23 +314,9 @@ fn measure(
         places: place::of_testbed(&testbed),
         closed: None,
     };
-    let largest = args.largest.unwrap_or(figure.largest());
-    let doubled = std::iter::successors(Some(4_usize), |size| size.checked_mul(2));
-    let plan = Plan {
-        op: figure.op(),
-        nodes,
-        sizes: doubled.take_while(|&size| size <= largest).collect(),
-        iterations: args.iterations,
-        bits_per_second: args.rate.0.map(Rate::bits_per_second),
-        rounds: args.rounds as usize,
-    };
-    ensure!(
-        !plan.sizes.is_empty(),
-        "--largest {largest}: the smallest message has 4 bytes"
-    );
     let comparison = {
-        let mut contenders = contest::contenders(&ours, &[Peer::Mpich], &ground, plan.op);
-        compare::run(&plan, &mut contenders, machine, say)
+        let mut contenders = contest::contenders(&ours, peers, &ground, plan.op);
+        compare::run(plan, &mut contenders, machine, talk)
     };
     testbed.down()?;
     Ok(comparison)
@@ -323,6 +370,27 @@ fn kept(comparison: &Comparison, who: usize) -> String {
     )
 }
 
+/// Throughput at one size, as a share of the best at a smaller or equal one.
+fn at(comparison: &Comparison, who: usize, size: usize) -> String {
+    let rates = |wanted: &dyn Fn(usize) -> bool| {
+        let rows = comparison.results.iter();
+        rows.filter(|row| wanted(row.size))
+            .filter_map(|row| rate_of(row, who))
+            .reduce(f64::max)
+    };
+    rates(&|other| other == size)
+        .zip(rates(&|other| other <= size))
+        .map_or_else(
+            || "-".to_owned(),
+            |(rate, best)| {
+                format!(
+                    "{rate:.2} MB/s, {:.0} % of the best up to it",
+                    rate / best * 100.0
+                )
+            },
+        )
+}
+
 /// How many times better than MPICH, over these sizes.
 fn times(comparison: &Comparison, who: usize, wanted: impl Fn(usize) -> bool) -> String {
     let rows = comparison.results.iter().filter(|row| wanted(row.size));
@@ -369,6 +437,11 @@ fn statements(figure: Figure, found: &Comparison) -> Vec<Beside> {
                 "best throughput",
                 ["about 10 MB/s (MPICH-SCore too)", "about 7.5 MB/s"],
                 &peak_of,
+            ),
+            beside(
+                "at 16 KiB",
+                ["no dip (MPICH-SCore falls sharply)", "-"],
+                &|who| at(found, who, 16 << 10),
             ),
             beside("512 KiB", ["declining past 64 KiB", "-"], &kept_of),
         ],
@@ -437,6 +510,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
     use tsumuji_bench::compare::Contender;
+    use tsumuji_bench::machine::describe;
     use tsumuji_bench::ops::Sample;
 
     fn found(figure: Figure) -> Comparison {
@@ -461,7 +535,7 @@ mod tests {
             Contender::new("ours by Suci's rules", takes(20)),
             Contender::new("MPICH", takes(30)),
         ];
-        compare::run(&plan, &mut both, machine::describe(), &mut |_| {})
+        compare::run(&plan, &mut both, describe(), &mut |_: &str| {})
     }
 
     /// Every figure has statements of the paper, and numbers of ours and of MPICH beside them.

@@ -17,8 +17,6 @@ use crate::{DONE, Outcome, hosts};
 
 /// Members that are left when the measurement is over get this long to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
-/// A host that runs nothing of ours within this does not answer.
-const HOSTS_ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How long the last acknowledgements may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -146,7 +144,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     if let Some(file) = &file_of_hosts {
         spec.nodes = file.hosts().len() - 1;
         spec.hosts = Some(hosts::of(file, own));
-        spec.join_timeout = HOSTS_ANSWER_WITHIN;
+        spec.join_timeout = hosts::ANSWER_WITHIN;
     }
     spec.with_self = true;
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);

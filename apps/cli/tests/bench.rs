@@ -2,15 +2,14 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use common::{command, finish, json, skipped, tsumuji};
+use common::{
+    assert_nothing_left, command, finish, json, signal, skipped, text, tsumuji, wait_for_children,
+};
 use serde_json::Value;
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// Every operation runs among processes of this host over both links, and gives the same numbers for each.
 #[test]
@@ -269,4 +268,45 @@ fn new_figures_can_be_tried() {
             .any(|figure| figure["name"].as_str().unwrap().contains(wanted));
         assert!(found, "no figure of {wanted}: {report}");
     }
+}
+
+/// Ctrl-C in the middle of a comparison leaves no host, no process and no file, and says so in one line.
+#[test]
+fn interrupt_leaves_nothing() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("interrupt_leaves_nothing", &error.to_string());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("a.csv");
+    let mut args = vec!["bench", "gather", "--testbed", "--nodes", "3", "--link"];
+    args.extend(["udp", "--sizes", "4..1M", "--rounds", "1000", "--json"]);
+    args.extend(["--vs", "mpich,zeromq", "--csv", csv.to_str().unwrap()]);
+    let mut child = command(&args)
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The table has begun: hosts stand, and somebody is being measured.
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("ours is") {
+        line.clear();
+        assert!(told.read_line(&mut line).unwrap() > 0, "it ended early");
+    }
+    let pid = child.id();
+    let processes = wait_for_children(pid, 1);
+    signal("-INT", pid);
+    let output = finish(child);
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{rest}");
+    let last = rest.lines().last().unwrap();
+    assert_eq!(last, "tsumuji: interrupted; nothing was left behind");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["error"].as_str().unwrap().contains("interrupted"));
+    let name = format!("bench{pid}").parse().unwrap();
+    assert!(tsumuji_testbed::Testbed::find(&name).unwrap().is_none());
+    assert_nothing_left(&processes);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

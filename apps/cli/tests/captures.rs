@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{command, finish, json, skipped};
+use common::{command, finish, json, skipped, text};
 
 /// What the dissector shows of each frame of a capture: kind, the seal's flags, key id and counter, step of a handshake, kinds
 /// of inner frames, an inner frame's session, complaints, and its line.
@@ -24,10 +24,6 @@ const FIELDS: [&str; 9] = [
     "_ws.expert.message",
     "_ws.col.Info",
 ];
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 fn shown(file: &Path, config: &Path) -> Vec<Vec<String>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/wireshark/tsumuji.lua");

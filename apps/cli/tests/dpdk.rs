@@ -3,11 +3,13 @@
 
 mod common;
 
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, finish, json, skipped, start, tsumuji, wait_for_children};
+use common::{
+    PATIENCE, finish, is_worker, json, signal, skipped, start, text, tsumuji, wait_for_children,
+    wait_until_at_work,
+};
 use tsumuji_testbed::{Name, Spec, Testbed};
 
 const MEMIF: &str = "dpdk:net_memif";
@@ -95,7 +97,7 @@ fn memif_joins_two_processes() {
         "-c",
         "echo $TSUMUJI_LINK",
     ]);
-    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = text(&output.stdout);
     for role in ["server", "client"] {
         assert!(lines.contains(&format!("{link},role={role}\n")), "{lines}");
     }
@@ -125,16 +127,10 @@ fn killed_worker_is_named() {
     ]);
     let judge = child.id();
     let workers = wait_for_children(judge, 1);
-    std::thread::sleep(Duration::from_secs(1)); // well into the iteration; any moment is a fair one
-    assert!(
-        Command::new("kill")
-            .args(["-KILL", &workers[0].to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
+    wait_until_at_work(&workers);
+    signal("-KILL", workers[0]);
     let output = finish(child);
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    let complaint = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{complaint}");
     let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(run["reason"], "worker_lost", "{run}");
@@ -170,7 +166,7 @@ fn impossible_devices_are_refused() {
         ("1", "dpdk:eth0", "begins with no PCI address"),
     ] {
         let output = tsumuji(&[&solve[..], &[workers, "--link", link]].concat());
-        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        let complaint = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{complaint}");
         let last = complaint
             .lines()
@@ -201,7 +197,7 @@ fn in_host(testbed: &Testbed, host: usize, words: &[&str]) -> String {
         .args(words)
         .output()
         .unwrap();
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    text(&output.stdout)
 }
 
 /// The program must have let go of the hosts' interfaces: no program attached by whoever was killed.
@@ -317,32 +313,22 @@ fn killed_worker_of_a_host(testbed: &Testbed, hosts: &str, link: &str) {
             .output()
             .unwrap();
         let pids = String::from_utf8_lossy(&pids.stdout).into_owned();
-        let is_worker = |pid: &&str| {
-            let words =
-                std::fs::read(Path::new("/proc").join(pid).join("cmdline")).unwrap_or_default();
-            words.split(|byte| *byte == 0).nth(1) == Some(b"worker")
-        };
-        if let Some(pid) = pids.lines().find(is_worker) {
-            break pid.to_owned();
+        let mut pids = pids.lines().filter_map(|line| line.parse().ok());
+        if let Some(pid) = pids.find(|&pid| is_worker(pid)) {
+            break pid;
         }
         assert!(begun.elapsed() < PATIENCE, "the worker does not start");
         std::thread::sleep(Duration::from_millis(10));
     };
-    std::thread::sleep(Duration::from_secs(1)); // well into the iteration
-    assert!(
-        Command::new("kill")
-            .args(["-KILL", &worker])
-            .status()
-            .unwrap()
-            .success()
-    );
+    wait_until_at_work(&[worker]);
+    signal("-KILL", worker);
     let output = finish(child);
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    let complaint = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{complaint}");
     let wanted = format!(" on {} (pid {worker})", testbed.hosts()[1].netns());
     assert!(
         complaint.contains(&wanted) && complaint.contains("SIGKILL"),
         "{link}: {complaint}"
     );
-    assert_eq!(leftovers(&[worker.parse().unwrap()]), [""; 0]);
+    assert_eq!(leftovers(&[worker]), [""; 0]);
 }

@@ -6,7 +6,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{assert_nothing_left, finish, skipped, start, wait_for_children};
+use common::{
+    assert_nothing_left, finish, signal, skipped, start, text, wait_for_children,
+    wait_until_at_work, wait_until_gone,
+};
 
 /// Crawls for far longer than any test waits: only an interruption ends it.
 fn endless(link: &str) -> Vec<String> {
@@ -29,16 +32,6 @@ fn endless(link: &str) -> Vec<String> {
     args.map(str::to_owned).to_vec()
 }
 
-fn signal(name: &str, pid: u32) {
-    assert!(
-        Command::new("kill")
-            .args([name, &pid.to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
-}
-
 /// A worker killed in the middle ends the run soon, by name, with exit code 1, and takes nothing and nobody with it.
 #[test]
 fn killed_worker_is_named() {
@@ -46,10 +39,10 @@ fn killed_worker_is_named() {
         let child = start(&endless(link));
         let judge = child.id();
         let workers = wait_for_children(judge, 3);
-        std::thread::sleep(Duration::from_millis(700)); // well into the iteration; any moment is a fair one
+        wait_until_at_work(&workers);
         signal("-KILL", workers[1]);
         let output = finish(child);
-        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        let complaint = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{complaint}");
         assert!(
             complaint.contains("worker")
@@ -76,7 +69,7 @@ fn killed_early_or_late() {
         assert!(
             code == Some(1) || code == Some(2),
             "{code:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
+            text(&output.stderr)
         );
         assert_nothing_left(&workers);
     }
@@ -88,15 +81,10 @@ fn interrupt_ends_in_good_order() {
     for (name, link) in [("-INT", "shm"), ("-TERM", "udp")] {
         let child = start(&endless(link));
         let workers = wait_for_children(child.id(), 3);
-        std::thread::sleep(Duration::from_millis(500));
+        wait_until_at_work(&workers);
         signal(name, child.id());
         let output = finish(child);
-        assert_eq!(
-            output.status.code(),
-            Some(1),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(run["reason"], "interrupted", "{run}");
         assert_nothing_left(&workers);
@@ -121,7 +109,7 @@ fn interrupt_ends_threads_and_single() {
             line.clear();
             assert!(told.read_line(&mut line).unwrap() > 0, "it ended");
         }
-        std::thread::sleep(Duration::from_millis(500));
+        wait_until_at_work(&[child.id()]);
         signal(name, child.id());
         let run = finish(child);
         let mut complaint = String::new();
@@ -148,10 +136,10 @@ fn interrupt_ends_threads_and_single() {
 fn killed_judge_takes_its_workers_along() {
     let child = start(&endless("shm"));
     let workers = wait_for_children(child.id(), 3);
-    std::thread::sleep(Duration::from_millis(300));
+    wait_until_at_work(&workers);
     signal("-KILL", child.id());
     finish(child);
-    std::thread::sleep(Duration::from_millis(300));
+    wait_until_gone(&workers);
     assert_nothing_left(&workers);
 }
 
@@ -192,7 +180,7 @@ fn full_disk() {
         .status()
         .unwrap()
         .success();
-    let complaint = String::from_utf8_lossy(&run.stderr).into_owned();
+    let complaint = text(&run.stderr);
     assert!(unmounted);
     assert_eq!(run.status.code(), Some(2), "{complaint}");
     assert!(

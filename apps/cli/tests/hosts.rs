@@ -7,7 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, command, file, finish, json, skipped, start, tsumuji};
+use common::{
+    PATIENCE, command, file, finish, is_worker, json, signal, skipped, start, text, tsumuji,
+    wait_until_at_work,
+};
 
 /// A hosts file of `nodes` processes on loopback; each is reached through the words `via`.
 fn loopback(folder: &Path, nodes: usize, via: &str) -> String {
@@ -19,21 +22,6 @@ fn loopback(folder: &Path, nodes: usize, via: &str) -> String {
         format!("[[node]]\nid = {id}\nhost = \"pc{id}\"\naddr = \"udp:{addr}\"\nvia = {via}\n")
     });
     file(folder, "hosts.toml", lines.collect::<String>())
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn signal(name: &str, pid: u32) {
-    let pid = pid.to_string();
-    assert!(
-        Command::new("kill")
-            .args([name, &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
 }
 
 /// Processes whose command line or environment holds `mark`.
@@ -222,20 +210,17 @@ fn killed_worker_of_a_host_is_named() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-        let is_worker = |pid: &u32| {
-            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            words.split(|byte| *byte == 0).nth(1) == Some(b"worker")
-        };
         let begun = Instant::now();
         let workers = loop {
-            let workers: Vec<u32> = marked(&mark).into_iter().filter(is_worker).collect();
+            let workers: Vec<u32> = marked(&mark);
+            let workers: Vec<u32> = workers.into_iter().filter(|&pid| is_worker(pid)).collect();
             if workers.len() == 2 {
                 break workers;
             }
             assert!(begun.elapsed() < PATIENCE, "the workers do not start");
             std::thread::sleep(Duration::from_millis(10));
         };
-        std::thread::sleep(Duration::from_millis(500)); // well into the iteration; any moment is a fair one
+        wait_until_at_work(&workers);
         if interrupted {
             signal("-INT", child.id());
         } else {

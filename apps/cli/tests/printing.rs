@@ -3,17 +3,13 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use common::{command, finish, start, tsumuji, wait_for_children};
+use common::{command, finish, signal, start, text, tsumuji, wait_for_children};
 
 fn launch(options: &[&str], script: &str) -> std::process::Output {
     let args = [&["launch"], options, &["--", "sh", "-c", script]].concat();
     tsumuji(&args)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// Programs that print at once, and in pieces, do not mix within lines; with --tag each line bears a name.
@@ -105,14 +101,7 @@ fn blocked_output_can_be_interrupted() {
     let unread = child.stdout.take();
     let programs = wait_for_children(child.id(), 2);
     std::thread::sleep(std::time::Duration::from_millis(300));
-    let pid = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal("-INT", child.id());
     assert_eq!(finish(child).status.code(), Some(1));
     drop(unread);
     for program in programs {

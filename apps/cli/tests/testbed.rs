@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Command, Output, Stdio};
 
-use common::{PATIENCE, command, finish, json, skipped, start, tsumuji};
+use common::{PATIENCE, command, finish, json, skipped, start, text, tsumuji};
 
 /// A testbed's name that nobody else uses; the testbed is removed in the end, whatever comes of the test.
 struct Bed(String);
@@ -41,10 +41,6 @@ impl Drop for Bed {
     fn drop(&mut self) {
         self.run("down", &[]);
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A testbed is built, shown, used, impaired and removed; every step tells the same hosts.

@@ -12,6 +12,7 @@ use crate::machine::Machine;
 use crate::ops::{Job, Op, Sample};
 use crate::plot::Line;
 use crate::stats::{Rounds, size_name};
+use crate::stop;
 use crate::versus::{Better, median_ratio};
 
 /// Somebody who does the operation.
@@ -139,12 +140,44 @@ pub struct Plan {
     pub rounds: usize,
 }
 
-/// Runs it, and tells each size's lines as soon as they are known.
+/// What is about to be measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
+    /// Bytes of a message.
+    pub size: usize,
+    /// Of [`Plan::rounds`], from 1.
+    pub round: usize,
+    /// The contender.
+    pub who: &'a str,
+    /// Measurements done, of all that are to be done.
+    pub done: usize,
+    /// All of them, as far as everybody can take part to the end.
+    pub of: usize,
+}
+
+/// Hears of a comparison as it goes on.
+pub trait Listener {
+    /// Lines of the table.
+    fn say(&mut self, text: &str);
+    /// Something is about to be measured.
+    fn step(&mut self, step: Step<'_>);
+}
+
+/// Who hears lines only.
+impl<F: FnMut(&str) + ?Sized> Listener for F {
+    fn say(&mut self, text: &str) {
+        self(text);
+    }
+
+    fn step(&mut self, _: Step<'_>) {}
+}
+
+/// Runs it, and tells each size's lines as soon as they are known. Ends early where all is to end (see [`stop`]).
 pub fn run(
     plan: &Plan,
     contenders: &mut [Contender<'_>],
     machine: Machine,
-    say: &mut dyn FnMut(&str),
+    listener: &mut (impl Listener + ?Sized),
 ) -> Comparison {
     let mut sizes = plan.sizes.clone();
     sizes.sort_unstable();
@@ -159,8 +192,10 @@ pub fn run(
     };
     let names = contenders.iter().map(|one| one.name.chars().count());
     let width = names.max().unwrap_or(0);
-    say(&head(plan.op, width));
-    for size in sizes {
+    listener.say(&head(plan.op, width));
+    let mut told = vec![false; contenders.len()];
+    let count = sizes.len();
+    for (index, size) in sizes.into_iter().enumerate() {
         let job = Job {
             op: plan.op,
             size,
@@ -171,18 +206,39 @@ pub fn run(
             },
             nodes: plan.nodes,
         };
-        let row = row(&job, plan.rounds, contenders);
-        say(&lines(&row, width));
+        let row = row(&job, plan.rounds, contenders, &mut |mut step| {
+            (step.done, step.of) = (index * step.of + step.done, count * step.of);
+            listener.step(step);
+        });
+        if stop::is_wanted() {
+            break;
+        }
+        listener.say(&lines(&row, width, &mut told));
         comparison.results.push(row);
     }
     comparison
 }
 
-fn row(job: &Job, rounds: usize, contenders: &mut [Contender<'_>]) -> Row {
+fn row(
+    job: &Job,
+    rounds: usize,
+    contenders: &mut [Contender<'_>],
+    on_step: &mut dyn FnMut(Step<'_>),
+) -> Row {
     let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
-    for _ in 0..rounds {
+    let present = contenders.iter().filter(|one| one.out.is_none()).count();
+    let mut done = 0;
+    for round in 1..=rounds {
         for (contender, samples) in contenders.iter_mut().zip(&mut samples) {
-            if contender.out.is_none() {
+            if contender.out.is_none() && !stop::is_wanted() {
+                on_step(Step {
+                    size: job.size,
+                    round,
+                    who: &contender.name,
+                    done,
+                    of: present * rounds,
+                });
+                done += 1;
                 match (contender.measure)(job) {
                     Ok(sample) => samples.push(sample),
                     Err(reason) => contender.out = Some(reason),
@@ -294,11 +350,14 @@ fn head(op: Op, width: usize) -> String {
     )
 }
 
-/// The lines of one size.
-fn lines(row: &Row, width: usize) -> String {
+/// The lines of one size. Who has no numbers is told of once.
+fn lines(row: &Row, width: usize, told: &mut [bool]) -> String {
     let mut text = String::new();
     for (index, cell) in row.contenders.iter().enumerate() {
-        let size = if index == 0 {
+        if cell.failure.is_some() && std::mem::replace(&mut told[index], true) {
+            continue;
+        }
+        let size = if text.is_empty() {
             size_name(row.size)
         } else {
             String::new()
@@ -317,14 +376,14 @@ fn lines(row: &Row, width: usize) -> String {
                 let per_kb = numbers.cpu_us_per_kb.map_or_else(|| "-".to_owned(), number);
                 let _ = write!(
                     text,
-                    "{:>12}  {:>5.0}  {:>9}  {:>9}  {per_kb:>9}",
+                    "{:>12}  {:>5}  {:>9}  {:>9}  {per_kb:>9}",
                     number(numbers.headline.median),
-                    numbers.headline.spread_percent() / 2.0,
+                    numbers.headline.half_spread(),
                     number(other),
                     number(numbers.cpu_us_per_message),
                 );
                 if index > 0 && numbers.times_better.is_finite() {
-                    let _ = write!(text, "  {:.2}x", numbers.times_better);
+                    let _ = write!(text, "  {}x", times(numbers.times_better));
                 }
                 if let Some(drops) = numbers.receive_drops.filter(|&drops| drops > 0) {
                     let _ = write!(text, "  ({drops} dropped where they arrived)");
@@ -342,6 +401,16 @@ fn lines(row: &Row, width: usize) -> String {
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// A ratio: three digits are enough, and the smallest are told apart from nothing.
+fn times(ratio: f64) -> String {
+    match ratio {
+        r if r >= 100.0 => format!("{r:.0}"),
+        r if r >= 10.0 => format!("{r:.1}"),
+        r if r >= 0.1 => format!("{r:.2}"),
+        r => format!("{r:.4}"),
+    }
 }
 
 /// Four digits, whatever the magnitude.
@@ -482,7 +551,7 @@ mod tests {
                 Duration::from_micros(60),
             ))
         };
-        let mut said = String::new();
+        let mut heard = Heard::default();
         let comparison = run(
             &plan(op),
             &mut [
@@ -491,12 +560,34 @@ mod tests {
                 Contender::absent("others", "not installed: apt-get install others"),
             ],
             crate::machine::describe(),
-            &mut |text| {
-                said.push_str(text);
-                said.push('\n');
-            },
+            &mut heard,
         );
-        (comparison, said)
+        // Three rounds of two at one size, of one more until it fails at the other.
+        assert_eq!(heard.steps, [3 + 3, 3 + 1]);
+        (comparison, heard.said)
+    }
+
+    /// What a comparison told: its lines, and how many measurements of each size.
+    #[derive(Default)]
+    struct Heard {
+        said: String,
+        steps: Vec<usize>,
+        size: Option<usize>,
+    }
+
+    impl Listener for Heard {
+        fn say(&mut self, text: &str) {
+            self.said.push_str(text);
+            self.said.push('\n');
+        }
+
+        fn step(&mut self, step: Step<'_>) {
+            assert!(step.done < step.of && step.round <= 3);
+            if self.size.replace(step.size) != Some(step.size) {
+                self.steps.push(0);
+            }
+            *self.steps.last_mut().unwrap() += 1;
+        }
     }
 
     /// Sizes are measured once each, smallest first; ours is as many times better as the peer is slower, by time and by rate.
@@ -519,7 +610,9 @@ mod tests {
         let last = &comparison.results[1].contenders;
         assert!(last[0].numbers.is_some() && last[1].numbers.is_none());
         assert_eq!(last[1].failure.as_deref(), Some("too, \"large\""));
-        assert!(said.contains("others") && said.contains("apt-get install others"));
+        // Once, not at each size.
+        assert_eq!(said.matches("apt-get install others").count(), 1, "{said}");
+        assert_eq!(said.matches("too, \"large\"").count(), 1, "{said}");
     }
 
     /// Every line of the CSV has the head's columns, also where a reason has commas and quotes.

@@ -5,7 +5,8 @@
 //! beside our shared memory, over TCP beside everything else.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
@@ -19,7 +20,10 @@ use crate::machine;
 use crate::ops::{Job, Op, Sample};
 use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::peers::zeromq::ZeroMq;
-use crate::{alone, group, peers::PeerError};
+use crate::{alone, group, peers, peers::PeerError};
+
+/// Ours gives up by itself when nothing moves; what goes on for longer than this ends here.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Whom we are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,8 +146,7 @@ impl Ours {
             .args(["--sizes", &job.size.to_string(), "--rounds", "1"])
             .args(["--iterations", &job.iterations.to_string()])
             .arg("--json")
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null());
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
         if !job.op.is_pair() {
             command.args(["--nodes", &job.nodes.to_string()]);
         }
@@ -160,12 +163,13 @@ impl Ours {
                 command.args(["--seal", &mode.to_string()]);
             }
         }
-        let output = command.output().map_err(|error| error.to_string())?;
-        let complaint = || {
-            let said = String::from_utf8_lossy(&output.stderr);
-            said.lines().last().unwrap_or("no output").to_owned()
+        let left = peers::run_within(&mut command, PATIENCE, "tsumuji")
+            .map_err(|error| error.to_string())?;
+        let complaint = || match left.status {
+            None => left.failure("tsumuji").to_string(),
+            Some(_) => left.stderr.lines().last().unwrap_or("no output").to_owned(),
         };
-        let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| complaint())?;
+        let report: Value = serde_json::from_str(&left.stdout).map_err(|_| complaint())?;
         let result = report["results"][0].clone();
         serde_json::from_value(result).map_err(|_| match report["error"].as_str() {
             Some(reason) => reason.to_owned(),

@@ -15,9 +15,9 @@ use tsumuji_node::{
     LinkSpec, NodeId, OpenError, Options, Security, SendError, WorkerFailure, endpoint_from_env,
 };
 
-use crate::machine;
 use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
+use crate::{machine, stop};
 
 /// What is sent; the receiver answers on the same lane.
 const DATA: Lane = Lane::ordered(0);
@@ -33,6 +33,8 @@ const WARM_UP: u64 = 200;
 const BURST_ROUND_TRIPS: u64 = 500;
 /// Without any progress for this long a measurement is given up.
 const STALLED_AFTER: Duration = Duration::from_secs(20);
+/// Who idles looks up this often; it costs nothing that could be measured.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// Turns of the polling loop between two looks at the clock and at the other process.
 const TURNS_PER_LOOK: u32 = 1 << 16;
 /// Bytes that a measurement moves unless told otherwise; bounds how long large sizes take.
@@ -196,6 +198,9 @@ pub enum ExchangeError {
     /// The other endpoint vanished.
     #[error("the other side left in the middle of the measurement")]
     PeerDead,
+    /// All is to end.
+    #[error("{}", crate::stop::REASON)]
+    Interrupted,
     /// Nothing moves.
     #[error("no message crossed for {} s: the link loses everything, or the machine is overloaded", STALLED_AFTER.as_secs())]
     Stalled,
@@ -317,6 +322,9 @@ impl<L: Link> Runner<L> {
         let mut trips = RoundTrips::default();
         let mut before = Instant::now();
         for _ in 0..count {
+            if stop::is_wanted() {
+                return Err(ExchangeError::Interrupted);
+            }
             let awaited = self.arrivals.messages + 1;
             self.endpoint.send(RECEIVER, DATA, message)?;
             self.poll_until(watch, |arrivals| arrivals.messages >= awaited)?;
@@ -331,8 +339,12 @@ impl<L: Link> Runner<L> {
     fn idle(&mut self, span: Duration) -> Result<(), ExchangeError> {
         let start = Instant::now();
         while start.elapsed() < span {
+            if stop::is_wanted() {
+                return Err(ExchangeError::Interrupted);
+            }
             let rest = span.saturating_sub(start.elapsed());
-            self.endpoint.poll_wait(&mut self.arrivals, rest)?;
+            self.endpoint
+                .poll_wait(&mut self.arrivals, rest.min(IDLE_LOOK))?;
         }
         Ok(())
     }
@@ -384,10 +396,10 @@ pub fn measure(
     };
     let endpoint = launcher.endpoint(options, None, None)?;
     let mut runner = Runner::new(endpoint, plan.spin);
-    let mut watch = || {
-        launcher
-            .check()
-            .map_or(Ok(()), |failure| Err(failure.into()))
+    let mut watch = || match launcher.check() {
+        _ if stop::is_wanted() => Err(ExchangeError::Interrupted),
+        Some(failure) => Err(failure.into()),
+        None => Ok(()),
     };
     let message = vec![0x5a; plan.size];
 

@@ -20,8 +20,8 @@ use tsumuji_node::{
 };
 
 use crate::exchange::ExchangeError;
-use crate::machine;
 use crate::ops::{Job, Op, Sample};
+use crate::{machine, stop};
 
 /// What is measured.
 const DATA: Lane = Lane::ordered(0);
@@ -415,10 +415,10 @@ pub fn measure(
         ..plan.options()
     };
     let mut member = Member::new(launcher.endpoint(options, None, None)?, *plan)?;
-    let mut watch = || {
-        launcher
-            .check()
-            .map_or(Ok(()), |failure| Err(failure.into()))
+    let mut watch = || match launcher.check() {
+        _ if stop::is_wanted() => Err(ExchangeError::Interrupted),
+        Some(failure) => Err(failure.into()),
+        None => Ok(()),
     };
     let (span, cpu) = member.run(&mut watch)?;
     let others = plan.nodes - 1;

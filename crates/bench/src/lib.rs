@@ -20,6 +20,7 @@ pub mod ops;
 pub mod peers;
 pub mod plot;
 pub mod stats;
+pub mod stop;
 pub mod versus;
 
 #[cfg(doctest)]

@@ -12,9 +12,9 @@ use tsumuji_testbed::{Impairment, Testbed};
 use crate::contest::Ours;
 use crate::limits::place::{Place, of_testbed};
 use crate::limits::tcp;
-use crate::machine;
 use crate::ops::{Job, Op};
 use crate::stats::Rounds;
+use crate::{machine, stop};
 
 /// A message of the transfer.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -93,6 +93,9 @@ pub fn run(
         for _ in 0..plan.rounds {
             contenders.iter_mut().for_each(|one| one.take(plan));
         }
+        if stop::is_wanted() {
+            return Err(stop::REASON.to_owned());
+        }
         for contender in contenders {
             let line = contender.line(loss);
             say(&text(&line, plan.bytes));
@@ -166,6 +169,9 @@ impl<'a> Turns<'a> {
             iterations,
             nodes: 2,
         };
+        if stop::is_wanted() {
+            return;
+        }
         if let Ok(list) = &mut self.seconds {
             let blocks = (plan.bytes / BLOCK_BYTES).max(1) as u64;
             let result = match &self.who {

@@ -71,6 +71,21 @@ pub fn describe() -> Machine {
     }
 }
 
+/// Runnable processes beyond which figures are not to be trusted.
+const BUSY_LOAD: f64 = 0.5;
+
+impl Machine {
+    /// What a reader is to be warned of, if anything.
+    pub fn warning(&self) -> Option<String> {
+        (self.load_1min > BUSY_LOAD).then(|| {
+            format!(
+                "warning: the load was {:.2} before this began; where other work goes on, figures are worse and uneven",
+                self.load_1min
+            )
+        })
+    }
+}
+
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -158,6 +173,12 @@ mod tests {
         let machine = describe();
         assert!(machine.cores >= 1);
         assert!(machine.to_string().contains(&machine.kernel));
+        let loaded = |load_1min| Machine {
+            load_1min,
+            ..machine.clone()
+        };
+        assert!(loaded(0.2).warning().is_none() && loaded(f64::NAN).warning().is_none());
+        assert!(loaded(3.0).warning().unwrap().contains("3.00"));
     }
 
     /// Pinning lasts as long as its guard, and work costs processor time.

@@ -85,6 +85,15 @@ impl Rounds {
         }
     }
 
+    /// Half of [`Rounds::spread_percent`] as tables show it; a dash where one round has none.
+    pub fn half_spread(&self) -> String {
+        if self.rounds > 1 {
+            format!("{:.0}", self.spread_percent() / 2.0)
+        } else {
+            "-".to_owned()
+        }
+    }
+
     /// (max − min) / median, in percent.
     pub fn spread_percent(&self) -> f64 {
         (self.max - self.min) / self.median * 100.0
@@ -126,6 +135,8 @@ mod tests {
         assert_eq!(Rounds::of(&[4.0, 1.0, 2.0, 100.0]).median, 3.0);
         assert!(Rounds::of(&[]).median.is_nan());
         assert_eq!(Rounds::of(&[1.0, 2.0, 5.0]).spread_percent(), 200.0);
+        assert_eq!(Rounds::of(&[1.0, 2.0, 5.0]).half_spread(), "100");
+        assert_eq!(Rounds::of(&[1.0]).half_spread(), "-");
     }
 
     /// Sizes that are no round number stay in bytes.

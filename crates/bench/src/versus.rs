@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::stats::Rounds;
+use crate::stop;
 
 /// Whether more or less of a number is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -75,7 +76,9 @@ pub fn alternate(rounds: usize, contenders: &mut [Contender<'_>]) -> Vec<Standin
         contenders.iter().map(|_| Ok(Vec::new())).collect();
     for _ in 0..rounds {
         for (contender, values) in contenders.iter_mut().zip(&mut values) {
-            if let Ok(list) = values {
+            if stop::is_wanted() {
+                *values = Err(stop::REASON.to_owned());
+            } else if let Ok(list) = values {
                 match (contender.run)() {
                     Ok(value) => list.push(value),
                     Err(reason) => *values = Err(reason),

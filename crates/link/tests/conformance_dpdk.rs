@@ -2,15 +2,13 @@
 //! small ring, impaired), and AF_PACKET and AF_XDP over veth, two nodes on a pair and more on a bridge, which need
 //! root or `unshare -Urn`. What is lacking is said, and tests nothing.
 
+#[path = "common/mod.rs"]
+mod common;
 #[path = "common/segment.rs"]
 mod segment;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
 use segment::Segment;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
-use tsumuji_link::impair::{Impair, ImpairConfig};
 
 fn open(text: &str, config: DpdkConfig) -> Dpdk {
     let spec: DpdkSpec = text.parse().expect("a device's name");
@@ -38,33 +36,10 @@ fn memif(parameters: &str, config: DpdkConfig) -> Vec<Dpdk> {
     vec![server, client]
 }
 
-/// DPDK keeps what all devices of a process share without locks that would suffice for devices that come and go in several threads.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One test for each check that is named.
-macro_rules! checks {
-    (skip if $lacking:expr; $make:expr; $($check:ident)*) => {
-        $(
-            #[test]
-            fn $check() {
-                let _alone = alone();
-                if let Some(reason) = $lacking {
-                    eprintln!("{reason}");
-                    return;
-                }
-                tsumuji_link::conformance::$check(&$make);
-            }
-        )*
-    };
-}
-
 /// The checks that need two links, and no more: memif has two ends.
 macro_rules! pair_tests {
     ($make:expr) => {
-        checks!(
+        conformance_tests!(
             skip if lacking();
             |nodes: usize| {
                 assert_eq!(nodes, 2, "memif has two ends");
@@ -123,29 +98,16 @@ fn over_veth(nodes: usize, mtu: u32, device: &str) -> Vec<Dpdk> {
 
 mod packet_ethernet {
     use super::*;
-    checks!(
+    conformance_tests!(
         skip if lacking_network();
-        |nodes| over_veth(nodes, 1500, "dpdk:net_af_packet");
-        caps_are_sane
-        frames_arrive_intact
-        burst_arrives
-        full_link_refuses_and_recovers
-        declined_fill_sends_nothing
-        wait_ends_without_frames
-        broadcast_reaches_all_others
-        counters_add_up
-        garbage_addresses_do_no_harm
-        many_peers_talk
-        stream_between_threads
-        no_wake_is_lost
-        no_wake_through_fd_is_lost
+        |nodes| over_veth(nodes, 1500, "dpdk:net_af_packet")
     );
 }
 
 /// All but the overload: the driver does not tell how many frames the kernel's ring lost, and the ring of large frames is short.
 mod packet_jumbo {
     use super::*;
-    checks!(
+    conformance_tests!(
         skip if lacking_network();
         |nodes| over_veth(nodes, 9000, "dpdk:net_af_packet");
         caps_are_sane
@@ -165,29 +127,16 @@ mod packet_jumbo {
 
 mod xdp_ethernet {
     use super::*;
-    checks!(
+    conformance_tests!(
         skip if lacking_network();
-        |nodes| over_veth(nodes, 1500, "dpdk:net_af_xdp");
-        caps_are_sane
-        frames_arrive_intact
-        burst_arrives
-        full_link_refuses_and_recovers
-        declined_fill_sends_nothing
-        wait_ends_without_frames
-        broadcast_reaches_all_others
-        counters_add_up
-        garbage_addresses_do_no_harm
-        many_peers_talk
-        stream_between_threads
-        no_wake_is_lost
-        no_wake_through_fd_is_lost
+        |nodes| over_veth(nodes, 1500, "dpdk:net_af_xdp")
     );
 }
 
 /// With the largest frames that fit a page.
 mod xdp_page {
     use super::*;
-    checks!(
+    conformance_tests!(
         skip if lacking_network();
         |nodes| over_veth(nodes, 3498, "dpdk:net_af_xdp");
         frames_arrive_intact
@@ -196,30 +145,36 @@ mod xdp_page {
     );
 }
 
+/// Taps on a bridge, as `DpdkSpec::for_process` has it.
+fn over_taps(nodes: usize) -> Vec<Dpdk> {
+    segment::enter().expect("a network namespace");
+    segment::ip("link add br0 type bridge\nlink set br0 up\n").expect("a bridge");
+    let links = (0..nodes).map(|node| {
+        let link = open(
+            &format!("dpdk:net_tap,iface=t{node}"),
+            DpdkConfig::default(),
+        );
+        // The bridge has not yet heard of the others and floods their frames, more than a tap holds by itself.
+        let port = format!("link set t{node} master br0 txqueuelen 10000\n");
+        segment::ip(&port).expect("a port");
+        link
+    });
+    links.collect()
+}
+
+mod taps {
+    use super::*;
+    conformance_tests!(skip if lacking_network(); over_taps);
+}
+
 mod late {
     use super::*;
-    const LATE: ImpairConfig = ImpairConfig {
-        loss: 0.0,
-        duplicate: 0.0,
-        reorder: 0.1,
-        corrupt: 0.0,
-        delay: Duration::from_micros(20),
-        jitter: Duration::from_micros(30),
-        rate_bytes_per_second: None,
-        queue_frames: 4096,
-        seed: 3,
-    };
-    pair_tests!({
-        let links = memif("", DpdkConfig::default());
-        let late = links.into_iter().map(|link| Impair::new(link, LATE));
-        late.collect::<Result<Vec<_>, _>>().expect("impair")
-    });
+    pair_tests!(common::late(memif("", DpdkConfig::default())));
 }
 
 /// An interface whose frames do not fit a page is refused, and what mends it is said.
 #[test]
 fn xdp_on_jumbo_frames_is_refused() {
-    let _alone = alone();
     if let Some(reason) = lacking_network() {
         eprintln!("{reason}");
         return;

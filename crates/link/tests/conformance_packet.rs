@@ -6,10 +6,7 @@ mod common;
 #[path = "common/segment.rs"]
 mod segment;
 
-use std::time::Duration;
-
 use segment::{Segment, lacking};
-use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
 
 /// Links on `nodes` interfaces of a network that only this thread sees.
@@ -63,20 +60,7 @@ mod macvlan {
 
 mod late {
     use super::*;
-    const LATE: ImpairConfig = ImpairConfig {
-        loss: 0.0,
-        duplicate: 0.0,
-        reorder: 0.1,
-        corrupt: 0.0,
-        delay: Duration::from_micros(20),
-        jitter: Duration::from_micros(30),
-        rate_bytes_per_second: None,
-        queue_frames: 4096,
-        seed: 3,
-    };
     conformance_tests!(skip if lacking(); |nodes| {
-        let links = open(nodes, 1500, PacketConfig::default());
-        let late = links.into_iter().map(|link| Impair::new(link, LATE));
-        late.collect::<Result<Vec<_>, _>>().expect("impair")
+        common::late(open(nodes, 1500, PacketConfig::default()))
     });
 }

@@ -3,9 +3,7 @@
 mod common;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
-use tsumuji_link::Link;
 use tsumuji_link::capture::Capture;
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
@@ -25,47 +23,30 @@ fn sockets(count: usize) -> Vec<Udp> {
         .collect()
 }
 
-fn impaired<L: Link>(links: Vec<L>, config: ImpairConfig) -> Vec<Impair<L>> {
-    links
-        .into_iter()
-        .map(|link| Impair::new(link, config).expect("impair"))
-        .collect()
-}
-
-const LATE: ImpairConfig = ImpairConfig {
-    loss: 0.0,
-    duplicate: 0.0,
-    reorder: 0.1,
-    corrupt: 0.0,
-    delay: Duration::from_micros(20),
-    jitter: Duration::from_micros(30),
-    rate_bytes_per_second: None,
-    queue_frames: 4096,
-    seed: 3,
-};
-
 mod transparent {
     use super::*;
-    conformance_tests!(|nodes| impaired(job(nodes), ImpairConfig::default()));
+    conformance_tests!(|nodes| {
+        let links = job(nodes).into_iter();
+        let links = links.map(|link| Impair::new(link, ImpairConfig::default()));
+        links.collect::<Result<Vec<_>, _>>().expect("impair")
+    });
 }
 
 mod late_shm {
     use super::*;
-    conformance_tests!(|nodes| impaired(job(nodes), LATE));
+    conformance_tests!(|nodes| common::late(job(nodes)));
 }
 
 mod late_udp {
     use super::*;
-    conformance_tests!(|nodes| impaired(sockets(nodes), LATE));
+    conformance_tests!(|nodes| common::late(sockets(nodes)));
 }
 
 mod captured {
     use super::*;
     conformance_tests!(|nodes| {
-        let links = impaired(sockets(nodes), LATE);
-        let captured = links
-            .into_iter()
-            .map(|link| Capture::new(link, std::io::sink()));
+        let links = common::late(sockets(nodes)).into_iter();
+        let captured = links.map(|link| Capture::new(link, std::io::sink()));
         captured.collect::<Vec<_>>()
     });
 }

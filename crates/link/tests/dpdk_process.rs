@@ -3,7 +3,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
@@ -111,9 +110,6 @@ fn leftovers(pid: u32) -> Vec<String> {
     found
 }
 
-/// DPDK's devices of one process come and go one after the other.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// Whether no DPDK device can be made here; says why.
 fn lacking() -> bool {
     match Dpdk::open(&"net_null".parse().expect("a name"), DpdkConfig::default()) {
@@ -152,7 +148,6 @@ fn send_in_vain(link: &mut Dpdk) {
 /// back, and it opens anew to a successor.
 #[test]
 fn killed_server_is_survived() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if lacking() {
         return;
     }
@@ -180,7 +175,6 @@ fn killed_server_is_survived() {
 /// When the client is killed the server lives on, and serves its successor without being opened anew.
 #[test]
 fn killed_client_is_survived() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if lacking() {
         return;
     }
@@ -221,7 +215,6 @@ fn stream(link: &mut Dpdk, bursts: u32) {
 /// A peer that is killed in the midst of a stream takes its memory with it, and not the process that is writing there.
 #[test]
 fn peer_killed_in_a_stream_is_survived() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if lacking() {
         return;
     }

@@ -242,13 +242,12 @@ impl<L: Link> Drive<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
-        match self.engine.submit(self.now, to, lane, payload, notify) {
-            Ok(id) => match self.transmit() {
-                Ok(_) => Ok(id),
-                Err(error) => Err(SendError::Link(error)),
-            },
-            Err(refusal) => Err(refused(refusal)),
-        }
+        let id = self
+            .engine
+            .submit(self.now, to, lane, payload, notify)
+            .map_err(refused)?;
+        self.transmit()?;
+        Ok(id)
     }
 
     /// Queues a message that may be replaced, until `deadline` from now, and sends at once what the peer's window allows.

@@ -4,48 +4,13 @@
 //! grows. That is bounded by `GROWTH`, far below one allocation per thousand frames.
 
 mod common;
+#[path = "../../link/tests/common/counting_alloc.rs"]
+mod counting_alloc;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::thread;
 
 use common::{LONG, Over, pair};
 use tsumuji_node::{AnyLink, Body, Endpoint, Handler, Lane, MetricsAt, NodeId, Options};
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is being torn down has no counter any more; those are not counted.
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-#[allow(unsafe_code)] // the trait is unsafe; all work is the system allocator's
-// SAFETY: every call goes unchanged to `System`, which keeps the trait's promises; `count` neither allocates nor unwinds
-// (the thread-local is const-initialised and has no destructor).
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(place, layout) }
-    }
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(place, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -68,11 +33,11 @@ fn allocations(mut round: impl FnMut()) -> u64 {
     for _ in 0..WARM_UP {
         round();
     }
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = counting_alloc::allocations();
     for _ in 0..MEASURED {
         round();
     }
-    ALLOCATIONS.with(Cell::get) - before
+    counting_alloc::allocations() - before
 }
 
 fn echo(mut endpoint: Endpoint<AnyLink>) -> Endpoint<AnyLink> {

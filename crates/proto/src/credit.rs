@@ -2,16 +2,17 @@
 //!
 //! Credit is counted in packet numbers: a peer may send numbers below its `granted`. Numbers are never reused, so credit
 //! covers new data and repairs alike, a lost frame gives its credit back as soon as a later one arrives, and a lost grant
-//! is made good by the next. Owned by the engine, fed by `peer::receive`.
+//! is made good by the next. What was overtaken may still come: it counts as not seen until it does, or its sender counts it lost. Owned by the engine, fed by `peer::receive`.
 //!
 //! Invariant: Σ claims over all peers never exceeds `receive_frames`, as long as there are no more peers than that. A claim is
-//! what is granted and not yet seen, and at least what hello and welcome promise: a peer that is gone may be back, and send that
+//! what is granted and did not come, and at least what hello and welcome promise: a peer that is gone may be back, and send that
 //! much, before anyone else's credit is used up.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::numbers::FIRST_NUMBER;
+use crate::overtaken::Overtaken;
 use crate::path::Path;
 use crate::policy::{FlowPolicy, Room, Sender};
 use crate::time::Instant;
@@ -32,6 +33,10 @@ pub(crate) struct Grant {
     pub(crate) told: u64,
     /// Largest packet number seen, plus one.
     seen: u64,
+    /// Below that, what has not come; once there was any.
+    overtaken: Option<Overtaken>,
+    /// How many: asked for with every frame.
+    overtaken_frames: u64,
     /// Its frames that were used; not those that memory refused. Whoever becomes active begins with the least of the others.
     pub(crate) served: u64,
     /// Charge of its messages that arrive, wait for their turn, or are held by the program. Outlives the session.
@@ -59,6 +64,8 @@ impl Grant {
             granted: FIRST_NUMBER,
             told: FIRST_NUMBER,
             seen: FIRST_NUMBER,
+            overtaken: None,
+            overtaken_frames: 0,
             served: 0,
             used_bytes: 0,
             promised: 0,
@@ -92,6 +99,7 @@ impl Grant {
             peer: NodeId(peer),
             active: self.active,
             busy: self.busy,
+            repairs: false, // credit covers both
             priority: self.urgency.0,
             remaining_bytes: self.urgency.1,
             memory_bytes: self.used_bytes,
@@ -101,9 +109,36 @@ impl Grant {
         }
     }
 
+    /// On its way, or may be: granted and did not come.
+    fn awaited(&self) -> u64 {
+        self.outstanding() + self.overtaken_frames
+    }
+
     /// What the receive ring must have room for.
     pub(crate) fn claim(&self) -> u64 {
-        self.outstanding().max(self.promised)
+        self.awaited().max(self.promised)
+    }
+
+    /// The frame skipped numbers, or some were skipped before.
+    #[cold]
+    fn note_overtaken(&mut self, frame: Seen) {
+        let number = frame.next - 1;
+        if number < self.seen && self.overtaken.is_none() {
+            return; // a copy
+        }
+        let overtaken = self
+            .overtaken
+            .get_or_insert_with(|| Overtaken::new(frame.floor));
+        overtaken.raise(frame.floor);
+        if number >= self.granted {
+            // Sent without credit, so after a long silence: what has not come by now is lost.
+            overtaken.raise(number);
+        } else if number >= self.seen {
+            overtaken.skip(self.seen, number);
+        } else {
+            overtaken.come(number);
+        }
+        self.overtaken_frames = overtaken.count();
     }
 
     /// The peer cannot send as far as it knows, has something to send, and we have granted more.
@@ -122,6 +157,8 @@ impl Grant {
 pub(crate) struct Seen {
     /// Its number plus one.
     pub(crate) next: u64,
+    /// All below has come, or is no longer waited for by its sender.
+    pub(crate) floor: u64,
     /// Its sender has more for us.
     pub(crate) more: bool,
     /// Its sender serves others, too.
@@ -322,7 +359,7 @@ impl Credit {
             pool_frames: self.path.pool_frames(),
             claimed_frames: self.claimed,
             free_bytes: memory.free_bytes,
-            peers: self.peers as usize,
+            peers: self.peers(),
             active_peers: self.active.len(),
         }
     }
@@ -347,6 +384,26 @@ impl Credit {
         let room = self.room(memory);
         let policy = self.policy.as_mut()?;
         Some(policy.memory_rank(&room, &grant.sender(peer, grant.window)))
+    }
+
+    /// What the policy says where `suci` asks: how many frames.
+    pub(crate) fn wish(&mut self, room: &Room, sender: &Sender) -> u64 {
+        let usual = sender.usual_frames;
+        self.policy
+            .as_mut()
+            .map_or(usual, |policy| policy.window_frames(room, sender))
+    }
+
+    /// The same: whose rank is lowest is told first where memory is scarce.
+    pub(crate) fn rank(&mut self, room: &Room, sender: &Sender) -> u64 {
+        self.policy
+            .as_mut()
+            .map_or(0, |policy| policy.memory_rank(room, sender))
+    }
+
+    /// Other members.
+    pub(crate) fn peers(&self) -> usize {
+        self.peers as usize
     }
 
     /// What an idle peer may always send: half of the pool divided by the number of peers.
@@ -402,18 +459,21 @@ impl Credit {
         if !self.active.is_empty() && self.path.on_frame(now) {
             self.set_allowance();
         }
+        let before = grant.awaited();
+        if frame.next != grant.seen + 1 || grant.overtaken_frames > 0 {
+            grant.note_overtaken(frame);
+        }
         if frame.next > grant.seen {
             self.path.on_gap(frame.next - 1 - grant.seen);
-            let before = grant.outstanding();
             grant.seen = frame.next;
             grant.granted = grant.granted.max(frame.next);
-            if before > grant.promised {
-                self.claimed -= before - grant.claim();
-            }
             grant.backlog = frame.more;
             grant.busy = frame.busy;
         } else if frame.used {
             self.path.on_late();
+        }
+        if before > grant.promised {
+            self.claimed -= before - grant.claim();
         }
         let wants = grant.backlog || grant.urgency.1 > 0;
         match (wants, grant.active) {
@@ -488,7 +548,10 @@ impl Credit {
             self.hungry = true;
             self.scarce_frames(grant, memory).min(window)
         };
-        self.give(grant, grant.seen + affordable);
+        let ahead = affordable.saturating_sub(grant.overtaken_frames);
+        // What it needs to go on when all of its window was overtaken, or lost.
+        let least = allowance.min(affordable);
+        self.give(grant, grant.seen + ahead.max(least));
     }
 
     /// The pool bounds windows, the ring bounds claims: idle peers may hold more of an earlier, larger pool.
@@ -496,12 +559,12 @@ impl Credit {
     fn give(&mut self, grant: &mut Grant, target: u64) {
         if target > grant.granted {
             // What was promised is counted already.
-            if target <= grant.seen + grant.promised {
+            if target + grant.overtaken_frames <= grant.seen + grant.promised {
                 grant.granted = target;
                 return;
             }
             let wanted = target - grant.granted;
-            let spare = grant.promised.saturating_sub(grant.outstanding());
+            let spare = grant.promised.saturating_sub(grant.awaited());
             let room = spare + self.receive_frames.saturating_sub(self.claimed);
             let given = wanted.min(room);
             if given < wanted {

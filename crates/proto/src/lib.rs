@@ -11,6 +11,7 @@ extern crate alloc;
 
 pub mod time;
 
+mod alarms;
 mod config;
 mod congestion;
 mod counters;
@@ -20,6 +21,7 @@ mod event;
 mod memory;
 mod message;
 mod numbers;
+mod overtaken;
 mod path;
 mod peer;
 mod policy;

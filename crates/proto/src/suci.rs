@@ -8,6 +8,7 @@
 //! peer whose request is not granted in full stands in `waiting`, once.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::time::{Duration, Instant};
@@ -32,6 +33,10 @@ pub(crate) struct Inbound {
     pub(crate) short: bool,
     /// Stands in `Suci::waiting`.
     waiting: bool,
+    /// Stands in `Suci::holders`.
+    holds: bool,
+    /// It asked, and has not been answered: where the program's policy permits nothing, one frame answers it.
+    pub(crate) probes: bool,
     /// Of the peer's last ask. `None`: it has not asked in this session.
     round: Option<u32>,
     /// Numbers below this wait to be sent again.
@@ -66,6 +71,8 @@ impl Inbound {
             refused: false,
             short: false,
             waiting: false,
+            holds: false,
+            probes: false,
             round: None,
             end: FIRST_NUMBER,
             granted: FIRST_NUMBER,
@@ -84,8 +91,13 @@ impl Inbound {
     }
 
     /// Granted and not come.
-    fn outstanding(&self, expected: u64) -> u64 {
+    pub(crate) fn outstanding(&self, expected: u64) -> u64 {
         self.granted.saturating_sub(expected)
+    }
+
+    /// Wants to send again more than it may.
+    pub(crate) fn wants(&self, expected: u64) -> bool {
+        self.end > self.granted.max(expected)
     }
 
     /// The grant to write: the peer's round, and how many frames from `expected` on.
@@ -102,7 +114,9 @@ pub(crate) struct Suci {
     pub(crate) ring_frames: u64,
     outstanding: u64,
     /// Peers that asked for more than they were granted, in turn.
-    waiting: VecDeque<u16>,
+    pub(crate) waiting: VecDeque<u16>,
+    /// Peers with grants of which not all had come when last looked at.
+    holders: Vec<u16>,
     /// Peers that were told of less than the full window.
     pub(crate) short: VecDeque<u16>,
     /// When grants were last looked through for those of which nothing came.
@@ -117,6 +131,7 @@ impl Suci {
             ring_frames: (receive_frames as u64).clamp(1, NUMBER_WINDOW),
             outstanding: 0,
             waiting: VecDeque::new(),
+            holders: Vec::new(),
             short: VecDeque::new(),
             swept_at: Instant::default(),
             now: Instant::default(),
@@ -162,6 +177,7 @@ impl Suci {
                 inbound.began = expected;
             }
         }
+        inbound.probes = true;
         if ask.frames == 0 || end <= expected {
             return Some(Answer::Ack);
         }
@@ -171,35 +187,44 @@ impl Suci {
     }
 
     fn enlist(&mut self, peer: u16, inbound: &mut Inbound, expected: u64) {
-        if !inbound.waiting && inbound.end > inbound.granted.max(expected) {
+        if !inbound.waiting && inbound.wants(expected) {
             inbound.waiting = true;
             self.waiting.push_back(peer);
         }
     }
 
-    /// How many wait.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Whose turn it is; whoever is called must be given to `grant`, or be gone.
+    /// Whose turn it is; whoever is called must be given to `answer_call`, or be gone.
     pub(crate) fn call(&mut self) -> Option<u16> {
         self.waiting.pop_front()
     }
 
-    /// Permits what there is room for: an equal part of the ring among all that wait, no more than `window` frames, and no more
-    /// at once than lately arrived. Tells how much that is. Who gets less than it wants waits on.
+    /// The peer was called: it waits no longer, unless `grant` finds that it wants more.
+    pub(crate) fn answer_call(inbound: &mut Inbound) {
+        inbound.waiting = false;
+    }
+
+    /// An equal part of the ring among all that wait.
+    pub(crate) fn part(&self) -> u64 {
+        (self.ring_frames / (self.waiting.len() as u64 + 1)).max(1)
+    }
+
+    /// By all peers.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// Permits what there is room for: `part` of the ring, no more than `window` frames, and no more at once than lately arrived.
+    /// Tells how much that is. Who gets less than it wants waits on.
     pub(crate) fn grant(
         &mut self,
         peer: u16,
         inbound: &mut Inbound,
         expected: u64,
         window: u64,
+        part: u64,
     ) -> u64 {
-        inbound.waiting = false;
         inbound.granted = inbound.granted.max(expected);
         let outstanding = inbound.outstanding(expected);
-        let part = (self.ring_frames / (self.waiting.len() as u64 + 1)).max(1);
         let more = (part
             .min(inbound.burst)
             .min(window)
@@ -210,6 +235,10 @@ impl Suci {
             inbound.granted += more;
             self.outstanding += more;
             inbound.nacked = false;
+            inbound.probes = false;
+            if !core::mem::replace(&mut inbound.holds, true) {
+                self.holders.push(peer);
+            }
             inbound.moved_at = self.now;
         }
         self.enlist(peer, inbound, expected);
@@ -218,7 +247,9 @@ impl Suci {
 
     /// So few of the frames permitted to this peer are on their way that more might be.
     pub(crate) fn wants_more(&self, inbound: &Inbound, expected: u64) -> bool {
-        inbound.waiting && inbound.outstanding(expected) * 2 <= inbound.burst
+        inbound.waiting
+            && inbound.wants(expected)
+            && inbound.outstanding(expected) * 2 <= inbound.burst
     }
 
     /// Half of the ring is free for who waits.
@@ -240,9 +271,27 @@ impl Suci {
         due
     }
 
-    /// Nothing came of the peer's grant for a long time.
-    pub(crate) fn is_overdue(&self, inbound: &Inbound, expected: u64) -> bool {
-        inbound.outstanding(expected) > 0 && self.now.since(inbound.moved_at) >= GRANT_LIFE
+    /// The `index`-th peer with grants, for a look at all of them.
+    pub(crate) fn holder(&self, index: usize) -> Option<u16> {
+        self.holders.get(index).copied()
+    }
+
+    /// A look at the `index`-th peer with grants: of which nothing came for a long time, they are void. `false`: it has none any
+    /// more, and another stands in its place.
+    pub(crate) fn check_holder(
+        &mut self,
+        index: usize,
+        inbound: &mut Inbound,
+        expected: u64,
+    ) -> bool {
+        if self.now.since(inbound.moved_at) >= GRANT_LIFE {
+            self.void(inbound, expected);
+        }
+        inbound.holds = inbound.outstanding(expected) > 0;
+        if !inbound.holds {
+            self.holders.swap_remove(index);
+        }
+        inbound.holds
     }
 
     /// What was granted and has not come is no longer counted on.
@@ -256,6 +305,9 @@ impl Suci {
         self.void(inbound, expected);
         if inbound.waiting {
             self.waiting.retain(|&waiting| waiting != peer);
+        }
+        if inbound.holds {
+            self.holders.retain(|&holder| holder != peer);
         }
         if inbound.short {
             self.short.retain(|&short| short != peer);

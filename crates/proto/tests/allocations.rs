@@ -1,40 +1,12 @@
 //! Steady traffic allocates nothing: neither per small message nor per fragment.
-#![allow(
-    unsafe_code,
-    reason = "a counting global allocator cannot be written without"
-)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../link/tests/common/counting_alloc.rs"]
+mod counting_alloc;
 
 use tsumuji_proto::{
     Body, Config, Congestion, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId,
     Payload, Share, Sink,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is passed on to `System` unchanged, which upholds the contract; counting touches only a
-// thread-local without destructor, which allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are `System`'s.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Counts messages, and gives assembled ones back for the pool.
 #[derive(Default)]
@@ -134,12 +106,12 @@ fn allocations_of(rounds: usize, message: &[u8], per_round: usize) -> u64 {
     }
     let warm = counter.messages;
     assert_eq!(warm, 20 * per_round);
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = counting_alloc::allocations();
     for _ in 0..rounds {
         (0..per_round).for_each(|_| pair.send(message));
         (0..20).for_each(|_| pair.turn(&mut counter));
     }
-    let after = ALLOCATIONS.with(Cell::get);
+    let after = counting_alloc::allocations();
     assert_eq!(counter.messages - warm, rounds * per_round);
     after - before
 }

@@ -216,11 +216,13 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         }
     }
 
-    /// Does what is due.
+    /// Does what is due; answers what time it is.
     #[cold]
-    fn look_at_clock(&mut self) {
+    fn look_at_clock(&mut self) -> Duration {
         self.calls = 0;
-        self.peers.upkeep(self.clock.now());
+        let now = self.clock.now();
+        self.peers.upkeep(now);
+        now
     }
 
     /// Sends what the seals have to say to each other. Only what `asked` cannot be reached is an error.
@@ -361,13 +363,13 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.look_at_clock();
+        let now = self.look_at_clock();
         self.send_own(None)?;
         let due = self.peers.next_due_or_aging();
         let until_due = if due == NEVER {
             timeout
         } else {
-            due.saturating_sub(self.clock.now())
+            due.saturating_sub(now)
         };
         self.inner.wait(timeout.min(until_due))
     }

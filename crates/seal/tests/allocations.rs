@@ -1,45 +1,11 @@
 //! Sealing and opening a frame allocates nothing, alone and by broadcast.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../link/tests/common/counting_alloc.rs"]
+mod counting_alloc;
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::{Link, LinkAddr};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-#[allow(unsafe_code)] // the trait is unsafe; all work is the system allocator's
-// SAFETY: every call goes unchanged to `System`, which keeps the trait's promises; `count` neither allocates nor unwinds
-// (the thread-local is const-initialised and has no destructor).
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(place, layout) }
-    }
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(place, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Frames of all sizes, both ways and to all, once the two have met.
 #[test]
@@ -61,7 +27,7 @@ fn frames_allocate_nothing() {
         }
         assert!(nodes[0].has_session(to[0]) && nodes[1].has_session(to[1]));
         let limit = nodes[0].caps().frame_bytes;
-        let before = ALLOCATIONS.get();
+        let before = counting_alloc::allocations();
         let mut received = 0;
         for round in 0..3000 {
             let me = round % 2;
@@ -74,6 +40,6 @@ fn frames_allocate_nothing() {
             received += nodes[1 - me].recv_burst(8, |_, _| {}).expect("recv");
         }
         assert_eq!(received, 6000);
-        assert_eq!(ALLOCATIONS.get() - before, 0, "{mode}");
+        assert_eq!(counting_alloc::allocations() - before, 0, "{mode}");
     }
 }

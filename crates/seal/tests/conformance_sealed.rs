@@ -7,7 +7,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use tsumuji_link::Link;
-use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
@@ -79,20 +78,5 @@ mod readable_udp {
 
 mod late_and_reordered {
     use super::*;
-    const LATE: ImpairConfig = ImpairConfig {
-        loss: 0.0,
-        duplicate: 0.0,
-        reorder: 0.1,
-        corrupt: 0.0,
-        delay: Duration::from_micros(20),
-        jitter: Duration::from_micros(30),
-        rate_bytes_per_second: None,
-        queue_frames: 4096,
-        seed: 3,
-    };
-    conformance_tests!(|nodes| {
-        let links = sockets(nodes).into_iter();
-        let links = links.map(|link| Impair::new(link, LATE).expect("impair"));
-        sealed(links.collect(), SealMode::Encrypt)
-    });
+    conformance_tests!(|nodes| { sealed(common::late(sockets(nodes)), SealMode::Encrypt) });
 }

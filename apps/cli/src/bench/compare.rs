@@ -5,19 +5,21 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
-use tsumuji_bench::compare::{self, Comparison, Plan};
+use tsumuji_bench::compare::{self, Comparison, Listener, Plan};
 use tsumuji_bench::contest::{self, Ground, Ours, Peer};
 use tsumuji_bench::limits::place::{self, Place};
-use tsumuji_bench::machine;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::plot;
+use tsumuji_bench::stop;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{ClusterFile, LinkSpec};
 use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
+use super::INTERRUPTED;
 use super::between::Between;
 use super::sizes::Sizes;
 use crate::output::{self, PendingFile};
+use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, hosts, security};
 
 /// Rounds beside peers, where nobody says how many.
@@ -205,16 +207,9 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
         bits_per_second: beside.rate.map(Rate::bits_per_second),
         rounds: asked.rounds.unwrap_or(if alone { 1 } else { ROUNDS }) as usize,
     };
-    let mut say = |text: &str| {
-        if asked.json {
-            eprintln!("{text}");
-        } else {
-            output::print_text(&format!("{text}\n"));
-        }
-    };
-    let machine = machine::describe();
-    say(&format!("machine: {machine}"));
-    say(&format!(
+    let mut talk = Talk::new(asked.json);
+    let machine = talk.machine();
+    talk.say(&format!(
         "{} among {} nodes over {}, {} {} in turn; {}",
         plan.op,
         plan.nodes,
@@ -229,8 +224,10 @@ pub(super) fn run(asked: &Asked<'_>, inside: bool) -> Outcome {
     ));
     let comparison = {
         let mut contenders = contest::contenders(&ours, &peers, &stage.ground, plan.op);
-        compare::run(&plan, &mut contenders, machine, &mut say)
+        compare::run(&plan, &mut contenders, machine, &mut talk)
     };
+    drop(talk);
+    ensure!(!stop::is_wanted(), INTERRUPTED);
     let ours = |row: &'_ compare::Row| row.contenders[0].numbers.is_some();
     if !comparison.results.iter().any(ours) {
         let reason = comparison

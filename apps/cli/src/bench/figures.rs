@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use tsumuji_bench::compare::Listener;
 use tsumuji_bench::figures::{self, Part, Setting};
+use tsumuji_bench::stop;
 
-use super::serve_command;
+use super::{INTERRUPTED, serve_command};
+use crate::talk::Talk;
 use crate::{DONE, NOT_REACHED, Outcome, output};
 
 #[derive(Debug, clap::Args)]
@@ -83,14 +86,9 @@ pub(super) fn run(args: &Args) -> Outcome {
             ..setting
         };
     }
-    let to_stderr = args.json;
-    let report = figures::run(&setting, &mut |line| {
-        if to_stderr {
-            eprintln!("{line}")
-        } else {
-            output::print_text(&format!("{line}\n"))
-        }
-    });
+    let mut talk = Talk::new(args.json);
+    let report = figures::run(&setting, &mut |line| talk.say(line));
+    anyhow::ensure!(!stop::is_wanted(), INTERRUPTED);
     let value = serde_json::to_value(&report)?;
     if let Some(pending) = pending {
         pending.finish(|out| Ok(serde_json::to_writer_pretty(out, &value)?))?;

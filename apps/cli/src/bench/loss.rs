@@ -2,12 +2,13 @@
 
 use anyhow::{Context, anyhow, ensure};
 use serde_json::json;
+use tsumuji_bench::compare::Listener;
 use tsumuji_bench::contest::Ours;
 use tsumuji_bench::loss::{self, Plan};
-use tsumuji_bench::machine;
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Fraction;
 
+use crate::talk::Talk;
 use crate::{DONE, Outcome, output};
 
 #[derive(Debug, clap::Args)]
@@ -68,20 +69,14 @@ pub(super) fn run(args: &Args) -> Outcome {
         rounds: args.rounds as usize,
         losses: args.loss.iter().map(|loss| loss.0).collect(),
     };
-    let mut say = |text: &str| {
-        if args.json {
-            eprintln!("{text}");
-        } else {
-            output::print_text(&format!("{text}\n"));
-        }
-    };
-    let machine = machine::describe();
-    say(&format!("machine: {machine}"));
-    say(&format!(
+    let mut talk = Talk::new(args.json);
+    let machine = talk.machine();
+    talk.say(&format!(
         "{} MiB one way, and {} round trips of 64 bytes, both hosts losing frames; {} rounds in turn",
         args.mib, args.trips, args.rounds
     ));
-    let lines = loss::run(&plan, &testbed, &ours, &mut say).map_err(|reason| anyhow!(reason))?;
+    let lines = loss::run(&plan, &testbed, &ours, &mut |text| talk.say(text))
+        .map_err(|reason| anyhow!(reason))?;
     if args.json {
         output::print_json(
             &json!({ "kind": "loss", "bytes": plan.bytes, "trips": plan.trips, "machine": machine, "results": lines }),

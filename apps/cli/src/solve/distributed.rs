@@ -22,8 +22,6 @@ use crate::{hosts, metrics};
 const GRACE: Duration = Duration::from_secs(1);
 /// Hosts of a cluster are started by hand, one after the other.
 const HOSTS_JOIN_WITHIN: Duration = Duration::from_secs(120);
-/// A worker of another host must have joined within this: a connection by ssh, and a program that starts.
-const HOSTS_ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Several hosts, as their file says.
@@ -150,7 +148,7 @@ fn launch_spec(
     let mut spec = LaunchSpec::new(workers, [program.clone().into(), OsString::from("worker")]);
     if let Some(cluster) = cluster {
         spec.hosts = Some(hosts::of(&cluster.file, program));
-        spec.join_timeout = HOSTS_ANSWER_WITHIN;
+        spec.join_timeout = hosts::ANSWER_WITHIN;
     }
     spec.with_self = true;
     spec.self_name = "judge".to_owned();

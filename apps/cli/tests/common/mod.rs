@@ -158,6 +158,61 @@ pub(crate) fn distance(a: &[f64], b: &[f64]) -> f64 {
         .fold(0.0, f64::max)
 }
 
+/// What a program printed.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Sends a process a signal: `-INT`, `-KILL`.
+pub(crate) fn signal(name: &str, pid: u32) {
+    let mut kill = Command::new("kill");
+    assert!(
+        kill.args([name, &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+/// Whether it is a worker of `tsumuji solve`.
+pub(crate) fn is_worker(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|byte| *byte == 0).nth(1) == Some(b"worker")
+}
+
+/// Ticks of processor time that a process took, user and system; none of one that ended.
+fn ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+/// Waits until these processes are well into their work, as their processor time tells: starting takes a few hundredths of a second,
+/// so after ten times that any moment is a fair one, however busy the machine is.
+pub(crate) fn wait_until_at_work(pids: &[u32]) {
+    const TICKS: u64 = 30; // of 10 ms
+    let begun = Instant::now();
+    while !pids
+        .iter()
+        .all(|&pid| ticks(pid).is_some_and(|ticks| ticks >= TICKS))
+    {
+        assert!(begun.elapsed() < PATIENCE, "some of {pids:?} do not work");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until none of these processes runs. The bound only turns a hang into a failure.
+pub(crate) fn wait_until_gone(pids: &[u32]) {
+    let begun = Instant::now();
+    while let Some(pid) = pids
+        .iter()
+        .find(|&&pid| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|it| !it.is_empty()))
+    {
+        assert!(begun.elapsed() < PATIENCE, "process {pid} still runs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Process ids whose parent is `pid`.
 pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let parent_of = |entry: &Path| -> Option<u32> {

@@ -18,6 +18,7 @@ use serde::Serialize;
 use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
 use crate::machine::{self, Machine};
+use crate::stop;
 
 /// What is measured, and with what.
 #[derive(Debug, Clone)]
@@ -145,8 +146,8 @@ pub type Say<'a> = &'a mut dyn FnMut(&str);
 pub fn run(setting: &Setting, say: Say<'_>) -> Report {
     let machine = machine::describe();
     say(&format!("machine: {machine}"));
-    if machine.load_1min > 0.5 {
-        say("warning: other work is running on this machine; figures will be worse and uneven");
+    if let Some(warning) = machine.warning() {
+        say(&warning);
     }
     let mut report = Report {
         machine,
@@ -155,6 +156,9 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
         sweeps: Vec::new(),
     };
     for part in &setting.parts {
+        if stop::is_wanted() {
+            break;
+        }
         match part {
             Part::Pingpong => messages::pingpong(setting, &mut report, say),
             Part::Burst => messages::burst(setting, &mut report, say),

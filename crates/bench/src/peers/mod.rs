@@ -14,10 +14,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::ops::Job;
+use crate::stop;
+
 /// How often a peer is looked at whether it has ended.
 const LOOK: Duration = Duration::from_millis(2);
-/// From an end asked for to one that is forced.
-const GRACE: Duration = Duration::from_secs(2);
+/// From an end asked for to one that is forced: enough to remove what was made.
+const GRACE: Duration = Duration::from_secs(5);
+/// A compiler or a solver that takes longer hangs.
+const TOOL_PATIENCE: Duration = Duration::from_secs(1800);
 /// What a peer prints beyond this is not read.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
@@ -30,6 +35,12 @@ pub enum PeerError {
     NotInstalled {
         /// Debian's package.
         package: &'static str,
+    },
+    /// There is no such program.
+    #[error("{program}: there is no such program")]
+    NotFound {
+        /// Which program.
+        program: String,
     },
     /// It could not be run, or ended with an error.
     #[error("{program}: {problem}")]
@@ -49,22 +60,36 @@ pub enum PeerError {
     },
 }
 
+/// Within this time a measurement begins and ends, if its messages are small; a longer one hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A cable of 100 Mbit/s, used badly.
+const SLOWEST_BYTES_PER_SECOND: f64 = 5e6;
+
+/// A measurement that takes longer hangs.
+fn patience(job: &Job) -> Duration {
+    // Before what is measured goes as much again, at most.
+    let messages = 2 * job.op.deliveries(job.nodes) * job.iterations;
+    let seconds = messages as f64 * job.size as f64 / SLOWEST_BYTES_PER_SECOND;
+    PATIENCE + Duration::from_secs_f64(seconds.min(TOOL_PATIENCE.as_secs_f64()))
+}
+
 /// What a peer left behind.
-struct Left {
-    stdout: String,
-    stderr: String,
+pub(crate) struct Left {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
     /// `None`: it did not end by itself in time.
-    status: Option<ExitStatus>,
+    pub(crate) status: Option<ExitStatus>,
 }
 
 impl Left {
     /// Why there are no figures.
-    fn failure(&self, program: &str) -> PeerError {
+    pub(crate) fn failure(&self, program: &str) -> PeerError {
         let said = self.stderr.lines().chain(self.stdout.lines());
         let mut said = said
             .map(str::trim)
             .filter(|line| !line.is_empty() && line.chars().any(char::is_alphanumeric));
         let problem = match (self.status, said.next()) {
+            (None, _) if stop::is_wanted() => stop::REASON.to_owned(),
             (None, _) => "it did not end in time".to_owned(),
             (Some(status), None) => format!("{status}: no message"),
             (Some(status), Some(line)) => format!("{status}: {line}"),
@@ -80,10 +105,15 @@ impl Left {
 struct Ended(Child);
 
 impl Ended {
+    /// Waits for its end, unless all is to end.
     fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
+        self.wait_while(|| Instant::now() < deadline && !stop::is_wanted())
+    }
+
+    fn wait_while(&mut self, patient: impl Fn() -> bool) -> Option<ExitStatus> {
         loop {
             match self.0.try_wait() {
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
+                Ok(None) if patient() => std::thread::sleep(LOOK),
                 Ok(status) => return status,
                 Err(_) => return None,
             }
@@ -98,7 +128,8 @@ impl Drop for Ended {
             let group = rustix::process::Pid::from_raw(self.0.id().cast_signed());
             let signal = |signal| group.map(|id| rustix::process::kill_process_group(id, signal));
             let _ = signal(Signal::TERM);
-            if self.wait_until(Instant::now() + GRACE).is_none() {
+            let asked = Instant::now();
+            if self.wait_while(|| asked.elapsed() < GRACE).is_none() {
                 let _ = signal(Signal::KILL);
                 let _ = self.0.wait();
             }
@@ -108,7 +139,11 @@ impl Drop for Ended {
 
 /// Runs a command to its end, or ends it when that does not come in time. It writes into files: a process of its that is left over
 /// could hold a pipe open.
-fn run_within(command: &mut Command, limit: Duration, program: &str) -> Result<Left, PeerError> {
+pub(crate) fn run_within(
+    command: &mut Command,
+    limit: Duration,
+    program: &str,
+) -> Result<Left, PeerError> {
     let failed = |error: std::io::Error| PeerError::Failed {
         program: program.to_owned(),
         problem: error.to_string(),
@@ -123,7 +158,12 @@ fn run_within(command: &mut Command, limit: Duration, program: &str) -> Result<L
         .stderr(stderr.try_clone().map_err(failed)?)
         .process_group(0)
         .spawn()
-        .map_err(failed)?;
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => PeerError::NotFound {
+                program: program.to_owned(),
+            },
+            _ => failed(error),
+        })?;
     let mut child = Ended(child);
     let status = child.wait_until(Instant::now() + limit);
     drop(child);
@@ -143,30 +183,20 @@ fn run_within(command: &mut Command, limit: Duration, program: &str) -> Result<L
 /// Runs a command to its end and returns what it printed; its last line of complaint on failure.
 fn run(command: &mut Command, package: &'static str) -> Result<String, PeerError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(std::process::Stdio::null())
-        .output()
-        .map_err(|error| {
-            if error.kind() == std::io::ErrorKind::NotFound {
-                PeerError::NotInstalled { package }
-            } else {
-                PeerError::Failed {
-                    program: program.clone(),
-                    problem: error.to_string(),
-                }
-            }
-        })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    let left = run_within(command, TOOL_PATIENCE, &program).map_err(|error| match error {
+        PeerError::NotFound { .. } => PeerError::NotInstalled { package },
+        other => other,
+    })?;
+    let Some(status) = left.status else {
+        return Err(left.failure(&program));
+    };
+    if status.success() {
+        return Ok(left.stdout);
     }
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let last = complaint
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty())
-        .unwrap_or("no message");
+    let mut said = left.stderr.lines().rev();
+    let last = said.find(|line| !line.trim().is_empty());
     Err(PeerError::Failed {
         program,
-        problem: format!("{}: {last}", output.status),
+        problem: format!("{status}: {}", last.unwrap_or("no message")),
     })
 }

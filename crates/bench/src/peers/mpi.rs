@@ -8,16 +8,16 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use super::{PeerError, run, run_within};
+use super::{PeerError, patience, run, run_within};
 use crate::limits::place::Place;
 use crate::machine;
 use crate::ops::{Job, Sample};
 
 const SOURCE: &str = include_str!("../../../../bench/mpi_bench.c");
-/// A job that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+
+/// More ranks of MPICH than that on few cores measure the scheduler.
+pub const MPICH_RANKS_MOST: usize = 8;
 
 /// Which MPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Mpi {
             Library::Mpich => "mpiexec.mpich",
         };
         // Once the figures are printed they are complete, however the launcher ends.
-        let output = run_within(&mut command, PATIENCE, program)?;
+        let output = run_within(&mut command, patience(job), program)?;
         let line = output.stdout.lines().find(|line| line.starts_with('{'));
         let Some(line) = line else {
             return Err(output.failure(program));

@@ -3,17 +3,15 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::{Ended, PeerError, run};
+use super::{Ended, PeerError, patience, run};
 use crate::limits::place::Place;
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
 
 const SOURCE: &str = include_str!("../../../../bench/zmq_bench.c");
 const PROGRAM: &str = "zmq_bench";
-/// A measurement that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// What a program prints beyond this is not read.
 const OUTPUT_BYTES_MAX: u64 = 1 << 16;
 
@@ -118,7 +116,7 @@ impl ZeroMq {
             command.args(ends.split_whitespace()).stdout(Stdio::null());
             leaves.push(spawn(command)?);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience(job);
         let status = root.wait_until(deadline);
         if !status.is_some_and(|status| status.success()) {
             return Err(failed(

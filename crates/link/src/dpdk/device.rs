@@ -84,6 +84,7 @@ enum Kind {
     Memif { server: bool },
     Packet(Interface),
     Xdp(Interface),
+    Tap,
     OtherVirtual,
     Card,
 }
@@ -236,19 +237,18 @@ fn set_up(
 }
 
 /// Between two calls of a memif client whose server is not there: many times what a server needs from its socket to its service.
-const SERVER_LOOK: std::time::Duration = std::time::Duration::from_millis(250);
+const SERVER_LOOK: Duration = Duration::from_millis(250);
 
 impl Made {
     /// Starts the device; the client of a memif connection waits for its server.
     pub(super) fn start(&mut self) -> Result<(), DpdkOpenError> {
         loop {
             match self.port.start() {
-                Ok(()) => return Ok(()),
+                Ok(()) => return self.part_tap(),
                 // Nobody listens at its socket yet. Seldom: a client that calls in the moment in which its server opens the socket is
                 // neither refused nor served, and the driver calls but once.
                 Err(_) if self.kind == (Kind::Memif { server: false }) => {
-                    self.pause()?;
-                    std::thread::sleep(SERVER_LOOK);
+                    self.pause(SERVER_LOOK)?;
                 }
                 Err(source) => {
                     return Err(refused(&self.spec, &self.kind, "starting the device")(
@@ -259,6 +259,32 @@ impl Made {
         }
     }
 
+    /// The driver gives the kernel's end of a tap the address of ours, as if the cable had one station: a bridge then takes what is
+    /// meant for us for its own host's. So that end gets another address, as the other end of any cable has.
+    fn part_tap(&self) -> Result<(), DpdkOpenError> {
+        // With `remote` it is a real interface's.
+        if self.kind != Kind::Tap || self.spec.parameter("remote").is_some() {
+            return Ok(());
+        }
+        let failed = refused(
+            &self.spec,
+            &self.kind,
+            "giving the tap's other end an address",
+        );
+        let ours = self.port.info().map_err(&failed)?.mac;
+        let mut others = ours;
+        others.0[5] ^= 0x80;
+        let named = |found: &Interface| match self.spec.parameter("iface") {
+            Some(name) => found.name == name,
+            None => true,
+        };
+        let interfaces = ether::list().map_err(&failed)?.into_iter();
+        for interface in interfaces.filter(|found| found.mac == ours && named(found)) {
+            interface.set_mac(others).map_err(&failed)?;
+        }
+        Ok(())
+    }
+
     /// The server of a memif connection, which is called.
     pub(super) fn is_server(&self) -> bool {
         self.kind == (Kind::Memif { server: true })
@@ -267,7 +293,7 @@ impl Made {
     /// Waits until the started device has a link.
     pub(super) fn wait_up(self) -> Result<Opened, DpdkOpenError> {
         while !self.port.is_up() {
-            self.pause()?;
+            self.pause(LOOK)?;
         }
         self.opened()
     }
@@ -294,9 +320,11 @@ impl Made {
         })
     }
 
-    fn pause(&self) -> Result<(), DpdkOpenError> {
-        if Instant::now() < self.deadline {
-            std::thread::sleep(LOOK);
+    /// Sleeps so long, or until it is too late.
+    fn pause(&self, pause: Duration) -> Result<(), DpdkOpenError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            std::thread::sleep(pause.min(left));
             return Ok(());
         }
         Err(DpdkOpenError::NoLink {
@@ -323,7 +351,7 @@ fn refused<'a>(
     move |source| DpdkOpenError::Device {
         spec: spec.to_string(),
         what,
-        needs: needs(spec, kind, &source),
+        needs: needs(kind, &source),
         source,
         log: eal::said(),
     }
@@ -359,6 +387,7 @@ fn examine(spec: &DpdkSpec) -> Result<Kind, DpdkOpenError> {
             }
             Kind::Memif { server }
         }
+        Some("net_tap") => Kind::Tap,
         Some(_) => Kind::OtherVirtual,
     })
 }
@@ -425,7 +454,7 @@ fn arguments(spec: &DpdkSpec, kind: &Kind) -> (String, usize) {
         }
         // Busy polling by system call is for cards whose driver knows it; a virtual interface then never gets its frames.
         Kind::Xdp(_) => add("busy_budget", "0"),
-        Kind::Memif { .. } | Kind::OtherVirtual | Kind::Card => {}
+        Kind::Memif { .. } | Kind::Tap | Kind::OtherVirtual | Kind::Card => {}
     }
     (text, slot_bytes)
 }
@@ -458,7 +487,7 @@ fn frame_bytes(
             let most = most.min(XDP_FRAME_BYTES_MAX);
             (most, most)
         }
-        Kind::OtherVirtual => (info.mtu_bytes, info.mtu_bytes),
+        Kind::Tap | Kind::OtherVirtual => (info.mtu_bytes, info.mtu_bytes),
         Kind::Card => (info.mtu_bytes, info.max_mtu_bytes.max(info.mtu_bytes)),
     };
     let limit = limit.min(ROOM_BYTES_MAX - HEADER_BYTES - TAGS_BYTES - 64);
@@ -480,7 +509,7 @@ fn frame_bytes(
 }
 
 /// What a driver needs and this process lacks.
-fn needs(spec: &DpdkSpec, kind: &Kind, source: &io::Error) -> String {
+fn needs(kind: &Kind, source: &io::Error) -> String {
     let rights: &[Capability] = match kind {
         Kind::Packet(_) => &[Capability::NetRaw],
         Kind::Xdp(interface) if interface.mtu_bytes > XDP_FRAME_BYTES_MAX => {
@@ -495,7 +524,7 @@ fn needs(spec: &DpdkSpec, kind: &Kind, source: &io::Error) -> String {
             Capability::Bpf,
             Capability::IpcLock,
         ],
-        Kind::OtherVirtual if spec.driver() == Some("net_tap") => &[Capability::NetAdmin],
+        Kind::Tap => &[Capability::NetAdmin],
         Kind::Card => {
             return "; it needs read and write access to /dev/vfio/* and locked memory (`ulimit -l unlimited`)".to_owned();
         }

@@ -22,6 +22,8 @@
 //! behind it: foreign frames are dropped and counted. What DPDK's own drivers (22.11) cannot do stays:
 //!
 //! - `net_memif` trusts its peer as it trusts itself, and both ends must state the same `bsize`.
+//! - `net_tap` is a cable to the kernel, which holds 500 frames towards us (`ip link set IFACE txqueuelen 10000`) and does not tell how
+//!   many it lost. Two of them on a bridge reach each other: the kernel's end gets an address of its own, which the driver forgets.
 //! - `net_af_packet` does not tell how many frames its full ring lost.
 //! - `net_af_xdp` takes all traffic of its interface from the kernel, which the link `xdp` does not, and frames must fit a page.
 
@@ -48,9 +50,9 @@ use rustix::time::{
 
 pub use errors::DpdkOpenError;
 pub use probe::probe;
-pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError, SPEC_BYTES_MAX};
+pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError};
 
-use crate::ether::{Claim, InterfaceState, MacAddr, Watch};
+use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 use rx::Rx;
 use sys::Port;
@@ -212,11 +214,6 @@ impl Dpdk {
         &self.spec
     }
 
-    /// Frames of other protocols or for other stations that came and were dropped: here no kernel takes them.
-    pub fn foreign_frames(&self) -> u64 {
-        self.rx.foreign_frames
-    }
-
     /// Mbufs that are not in the device's pool. After traffic it comes back to what it was before.
     pub fn mbufs_in_use(&self) -> u32 {
         self.port.mbufs_in_use()
@@ -312,11 +309,7 @@ impl Link for Dpdk {
         to: LinkAddr,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, LinkError> {
-        let mac = match to {
-            LinkAddr::Ether(mac) if mac.is_station() && mac != self.mac => mac,
-            LinkAddr::Broadcast | LinkAddr::Ether(MacAddr::BROADCAST) => MacAddr::BROADCAST,
-            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
-        };
+        let mac = ether::destination(NAME, self.mac, to)?;
         if !self.tx.has_room() {
             self.flush()?;
             if !self.tx.has_room() {

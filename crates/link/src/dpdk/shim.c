@@ -144,7 +144,7 @@ static long membarrier(int command)
     return syscall(SYS_membarrier, command, 0, 0);
 }
 
-static inline bool burst_begin(uint16_t port)
+static inline bool try_burst_begin(uint16_t port)
 {
     __atomic_store_n(&bursts[port].busy, 1, __ATOMIC_RELAXED);
     if (fences)
@@ -155,6 +155,15 @@ static inline bool burst_begin(uint16_t port)
         return true;
     __atomic_store_n(&bursts[port].busy, 0, __ATOMIC_RELEASE);
     return false;
+}
+
+/* Waits while the gate is closed. A burst that was refused instead would leave frames behind after a `flush`, and the server of a
+ * memif connection without the buffers that its client's first receiving hands it: for no reason that either link could see. */
+static inline void burst_begin(uint16_t port)
+{
+    while (!try_burst_begin(port))
+        while (__atomic_load_n(&gate_closed, __ATOMIC_ACQUIRE) != 0)
+            sched_yield();
 }
 
 static inline void burst_end(uint16_t port)
@@ -633,11 +642,19 @@ static uint32_t transmit(uint16_t port, const struct slot *slots, uint32_t count
         rte_pktmbuf_pkt_len(mbuf) = slots[at].frame_bytes;
         mbufs[at] = mbuf;
     }
-    if (!burst_begin(port))
-        return 0;
+    burst_begin(port);
     count = rte_eth_tx_burst(port, 0, mbufs, (uint16_t)count);
     burst_end(port);
     return count;
+}
+
+/* The bytes of one mbuf, and no more than it has room for: the driver for memif takes, without copying, the length that its peer
+ * states in memory that both write. */
+static inline uint32_t bytes_of(const struct rte_mbuf *mbuf)
+{
+    uint32_t room = mbuf->buf_len > mbuf->data_off ? (uint32_t)(mbuf->buf_len - mbuf->data_off) : 0;
+    uint32_t bytes = rte_pktmbuf_data_len(mbuf);
+    return bytes < room ? bytes : room;
 }
 
 static uint32_t receive(uint16_t port, struct slot *slots, uint32_t room)
@@ -645,14 +662,13 @@ static uint32_t receive(uint16_t port, struct slot *slots, uint32_t room)
     struct rte_mbuf *mbufs[BURST_FRAMES];
     if (room > BURST_FRAMES)
         room = BURST_FRAMES;
-    if (!burst_begin(port))
-        return 0;
+    burst_begin(port);
     uint32_t count = rte_eth_rx_burst(port, 0, mbufs, (uint16_t)room);
     burst_end(port);
     for (uint32_t at = 0; at < count; at++) {
         slots[at].mbuf = mbufs[at];
         slots[at].data = rte_pktmbuf_mtod(mbufs[at], uint8_t *);
-        slots[at].part_bytes = rte_pktmbuf_data_len(mbufs[at]);
+        slots[at].part_bytes = bytes_of(mbufs[at]);
         slots[at].frame_bytes = rte_pktmbuf_pkt_len(mbufs[at]);
     }
     return count;
@@ -663,7 +679,7 @@ static uint32_t gather(const struct slot *slot, uint8_t *out, uint32_t room)
 {
     uint32_t used = 0;
     for (const struct rte_mbuf *part = slot->mbuf; part != NULL && used < room; part = part->next) {
-        uint32_t bytes = rte_pktmbuf_data_len(part);
+        uint32_t bytes = bytes_of(part);
         if (bytes > room - used)
             bytes = room - used;
         memcpy(out + used, rte_pktmbuf_mtod(part, const uint8_t *), bytes);

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Of the text without `dpdk:`; the path of a UNIX socket has at most 107 bytes.
-pub const SPEC_BYTES_MAX: usize = 200;
+const SPEC_BYTES_MAX: usize = 200;
 /// Of a driver's name: DPDK's device names have 63, of which we add some.
 const DRIVER_BYTES_MAX: usize = 40;
 /// Of a wrong text that an error shows.

@@ -4,13 +4,16 @@
 //! it is loaded from memory, and libdpdk with it, when first asked for, and stays loaded.
 //!
 //! Invariants: a `Port` and the `Slots` used with it are in one thread at a time. An mbuf has one owner: a `Slots`, or the device.
+//! Of all threads one at a time makes, changes, asks or removes a device or a pool (`control`); bursts need no such turn: they touch
+//! their own device's queues, and pools that are made for several threads.
 #![allow(unsafe_code)] // dlopen, and the calls through the shim's table.
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use crate::ether::MacAddr;
 
@@ -152,10 +155,20 @@ fn dl_error() -> String {
         .into_owned()
 }
 
-/// DPDK makes, changes and removes devices in one thread at a time.
+/// DPDK makes, changes, asks and removes devices in one thread at a time.
+static CONTROL: Mutex<()> = Mutex::new(());
+
 fn control() -> MutexGuard<'static, ()> {
-    static CONTROL: Mutex<()> = Mutex::new(());
     CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For links that are being polled, which do not wait until another thread has opened its device. `None`: ask next time.
+fn try_control() -> Option<MutexGuard<'static, ()>> {
+    match CONTROL.try_lock() {
+        Ok(control) => Some(control),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// DPDK's negative answers.
@@ -274,11 +287,12 @@ pub(super) struct Port {
     room_bytes: usize,
     /// By which the driver's XDP program hangs on the interface.
     xdp_link: Option<OwnedFd>,
+    /// What the device answered last. Also keeps a `Port` from being `Sync`: its queues may be used by one thread at a time.
+    stats: Cell<Stats>,
+    is_up: Cell<bool>,
 }
 
-// SAFETY: DPDK's devices and pools are bound to no thread; a queue may be used by one at a time, and a `Port` (not `Sync`, for it
-// holds a pointer) is in one at a time.
-unsafe impl Send for Port {}
+// A `Port` is `Send` by itself: DPDK's devices and pools are bound to no thread.
 
 impl Drop for Port {
     fn drop(&mut self) {
@@ -312,11 +326,14 @@ impl Port {
             pool: None,
             room_bytes: 0,
             xdp_link: None,
+            stats: Cell::default(),
+            is_up: Cell::new(false),
         })
     }
 
     pub(super) fn info(&self) -> std::io::Result<Info> {
         let mut raw = RawInfo::default();
+        let _control = control();
         // SAFETY: the device exists as long as `self`; the answer is plain numbers.
         checked(unsafe { (loaded().device_info)(self.number, &mut raw) })?;
         Ok(Info {
@@ -397,20 +414,30 @@ impl Port {
         checked(unsafe { (loaded().device_start)(self.number) })
     }
 
+    /// As it was last seen, while another thread is at a device. Never waits.
     pub(super) fn is_up(&self) -> bool {
-        // SAFETY: the device exists.
-        unsafe { (loaded().device_is_up)(self.number) == 1 }
+        if let Some(_control) = try_control() {
+            // SAFETY: the device exists.
+            self.is_up
+                .set(unsafe { (loaded().device_is_up)(self.number) } == 1);
+        }
+        self.is_up.get()
     }
 
+    /// As they were last seen, while another thread is at a device. Never waits.
     pub(super) fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        // SAFETY: the device exists; the answer is plain numbers. Refused, they stay 0.
-        unsafe { (loaded().device_stats)(self.number, &mut stats) };
-        stats
+        if let Some(_control) = try_control() {
+            let mut stats = self.stats.get();
+            // SAFETY: the device exists; the answer is plain numbers. Refused, they stay what they were.
+            unsafe { (loaded().device_stats)(self.number, &mut stats) };
+            self.stats.set(stats);
+        }
+        self.stats.get()
     }
 
     /// Mbufs that are with the device or in a `Slots`.
     pub(super) fn mbufs_in_use(&self) -> u32 {
+        let _control = control();
         let pool = self.pool.as_ref().expect("set up");
         // SAFETY: the pool lives as long as `self`.
         unsafe { (loaded().pool_in_use)(pool.0.as_ptr()) }
@@ -560,7 +587,8 @@ impl Slots {
     pub(super) fn frame<'a>(&'a self, at: usize, scratch: &'a mut [u8]) -> Option<&'a [u8]> {
         let slot = &self.raw[at];
         if slot.part_bytes == slot.frame_bytes {
-            // SAFETY: the device filled that many bytes of an mbuf that is ours until `clear`, which needs `self` alone.
+            // SAFETY: the mbuf has room for that many bytes (the shim's `receive` bounds them, whatever the driver says), which are
+            // initialised as all of the EAL's memory is, and is ours until `clear`, which needs `&mut self`.
             return Some(unsafe {
                 std::slice::from_raw_parts(slot.data, slot.part_bytes as usize)
             });

@@ -1,6 +1,6 @@
 //! Names of devices, and what a pair of memif devices shows of mbufs and frames; without DPDK the latter say so and test nothing.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
 
 use super::*;
 
@@ -156,9 +156,6 @@ fn interfaces_are_added() {
     assert!(memif.stays_on_host() && !tap.stays_on_host());
 }
 
-/// DPDK's devices of one process come and go one after the other.
-static ALONE: Mutex<()> = Mutex::new(());
-
 fn pair(parameters: &str, config: DpdkConfig) -> Option<(Dpdk, Dpdk)> {
     pair_of(parameters, config, config)
 }
@@ -185,7 +182,6 @@ fn offer(link: &mut Dpdk, to: LinkAddr, bytes: usize) -> bool {
 /// A full ring refuses, loses nothing, and no mbuf is lost however often that happens.
 #[test]
 fn no_mbuf_is_lost() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((mut a, mut b)) = pair("rsize=5", DpdkConfig::default()) else {
         return;
     };
@@ -224,7 +220,6 @@ fn no_mbuf_is_lost() {
 /// A frame that came in several mbufs is handed on whole; one longer than our frames is dropped and counted.
 #[test]
 fn chained_mbufs_are_gathered() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let config = |frame_bytes| DpdkConfig {
         frame_bytes: Some(frame_bytes),
         ..DpdkConfig::default()
@@ -254,7 +249,6 @@ fn chained_mbufs_are_gathered() {
 /// Small frames to one station share an Ethernet frame: the other end gets them all, and each is counted once at both.
 #[test]
 fn small_frames_join() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((mut a, mut b)) = pair("", DpdkConfig::default()) else {
         return;
     };
@@ -279,10 +273,46 @@ fn small_frames_join() {
     assert_eq!((sent.sent_bytes, received.received_bytes), (1830, 1830));
 }
 
+/// While another thread opens and closes links, a flush still leaves nothing behind, and what was sent comes without another one.
+#[test]
+fn links_come_and_go_beside_others() {
+    let Some((mut a, mut b)) = pair("", DpdkConfig::default()) else {
+        return;
+    };
+    let to = b.local_addr();
+    let done = AtomicBool::new(false);
+    let mut sent = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20 {
+                let (mut one, mut other) = pair("", DpdkConfig::default()).expect("as before");
+                let to = other.local_addr();
+                assert!(offer(&mut one, to, 100));
+                one.flush().expect("flush");
+                while other.counters().received_frames == 0 {
+                    other.wait(NAP_MAX).expect("wait");
+                    other.recv_burst(4, |_, _| {}).expect("recv_burst");
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            assert!(offer(&mut a, to, 100));
+            a.flush().expect("flush");
+            assert_eq!(a.tx.waiting(), 0);
+            sent += 1;
+            while b.counters().received_frames < sent {
+                b.recv_burst(4, |_, _| {}).expect("recv_burst");
+            }
+        }
+    });
+    assert!(sent > 100, "only {sent} frames");
+    assert_eq!(a.counters().dropped_frames + b.counters().dropped_frames, 0);
+}
+
 /// Frames of other protocols and for others are passed over, and counted apart from drops.
 #[test]
 fn foreign_frames_are_counted() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((mut a, mut b)) = pair("", DpdkConfig::default()) else {
         return;
     };
@@ -298,13 +328,12 @@ fn foreign_frames_are_counted() {
         b.wait(NAP_MAX).expect("wait");
         b.recv_burst(4, |_, _| {}).expect("recv_burst");
     }
-    assert_eq!((b.foreign_frames(), b.counters().dropped_frames), (5, 0));
+    assert_eq!((b.rx.foreign_frames, b.counters().dropped_frames), (5, 0));
 }
 
 /// The doctor's answer says what works, or what mends it.
 #[test]
 fn probe_explains_itself() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let found = probe();
     assert_eq!(found.link, NAME);
     assert!(!found.notes.is_empty());

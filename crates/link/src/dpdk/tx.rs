@@ -9,17 +9,11 @@
 //! Invariant: an mbuf is spare, queued, or the device's; none is lost on the way between. `contents` tells of each queued one.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::sys::{BURST_FRAMES, Port, Slots};
 use crate::LinkCounters;
-use crate::ether::{self, HEADER_BYTES, LENGTH_BYTES, MacAddr};
-
-/// What stands before a frame of ours.
-const LEAD_BYTES: usize = HEADER_BYTES + LENGTH_BYTES;
-
-/// A device that takes no frame for this long is not merely full: what waits is dropped, as a link may.
-const STUCK_MAX: Duration = Duration::from_millis(50);
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, MacAddr, STUCK_MAX};
 
 /// What is in a queued Ethernet frame.
 #[derive(Debug, Clone, Copy)]

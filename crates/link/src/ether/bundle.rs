@@ -4,11 +4,13 @@
 //! halves. An Ethernet frame costs a device and a kernel the same whether it carries one small message or thirty. `Frames` reads
 //! bytes from anyone: it never panics, and each step consumes some of them.
 
-use super::MacAddr;
+use super::{HEADER_BYTES, MacAddr};
 use crate::{LinkAddr, LinkCounters};
 
 /// The length before each frame, little-endian. 0: no more frames, the rest is padding.
 pub const LENGTH_BYTES: usize = 2;
+/// What stands before the first frame of ours in an Ethernet frame.
+pub(crate) const LEAD_BYTES: usize = HEADER_BYTES + LENGTH_BYTES;
 
 /// Writes the length of a frame into the first bytes of `slot`.
 ///

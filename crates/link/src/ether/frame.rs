@@ -3,6 +3,7 @@
 //! Called by the links for each frame, in both directions. `accept` reads bytes from anyone: it never panics.
 
 use super::MacAddr;
+use crate::{LinkAddr, LinkError};
 
 /// IEEE 802 local experimental EtherType 1.
 pub const ETHERTYPE: u16 = 0x88B5;
@@ -22,6 +23,20 @@ pub fn write_header(slot: &mut [u8], destination: MacAddr, source: MacAddr) {
     slot[..6].copy_from_slice(&destination.0);
     slot[6..12].copy_from_slice(&source.0);
     slot[12..HEADER_BYTES].copy_from_slice(&ETHERTYPE.to_be_bytes());
+}
+
+/// The destination of a frame that the station `me` of the link `name` sends to `to`; an error if that is nobody's address here.
+#[inline]
+pub(crate) fn destination(
+    name: &'static str,
+    me: MacAddr,
+    to: LinkAddr,
+) -> Result<MacAddr, LinkError> {
+    match to {
+        LinkAddr::Ether(mac) if mac.is_station() && mac != me => Ok(mac),
+        LinkAddr::Broadcast | LinkAddr::Ether(MacAddr::BROADCAST) => Ok(MacAddr::BROADCAST),
+        _ => Err(LinkError::NoSuchPeer { link: name, to }),
+    }
 }
 
 /// Why a received frame is not handed on.

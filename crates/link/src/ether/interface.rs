@@ -150,16 +150,16 @@ impl Interface {
         }
     }
 
-    /// Whether frames can pass now.
-    pub fn state_now(&self) -> io::Result<InterfaceState> {
-        sys::interface_state(self.index)
+    /// Gives it another address; whoever looks at it from now on sees that.
+    pub(crate) fn set_mac(&self, mac: MacAddr) -> io::Result<()> {
+        sys::set_mac(&self.name, mac)
     }
 
     /// Waits until frames can pass; `timeout` zero: looks once.
     pub fn wait_up(&self, timeout: Duration) -> Result<(), InterfaceError> {
         let begun = Instant::now();
         loop {
-            let state = self.state_now().map_err(|source| InterfaceError::Io {
+            let state = sys::interface_state(self.index).map_err(|source| InterfaceError::Io {
                 name: self.name.clone(),
                 source,
             })?;

@@ -19,11 +19,17 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use bundle::LEAD_BYTES;
 pub(crate) use bundle::hand_over;
 pub use bundle::{Frames, LENGTH_BYTES, write_length};
 pub use claim::{Claim, ClaimError, claim};
 pub use ethers::{ETHERS_PATH, Ethers, EthersError};
+pub(crate) use frame::destination;
 pub use frame::{ETHERTYPE, HEADER_BYTES, Ignored, accept, announcement, write_header};
 pub use interface::{Interface, InterfaceError, InterfaceKind, InterfaceState, Watch, list};
 pub use mac::{MacAddr, ParseMacError};
 pub use rights::{Capability, has_capability, setcap_command};
+
+/// A device that takes no frame for this long is not merely full: what waits is dropped, as a link may. Repetition is the business
+/// of those above, and they have long begun it.
+pub(crate) const STUCK_MAX: std::time::Duration = std::time::Duration::from_millis(50);

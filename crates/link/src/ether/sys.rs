@@ -40,6 +40,22 @@ fn ask(fd: BorrowedFd<'_>, name: &str, question: libc::Ioctl) -> io::Result<libc
     Ok(request)
 }
 
+/// Gives the interface `name` another address. Needs CAP_NET_ADMIN.
+pub(super) fn set_mac(name: &str, mac: MacAddr) -> io::Result<()> {
+    let socket = asking()?;
+    let mut request = ask(socket.as_fd(), name, libc::SIOCGIFHWADDR)?;
+    // SAFETY: SIOCGIFHWADDR filled in this variant; its family stays.
+    let address = unsafe { &mut request.ifr_ifru.ifru_hwaddr.sa_data };
+    for (place, byte) in address.iter_mut().zip(mac.0) {
+        *place = byte as libc::c_char;
+    }
+    // SAFETY: SIOCSIFHWADDR only reads the `ifreq`, which lives here.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFHWADDR, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 fn state_of(fd: BorrowedFd<'_>, name: &str) -> io::Result<InterfaceState> {
     let answer = ask(fd, name, libc::SIOCGIFFLAGS)?;
     // SAFETY: SIOCGIFFLAGS filled in this variant; plain integers.

@@ -34,7 +34,7 @@ use socket2::{Domain, SockFilter, Socket, Type};
 pub use probe::probe;
 
 use crate::ether::{
-    self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, MacAddr, Watch,
+    self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, Watch,
 };
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 use rx::Geometry;
@@ -326,11 +326,7 @@ impl Link for Packet {
         to: LinkAddr,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, LinkError> {
-        let mac = match to {
-            LinkAddr::Ether(mac) if mac.is_station() && mac != self.interface.mac => mac,
-            LinkAddr::Broadcast | LinkAddr::Ether(MacAddr::BROADCAST) => MacAddr::BROADCAST,
-            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
-        };
+        let mac = ether::destination(NAME, self.interface.mac, to)?;
         if self.tx.is_full() {
             self.flush()?;
             if self.tx.is_full() {

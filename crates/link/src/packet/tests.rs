@@ -6,6 +6,7 @@ use std::io::Read;
 
 use super::rx::{Cursor, Geometry, Raw};
 use super::*;
+use crate::ether::MacAddr;
 
 /// Any MTU and buffer give a ring that the kernel accepts and whose slots hold a frame of that MTU.
 #[test]

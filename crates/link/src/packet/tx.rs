@@ -8,12 +8,12 @@
 
 use std::io;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use socket2::Socket;
 
 use super::sys::SendBatch;
-use crate::ether::{self, HEADER_BYTES, LENGTH_BYTES, MacAddr};
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, STUCK_MAX};
 use crate::{LinkCounters, LinkError};
 use std::os::fd::AsFd;
 
@@ -21,9 +21,6 @@ use std::os::fd::AsFd;
 pub(super) const BURST_FRAMES: usize = 64;
 /// Bytes gathered at most before they are pushed out: more would leave the cache before the kernel copies them.
 const GATHER_BYTES: usize = 64 << 10;
-/// A device that refuses a frame for this long is not merely full: the frame is dropped, as a link may. Repetition is the
-/// business of those above, and they have long begun it.
-const STUCK_MAX: Duration = Duration::from_millis(50);
 
 /// Why the kernel takes no frame now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +39,6 @@ pub(super) enum Pushed {
     /// The interface is down or gone: the frames are dropped, and it should be looked at.
     Lost,
 }
-
-/// What stands before the first frame of an Ethernet frame.
-const LEAD_BYTES: usize = HEADER_BYTES + LENGTH_BYTES;
 
 /// An Ethernet frame in the arena.
 #[derive(Debug, Clone)]

@@ -41,7 +41,7 @@ use rustix::net::RecvFlags;
 pub use errors::XdpOpenError;
 pub use probe::probe;
 
-use crate::ether::{Claim, InterfaceState, MacAddr, Watch};
+use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 use rx::Rx;
 use tx::Tx;
@@ -49,8 +49,6 @@ use umem::Umem;
 
 /// The link's name.
 const NAME: &str = "xdp";
-/// What stands before the first frame of an Ethernet frame: its header, and a length.
-const LEAD_BYTES: usize = crate::ether::HEADER_BYTES + crate::ether::LENGTH_BYTES;
 /// Payload of the largest frame sent: beyond jumbo frames (9000) nothing is common, and a slot spends a page for each 4 KiB.
 const FRAME_BYTES_MAX: usize = 9216;
 /// Frames of several chunks are joined up to this: anything a peer with a larger MTU might send.
@@ -256,11 +254,7 @@ impl Link for Xdp {
         to: LinkAddr,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, LinkError> {
-        let mac = match to {
-            LinkAddr::Ether(mac) => mac,
-            LinkAddr::Broadcast => MacAddr::BROADCAST,
-            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
-        };
+        let mac = ether::destination(NAME, self.mac, to)?;
         let fd = self.socket.as_fd();
         let gathered = self
             .tx

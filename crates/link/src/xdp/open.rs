@@ -21,8 +21,8 @@ use super::errors::{XdpOpenError, mend_rights, missing_rights};
 use super::rx::Rx;
 use super::tx::Tx;
 use super::umem::{HEADROOM_BYTES, Layout, Umem};
-use super::{FRAME_BYTES_MAX, LEAD_BYTES, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
-use crate::ether::{self, ETHERTYPE, HEADER_BYTES, Interface, LENGTH_BYTES, Watch};
+use super::{FRAME_BYTES_MAX, Xdp, XdpConfig, XdpMode, ZeroCopy, program, sys};
+use crate::ether::{self, ETHERTYPE, HEADER_BYTES, Interface, LEAD_BYTES, LENGTH_BYTES, Watch};
 use crate::{LinkCounters, LinkError};
 
 /// Frames smaller than this are of no use to a cluster.

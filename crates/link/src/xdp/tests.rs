@@ -71,7 +71,7 @@ fn send_raw(link: &mut Xdp, frame: &[u8]) {
             link.umem.slot_mut(&slot)[..frame.len()].copy_from_slice(frame);
             let ring = &mut link.tx.ring;
             link.umem
-                .send(slot, frame.len(), |desc| assert!(ring.push(desc)));
+                .send(slot, frame.len(), 1, |desc| assert!(ring.push(desc)));
             link.tx
                 .push_out(fd, &mut link.umem, counters)
                 .expect("push");
@@ -445,6 +445,29 @@ fn down_interface_drops() {
         .join()
         .expect("no panic");
     }
+}
+
+/// Of an Ethernet frame that is dropped on its way out, each frame of ours counts, and an announcement does not.
+#[test]
+fn joined_frames_count_when_lost() {
+    std::thread::spawn(|| {
+        if !on_veth(1500) {
+            return;
+        }
+        let (mut a, b) = (open("n0", generic()), open("n1", generic()));
+        let to = b.local_addr();
+        ip("link set n1 down\n").expect("down");
+        for frames in [1, 7, 30] {
+            let before = a.counters().dropped_frames;
+            for _ in 0..frames {
+                send(&mut a, to, 20, 1);
+            }
+            a.flush().expect("flush");
+            assert_eq!(a.counters().dropped_frames - before, frames);
+        }
+    })
+    .join()
+    .expect("no panic");
 }
 
 /// A link tells where it is when it is opened and when its interface comes back; no program sees that.

@@ -16,10 +16,10 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use super::removed;
 use super::ring::{Consumer, Desc, Producer};
 use super::umem::{Slot, Umem};
-use super::{LEAD_BYTES, removed};
-use crate::ether::{self, HEADER_BYTES, LENGTH_BYTES, MacAddr};
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr};
 use crate::{LinkCounters, LinkError};
 
 /// Ethernet frames gathered at most before the kernel is kicked: what it sends in one system call.
@@ -34,6 +34,8 @@ struct Open {
     to: MacAddr,
     /// Header included.
     bytes: usize,
+    /// Frames of ours in it.
+    frames: u32,
 }
 
 /// The rings of the transmit side.
@@ -126,6 +128,7 @@ impl Tx {
         {
             lent.copy(HEADER_BYTES..LEAD_BYTES + bytes, &open.slot, open.bytes);
             open.bytes += LENGTH_BYTES + bytes;
+            open.frames += 1;
             return Ok(true);
         }
         ether::write_header(lent.memory(), to, self.source);
@@ -133,6 +136,7 @@ impl Tx {
             slot,
             to,
             bytes: LEAD_BYTES + bytes,
+            frames: 1,
         });
         drop(lent);
         self.close(umem);
@@ -148,7 +152,7 @@ impl Tx {
     #[inline]
     fn close(&mut self, umem: &mut Umem) {
         if let Some(open) = self.open.take() {
-            send(umem, open.slot, open.bytes, &mut self.ring);
+            send(umem, open.slot, open.bytes, open.frames, &mut self.ring);
         }
     }
 
@@ -163,7 +167,7 @@ impl Tx {
         self.close(umem);
         if let Some(slot) = umem.take_slot() {
             umem.slot_mut(&slot)[..frame.len()].copy_from_slice(&frame);
-            send(umem, slot, frame.len(), &mut self.ring);
+            send(umem, slot, frame.len(), 0, &mut self.ring);
         }
         self.push_out(fd, umem, counters)
     }
@@ -200,14 +204,16 @@ impl Tx {
         self.down
     }
 
-    /// Takes back what the kernel has sent.
+    /// Takes back what the kernel has sent. Answers how many frames of ours were in the last of it, if anything came back whole.
     #[inline]
-    pub(super) fn reap(&mut self, umem: &mut Umem) {
+    pub(super) fn reap(&mut self, umem: &mut Umem) -> Option<u32> {
         let returned = self.completion.available();
+        let mut last = None;
         for ahead in 0..returned {
-            umem.completed(self.completion.peek(ahead));
+            last = umem.completed(self.completion.peek(ahead)).or(last);
         }
         self.completion.release(returned);
+        last
     }
 
     /// Shows the kernel all frames and kicks it if it wants that.
@@ -232,13 +238,14 @@ impl Tx {
         let kicks = waiting.div_ceil(BURST_FRAMES) + KICKS_SPARE;
         for _ in 0..kicks {
             let answer = rustix::net::send(fd, &[], SendFlags::DONTWAIT);
-            self.reap(umem);
+            let last = self.reap(umem);
             let left = self.ring.outstanding();
             let moved = left != waiting;
             waiting = left;
             match kicked(answer.map(|_| ()))? {
                 Kick::Taken => self.down = false,
-                Kick::Lost => counters.dropped_frames += 1,
+                // The kernel stops at the Ethernet frame that it drops, and returns it at once: the last that came back.
+                Kick::Lost => counters.dropped_frames += u64::from(last.unwrap_or(1)),
                 Kick::Later => {}
                 Kick::Down => {
                     self.down = true;
@@ -258,7 +265,7 @@ impl Tx {
 enum Kick {
     /// The kernel took frames.
     Taken,
-    /// One frame was taken and dropped on its way out.
+    /// An Ethernet frame was taken and dropped on its way out.
     Lost,
     /// No memory or no room now, or there is more than one call takes.
     Later,
@@ -301,10 +308,10 @@ impl Lent<'_> {
     }
 }
 
-/// Gives the first `bytes` of a slot to the kernel.
+/// Gives the first `bytes` of a slot to the kernel, in which lie `frames` of ours.
 #[inline]
-fn send(umem: &mut Umem, slot: Slot, bytes: usize, ring: &mut Producer<Desc>) {
-    umem.send(slot, bytes, |desc| {
+fn send(umem: &mut Umem, slot: Slot, bytes: usize, frames: u32, ring: &mut Producer<Desc>) {
+    umem.send(slot, bytes, frames, |desc| {
         let pushed = ring.push(desc);
         debug_assert!(pushed, "the ring holds the descriptors of all slots");
     });

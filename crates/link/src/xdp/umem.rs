@@ -76,6 +76,8 @@ pub(super) struct Umem {
     free_slots: Vec<u32>,
     /// For each slot, its chunks that the kernel has.
     slot_chunks_out: Box<[u8]>,
+    /// For each slot that the kernel has, the frames of ours in its Ethernet frame.
+    slot_frames: Box<[u32]>,
     /// Descriptors of the kernel's that made no sense.
     astray: u64,
 }
@@ -89,6 +91,7 @@ impl Umem {
             owners: vec![Owner::Us; chunks as usize].into(),
             free_slots: (0..layout.slots).rev().collect(),
             slot_chunks_out: vec![0; layout.slots as usize].into(),
+            slot_frames: vec![0; layout.slots as usize].into(),
             astray: 0,
         })
     }
@@ -198,9 +201,16 @@ impl Umem {
         self.layout.receive_chunks + slot * self.layout.chunks_per_slot
     }
 
-    /// Gives the first `bytes` of a slot to the kernel, as the descriptors that `push` is given, in order.
+    /// Gives the first `bytes` of a slot, in which lie `frames` of ours, to the kernel, as the descriptors that `push` is given, in
+    /// order.
     #[inline]
-    pub(super) fn send(&mut self, slot: Slot, bytes: usize, mut push: impl FnMut(Desc)) {
+    pub(super) fn send(
+        &mut self,
+        slot: Slot,
+        bytes: usize,
+        frames: u32,
+        mut push: impl FnMut(Desc),
+    ) {
         let chunk_bytes = self.layout.chunk_bytes;
         let count = bytes.div_ceil(chunk_bytes);
         assert!(
@@ -209,6 +219,7 @@ impl Umem {
         );
         let first = self.first_chunk(slot.0);
         self.slot_chunks_out[slot.0 as usize] = count as u8;
+        self.slot_frames[slot.0 as usize] = frames;
         for index in 0..count {
             let chunk = first as usize + index;
             self.owners[chunk] = Owner::Kernel;
@@ -220,22 +231,25 @@ impl Umem {
         }
     }
 
-    /// The kernel returned what lies at `addr`; the slot is free when all of it came back.
+    /// The kernel returned what lies at `addr`; the slot is free when all of it came back. Answers how many frames of ours then
+    /// came back with it.
     #[inline]
-    pub(super) fn completed(&mut self, addr: u64) {
+    pub(super) fn completed(&mut self, addr: u64) -> Option<u32> {
         let chunk = addr / self.layout.chunk_bytes as u64;
         let transmit = u64::from(self.layout.receive_chunks)..self.owners.len() as u64;
         if !transmit.contains(&chunk) || self.owners[chunk as usize] != Owner::Kernel {
             self.astray += 1;
-            return;
+            return None;
         }
         self.owners[chunk as usize] = Owner::Us;
         let slot = (chunk as u32 - self.layout.receive_chunks) / self.layout.chunks_per_slot;
         let out = &mut self.slot_chunks_out[slot as usize];
         *out -= 1;
-        if *out == 0 {
-            self.free_slots.push(slot);
+        if *out > 0 {
+            return None;
         }
+        self.free_slots.push(slot);
+        Some(self.slot_frames[slot as usize])
     }
 
     /// Counts who has what, from the chunks themselves.
@@ -323,7 +337,7 @@ mod tests {
                     let bytes = 1 + below(3 * 2048) as usize;
                     let mut total = 0;
                     let mut last = CONTINUED;
-                    umem.send(slot, bytes, |desc| {
+                    umem.send(slot, bytes, 1 + bytes as u32 % 9, |desc| {
                         assert_eq!(last, CONTINUED, "only the last ends the frame");
                         last = desc.options;
                         total += desc.bytes as usize;
@@ -379,7 +393,7 @@ mod tests {
             assert_eq!(umem.take(wrong), None, "{wrong:?}");
         }
         for wrong in [0, given, 16 * 2048, u64::MAX, 31 * 2048] {
-            umem.completed(wrong);
+            assert_eq!(umem.completed(wrong), None);
         }
         assert_eq!(umem.astray(), 11);
         assert_eq!(umem.accounts(), before);
@@ -395,11 +409,14 @@ mod tests {
         }
         let base = umem.slot_mut(&slot).as_ptr() as u64 - umem.addr();
         let mut descs = Vec::new();
-        umem.send(slot, 5000, |desc| descs.push(desc));
+        umem.send(slot, 5000, 7, |desc| descs.push(desc));
         let parts: Vec<_> = descs
             .iter()
             .map(|desc| (desc.addr - base, desc.bytes))
             .collect();
         assert_eq!(parts, [(0, 2048), (2048, 2048), (4096, 904)]);
+        // Its frames come back with the last of them.
+        let back = descs.iter().map(|desc| umem.completed(desc.addr));
+        assert_eq!(back.collect::<Vec<_>>(), [None, None, Some(7)]);
     }
 }

@@ -1,13 +1,39 @@
-//! One test per check of the conformance suite, for a factory.
+//! One test per check of the conformance suite, for a factory; and the impairment under which links are checked, too.
 
-/// Makes the tests. `skip if` an expression gives a reason: they print it and test nothing.
+#![allow(dead_code)] // Each test program uses a part.
+
+use std::time::Duration;
+
+use tsumuji_link::Link;
+use tsumuji_link::impair::{Impair, ImpairConfig};
+
+/// Frames come late and out of order, and all of them come.
+const LATE: ImpairConfig = ImpairConfig {
+    loss: 0.0,
+    duplicate: 0.0,
+    reorder: 0.1,
+    corrupt: 0.0,
+    delay: Duration::from_micros(20),
+    jitter: Duration::from_micros(30),
+    rate_bytes_per_second: None,
+    queue_frames: 4096,
+    seed: 3,
+};
+
+/// Links whose frames come late and out of order.
+pub(crate) fn late<L: Link>(links: Vec<L>) -> Vec<Impair<L>> {
+    let late = links.into_iter().map(|link| Impair::new(link, LATE));
+    late.collect::<Result<_, _>>().expect("impair")
+}
+
+/// Makes the tests, of all checks or of those that are named. `skip if` an expression gives a reason: they print it and test nothing.
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
         conformance_tests!(skip if None::<String>; $make);
     };
     (skip if $lacking:expr; $make:expr) => {
-        conformance_tests!(@each $lacking; $make;
+        conformance_tests!(skip if $lacking; $make;
             caps_are_sane
             frames_arrive_intact
             burst_arrives
@@ -23,7 +49,7 @@ macro_rules! conformance_tests {
             no_wake_through_fd_is_lost
         );
     };
-    (@each $lacking:expr; $make:expr; $($check:ident)*) => {
+    (skip if $lacking:expr; $make:expr; $($check:ident)+) => {
         $(
             #[test]
             fn $check() {
@@ -33,6 +59,6 @@ macro_rules! conformance_tests {
                 }
                 tsumuji_link::conformance::$check(&$make);
             }
-        )*
+        )+
     };
 }

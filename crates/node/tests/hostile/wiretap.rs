@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use tsumuji_link::ether::{ETHERTYPE, Frames, MacAddr};
+use tsumuji_link::ether::{ETHERTYPE, Frames, HEADER_BYTES, MacAddr};
 
 use crate::dice::Dice;
 use crate::segment;
@@ -27,9 +27,19 @@ const ALL_PROTOCOLS: i32 = (3_u16).to_be() as i32;
 const IDLE: Duration = Duration::from_millis(1);
 /// Only turns a hang into a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
-const ETHER_BYTES: usize = 14;
+/// Of a frame: where its EtherType lies, and which says IPv4.
+const ETHERTYPE_AT: usize = 12;
+const ETHERTYPE_IPV4: [u8; 2] = [8, 0];
 const IP_BYTES: usize = 20;
+/// Of an IPv4 packet without options: where its protocol lies, which says UDP, and where its checksum lies.
+const IP_PROTOCOL_AT: usize = HEADER_BYTES + 9;
+const IP_PROTOCOL_UDP: u8 = 17;
+const IP_CHECKSUM_AT: usize = 10;
 const UDP_BYTES: usize = 8;
+/// Of the datagram: its source port, its checksum, and what it carries.
+const UDP_AT: usize = HEADER_BYTES + IP_BYTES;
+const UDP_CHECKSUM_AT: usize = UDP_AT + 6;
+const UDP_CONTENT_AT: usize = UDP_AT + UDP_BYTES;
 /// The shortest frame that Ethernet has, without its checksum.
 const ETHER_BYTES_MIN: usize = 60;
 /// One in so many frames is dropped, one sent twice, one held back, and on sealed links one changed.
@@ -211,7 +221,11 @@ impl Wiretap {
             }
             // Where nothing is sealed, nobody can tell.
             3 if sealed => {
-                let from = if self.over_udp { 42 } else { 14 };
+                let from = if self.over_udp {
+                    UDP_CONTENT_AT
+                } else {
+                    HEADER_BYTES
+                };
                 let at = from.min(frame.len() - 1);
                 let at = at + dice.below(frame.len() - at);
                 frame[at] ^= 1 << dice.below(8);
@@ -236,12 +250,12 @@ impl Wiretap {
         frame.extend(mac(sent.to).0);
         frame.extend(mac(sent.from).0);
         if self.over_udp {
-            frame.extend([8, 0]);
+            frame.extend(ETHERTYPE_IPV4);
             let (from, to) = (inet(sent.from), inet(sent.to));
             let total = (IP_BYTES + UDP_BYTES + sent.frame.len()) as u16;
             let mut ip = vec![0x45, 0];
             ip.extend(total.to_be_bytes());
-            ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+            ip.extend([0, 0, 0x40, 0, 64, IP_PROTOCOL_UDP, 0, 0]); // whole (DF), 64 hops
             for addr in [from, to] {
                 let IpAddr::V4(addr) = addr.ip() else {
                     unreachable!("`inet` makes them")
@@ -253,7 +267,7 @@ impl Wiretap {
                 .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
                 .sum();
             let sum = (sum & 0xffff) + (sum >> 16);
-            ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+            ip[IP_CHECKSUM_AT..][..2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
             frame.extend(ip);
             frame.extend(from.port().to_be_bytes());
             frame.extend(to.port().to_be_bytes());
@@ -277,21 +291,20 @@ impl Wiretap {
 
 /// The frames of the protocol that an Ethernet frame holds. A datagram's checksum, which its host left to the device, is taken out.
 fn each_frame(over_udp: bool, frame: &mut [u8], mut on_frame: impl FnMut(&[u8])) {
-    let kind = frame.get(12..ETHER_BYTES).map(<[u8]>::to_vec);
+    let is = |ethertype: [u8; 2]| frame.get(ETHERTYPE_AT..HEADER_BYTES) == Some(&ethertype[..]);
     if !over_udp {
-        if kind.as_deref() == Some(&ETHERTYPE.to_be_bytes()) {
-            Frames::new(&frame[ETHER_BYTES..]).for_each(on_frame);
+        if is(ETHERTYPE.to_be_bytes()) {
+            Frames::new(&frame[HEADER_BYTES..]).for_each(on_frame);
         }
         return;
     }
-    let content = ETHER_BYTES + IP_BYTES + UDP_BYTES;
-    let ours = frame.len() > content
-        && kind.as_deref() == Some(&[8, 0])
-        && frame[23] == 17
-        && frame[34..36] == UDP_PORT.to_be_bytes();
+    let ours = frame.len() > UDP_CONTENT_AT
+        && is(ETHERTYPE_IPV4)
+        && frame[IP_PROTOCOL_AT] == IP_PROTOCOL_UDP
+        && frame[UDP_AT..][..2] == UDP_PORT.to_be_bytes();
     if ours {
-        frame[40..42].fill(0);
-        on_frame(&frame[content..]);
+        frame[UDP_CHECKSUM_AT..][..2].fill(0);
+        on_frame(&frame[UDP_CONTENT_AT..]);
     }
 }
 

@@ -19,7 +19,8 @@ impl Engine {
         Window {
             frames: self.shared.credit.window() as usize,
             frames_limit: self.shared.credit.ring() as usize,
-            granted_frames: self.shared.credit.claimed() as usize,
+            granted_frames: (self.shared.credit.claimed() + self.shared.suci.outstanding())
+                as usize,
             budget_bytes: self.shared.memory.budget_bytes(),
             budget_used_bytes: self.shared.memory.used_bytes(),
         }
@@ -48,8 +49,8 @@ impl Engine {
         self.regrant();
     }
 
-    /// From now on `policy` decides who may send how much to us; `None`: the usual rules do. Under `suci` it is not asked:
-    /// there the rules are the paper's.
+    /// From now on `policy` decides who may send how much to us; `None`: the usual rules do. Under `suci`
+    /// that is the window of each peer and what it is permitted to send again.
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         self.shared.credit.set_policy(policy);
         self.regrant();
@@ -68,8 +69,7 @@ impl Engine {
     /// Everyone's credit is looked at again: a policy of the program's own may have changed its mind.
     pub fn regrant(&mut self) {
         if self.shared.config.congestion == Congestion::Suci {
-            self.shared.credit.hungry = false;
-            return self.feed_hungry();
+            return self.regrant_suci();
         }
         for index in 0..self.peers.len() {
             if let Some(peer) = self.peers[index].as_deref_mut()

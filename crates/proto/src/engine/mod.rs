@@ -3,8 +3,8 @@
 //! `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
 //! `handle_timeout`, then `next_destination`/`write_frame` until nothing is due, then `poll_event`.
 //!
-//! Invariants: a peer that may write something stands in `ready` (at most once); `next_timer` is never later than the
-//! earliest deadline of any peer (it may be earlier: deadlines are withdrawn lazily).
+//! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the
+//! earliest of its deadlines (it may be earlier: deadlines are withdrawn lazily).
 
 mod flow;
 pub(crate) mod inquiry;
@@ -17,6 +17,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::alarms::Alarms;
 use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::counters::Counters;
@@ -47,6 +48,8 @@ pub struct Engine {
     shared: Shared,
     peers: Vec<Option<Box<Peer>>>,
     ready: VecDeque<u16>,
+    /// Peers whose alarm has gone off, while they are looked at; kept so that none is made each time.
+    due: Vec<u16>,
     shares: Shares,
     closed: bool,
 }
@@ -61,16 +64,14 @@ pub(crate) struct Shared {
     pub(crate) suci: Suci,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
-    /// Nothing is due before.
-    pub(crate) next_timer: Option<Instant>,
+    pub(crate) alarms: Alarms,
 }
 
 impl Shared {
+    /// A deadline of the peer is then.
     #[inline]
-    pub(crate) fn arm(&mut self, at: Instant) {
-        if self.next_timer.is_none_or(|timer| at < timer) {
-            self.next_timer = Some(at);
-        }
+    pub(crate) fn arm(&mut self, peer: &mut Peer, at: Instant) {
+        self.alarms.set(peer.id.0, &mut peer.alarm, at);
     }
 }
 
@@ -92,13 +93,14 @@ impl Engine {
             suci: Suci::new(config.receive_frames),
             counters: Counters::default(),
             events: VecDeque::new(),
-            next_timer: None,
+            alarms: Alarms::default(),
             config,
         };
         Self {
             shared,
             peers: Vec::new(),
             ready: VecDeque::new(),
+            due: Vec::new(),
             shares: Shares::default(),
             closed: false,
         }
@@ -212,7 +214,7 @@ impl Engine {
             let (id, replaced) = peer.send.submit_latest(lane, body, deadline);
             self.shared.pool.put(replaced.unwrap_or_default());
             if let Some(at) = deadline {
-                self.shared.arm(at);
+                self.shared.arm(peer, at);
             }
             id
         } else {
@@ -380,12 +382,17 @@ impl Engine {
     /// When `handle_timeout` wants to be called. May be early, never late.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.shared.next_timer
+        self.shared.alarms.next_at()
     }
 
     /// State of the traffic with a peer.
     pub fn flow(&self, peer: NodeId) -> Option<Flow> {
         let peer = self.peer(peer)?;
+        let grant = &peer.receive.grant;
+        // Under `suci` it is told of a window with each acknowledgement.
+        let expected = peer.receive.arrivals.base();
+        let told = peer.inbound.as_deref().map(|inbound| inbound.told);
+        let told = told.map(|told| told.saturating_sub(expected));
         Some(Flow {
             rtt: peer.send.rtt.smoothed,
             rttvar: peer.send.rtt.variance,
@@ -398,8 +405,8 @@ impl Engine {
             superseded_messages: peer.send.dropped().superseded,
             late_messages: peer.send.dropped().late,
             lost_messages: peer.send.dropped().lost,
-            granted_frames: peer.receive.grant.outstanding() as usize,
-            incoming_window_frames: peer.receive.grant.window as usize,
+            granted_frames: told.unwrap_or(grant.outstanding()) as usize,
+            incoming_window_frames: told.unwrap_or(grant.window) as usize,
             incoming_bytes: peer.receive.grant.used_bytes,
             incoming_backlog: peer.receive.grant.backlog,
         })
@@ -489,7 +496,7 @@ impl Engine {
             self.ready.push_back(id.0);
         }
         if let Some(at) = timers::deadline(peer, &self.shared.config) {
-            self.shared.arm(at);
+            self.shared.arm(peer, at);
         }
     }
 
@@ -563,15 +570,15 @@ fn enqueue_after_frame(
         ready.push_back(peer.id.0);
     }
     if let Some(at) = peer.receive.ack_deadline() {
-        shared.arm(at);
+        shared.arm(peer, at);
     }
     if let Some(at) = peer.send.frame_deadline() {
-        shared.arm(at);
+        shared.arm(peer, at);
     }
     if peer.send.is_clocked()
         && let Some(at) = peer.send.deadline()
     {
-        shared.arm(at);
+        shared.arm(peer, at);
     }
 }
 
@@ -647,3 +654,5 @@ mod stream_tests;
 mod suci_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod timer_tests;

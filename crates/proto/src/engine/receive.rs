@@ -129,6 +129,7 @@ impl Engine {
         let more = data.flags & flags::MORE != 0 || refused;
         let seen = Seen {
             next: number + 1,
+            floor: peer.receive.arrivals.base(),
             more,
             busy: data.flags & flags::BUSY != 0,
             used: !matches!(taken, Taken::Refused(_)),
@@ -374,7 +375,7 @@ pub(super) fn find<'a>(
             peer.session.answer_unknown(now, session);
             if peer.session.reset_due.is_some() {
                 // Written at the next timer: a frame of the past is in no hurry.
-                shared.arm(now);
+                shared.arm(peer, now);
             }
             Err(Drop::Session)
         }
@@ -403,7 +404,7 @@ pub(super) fn deliver(
             if lane.is_latest()
                 && let Some(at) = peer.receive.latest.deadline()
             {
-                shared.arm(at);
+                shared.arm(peer, at);
             }
             return;
         }

@@ -10,7 +10,8 @@ use crate::message::Sink;
 use crate::peer::Peer;
 use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::AckNews;
-use crate::suci::Answer;
+use crate::policy::{Room, Sender};
+use crate::suci::{Answer, Suci};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Ack, Data, NodeId, Permit, flags};
 
@@ -64,6 +65,11 @@ impl Engine {
             taken => {
                 peer.receive.ack_now = true;
                 shared.suci.on_taken(inbound, expected);
+                peer.receive.grant.served += 1;
+                peer.receive.grant.urgency = (
+                    data.lane.priority().get(),
+                    peer.receive.remaining_bytes as u64,
+                );
                 deliver(peer, shared, data, taken, sink);
                 Ok(())
             }
@@ -160,7 +166,7 @@ impl Engine {
 
     /// Grants what may be to the next `calls` of those that wait.
     fn share_out(&mut self, calls: usize) {
-        for _ in 0..calls.min(self.shared.suci.waiting()) {
+        for _ in 0..calls.min(self.shared.suci.waiting.len()) {
             let Some(id) = self.shared.suci.call() else {
                 return;
             };
@@ -169,6 +175,9 @@ impl Engine {
                 .get_mut(usize::from(id))
                 .and_then(Option::as_deref_mut)
             {
+                if let Some(inbound) = peer.inbound.as_deref_mut() {
+                    Suci::answer_call(inbound);
+                }
                 grant(peer, &mut self.shared);
                 if peer.grant_due && !peer.queued {
                     peer.queued = true;
@@ -182,20 +191,62 @@ impl Engine {
     #[cold]
     fn void_overdue(&mut self) {
         let suci = &mut self.shared.suci;
-        for peer in self.peers.iter_mut().flatten() {
+        let mut index = 0;
+        while let Some(id) = suci.holder(index) {
+            let peer = self.peers[usize::from(id)].as_deref_mut();
+            let stays = peer.is_some_and(|peer| {
+                let expected = peer.receive.arrivals.base();
+                let inbound = peer.inbound.as_deref_mut();
+                inbound.is_some_and(|inbound| suci.check_holder(index, inbound, expected))
+            });
+            index += usize::from(stays);
+        }
+    }
+
+    /// A policy's order of those who wait for memory or permission: the lowest rank first.
+    #[cold]
+    fn sort_by_rank(&mut self) {
+        let Self { peers, shared, .. } = self;
+        let mut short = core::mem::take(&mut shared.suci.short);
+        let mut waiting = core::mem::take(&mut shared.suci.waiting);
+        for queue in [&mut short, &mut waiting] {
+            queue.make_contiguous().sort_by_cached_key(|&id| {
+                let peer = peers.get(usize::from(id)).and_then(Option::as_deref);
+                peer.map_or(0, |peer| rank(peer, shared))
+            });
+        }
+        (shared.suci.short, shared.suci.waiting) = (short, waiting);
+    }
+
+    /// Whoever may send further than it was told learns of it: the program has changed its windows, or its policy its mind.
+    #[cold]
+    pub(super) fn regrant_suci(&mut self) {
+        for index in 0..self.peers.len() {
+            let Some(peer) = self.peers[index].as_deref_mut() else {
+                continue;
+            };
+            if !peer.is_up() {
+                continue;
+            }
+            let window = window(peer, &mut self.shared);
             let expected = peer.receive.arrivals.base();
-            if let Some(inbound) = peer.inbound.as_deref_mut()
-                && suci.is_overdue(inbound, expected)
-            {
-                suci.void(inbound, expected);
+            let told = peer.inbound.as_deref().map_or(0, |inbound| inbound.told);
+            if window.frames > told.saturating_sub(expected) {
+                peer.receive.ack_now = true;
+                let id = peer.id.0;
+                self.enqueue_ack(id);
             }
         }
+        self.feed_suci();
     }
 
     /// Memory came free: who waits for it is granted what it was refused, and who was told of a small window learns of more.
     #[cold]
     pub(super) fn feed_suci(&mut self) {
         self.shared.credit.hungry = false;
+        if self.shared.credit.has_policy() {
+            self.sort_by_rank();
+        }
         self.share_out(CALLS_PER_ASK);
         for _ in 0..self.shared.suci.short.len() {
             let Some(id) = self.shared.suci.short.pop_front() else {
@@ -208,14 +259,14 @@ impl Engine {
             else {
                 continue;
             };
-            let window = window_frames(peer, &self.shared);
+            let window = window(peer, &mut self.shared);
             let told = peer.receive.arrivals.base();
             let Some(inbound) = peer.inbound.as_deref_mut() else {
                 continue;
             };
             let left = inbound.told.saturating_sub(told);
-            let full = self.shared.memory.is_idle() && window > left;
-            if full || window >= left + (self.shared.suci.ring_frames / 8).max(1) {
+            let full = self.shared.memory.is_idle() && window.frames > left;
+            if full || window.frames >= left + (window.wanted / 8).max(1) {
                 inbound.short = false;
                 peer.receive.ack_now = true;
                 self.enqueue_ack(id);
@@ -273,7 +324,7 @@ impl Engine {
         };
         let bytes = data.write(slot).unwrap_or(0);
         if let Some(at) = peer.send.deadline() {
-            self.shared.arm(at);
+            self.shared.arm(peer, at);
         }
         bytes
     }
@@ -284,7 +335,7 @@ impl Engine {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
-        let window = window_frames(peer, &self.shared);
+        let Window { frames, wanted } = window(peer, &mut self.shared);
         let expected = peer.receive.arrivals.base();
         let mut bits = 0;
         if core::mem::take(&mut peer.ping_due) {
@@ -297,8 +348,10 @@ impl Engine {
                     bits |= flags::REFUSED;
                 }
             }
-            inbound.told = expected + window;
-            if window < self.shared.suci.ring_frames {
+            inbound.told = expected + frames;
+            // An ask for permission is answered by a grant, not by this.
+            inbound.probes &= inbound.wants(expected);
+            if frames < wanted {
                 self.shared.credit.hungry = true;
                 if !inbound.short {
                     inbound.short = true;
@@ -312,7 +365,7 @@ impl Engine {
             flags: bits,
             session: peer.session.outgoing,
             ack: expected as u32,
-            credit: (expected + window) as u32,
+            credit: (expected + frames) as u32,
             window_kib: u32::try_from(free_kib).unwrap_or(u32::MAX),
             ack_delay_us: 0,
             bitmap: &[],
@@ -341,7 +394,7 @@ impl Engine {
         };
         self.shared.counters.asks += 1;
         if let Some(at) = peer.send.deadline() {
-            self.shared.arm(at);
+            self.shared.arm(peer, at);
         }
         permit.write_ask(slot).unwrap_or(0)
     }
@@ -401,30 +454,116 @@ fn take_ack(
 
 /// Grants a peer that waits what may be sent again now.
 fn grant(peer: &mut Peer, shared: &mut Shared) {
-    let window = window_frames(peer, shared);
+    let usual = shared.suci.part();
+    let part = match wish(peer, shared, usual, true) {
+        0 if peer
+            .inbound
+            .as_deref()
+            .is_some_and(|inbound| inbound.probes) =>
+        {
+            1
+        }
+        part => part,
+    };
+    let memory = memory_frames(peer, shared);
     let expected = peer.receive.arrivals.base();
     let Some(inbound) = peer.inbound.as_deref_mut() else {
         return;
     };
     // What memory refused would be refused again.
     let refused = inbound.refused && !shared.memory.admits_more();
-    let window = if refused { 0 } else { window };
-    let frames = shared.suci.grant(peer.id.0, inbound, expected, window);
+    let window = if refused { 0 } else { memory };
+    let frames = shared
+        .suci
+        .grant(peer.id.0, inbound, expected, window, part);
     shared.counters.granted_frames += frames;
     peer.grant_due |= frames > 0;
     shared.credit.hungry |= window == 0;
 }
 
-/// The window: what the receive ring takes in a turn, or less where the budget holds less. What is set aside for a
-/// message that arrives counts as free for it. Where nothing is free and nothing will be, the one that a lane waits for is
-/// admitted all the same.
-fn window_frames(peer: &Peer, shared: &Shared) -> u64 {
+/// How far ahead one peer may send new frames.
+struct Window {
+    /// As far as memory reaches.
+    frames: u64,
+    /// As far as that goes if memory suffices: what the receive ring takes in a turn, or what the program says.
+    wanted: u64,
+}
+
+/// The window that is stated to the peer now.
+fn window(peer: &Peer, shared: &mut Shared) -> Window {
+    let usual = shared.suci.ring_frames.min(shared.credit.window());
+    let probes = peer
+        .inbound
+        .as_deref()
+        .is_some_and(|inbound| inbound.probes);
+    let wanted = match wish(peer, shared, usual, false) {
+        0 if probes => 1,
+        wanted => wanted.min(peer.receive.grant.limit),
+    };
+    Window {
+        frames: memory_frames(peer, shared).min(wanted),
+        wanted,
+    }
+}
+
+/// Frames that the budget's free part takes. What is set aside for a message that arrives counts as free for it. Where nothing is free and
+/// nothing will be, the one that a lane waits for is admitted all the same.
+fn memory_frames(peer: &Peer, shared: &Shared) -> u64 {
     let size = peer.send.fragment_bytes();
     let free = shared.memory.free_bytes().div_ceil(size);
     let reserved = peer.receive.remaining_bytes.div_ceil(size);
     let least = usize::from(shared.memory.admits_more());
-    ((free + reserved).max(least) as u64)
+    ((free + reserved).max(least) as u64).min(shared.suci.ring_frames)
+}
+
+/// What the program's policy says of the peer, where it has one: how many frames it may send again now (`repairs`), or how far
+/// ahead it may send new ones.
+fn wish(peer: &Peer, shared: &mut Shared, usual: u64, repairs: bool) -> u64 {
+    if !shared.credit.has_policy() {
+        return usual;
+    }
+    let (room, sender) = views(peer, shared, usual, repairs);
+    shared
+        .credit
+        .wish(&room, &sender)
         .min(shared.suci.ring_frames)
-        .min(shared.credit.window()) // the program's words
-        .min(peer.receive.grant.limit)
+}
+
+/// The policy's order among those who wait for memory.
+fn rank(peer: &Peer, shared: &mut Shared) -> u64 {
+    let (room, sender) = views(peer, shared, shared.suci.ring_frames, false);
+    shared.credit.rank(&room, &sender)
+}
+
+#[cold]
+fn views(peer: &Peer, shared: &Shared, usual: u64, repairs: bool) -> (Room, Sender) {
+    let suci = &shared.suci;
+    let window_frames = suci.ring_frames.min(shared.credit.window());
+    let room = Room {
+        now: suci.now,
+        window_frames,
+        pool_frames: window_frames,
+        claimed_frames: suci.outstanding(),
+        free_bytes: shared.memory.free_bytes(),
+        peers: shared.credit.peers(),
+        active_peers: suci.waiting.len(),
+    };
+    let (grant, expected) = (&peer.receive.grant, peer.receive.arrivals.base());
+    let inbound = peer.inbound.as_deref();
+    let told = inbound.map_or(0, |inbound| inbound.told.saturating_sub(expected));
+    let granted = inbound.map_or(0, |inbound| inbound.outstanding(expected));
+    let wants = inbound.is_some_and(|inbound| inbound.wants(expected));
+    let sender = Sender {
+        peer: peer.id,
+        active: wants || peer.receive.remaining_bytes > 0,
+        busy: false, // nobody says so under `suci`
+        repairs,
+        priority: grant.urgency.0,
+        remaining_bytes: peer.receive.remaining_bytes as u64,
+        memory_bytes: grant.used_bytes,
+        served_frames: grant.served,
+        outstanding_frames: if repairs { granted } else { told },
+        usual_frames: usual,
+    };
+    (room, sender)
 }

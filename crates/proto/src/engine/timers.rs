@@ -2,10 +2,12 @@
 
 use super::Engine;
 use super::receive::end_session;
+use crate::alarms::Alarms;
 use crate::config::Config;
 use crate::peer::Peer;
 use crate::peer::session::Phase;
 use crate::time::Instant;
+use tsumuji_wire::NodeId;
 
 /// A peer that never answers is given up after so many times `Config::dead_after`.
 const CONNECT_PATIENCE: u64 = 8;
@@ -40,24 +42,29 @@ pub(super) fn deadline(peer: &Peer, config: &Config) -> Option<Instant> {
 }
 
 impl Engine {
-    /// Looks at every deadline that has passed. Cheap to call early.
+    /// Looks at the peers of which a deadline has passed. Cheap to call early, whatever the number of peers.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.shared.next_timer.is_none_or(|at| now < at) {
+        if self.shared.alarms.next_at().is_none_or(|at| now < at) {
             return;
         }
-        self.shared.next_timer = None;
-        for index in 0..self.peers.len() {
+        // Each once: what is due again at once is for the next call.
+        let mut due = core::mem::take(&mut self.due);
+        while let Some(id) = self.shared.alarms.pop(now) {
+            due.push(id);
+        }
+        self.shared.counters.timer_looks += due.len() as u64;
+        for id in due.drain(..) {
+            let index = usize::from(id);
             let Some(peer) = self.peers[index].as_deref_mut() else {
                 continue;
             };
+            Alarms::gone_off(&mut peer.alarm);
             if deadline(peer, &self.shared.config).is_some_and(|at| at <= now) {
                 self.expire(index, now);
             }
-            if let Some(peer) = self.peers[index].as_deref() {
-                let id = peer.id;
-                self.enqueue(id, now);
-            }
+            self.enqueue(NodeId(id), now);
         }
+        self.due = due;
         if self.shared.credit.hungry {
             self.feed_hungry();
         }

@@ -25,7 +25,7 @@ impl Engine {
                 peer.queued = false;
                 // It may have become blocked just now: its time-out must be known.
                 if let Some(at) = peer.send.deadline() {
-                    self.shared.arm(at);
+                    self.shared.arm(peer, at);
                 }
             }
             self.ready.pop_front();
@@ -152,7 +152,7 @@ impl Engine {
             peer.receive.on_ack_sent();
         }
         if let Some(at) = peer.send.frame_deadline() {
-            self.shared.arm(at);
+            self.shared.arm(peer, at);
         }
         bytes
     }
@@ -236,7 +236,7 @@ impl Engine {
             control.write_close(slot)
         };
         if let Some(at) = super::timers::deadline(peer, &self.shared.config) {
-            self.shared.arm(at);
+            self.shared.arm(peer, at);
         }
         written.unwrap_or(0)
     }

@@ -17,6 +17,7 @@ pub(crate) mod send;
 pub(crate) mod session;
 mod stream;
 
+use crate::alarms::Alarm;
 use crate::congestion::Congestion;
 use crate::engine::inquiry::OpenInquiries;
 use crate::suci::Inbound;
@@ -39,6 +40,8 @@ pub(crate) struct Peer {
     pub(crate) grant_due: bool,
     /// The program was told that it runs another congestion control.
     pub(crate) told_other_congestion: bool,
+    /// When `engine::timers` looks at it.
+    pub(crate) alarm: Alarm,
     /// Stands in the engine's queue of peers with something to write.
     pub(crate) queued: bool,
     /// A submit was refused: say when there is room again.
@@ -67,6 +70,7 @@ impl Peer {
             inbound: None,
             grant_due: false,
             told_other_congestion: false,
+            alarm: Alarm::new(),
             queued: false,
             wants_writable: false,
             frame_bytes: 0,

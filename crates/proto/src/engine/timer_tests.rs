@@ -1,0 +1,135 @@
+//! What peers of which nothing is due cost an engine's timers: nothing. Work is counted, not timed.
+
+use super::tests::config;
+use super::*;
+use crate::message::{Delivery, Sink};
+use crate::time::Duration;
+use alloc::vec;
+
+struct Nobody;
+
+impl Sink for Nobody {
+    fn message(&mut self, _: Delivery<'_>) {}
+    fn share(&mut self, _: Share<'_>) {}
+}
+
+const HUB: NodeId = NodeId(0);
+
+fn engine(me: NodeId, keep_alive: Duration) -> Engine {
+    Engine::new(Config {
+        receive_frames: 1 << 15,
+        keep_alive,
+        dead_after: keep_alive.times(100),
+        ..config(me.0, 1 + u32::from(me.0))
+    })
+}
+
+/// Moves all frames between the two until nothing is due.
+fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) {
+    loop {
+        let mut moved = false;
+        while let Some(to) = hub.next_destination(now) {
+            let bytes = hub.write_frame(now, to, slot);
+            leaf.handle_frame(now, &slot[..bytes], &mut Nobody);
+            moved = true;
+        }
+        while let Some(to) = leaf.next_destination(now) {
+            let bytes = leaf.write_frame(now, to, slot);
+            hub.handle_frame(now, &slot[..bytes], &mut Nobody);
+            moved = true;
+        }
+        if !moved {
+            break;
+        }
+    }
+    while hub.poll_event().is_some() || leaf.poll_event().is_some() {}
+}
+
+/// A hub that is up with `peers` peers, and the last of them.
+fn star(peers: u16, keep_alive: Duration, slot: &mut [u8]) -> (Engine, Engine) {
+    let now = Instant::from_nanos(0);
+    let mut hub = engine(HUB, keep_alive);
+    let mut last = None;
+    for peer in (1..=peers).map(NodeId) {
+        hub.add_peer(now, peer);
+        let mut leaf = engine(peer, keep_alive);
+        leaf.add_peer(now, HUB);
+        exchange(now, &mut hub, &mut leaf, slot);
+        assert!(hub.is_up(peer));
+        last = Some(leaf);
+    }
+    (hub, last.expect("a peer"))
+}
+
+/// A thousand messages to one of `peers` peers, one each 100 µs: how often the hub looked at a peer's deadlines.
+fn looks(peers: u16) -> u64 {
+    let mut slot = vec![0; 1500];
+    let (mut hub, mut leaf) = star(peers, Duration::from_secs(10), &mut slot);
+    let mut now = Instant::from_nanos(0);
+    let before = hub.counters().timer_looks;
+    for _ in 0..1_000 {
+        now += Duration::from_micros(100);
+        let to = NodeId(peers);
+        let body = Payload::Copied(b"8 bytes!");
+        hub.submit(now, to, Lane::ordered(0), body, false)
+            .expect("room");
+        hub.handle_timeout(now);
+        leaf.handle_timeout(now);
+        exchange(now, &mut hub, &mut leaf, &mut slot);
+        hub.release(to, 8);
+        leaf.release(HUB, 8);
+    }
+    hub.counters().timer_looks - before
+}
+
+/// Timers of a busy peer cost the same whether it is the only one or there are 10,000 idle ones beside it.
+#[test]
+fn idle_peers_cost_no_look() {
+    let alone = looks(1);
+    assert!((1..=4_000).contains(&alone), "{alone}");
+    for peers in [100, 10_000] {
+        // Each idle one was looked at once at most: a deadline of its hello had been set.
+        let looks = looks(peers);
+        assert!(
+            looks <= alone + 2 * u64::from(peers),
+            "{looks} instead of {alone}"
+        );
+    }
+}
+
+/// Each peer is asked for a sign of life when its time has come, and looked at no more often than that: a call that comes too early looks
+/// at none.
+#[test]
+fn each_is_kept_alive_in_its_time() {
+    const PEERS: u16 = 10_000;
+    let mut slot = vec![0; 1500];
+    let keep_alive = Duration::from_secs(1);
+    let (mut hub, _) = star(PEERS, keep_alive, &mut slot);
+    let mut now = Instant::from_nanos(0);
+    // Deadlines of the time when they met.
+    now += Duration::from_millis(500);
+    hub.handle_timeout(now);
+    let before = *hub.counters();
+    for _ in 0..1_000 {
+        now += Duration::from_micros(400);
+        hub.handle_timeout(now);
+        assert!(hub.next_destination(now).is_none(), "too early");
+    }
+    assert_eq!(hub.counters().timer_looks, before.timer_looks);
+    now += Duration::from_millis(100);
+    hub.handle_timeout(now);
+    assert_eq!(
+        hub.counters().timer_looks,
+        before.timer_looks + u64::from(PEERS)
+    );
+    let mut asked = vec![0; usize::from(PEERS) + 1];
+    while let Some(to) = hub.next_destination(now) {
+        let Destination::Peer(peer) = to else {
+            panic!("a broadcast")
+        };
+        asked[usize::from(peer.0)] += 1;
+        assert!(hub.write_frame(now, to, &mut slot) > 0);
+    }
+    assert_eq!(asked[0], 0);
+    assert!(asked[1..].iter().all(|&asked| asked == 1), "once each");
+}
