@@ -2,10 +2,10 @@
 //!
 //! Called by `contest`. Opens the ends for each measurement and closes them again: ours takes the same interfaces next.
 
+use tsumuji_link::Link;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
-use tsumuji_link::Link;
 use tsumuji_node::LinkSpec;
 
 use crate::limits::bulk;

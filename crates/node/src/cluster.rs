@@ -448,7 +448,8 @@ fn meet_here(
     path: &Path,
 ) -> Result<(LinkSpec, LinkAddr), String> {
     let via = host.via.as_deref().unwrap_or_default();
-    let is_here = matches!(via, [ip, netns, exec, _] if ip == "ip" && netns == "netns" && exec == "exec");
+    let is_here =
+        matches!(via, [ip, netns, exec, _] if ip == "ip" && netns == "netns" && exec == "exec");
     if !is_here {
         return Err("joins processes of one host; take a device that leaves it, for example `dpdk:net_af_packet`".to_owned());
     }

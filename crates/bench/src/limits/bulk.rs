@@ -296,9 +296,7 @@ mod tests {
     use tsumuji_link::udp::{Udp, UdpConfig};
 
     fn links() -> [Udp; 2] {
-        [(); 2].map(|()| {
-            Udp::bind("127.0.0.1:0".parse().unwrap(), UdpConfig::default()).unwrap()
-        })
+        [(); 2].map(|()| Udp::bind("127.0.0.1:0".parse().unwrap(), UdpConfig::default()).unwrap())
     }
 
     /// Messages of one frame and of many cross in both ways of measuring, and none is forgotten.
@@ -307,7 +305,10 @@ mod tests {
         for size in [1, 1000, 300_000] {
             let half = pingpong(links(), None, size, 5).unwrap().half_rtt_us;
             assert!(half.unwrap().min > 0.0, "{size}");
-            assert!(burst(links(), None, size, 20).unwrap().seconds > 0.0, "{size}");
+            assert!(
+                burst(links(), None, size, 20).unwrap().seconds > 0.0,
+                "{size}"
+            );
         }
     }
 
