@@ -48,7 +48,7 @@ quick: ## Unit tests only, no lint
 	$(CARGO) test --workspace --lib
 
 lint: ## Format, clippy, documentation and house rules
-	@bash scripts/setup.sh build
+	@bash scripts/setup.sh build lint
 	@bash scripts/lint.sh
 
 fmt: ## Format all code

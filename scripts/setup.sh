@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what tsumuji needs on Debian 12, and says what it installs. Quick and silent when all is there.
 #
-#   scripts/setup.sh [build] [test] [fuzz] [bench] [dpdk]      (default: build)
+#   scripts/setup.sh [build] [lint] [test] [fuzz] [bench] [dpdk]      (default: build)
 #
 # Packages come by apt-get (with sudo if not root). Rust: the toolchain that is there is used if it is new enough
 # (rust-version in Cargo.toml); where none is, rustup is fetched by its official way, and one that is there already gets
@@ -10,7 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 BUILD=(gcc libc6-dev make pkg-config ca-certificates curl python3)
-TEST=(git g++ groff-base mandoc procps python3-numpy python3-scipy tshark valgrind iproute2 ethtool util-linux)
+LINT=(git)
+TEST=(g++ groff-base mandoc mount procps python3-numpy python3-scipy tshark valgrind iproute2 ethtool util-linux)
 FUZZ=(g++)
 BENCH=(python3-numpy python3-scipy util-linux mpich libmpich-dev openmpi-bin libopenmpi-dev libzmq3-dev python3-petsc4py)
 
@@ -118,10 +119,11 @@ install_fuzz() {
 for group in "$@"; do
     case $group in
     build) install_packages "${BUILD[@]}"; install_rust ;;
-    test) install_packages "${TEST[@]}"; install_lints ;;
+    lint) install_packages "${LINT[@]}"; install_lints ;;
+    test) install_packages "${LINT[@]}" "${TEST[@]}"; install_lints ;;
     fuzz) install_fuzz ;;
     bench) install_packages "${BENCH[@]}" ;;
     dpdk) install_packages "${DPDK[@]}" ;;
-    *) die "unknown group '$group'; known: build test fuzz bench dpdk" ;;
+    *) die "unknown group '$group'; known: build lint test fuzz bench dpdk" ;;
     esac
 done

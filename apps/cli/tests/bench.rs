@@ -77,7 +77,10 @@ fn is_xml(path: &Path) -> bool {
     let script = "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])";
     let mut python = Command::new("python3");
     python.args(["-c", script]).arg(path);
-    python.status().unwrap().success()
+    python
+        .status()
+        .expect("python3 (package python3)")
+        .success()
 }
 
 /// The table, the CSV and the plot tell of the same contenders; nothing else is left in the folder.
@@ -267,6 +270,41 @@ fn new_figures_can_be_tried() {
             .iter()
             .any(|figure| figure["name"].as_str().unwrap().contains(wanted));
         assert!(found, "no figure of {wanted}: {report}");
+    }
+}
+
+/// The figures of raw Ethernet and of sealing can be tried: ours has a number on every line that needs no DPDK.
+#[test]
+fn ethernet_and_sealing_can_be_tried() {
+    if let Err(error) = tsumuji_testbed::check_rights() {
+        return skipped("ethernet_and_sealing_can_be_tried", &error.to_string());
+    }
+    let part = "ethernet,sealing";
+    let (code, report) = json(&["bench", "figures", "--smoke", "--part", part]);
+    assert!(code == 0 || code == 1, "{code}: {report}");
+    let figures = report["figures"].as_array().unwrap();
+    for wanted in [
+        "half round trip between hosts, 64 B",
+        "rate between hosts",
+        "broadcast to 7",
+        "waiting",
+        "seal a frame of",
+        "open a frame of",
+        "shm half round trip, 64 B, sealed",
+        "packet half round trip, 64 B, sealed",
+    ] {
+        let mut found = figures
+            .iter()
+            .filter(|figure| figure["name"].as_str().unwrap().starts_with(wanted))
+            .filter(|figure| !figure["ours"].as_str().unwrap().contains("dpdk"))
+            .peekable();
+        assert!(found.peek().is_some(), "no figure of {wanted}: {report}");
+        for figure in found {
+            assert!(
+                !figure["ours"].as_str().unwrap().starts_with('-'),
+                "{figure}"
+            );
+        }
     }
 }
 

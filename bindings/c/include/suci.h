@@ -67,7 +67,8 @@ datagram_socket *datagram(const struct datagram_addrdb *addrdb,
                           int myport,
                           int myid);
 
-// Waits a moment until what was written is acknowledged, tells the peers, and frees the socket. 0, or -1 (errno).
+// Waits a moment until what was written is acknowledged, tells the peers, and frees what the socket had. 0, or -1 (errno EBADF: it was
+// closed before).
 int datagram_close(datagram_socket *sock);
 
 // Chooses to whom the following writes go. 0, or -1 (errno ENXIO: there is no such other id).

@@ -8,11 +8,12 @@
  * errno, and tsumuji_last_error() says in words what to do.
  *
  * A handle belongs to the thread that opened it, until that one calls tsumuji_disown and another tsumuji_adopt. Calls of other threads
- * are refused with TSUMUJI_ETHREAD. After fork() only one of the two processes may go on with it.
+ * are refused with TSUMUJI_ETHREAD, and so are those of a child after fork(), unless the handle was disowned before and is adopted there.
  *
  * A pointer is NULL where that is said to mean something, or else points at what its type says, of the stated length; nothing else may
- * change it during the call. Texts are UTF-8 and end in a zero byte. Handles, options and tables must come from this library
- * and not have been freed.
+ * change it during the call. It needs no alignment. Texts are UTF-8, names of files any bytes; they end in a zero byte, within
+ * 64 KiB. Handles, options and tables must come from this library; those that were closed or freed are refused with TSUMUJI_EINVAL
+ * (freeing again is nothing). Where a structure's size is stated, 0 and more than 4096 are refused.
  */
 
 
@@ -346,6 +347,44 @@ typedef struct tsumuji_sender {
 // not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 typedef uint64_t (*tsumuji_policy)(void *context, const struct tsumuji_sender *sender);
 
+// A reduction by a function of the program's own. Fields behind `function` may be left zero.
+typedef struct tsumuji_combine {
+  // sizeof(tsumuji_combine).
+  size_t size;
+  // Bytes of an element, 1 to 1048576.
+  size_t element_bytes;
+  // For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written
+  // after it was read in both. All lie as elements of such a size must. Called within calls of this library, by their thread;
+  // it must not use the handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
+  void (*function)(void *context, const void *left, const void *right, void *result, size_t count);
+  // Given to every call; it must stay until the operation is over.
+  void *context;
+  // 0: operands may be exchanged. 1: they may not; left comes from the lower ranks.
+  uint64_t ordered;
+} tsumuji_combine;
+
+// What collective operations have counted since the handle was opened.
+typedef struct tsumuji_collective_counters {
+  // Operations begun.
+  uint64_t operations;
+  // Messages of no legal form, or of nobody's group.
+  uint64_t malformed;
+  // Messages for operations that were over.
+  uint64_t late;
+  // Messages that came before their operation was called here, and were kept.
+  uint64_t early;
+  // Messages dropped because their sender went beyond its credit.
+  uint64_t overrun;
+  // Frames broadcast by the link itself, repairs not counted.
+  uint64_t native_frames;
+  // Frames broadcast again.
+  uint64_t native_repairs;
+  // Pieces sent again reliably to one member.
+  uint64_t native_resent;
+  // Transfers read where their sender had them.
+  uint64_t direct_reads;
+} tsumuji_collective_counters;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -408,7 +447,8 @@ int tsumuji_open_shm(int fd,
                      struct tsumuji **handle);
 
 // Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-// node leaves, and frees the handle and all that was lent. NULL is nothing. If it fails, the handle stays as it is.
+// node leaves, and frees all that the handle had and lent. NULL is nothing. If it fails, the handle stays as it is. A handle that was
+// closed is TSUMUJI_EINVAL to every call.
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 
@@ -521,6 +561,14 @@ int tsumuji_nodes(struct tsumuji *handle);
 // What people call a node ("node 2", a host's name); NULL if there is none. Valid until the handle is closed.
 const char *tsumuji_name(struct tsumuji *handle, int which);
 
+// Where a node is reached ("10.0.0.2:7000", an Ethernet address, a place in shared memory); NULL if there is no such node. Valid until the
+// handle is closed.
+const char *tsumuji_address(struct tsumuji *handle,
+                            int which);
+
+// Where this node's counters are read over TCP; NULL if the option "metrics" did not ask for that. Valid until the handle is closed.
+const char *tsumuji_metrics_address(struct tsumuji *handle);
+
 // The link, without parameters: "shm", "udp", "packet", "xdp", "dpdk". Valid until the handle is closed.
 const char *tsumuji_link_name(struct tsumuji *handle);
 
@@ -529,6 +577,9 @@ int tsumuji_is_up(struct tsumuji *handle, int peer);
 
 // 1: the peer is dead: nothing was heard from it for too long, or it left, and it has not come back.
 int tsumuji_is_dead(struct tsumuji *handle, int peer);
+
+// 1: the peer is not met because it runs the other congestion control; 0: as far as is known it does not.
+int tsumuji_congestion_differs(struct tsumuji *handle, int peer);
 
 // Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
 int tsumuji_wait_up(struct tsumuji *handle, int64_t timeout_us);
@@ -554,6 +605,15 @@ int tsumuji_ask_flows(struct tsumuji *handle,
                       int which,
                       int first,
                       int most);
+
+// The same of its traffic with all its peers, in order of their numbers: the first `room` go to `flows`. Returns how many there are.
+// TSUMUJI_ETIMEDOUT: it has not told all of them. size: sizeof(tsumuji_remote_flow).
+int tsumuji_get_remote_flows(struct tsumuji *handle,
+                             int which,
+                             struct tsumuji_remote_flow *flows,
+                             size_t size,
+                             size_t room,
+                             int64_t timeout_us);
 
 // What was counted since the endpoint was opened; size: sizeof(tsumuji_counters).
 int tsumuji_get_counters(struct tsumuji *handle, struct tsumuji_counters *counters, size_t size);
@@ -678,7 +738,17 @@ int tsumuji_reduce(struct tsumuji *handle,
                    int operation,
                    uint64_t *request);
 
-// `data` becomes on all members what the elements of all come to.
+// tsumuji_reduce by a function of the program's own; *by is not needed any more when the call returns.
+int tsumuji_reduce_by(struct tsumuji *handle,
+                      int group,
+                      int root,
+                      const void *send,
+                      void *receive,
+                      size_t count,
+                      const struct tsumuji_combine *by,
+                      uint64_t *request);
+
+// `data` becomes on all members what the elements of all come to; the same bits on all.
 int tsumuji_all_reduce(struct tsumuji *handle,
                        int group,
                        void *data,
@@ -687,11 +757,25 @@ int tsumuji_all_reduce(struct tsumuji *handle,
                        int operation,
                        uint64_t *request);
 
+// tsumuji_all_reduce by a function of the program's own; *by is not needed any more when the call returns.
+int tsumuji_all_reduce_by(struct tsumuji *handle,
+                          int group,
+                          void *data,
+                          size_t count,
+                          const struct tsumuji_combine *by,
+                          uint64_t *request);
+
 // 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
 int tsumuji_test(struct tsumuji *handle, uint64_t request);
 
 // Waits until the operation is over, and says how it ended. Each request is waited for once.
 int tsumuji_wait(struct tsumuji *handle, uint64_t request);
+
+// From now on long transfers between processes of one host come through the link, instead of being read where their sender has them.
+int tsumuji_forbid_direct_reads(struct tsumuji *handle);
+
+// size: sizeof(tsumuji_collective_counters).
+int tsumuji_get_collective_counters(struct tsumuji *handle, struct tsumuji_collective_counters *counters, size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

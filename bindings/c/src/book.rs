@@ -21,7 +21,7 @@ use tsumuji_link::ether::MacAddr;
 use tsumuji_node::any_link::{Base, LinkSpec};
 use tsumuji_node::{
     AnyLink, Endpoint, HostNode, InterfaceName, LinkAddr, Member, Membership, NodeId, Options,
-    endpoint_on,
+    endpoint_on, text_file,
 };
 
 use crate::failure::Failure;
@@ -88,17 +88,16 @@ impl Book {
                 error.raw_os_error().unwrap_or(libc::EIO),
             )
         };
-        let bytes = std::fs::metadata(path).map_err(failed)?.len();
-        if bytes > FILE_LIMIT_BYTES {
-            return Err(Failure::open(
+        let text = text_file::read(path, FILE_LIMIT_BYTES).map_err(failed)?;
+        let text = text.ok_or_else(|| {
+            Failure::open(
                 format!(
-                    "{}: {bytes} bytes; an address database has at most {FILE_LIMIT_BYTES}",
+                    "{}: an address database has at most {FILE_LIMIT_BYTES} bytes",
                     path.display()
                 ),
                 libc::EFBIG,
-            ));
-        }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
+            )
+        })?;
         Self::parse(&text).map_err(|(line, problem)| {
             Failure::open(
                 format!("{}:{line}: {problem}", path.display()),

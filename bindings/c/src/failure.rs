@@ -54,8 +54,11 @@ impl Failure {
     pub(crate) const OTHER_THREAD: Self = Self::plain(
         TSUMUJI_ETHREAD,
         libc::EPERM,
-        "the handle belongs to another thread; that one must call tsumuji_disown, then this one tsumuji_adopt",
+        "the handle belongs to another thread, or to the process before fork; that one must call tsumuji_disown, then this one tsumuji_adopt",
     );
+
+    pub(crate) const CLOSED: Self =
+        Self::plain(TSUMUJI_EINVAL, libc::EBADF, "the handle was closed");
 
     pub(crate) const BUSY: Self = Self::plain(
         TSUMUJI_EBUSY,

@@ -6,7 +6,9 @@
     reason = "reads and writes memory that C programs point at"
 )]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use tsumuji_collective::Memory;
@@ -16,16 +18,49 @@ use crate::failure::Failure;
 /// Longer than any program runs.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
+/// Longest text, its end included: one that was never ended is found before it leads far.
+const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// Largest structure that a program may speak of: several times the largest there is.
+const STRUCT_BYTES_MAX: usize = 4096;
+
 /// # Safety
 /// `text` is NULL or ends in a zero byte, and does not change while the result lives.
-pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result<&'a str, Failure> {
+unsafe fn unchecked<'a>(text: *const c_char, what: &'static str) -> Result<&'a [u8], Failure> {
     if text.is_null() {
         return Err(Failure::invalid(format!("{what} is NULL")));
     }
-    // SAFETY: not NULL; the caller promises the rest.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_str()
+    // SAFETY: not NULL; read up to its end, which the caller promises, and not further than the limit.
+    let bytes = unsafe { libc::strnlen(text, TEXT_BYTES_MAX) };
+    if bytes == TEXT_BYTES_MAX {
+        return Err(Failure::invalid(format!(
+            "{what} does not end within {TEXT_BYTES_MAX} bytes"
+        )));
+    }
+    // SAFETY: so many bytes were read just now; the caller promises the rest.
+    Ok(unsafe { std::slice::from_raw_parts(text.cast(), bytes) })
+}
+
+/// # Safety
+/// `text` is NULL or ends in a zero byte, and does not change while the result lives.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &'static str) -> Result<&'a str, Failure> {
+    // SAFETY: as the caller promises.
+    std::str::from_utf8(unsafe { unchecked(text, what) }?)
         .map_err(|_| Failure::invalid(format!("{what} is not UTF-8")))
+}
+
+/// A name of a file: any bytes, as the kernel takes them.
+///
+/// # Safety
+/// As `text`.
+pub(crate) unsafe fn path<'a>(
+    text: *const c_char,
+    what: &'static str,
+) -> Result<&'a Path, Failure> {
+    // SAFETY: as the caller promises.
+    Ok(Path::new(OsStr::from_bytes(unsafe {
+        unchecked(text, what)
+    }?)))
 }
 
 /// Like `text`; NULL and "" are nothing.
@@ -77,13 +112,13 @@ pub(crate) unsafe fn copy_out(data: &[u8], to: *mut c_void) -> Result<(), Failur
 /// Writes a result that is needed.
 ///
 /// # Safety
-/// `to` is NULL or can be written, and is aligned.
+/// `to` is NULL or can be written.
 pub(crate) unsafe fn put<T>(to: *mut T, what: &'static str, value: T) -> Result<(), Failure> {
     if to.is_null() {
         return Err(Failure::invalid(format!("{what} is NULL")));
     }
     // SAFETY: not NULL; the caller promises the rest. What was there is C's, so it is not dropped.
-    unsafe { to.write(value) };
+    unsafe { to.write_unaligned(value) };
     Ok(())
 }
 
@@ -94,8 +129,26 @@ pub(crate) unsafe fn put<T>(to: *mut T, what: &'static str, value: T) -> Result<
 pub(crate) unsafe fn put_if_wanted<T>(to: *mut T, value: T) {
     if !to.is_null() {
         // SAFETY: not NULL; the caller promises the rest.
-        unsafe { to.write(value) };
+        unsafe { to.write_unaligned(value) };
     }
+}
+
+/// Numbers or structures of C's, copied: they need not lie as they should.
+///
+/// # Safety
+/// `from` is NULL or `count` of them can be read there.
+pub(crate) unsafe fn copied<T: Copy>(
+    from: *const T,
+    count: usize,
+    what: &'static str,
+) -> Result<Vec<T>, Failure> {
+    if from.is_null() {
+        return Err(Failure::invalid(format!("{what}: NULL")));
+    }
+    // SAFETY: each is one of `count`; the caller promises the rest.
+    Ok((0..count)
+        .map(|place| unsafe { from.add(place).read_unaligned() })
+        .collect())
 }
 
 /// Writes as much of a structure as the program knows of: one built with an older header has fewer fields.
@@ -107,11 +160,7 @@ pub(crate) unsafe fn put_struct<T: Copy>(
     room: usize,
     value: &T,
 ) -> Result<(), Failure> {
-    if to.is_null() || room == 0 {
-        return Err(Failure::invalid(
-            "the structure is NULL, or its size is not given",
-        ));
-    }
+    check_struct(to.is_null(), room)?;
     let known = room.min(size_of::<T>());
     // SAFETY: `known` bytes can be read from `value`, of which none are padding (the structures consist of 8-byte fields, and
     // their sizes are checked beside them); the caller promises `room` bytes there. C's bytes are its own: no overlap.
@@ -127,11 +176,7 @@ pub(crate) unsafe fn put_struct<T: Copy>(
 /// # Safety
 /// `from` is NULL or `room` bytes can be read there, and all-zero bytes are a sound `T`.
 pub(crate) unsafe fn read_struct<T: Copy>(from: *const T, room: usize) -> Result<T, Failure> {
-    if from.is_null() || room == 0 {
-        return Err(Failure::invalid(
-            "the structure is NULL, or its size is not given",
-        ));
-    }
+    check_struct(from.is_null(), room)?;
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let known = room.min(size_of::<T>());
     // SAFETY: `known` bytes can be read there (promised) and written here; both are separate. Zero is a sound value for
@@ -140,6 +185,15 @@ pub(crate) unsafe fn read_struct<T: Copy>(from: *const T, room: usize) -> Result
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), known);
         Ok(value.assume_init())
     }
+}
+
+fn check_struct(is_null: bool, room: usize) -> Result<(), Failure> {
+    if is_null || !(1..=STRUCT_BYTES_MAX).contains(&room) {
+        return Err(Failure::invalid(
+            "the structure is NULL, or the size given is not its size",
+        ));
+    }
+    Ok(())
 }
 
 /// Memory of the program that a collective operation reads until it is over.
@@ -259,37 +313,14 @@ pub(crate) unsafe fn lengths(
     let lengths = if counts.is_null() {
         vec![otherwise; size]
     } else {
-        // SAFETY: not NULL; the caller promises the rest. `size` is a number of nodes.
-        unsafe { std::slice::from_raw_parts(counts, size) }.to_vec()
+        // SAFETY: as the caller promises. `size` is a number of nodes.
+        unsafe { copied(counts, size, "the counts") }?
     };
     let total = lengths
         .iter()
         .try_fold(0_usize, |total, length| total.checked_add(*length))
         .ok_or_else(|| Failure::invalid("the parts together are larger than memory"))?;
     Ok((lengths, total))
-}
-
-/// Gives an object to C.
-pub(crate) fn give<T>(value: T) -> *mut T {
-    Box::into_raw(Box::new(value))
-}
-
-/// Takes an object back from C, which must not use it any more. NULL is nothing.
-///
-/// # Safety
-/// `object` is NULL or was given by `give` and not taken back.
-pub(crate) unsafe fn take<T>(object: *mut T) -> Option<Box<T>> {
-    // SAFETY: not NULL, and given by `give` as the caller promises.
-    (!object.is_null()).then(|| unsafe { Box::from_raw(object) })
-}
-
-/// What was given to C, for a while.
-///
-/// # Safety
-/// `object` is NULL or was given by `give` and not taken back, and nothing else uses it while the result lives.
-pub(crate) unsafe fn lend<'a, T>(object: *mut T, what: &'static str) -> Result<&'a mut T, Failure> {
-    // SAFETY: NULL or given by `give`, and used by nothing else, as the caller promises.
-    unsafe { object.as_mut() }.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
 }
 
 /// Sets C's `errno` for this thread.

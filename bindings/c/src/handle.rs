@@ -2,9 +2,11 @@
 //!
 //! A handle belongs to one thread, the one that opened it, until that one disowns it and another adopts it. A call from any
 //! other thread is refused before anything is touched, and so is a call from within a callback of the same handle: there is
-//! never more than one `&mut Node`.
+//! never more than one `&mut Node`. A process that forks keeps its handles: in the child no thread owns them, unless they were
+//! disowned before and are adopted there.
 //!
-//! Invariant: `busy` and `node` are touched by the thread whose number is in `owner`, and by no other.
+//! Invariants: `busy` and `node` are touched by the thread whose number is in `owner`, and by no other; handles are never freed,
+//! only what they own, so that one which was closed is known as such.
 #![allow(
     unsafe_code,
     reason = "C programs hold handles as pointers; the rule above is checked here"
@@ -13,6 +15,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 
 use crate::failure::Failure;
 use crate::node::Node;
@@ -20,12 +23,16 @@ use crate::node::Node;
 /// No thread's number.
 const NOBODY: usize = 0;
 
+/// Nor this: the handle was closed.
+const CLOSED: usize = usize::MAX;
+
 /// An endpoint as C programs hold it.
 #[derive(Debug)]
 pub struct Tsumuji {
     owner: AtomicUsize,
     busy: Cell<bool>,
-    node: UnsafeCell<Node>,
+    /// `None`: closed.
+    node: UnsafeCell<Option<Box<Node>>>,
 }
 
 // Handles move between threads by `disown` and `adopt`.
@@ -38,9 +45,39 @@ thread_local! {
     static ME: Cell<usize> = const { Cell::new(NOBODY) };
 }
 
+/// Handles that were closed: kept, so that they can be told from those that were not. 32 bytes each.
+static CLOSED_ONES: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+
+struct Kept(
+    #[expect(dead_code, reason = "keeps the memory reachable, for leak checkers")] *const Tsumuji,
+);
+
+// SAFETY: it is not followed.
+unsafe impl Send for Kept {}
+
+static NEXT: AtomicUsize = AtomicUsize::new(NOBODY + 1);
+
+/// In a child after `fork`: its one thread is another than the parent's, and owns none of the parent's handles.
+extern "C" fn in_child() {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let _ = ME.try_with(|me| me.set(number)); // a thread that is ending owns nothing anyhow
+}
+
+fn mind_forks() {
+    static ONCE: Once = Once::new();
+    // SAFETY: `in_child` only touches an atomic and a plain thread-local of the forking thread.
+    ONCE.call_once(
+        || match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
+            0 => {}
+            error => {
+                eprintln!("tsumuji: pthread_atfork: error {error}; do not use handles after fork")
+            }
+        },
+    );
+}
+
 /// A number that no other thread has or had.
 fn me() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(NOBODY + 1);
     // A thread that is ending and has lost its number gets a new one, and so owns nothing.
     let number = ME.try_with(Cell::get).unwrap_or(NOBODY);
     if number != NOBODY {
@@ -53,19 +90,25 @@ fn me() -> usize {
 
 impl Tsumuji {
     pub(crate) fn new(node: Node) -> Self {
+        mind_forks();
         Self {
             owner: AtomicUsize::new(me()),
             busy: Cell::new(false),
-            node: UnsafeCell::new(node),
+            node: UnsafeCell::new(Some(Box::new(node))),
         }
+    }
+
+    /// The same, given to C: it stays for good.
+    pub(crate) fn give(node: Node) -> *mut Self {
+        Box::into_raw(Box::new(Self::new(node)))
     }
 
     fn check_owner(&self) -> Result<(), Failure> {
         // Relaxed: if it is our number, then this thread wrote it.
-        if self.owner.load(Ordering::Relaxed) == me() {
-            Ok(())
-        } else {
-            Err(Failure::OTHER_THREAD)
+        match self.owner.load(Ordering::Relaxed) {
+            owner if owner == me() => Ok(()),
+            CLOSED => Err(Failure::CLOSED),
+            _ => Err(Failure::OTHER_THREAD),
         }
     }
 
@@ -81,7 +124,9 @@ impl Tsumuji {
         let _leave = Leave(&self.busy);
         // SAFETY: this thread is the owner, so no other touches `node`, and the last owner's writes are seen (`adopt`). `busy` was
         // not set, so no call of this thread holds a reference.
-        let node = unsafe { &mut *self.node.get() };
+        let Some(node) = (unsafe { (*self.node.get()).as_deref_mut() }) else {
+            return Err(Failure::CLOSED);
+        };
         if node.spoiled {
             return Err(Failure::PANICKED);
         }
@@ -108,20 +153,24 @@ impl Tsumuji {
         self.owner
             .compare_exchange(NOBODY, me(), Ordering::Acquire, Ordering::Relaxed)
             .map(drop)
-            .map_err(|_| Failure::OTHER_THREAD)
+            .map_err(|owner| match owner {
+                CLOSED => Failure::CLOSED,
+                _ => Failure::OTHER_THREAD,
+            })
     }
 
-    /// May the handle be closed now, by this thread?
-    pub(crate) fn check_idle(&self) -> Result<(), Failure> {
+    /// Takes what the handle owns: it is closed from now on.
+    pub(crate) fn close(&self) -> Result<Option<Box<Node>>, Failure> {
         self.check_owner()?;
         if self.busy.get() {
             return Err(Failure::BUSY);
         }
-        Ok(())
-    }
-
-    pub(crate) fn into_node(self) -> Node {
-        self.node.into_inner()
+        // SAFETY: this thread is the owner, and in no call: as in `run`.
+        let node = unsafe { (*self.node.get()).take() };
+        self.owner.store(CLOSED, Ordering::Relaxed); // nobody looks at the rest any more
+        let mut kept = CLOSED_ONES.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(Kept(std::ptr::from_ref(self)));
+        Ok(node)
     }
 }
 
@@ -145,12 +194,12 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<
 /// Runs `call` on the handle behind a pointer.
 ///
 /// # Safety
-/// `handle` is NULL or was given to C and not taken back.
+/// `handle` is NULL or was given to C.
 pub(crate) unsafe fn on<T>(
     handle: *const Tsumuji,
     call: impl FnOnce(&mut Node) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    // SAFETY: NULL or a live handle, as the caller promises. It is shared by reference only: `run` keeps threads apart.
+    // SAFETY: NULL or a handle, as the caller promises; they stay for good. It is shared by reference only: `run` keeps threads apart.
     match unsafe { handle.as_ref() } {
         Some(handle) => handle.run(call),
         None => Err(Failure::invalid("the handle is NULL")),
@@ -187,8 +236,28 @@ mod tests {
         assert_eq!(code(panicked), crate::api::TSUMUJI_EPANIC);
         let again = handle.run(|_| -> Result<(), Failure> { unreachable!("it is spoiled") });
         assert_eq!(code(again), crate::api::TSUMUJI_EPANIC);
-        assert_eq!(code(handle.check_idle()), 0, "it can be closed");
-        assert!(handle.into_node().spoiled);
+        let node = handle.close().expect("it can be closed");
+        assert!(node.expect("once").spoiled);
+    }
+
+    /// What was closed says so, to every thread, whatever it is asked.
+    #[test]
+    fn closed_handles_are_known() {
+        struct Shared(Tsumuji);
+        // SAFETY: as below.
+        unsafe impl Sync for Shared {}
+        let shared = Shared(handle());
+        assert!(shared.0.close().expect("open").is_some());
+        let shared = &shared;
+        let refused = move || {
+            let invalid = crate::api::TSUMUJI_EINVAL;
+            assert_eq!(code(shared.0.run(|_| Ok(()))), invalid);
+            assert_eq!(code(shared.0.close()), invalid);
+            assert_eq!(code(shared.0.adopt()), invalid);
+            assert_eq!(code(shared.0.disown()), invalid);
+        };
+        refused();
+        std::thread::scope(|scope| scope.spawn(refused).join().expect("thread"));
     }
 
     /// A call within a call is refused, and the outer one goes on.

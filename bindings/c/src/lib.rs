@@ -1,8 +1,8 @@
 //! The C library: `suci.h`, the paper's names, and `tsumuji.h`, a plain API for everything else an endpoint offers.
 //!
 //! Rooms: `suci` and `api` are what C calls, and what the headers are made from (`tests/headers.rs`); `handle` says which thread
-//! may use a handle and keeps panics in; `ffi` turns pointers into Rust's types; `failure` turns Rust's errors into codes, `errno` and a text.
-//! Without `unsafe`: `node` (what a handle owns), `book` (ids and addresses), `settings` (options by
+//! may use a handle and keeps panics in; `ffi` turns pointers into Rust's types; `fold` calls functions of the program's; `failure` turns Rust's errors into codes, `errno` and a text.
+//! Without `unsafe`: `objects` (what C holds by pointer beside handles), `node` (what a handle owns), `book` (ids and addresses), `settings` (options by
 //! name), `together` (collectives of a handle).
 //!
 //! Invariants: no panic crosses into C; NULL and senseless numbers are errors, as far as a pointer shows them; no call on the
@@ -19,8 +19,10 @@ mod api;
 mod book;
 mod failure;
 mod ffi;
+mod fold;
 mod handle;
 mod node;
+mod objects;
 mod settings;
 mod suci;
 mod together;

@@ -18,6 +18,8 @@ pub(crate) struct Node {
     pub(crate) suci: Suci,
     /// Collectives, once they were called.
     pub(crate) together: Option<Box<Together>>,
+    /// The table of algorithms for collectives; `None`: as the environment says.
+    pub(crate) tune: Option<std::path::PathBuf>,
     /// A call panicked: nothing is certain any more.
     pub(crate) spoiled: bool,
     lent: Vec<Option<Message>>,
@@ -29,8 +31,16 @@ pub(crate) struct Node {
     names_of_loans: Vec<u32>,
     /// The link's name, as C wants it.
     pub(crate) link_name: std::ffi::CString,
-    /// Names of members, made when first asked for, and kept until the handle is closed.
-    names: std::collections::HashMap<NodeId, std::ffi::CString>,
+    /// Made when first asked for, and kept until the handle is closed.
+    texts: std::collections::HashMap<Text, std::ffi::CString>,
+}
+
+/// What is told in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Text {
+    Name(NodeId),
+    Address(NodeId),
+    Metrics,
 }
 
 /// What Suci's calls remember.
@@ -89,7 +99,8 @@ impl Node {
             loans: 0,
             names_of_loans: Vec::new(),
             together: None,
-            names: std::collections::HashMap::new(),
+            tune: None,
+            texts: std::collections::HashMap::new(),
         }
     }
 
@@ -163,22 +174,37 @@ impl Node {
         Ok(())
     }
 
-    /// One turn for everything that is under way; how much was done, as far as that is known.
+    /// One turn for everything that is under way; how much was done.
     pub(crate) fn progress(&mut self) -> Result<usize, Failure> {
         if self.together.is_some() {
-            Together::carry_on(self)?;
-            return Ok(0);
+            return Together::carry_on(self);
         }
         Ok(self.endpoint.progress()?)
     }
 
-    /// As messages to people name it.
-    pub(crate) fn name(&mut self, node: NodeId) -> &std::ffi::CStr {
-        let endpoint = &self.endpoint;
-        self.names.entry(node).or_insert_with(|| {
-            let name = endpoint.name_of(node).replace('\0', " ");
-            std::ffi::CString::new(name).unwrap_or_default()
-        })
+    /// `None`: there is none.
+    pub(crate) fn text(&mut self, text: Text) -> Option<&std::ffi::CStr> {
+        use std::collections::hash_map::Entry;
+        let made = match self.texts.entry(text) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(place) => {
+                let endpoint = &self.endpoint;
+                let told = match text {
+                    Text::Name(node) => endpoint.name_of(node).to_owned(),
+                    Text::Address(node) => {
+                        let members = endpoint.members();
+                        members
+                            .iter()
+                            .find(|member| member.id == node)?
+                            .addr
+                            .to_string()
+                    }
+                    Text::Metrics => endpoint.metrics_addr()?.to_string(),
+                };
+                place.insert(std::ffi::CString::new(told.replace('\0', " ")).unwrap_or_default())
+            }
+        };
+        Some(made)
     }
 
     /// Sends a block to Suci's destination: on the first ordered lane, so that blocks arrive in the order written.

@@ -1,26 +1,46 @@
 //! Options by name: what `tsumuji_options_set` accepts. Names are those of the command line where it has them.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tsumuji_node::{IdlePolicy, Options, Pace, SealMode, Security};
+use tsumuji_node::{IdlePolicy, Options, Pace, SealMode, Security, quantity};
 
 /// Longest time that an option may state: more is a slip of the pen.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, congestion, pace, keep-alive, dead-after, idle, key, seal, open, metrics";
+const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, congestion, pace, keep-alive, dead-after, idle, key, seal, open, metrics, tune";
 
 /// What a program chose so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     options: Options,
-    key: Option<std::path::PathBuf>,
+    key: Option<PathBuf>,
+    tune: Option<PathBuf>,
     mode: Option<SealMode>,
     open: bool,
 }
 
 impl Settings {
     /// Sets one option, or says what is accepted.
-    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+    pub(crate) fn set(&mut self, name: &str, value: &Path) -> Result<(), String> {
+        // Only names of files may be any bytes.
+        let file = match name {
+            "key" => Some(&mut self.key),
+            "tune" => Some(&mut self.tune),
+            _ => None,
+        };
+        let shown = value.display();
+        if let Some(file) = file {
+            if value.as_os_str().is_empty() {
+                return Err(format!(
+                    "option {name}={shown}: accepted is the path of a file"
+                ));
+            }
+            *file = Some(value.to_owned());
+            return Ok(());
+        }
+        let given = value.to_str();
+        let value = given.ok_or_else(|| format!("option {name}={shown}: not UTF-8"))?;
         let options = &mut self.options;
         let outcome = match name {
             "seed" => whole(value).map(|seed| options.seed = seed),
@@ -41,11 +61,6 @@ impl Settings {
                 .parse()
                 .map(|at| options.metrics = at)
                 .map_err(|error: tsumuji_node::metrics::MetricsAtError| error.to_string()),
-            "key" if value.is_empty() => Err("accepted is the path of a key file".to_owned()),
-            "key" => {
-                self.key = Some(value.into());
-                Ok(())
-            }
             "seal" => value
                 .parse()
                 .map(|mode| self.mode = Some(mode))
@@ -60,6 +75,11 @@ impl Settings {
             _ => Err(format!("there is no such option; there are {NAMES}")),
         };
         outcome.map_err(|problem| format!("option {name}={value}: {problem}"))
+    }
+
+    /// The table of algorithms for collectives, if one was named.
+    pub(crate) fn tune(&self) -> Option<PathBuf> {
+        self.tune.clone()
     }
 
     /// All of them, for an endpoint.
@@ -91,18 +111,9 @@ fn number_of(value: &str, least: u64, most: u64) -> Result<u64, String> {
         .ok_or_else(|| format!("accepted is a whole number, {least} to {most}"))
 }
 
-/// A number of bytes: 1 or more, with K, M or G for powers of 1024.
+/// A number of bytes: 1 or more.
 fn bytes(value: &str) -> Result<usize, String> {
-    let (digits, unit) = match value.as_bytes().last() {
-        Some(b'K') => (&value[..value.len() - 1], 1_usize << 10),
-        Some(b'M') => (&value[..value.len() - 1], 1 << 20),
-        Some(b'G') => (&value[..value.len() - 1], 1 << 30),
-        _ => (value, 1),
-    };
-    digits
-        .parse::<usize>()
-        .ok()
-        .and_then(|number| number.checked_mul(unit))
+    quantity::bytes(value)
         .filter(|bytes| *bytes > 0)
         .ok_or_else(|| "accepted is a number of bytes, for example 65536, 64K, 4M".to_owned())
 }
@@ -140,6 +151,7 @@ fn idle(value: &str) -> Result<IdlePolicy, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
     use tsumuji_node::Congestion;
 
     /// What is accepted takes effect.
@@ -161,7 +173,7 @@ mod tests {
             ("seal", "auth"),
             ("open", "1"),
         ] {
-            settings.set(name, value).expect(name);
+            settings.set(name, Path::new(value)).expect(name);
         }
         let options = settings.options();
         assert_eq!((options.seed, options.incarnation), (0, Some(9)));
@@ -174,7 +186,11 @@ mod tests {
         assert_eq!(options.dead_after, Duration::from_secs(5));
         assert_eq!(options.idle, IdlePolicy::Sleep);
         assert_eq!(options.security, Security::Open);
-        settings.set("key", "lab.key").expect("key");
+        settings.set("key", Path::new("lab.key")).expect("key");
+        let any = Path::new(std::ffi::OsStr::from_bytes(b"tune-\xff"));
+        settings.set("tune", any).expect("any bytes");
+        assert_eq!(settings.tune().as_deref(), Some(any));
+        assert!(settings.set("idle", any).is_err());
         assert!(matches!(
             settings.options().security,
             Security::Sealed {
@@ -201,11 +217,14 @@ mod tests {
             ("dead-after", "1e300"),
             ("idle", "never"),
             ("key", ""),
+            ("tune", ""),
             ("seal", "no"),
             ("open", "yes"),
             ("metrics", "here"),
         ] {
-            let error = Settings::default().set(name, value).expect_err(name);
+            let error = Settings::default()
+                .set(name, Path::new(value))
+                .expect_err(name);
             assert!(
                 error.starts_with(&format!("option {name}={value}: "))
                     && (error.contains("accepted") || error.contains("there are")),

@@ -9,7 +9,6 @@
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_char, c_int, c_void};
-use std::path::Path;
 use std::time::Duration;
 
 use tsumuji_node::{Flow, NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
@@ -20,6 +19,7 @@ use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, contained, on};
 use crate::node::{Ids, Node};
+use crate::objects;
 
 /// The link that all use, whatever the database says; a launcher sets it for its own processes.
 const ENV_LINK: &str = "TSUMUJI_LINK";
@@ -61,7 +61,7 @@ const _: () = assert!(size_of::<DatagramFlow>() == 6 * 8); // no padding: see `f
 /// An empty address database. Free it with datagram_addrdb_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn datagram_addrdb_new() -> *mut DatagramAddrdb {
-    ffi::give(DatagramAddrdb::default())
+    objects::give(DatagramAddrdb::default())
 }
 
 /// Reads an address database: a line "ID ADDRESS [MAC]" for each id, # begins a comment; suci(3) lists the kinds of addresses.
@@ -69,10 +69,9 @@ pub extern "C" fn datagram_addrdb_new() -> *mut DatagramAddrdb {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_addrdb_read(path: *const c_char) -> *mut DatagramAddrdb {
     given(contained(|| {
-        // SAFETY: the header asks for what `text` needs.
-        let path = unsafe { ffi::text(path, "the path") }?;
-        let book = Book::read(Path::new(path))?;
-        Ok(ffi::give(DatagramAddrdb { book }))
+        // SAFETY: the header asks for what `path` needs.
+        let book = Book::read(unsafe { ffi::path(path, "the path") }?)?;
+        Ok(objects::give(DatagramAddrdb { book }))
     }))
 }
 
@@ -84,23 +83,19 @@ pub unsafe extern "C" fn datagram_addrdb_add(
     address: *const c_char,
 ) -> c_int {
     yes(contained(|| {
-        // SAFETY: the header asks for what `lend` and `text` need.
-        let (addrdb, address) = unsafe {
-            (
-                ffi::lend(addrdb, "the address database")?,
-                ffi::text(address, "the address")?,
-            )
-        };
-        let added = addrdb.book.add(id.into(), address);
-        added.map(|()| 0).map_err(Failure::invalid)
+        // SAFETY: the header asks for what `text` needs.
+        let address = unsafe { ffi::text(address, "the address") }?;
+        objects::with(addrdb, "the address database", |addrdb| {
+            let added = addrdb.book.add(id.into(), address);
+            added.map(|()| 0).map_err(Failure::invalid)
+        })
     }))
 }
 
 /// Frees a database; NULL is nothing. Open sockets do not need it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_addrdb_free(addrdb: *mut DatagramAddrdb) {
-    // SAFETY: the header asks for what `take` needs.
-    drop(unsafe { ffi::take(addrdb) });
+    objects::free(addrdb);
 }
 
 /// Opens the socket of id `myid`. myaddr: this process's address, or a link by name ("packet:eth1", "xdp:eth1", "dpdk:DEVICE", "udp"); NULL: as
@@ -117,13 +112,15 @@ pub unsafe extern "C" fn datagram(
     myid: c_int,
 ) -> *mut DatagramSocket {
     given(contained(|| {
-        // SAFETY: the header asks for a database or NULL, and for what `optional_text` needs.
-        let (book, myaddr) = unsafe {
-            (
-                addrdb.as_ref().map(|addrdb| &addrdb.book),
-                ffi::optional_text(myaddr, "the own address")?,
-            )
-        };
+        // SAFETY: the header asks for what `optional_text` needs.
+        let myaddr = unsafe { ffi::optional_text(myaddr, "the own address") }?;
+        let book = (!addrdb.is_null())
+            .then(|| {
+                objects::with(addrdb, "the address database", |addrdb| {
+                    Ok(addrdb.book.clone())
+                })
+            })
+            .transpose()?;
         let port = match u16::try_from(myport) {
             Ok(0) => None,
             Ok(port) => Some(port),
@@ -134,7 +131,7 @@ pub unsafe extern "C" fn datagram(
             }
         };
         let node = if was_launched() {
-            open_launched(book, myid)?
+            open_launched(book.as_ref(), myid)?
         } else {
             let book = book.ok_or_else(|| {
                 Failure::invalid(
@@ -143,7 +140,7 @@ pub unsafe extern "C" fn datagram(
             })?;
             open_stated(book, myaddr, port, myid)?
         };
-        Ok(ffi::give(DatagramSocket(Tsumuji::new(node))))
+        Ok(Tsumuji::give(node).cast()) // laid out as its handle
     }))
 }
 
@@ -169,7 +166,7 @@ fn open_launched(book: Option<&Book>, myid: c_int) -> Result<Node, Failure> {
 }
 
 fn open_stated(
-    book: &Book,
+    mut book: Book,
     myaddr: Option<&str>,
     port: Option<u16>,
     myid: c_int,
@@ -179,7 +176,6 @@ fn open_stated(
             "id {myid}: accepted are 0 to 65535 (-1 under `tsumuji launch` only)"
         ))
     })?;
-    let mut book = book.clone();
     let named = myaddr.filter(|addr| Wanted::names_link(addr));
     let from_env = std::env::var(ENV_LINK).ok();
     let wanted = match named.or(from_env.as_deref()) {
@@ -199,11 +195,12 @@ fn open_stated(
     Ok(node)
 }
 
-/// Waits a moment until what was written is acknowledged, tells the peers, and frees the socket. 0, or -1 (errno).
+/// Waits a moment until what was written is acknowledged, tells the peers, and frees what the socket had. 0, or -1 (errno EBADF: it was
+/// closed before).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_close(sock: *mut DatagramSocket) -> c_int {
     let us = FAREWELL.as_micros() as i64;
-    // SAFETY: the header asks for a live socket or NULL. A socket is laid out as its handle, and was given in a box of that layout.
+    // SAFETY: the header asks for a socket or NULL. A socket is laid out as its handle.
     match unsafe { crate::api::tsumuji_close(sock.cast(), us) } {
         0 => 0,
         _ => -1,

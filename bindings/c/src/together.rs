@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 
-use tsumuji_collective::{CollectiveError, Collectives, Group, Request};
+use tsumuji_collective::{CollectiveCounters, CollectiveError, Collectives, Group, Request, Table};
 use tsumuji_node::{AnyLink, Endpoint, NodeId};
 
 use crate::failure::Failure;
@@ -51,8 +51,12 @@ const LINK_FAILED: &str = "the link failed during a collective operation; close 
 impl Together {
     fn of(node: &mut Node) -> Result<(&mut Self, &mut Endpoint<AnyLink>), Failure> {
         if node.together.is_none() {
-            let collectives = Collectives::new(&mut node.endpoint)
-                .map_err(|error| Failure::open(error.to_string(), libc::EINVAL))?;
+            let table = match &node.tune {
+                Some(path) => Table::read(path),
+                None => Table::from_env(),
+            };
+            let table = table.map_err(|error| Failure::open(error.to_string(), libc::EINVAL))?;
+            let collectives = Collectives::with_table(&mut node.endpoint, table);
             node.together = Some(Box::new(Self {
                 groups: vec![collectives.world()],
                 collectives: Some(collectives),
@@ -124,6 +128,17 @@ impl Together {
         }
     }
 
+    pub(crate) fn forbid_direct_reads(node: &mut Node) -> Result<(), Failure> {
+        let (together, _) = Self::of(node)?;
+        together.collectives()?.forbid_direct_reads();
+        Ok(())
+    }
+
+    pub(crate) fn counters(node: &mut Node) -> Result<CollectiveCounters, Failure> {
+        let (together, _) = Self::of(node)?;
+        Ok(together.collectives()?.counters())
+    }
+
     /// Begins an operation; its request's number.
     pub(crate) fn start(
         node: &mut Node,
@@ -181,7 +196,7 @@ impl Together {
     }
 
     /// Carries on what is under way, without waiting.
-    pub(crate) fn carry_on(node: &mut Node) -> Result<(), Failure> {
+    pub(crate) fn carry_on(node: &mut Node) -> Result<usize, Failure> {
         let (together, endpoint) = Self::of(node)?;
         let outcome = together.collectives()?.progress(endpoint);
         together.judged(outcome)

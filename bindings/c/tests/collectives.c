@@ -110,6 +110,113 @@ static void reducing(void)
     CHECK(back == -3.0);
 }
 
+/* A function of the program's own: where the greatest value is, and which; counts its elements in the context. */
+struct place {
+    double value;
+    int64_t rank;
+};
+
+static void greatest(void *context, const void *left, const void *right, void *result, size_t count)
+{
+    const struct place *x = left, *y = right;
+    struct place *to = result;
+
+    *(size_t *)context += count;
+    CHECK((uintptr_t)left % sizeof(double) == 0 && (uintptr_t)right % sizeof(double) == 0);
+    for (size_t i = 0; i < count; i++)
+        to[i] = x[i].value >= y[i].value ? x[i] : y[i];
+}
+
+/* One whose operands may not be exchanged: affine maps v -> a v + b, one after the other; wraps. */
+struct map {
+    uint32_t a, b, unused;
+};
+
+static void after(void *context, const void *left, const void *right, void *result, size_t count)
+{
+    const struct map *first = left, *then = right;
+    struct map *to = result;
+
+    (void)context;
+    for (size_t i = 0; i < count; i++) {
+        struct map x = first[i], y = then[i];
+        to[i].a = y.a * x.a;
+        to[i].b = y.a * x.b + y.b;
+        to[i].unused = 0;
+    }
+}
+
+static struct map map_of(int rank, size_t i)
+{
+    struct map made = {2 * (uint32_t)rank + 3, (uint32_t)i + 7 * (uint32_t)rank, 0};
+    return made;
+}
+
+/* Long and short, in place and to a root, waiting or not, aligned or not. */
+static void own_functions(void)
+{
+    static struct map maps[LONG], wanted[LONG], sums[LONG];
+    static char raw[1 + sizeof(struct place) * 3];
+    struct place places[3];
+    size_t counted = 0, lengths[] = {1, 600, 700, LONG};
+    uint64_t request, total;
+    tsumuji_combine by = {.size = sizeof by, .element_bytes = sizeof *places, .function = greatest, .context = &counted};
+
+    for (int i = 0; i < 3; i++) {
+        places[i].value = (double)((me + i) % nodes);
+        places[i].rank = me;
+    }
+    memcpy(raw + 1, places, sizeof places);
+    CHECK(tsumuji_all_reduce_by(node, TSUMUJI_WORLD, raw + 1, 3, &by, NULL) == 0);
+    memcpy(places, raw + 1, sizeof places);
+    for (int i = 0; i < 3; i++)
+        CHECK(places[i].value == nodes - 1 && (places[i].rank + i) % nodes == nodes - 1);
+    total = counted; /* some have nothing to combine */
+    CHECK(tsumuji_all_reduce(node, TSUMUJI_WORLD, &total, 1, TSUMUJI_UINT64, TSUMUJI_SUM, NULL) == 0);
+    CHECK(total >= 3 * ((uint64_t)nodes - 1));
+
+    by.element_bytes = sizeof *maps;
+    by.function = after;
+    by.context = NULL;
+    by.ordered = 1;
+    for (size_t i = 0; i < LONG; i++) {
+        wanted[i] = map_of(0, i);
+        for (int rank = 1; rank < nodes; rank++) {
+            struct map next = map_of(rank, i);
+            after(NULL, &wanted[i], &next, &wanted[i], 1);
+        }
+    }
+    for (int l = 0; l < 4; l++) {
+        for (size_t i = 0; i < lengths[l]; i++)
+            maps[i] = map_of(me, i);
+        memset(sums, 0, sizeof sums);
+        CHECK(tsumuji_reduce_by(node, TSUMUJI_WORLD, nodes - 1, maps, sums, lengths[l], &by, &request) == 0);
+        CHECK(tsumuji_wait(node, request) == 0);
+        CHECK(me != nodes - 1 || memcmp(sums, wanted, lengths[l] * sizeof *sums) == 0);
+        CHECK(tsumuji_all_reduce_by(node, TSUMUJI_WORLD, maps, lengths[l], &by, NULL) == 0);
+        CHECK(memcmp(maps, wanted, lengths[l] * sizeof *maps) == 0);
+    }
+}
+
+/* What is counted, and where the others are. */
+static void seen(void)
+{
+    tsumuji_collective_counters counted;
+    tsumuji_remote_flow flows[NODES_MAX];
+
+    CHECK(tsumuji_get_collective_counters(node, &counted, sizeof counted) == 0 && counted.operations > 0 && counted.overrun == 0);
+    for (int i = 0; i < nodes; i++)
+        CHECK(tsumuji_address(node, i) && *tsumuji_address(node, i));
+    CHECK(tsumuji_address(node, nodes) == NULL && errno == ENXIO);
+    CHECK(nodes == 1 || tsumuji_congestion_differs(node, (me + 1) % nodes) == 0);
+    if (me == 0 && nodes > 1) {
+        CHECK(tsumuji_get_remote_flows(node, nodes - 1, flows, sizeof *flows, NODES_MAX, 60000000) == nodes - 1);
+        CHECK(flows[0].peer == 0 && flows[0].flow.up == 1 && flows[nodes - 2].peer == (uint64_t)nodes - 2);
+    }
+    CHECK(tsumuji_forbid_direct_reads(node) == 0);
+    CHECK(tsumuji_barrier(node, TSUMUJI_WORLD, NULL) == 0);
+}
+
 /* Two operations under way, ended in the other order, and the program's own messages between them. */
 static void without_waiting(void)
 {
@@ -224,6 +331,9 @@ int main(void)
     CHECK(nodes <= NODES_MAX);
     moving();
     reducing();
+    own_functions();
+    seen();
+    own_functions();
     without_waiting();
     groups();
     senseless();

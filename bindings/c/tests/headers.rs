@@ -20,11 +20,12 @@ const TSUMUJI_HEAD: &str = "\
  * errno, and tsumuji_last_error() says in words what to do.
  *
  * A handle belongs to the thread that opened it, until that one calls tsumuji_disown and another tsumuji_adopt. Calls of other threads
- * are refused with TSUMUJI_ETHREAD. After fork() only one of the two processes may go on with it.
+ * are refused with TSUMUJI_ETHREAD, and so are those of a child after fork(), unless the handle was disowned before and is adopted there.
  *
  * A pointer is NULL where that is said to mean something, or else points at what its type says, of the stated length; nothing else may
- * change it during the call. Texts are UTF-8 and end in a zero byte. Handles, options and tables must come from this library
- * and not have been freed.
+ * change it during the call. It needs no alignment. Texts are UTF-8, names of files any bytes; they end in a zero byte, within
+ * 64 KiB. Handles, options and tables must come from this library; those that were closed or freed are refused with TSUMUJI_EINVAL
+ * (freeing again is nothing). Where a structure's size is stated, 0 and more than 4096 are refused.
  */
 ";
 
@@ -96,6 +97,8 @@ fn tsumuji() -> String {
         ("TsumujiWindow", "tsumuji_window"),
         ("TsumujiSender", "tsumuji_sender"),
         ("TsumujiPolicy", "tsumuji_policy"),
+        ("TsumujiCombine", "tsumuji_combine"),
+        ("TsumujiCollectiveCounters", "tsumuji_collective_counters"),
     ];
     let mut config = config(TSUMUJI_HEAD, "TSUMUJI_H", &renamed);
     config.sys_includes = vec!["stddef.h".to_owned(), "stdint.h".to_owned()];

@@ -133,6 +133,14 @@ fn plain_api_in_one_process() {
     assert_eq!(text(&said.stdout), "plain: all right\n");
 }
 
+/// What no program should do is a documented error, and nothing worse.
+#[test]
+fn hostile_programs_get_errors() {
+    let program = installed().build("hostile", &["tests/hostile.c"], &[]);
+    let said = run(&mut installed().command(program));
+    assert_eq!(text(&said.stdout), "hostile: all right\n");
+}
+
 /// The same with the archive linked in: it needs no shared library of ours.
 #[test]
 fn archive_needs_nothing_else() {
@@ -156,6 +164,9 @@ fn memory_is_respected() {
     ];
     let program = installed().build("plain-checked", &["tests/plain.c"], &[]);
     run(installed().command("valgrind").args(checks).arg(program));
+    let program = installed().build("hostile-checked", &["tests/hostile.c"], &[]);
+    let mut hostile = installed().command("valgrind");
+    run(hostile.args(checks).arg(program).arg("checked"));
     let program = installed().build("collectives-checked", &["tests/collectives.c"], &[]);
     let program = program.to_str().expect("UTF-8");
     let arguments: Vec<&str> = checks.into_iter().chain([program]).collect();

@@ -3,11 +3,13 @@
 //! Every member of the group makes the same calls in the same order. Lengths are in elements; a blocking call returns when this
 //! member's part is done and its buffers may be used again.
 
+use std::sync::Arc;
+
 use tsumuji_node::{Endpoint, Link};
 use zerocopy::IntoBytes;
 
 use crate::collectives::{Collectives, Request};
-use crate::element::{Element, Memory, Op};
+use crate::element::{Element, Memory, Op, RawOp};
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::operation::{Call, Source, Target};
@@ -130,15 +132,9 @@ impl Collectives {
         output: Target<'b>,
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.place(group)?;
-        Ok(Call {
-            algorithm: code(Code::Barrier, Algorithm::Doubling),
-            input: Source::None,
-            output,
-            plan: plan::barrier(rank, size),
-            unit: 1,
-            fold: None,
-            native_root: None,
-        })
+        let code = code(Code::Barrier, Algorithm::Doubling);
+        let plan = plan::barrier(rank, size);
+        Ok(Call::moving(code, plan, Source::None, output))
     }
 
     /// What `data` holds on the root it then holds on all. Of one length on all.
@@ -182,14 +178,10 @@ impl Collectives {
             Algorithm::Chain => (plan::broadcast_chain(rank, size, root, len), None),
             _ => (plan::broadcast_tree(rank, size, root, len), None),
         };
+        let code = code(Code::Broadcast, algorithm);
         Ok(Call {
-            algorithm: code(Code::Broadcast, algorithm),
-            input: Source::None,
-            output,
-            plan,
-            unit: 1,
-            fold: None,
             native_root,
+            ..Call::moving(code, plan, Source::None, output)
         })
     }
 
@@ -217,10 +209,7 @@ impl Collectives {
         counts: &[usize],
         receive: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let (source, target) = (
-            Source::Slice(send.as_bytes()),
-            Target::Slice(receive.as_mut_bytes()),
-        );
+        let (source, target) = borrowed(send, receive);
         let call = self.scatter_call(group, root, &bytes_of::<T>(counts), source, target)?;
         self.run(endpoint, group, call)
     }
@@ -256,15 +245,13 @@ impl Collectives {
             need("send, in bytes,", input.bytes().len(), sum(lens))?;
             need("receive, in bytes,", own, lens[root])?;
         }
-        Ok(Call {
-            algorithm: code(Code::Scatter, Algorithm::Flat),
-            plan: plan::scatter(rank, size, root, lens, own),
+        let plan = plan::scatter(rank, size, root, lens, own);
+        Ok(Call::moving(
+            code(Code::Scatter, Algorithm::Flat),
+            plan,
             input,
             output,
-            unit: 1,
-            fold: None,
-            native_root: None,
-        })
+        ))
     }
 
     /// The root gets each member's `send`, one behind the other in order of ranks; all are of one length. On others than the root
@@ -291,10 +278,7 @@ impl Collectives {
         receive: &mut [T],
         counts: &[usize],
     ) -> Result<(), CollectiveError> {
-        let (source, target) = (
-            Source::Slice(send.as_bytes()),
-            Target::Slice(receive.as_mut_bytes()),
-        );
+        let (source, target) = borrowed(send, receive);
         let call = self.gather_call(group, root, &bytes_of::<T>(counts), source, target)?;
         self.run(endpoint, group, call)
     }
@@ -330,15 +314,13 @@ impl Collectives {
             need("receive, in bytes,", output.bytes().len(), sum(lens))?;
             need("send, in bytes,", own, lens[root])?;
         }
-        Ok(Call {
-            algorithm: code(Code::Gather, Algorithm::Flat),
-            plan: plan::gather(rank, size, root, lens, own),
+        let plan = plan::gather(rank, size, root, lens, own);
+        Ok(Call::moving(
+            code(Code::Gather, Algorithm::Flat),
+            plan,
             input,
             output,
-            unit: 1,
-            fold: None,
-            native_root: None,
-        })
+        ))
     }
 
     /// Every member gets each member's `send`, one behind the other in order of ranks; all are of one length.
@@ -362,10 +344,7 @@ impl Collectives {
         receive: &mut [T],
         counts: &[usize],
     ) -> Result<(), CollectiveError> {
-        let (source, target) = (
-            Source::Slice(send.as_bytes()),
-            Target::Slice(receive.as_mut_bytes()),
-        );
+        let (source, target) = borrowed(send, receive);
         let lens = bytes_of::<T>(counts);
         let call = self.all_gather_call(endpoint, group, &lens, source, target)?;
         self.run(endpoint, group, call)
@@ -403,15 +382,12 @@ impl Collectives {
             Algorithm::Flat => plan::all_gather_direct(rank, size, lens),
             _ => plan::all_gather_ring(rank, size, lens),
         };
-        Ok(Call {
-            algorithm: code(Code::AllGather, algorithm),
+        Ok(Call::moving(
+            code(Code::AllGather, algorithm),
+            plan,
             input,
             output,
-            plan,
-            unit: 1,
-            fold: None,
-            native_root: None,
-        })
+        ))
     }
 
     /// The root gets `op` over all members' `send`, element by element. On others than the root `receive` may be empty and is not
@@ -427,11 +403,8 @@ impl Collectives {
         receive: &mut [T],
         op: &Op<T>,
     ) -> Result<(), CollectiveError> {
-        let (source, target) = (
-            Source::Slice(send.as_bytes()),
-            Target::Slice(receive.as_mut_bytes()),
-        );
-        let call = self.reduce_call(endpoint, group, root, source, target, op)?;
+        let (source, target) = borrowed(send, receive);
+        let call = self.reduce_call(endpoint, group, root, (source, target), &op.into())?;
         self.run(endpoint, group, call)
     }
 
@@ -445,40 +418,44 @@ impl Collectives {
         receive: M,
         op: &Op<T>,
     ) -> Result<Request<M>, CollectiveError> {
-        let (source, target) = owned(send, receive);
-        let call = self.reduce_call(endpoint, group, root, source, target, op)?;
+        self.start_reduce_raw(endpoint, group, root, send, receive, &op.into())
+    }
+
+    /// The same of elements that have no type here.
+    pub fn start_reduce_raw<S: Memory, M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        root: usize,
+        send: S,
+        receive: M,
+        op: &RawOp,
+    ) -> Result<Request<M>, CollectiveError> {
+        let call = self.reduce_call(endpoint, group, root, owned(send, receive), op)?;
         self.launch(endpoint, group, call)
     }
 
-    fn reduce_call<'b, T: Element, L: Link>(
+    fn reduce_call<'b, L: Link>(
         &self,
         endpoint: &Endpoint<L>,
         group: Group,
         root: usize,
-        input: Source<'b>,
-        output: Target<'b>,
-        op: &Op<T>,
+        (input, output): (Source<'b>, Target<'b>),
+        op: &RawOp,
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.rooted(group, root)?;
-        let (len, unit) = (input.bytes().len(), size_of::<T>());
+        let (len, unit) = (input.bytes().len(), op.unit);
         need("send, in bytes,", len, len / unit * unit)?;
         if rank == root {
             need("receive", output.bytes().len() / unit, len / unit)?;
         }
         let algorithm = self.choose(endpoint, Operation::Reduce, size, len);
         let plan = match algorithm {
-            Algorithm::Chain => plan::reduce_chain(rank, size, root, len, op.is_commutative()),
-            _ => plan::reduce_tree(rank, size, root, len, op.is_commutative()),
+            Algorithm::Chain => plan::reduce_chain(rank, size, root, len, op.commutative),
+            _ => plan::reduce_tree(rank, size, root, len, op.commutative),
         };
-        Ok(Call {
-            algorithm: code(Code::Reduce, algorithm),
-            input,
-            output,
-            plan,
-            unit,
-            fold: Some(op.fold()),
-            native_root: None,
-        })
+        let code = code(Code::Reduce, algorithm);
+        Ok(Call::moving(code, plan, input, output).folding(op))
     }
 
     /// Every member gets `op` over all members' `data`, in its place, element by element; the same bits on all.
@@ -489,7 +466,8 @@ impl Collectives {
         data: &mut [T],
         op: &Op<T>,
     ) -> Result<(), CollectiveError> {
-        let call = self.all_reduce_call(endpoint, group, Target::Slice(data.as_mut_bytes()), op)?;
+        let target = Target::Slice(data.as_mut_bytes());
+        let call = self.all_reduce_call(endpoint, group, target, &op.into())?;
         self.run(endpoint, group, call)
     }
 
@@ -501,19 +479,30 @@ impl Collectives {
         data: M,
         op: &Op<T>,
     ) -> Result<Request<M>, CollectiveError> {
+        self.start_all_reduce_raw(endpoint, group, data, &op.into())
+    }
+
+    /// The same of elements that have no type here.
+    pub fn start_all_reduce_raw<M: Memory, L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        group: Group,
+        data: M,
+        op: &RawOp,
+    ) -> Result<Request<M>, CollectiveError> {
         let call = self.all_reduce_call(endpoint, group, Target::Owned(Box::new(data)), op)?;
         self.launch(endpoint, group, call)
     }
 
-    fn all_reduce_call<'b, T: Element, L: Link>(
+    fn all_reduce_call<'b, L: Link>(
         &self,
         endpoint: &Endpoint<L>,
         group: Group,
         output: Target<'b>,
-        op: &Op<T>,
+        op: &RawOp,
     ) -> Result<Call<'b>, CollectiveError> {
         let Place { rank, size } = self.place(group)?;
-        let (len, unit) = (output.bytes().len(), size_of::<T>());
+        let (len, unit) = (output.bytes().len(), op.unit);
         need("data, in bytes,", len, len / unit * unit)?;
         let chosen = self.choose(endpoint, Operation::AllReduce, size, len);
         let algorithm = match chosen {
@@ -522,10 +511,8 @@ impl Collectives {
             other => other,
         };
         let algorithm = match algorithm {
-            Algorithm::Ring if !op.is_commutative() && endpoint.link_name() == "shm" => {
-                Algorithm::Tree
-            }
-            Algorithm::Ring if !op.is_commutative() => Algorithm::Chain,
+            Algorithm::Ring if !op.commutative && endpoint.link_name() == "shm" => Algorithm::Tree,
+            Algorithm::Ring if !op.commutative => Algorithm::Chain,
             other => other,
         };
         let (plan, native_root) = match algorithm {
@@ -540,14 +527,10 @@ impl Collectives {
                 (plan::all_reduce_tree(rank, size, len, chain), None)
             }
         };
+        let code = code(Code::AllReduce, algorithm);
         Ok(Call {
-            algorithm: code(Code::AllReduce, algorithm),
-            input: Source::None,
-            output,
-            plan,
-            unit,
-            fold: Some(op.fold()),
             native_root,
+            ..Call::moving(code, plan, Source::None, output).folding(op)
         })
     }
 
@@ -576,10 +559,7 @@ impl Collectives {
         receive: &mut [T],
         receive_counts: &[usize],
     ) -> Result<(), CollectiveError> {
-        let (source, target) = (
-            Source::Slice(send.as_bytes()),
-            Target::Slice(receive.as_mut_bytes()),
-        );
+        let (source, target) = borrowed(send, receive);
         let lens = (bytes_of::<T>(send_counts), bytes_of::<T>(receive_counts));
         let call = self.all_to_all_call(group, (&lens.0, &lens.1), source, target)?;
         self.run(endpoint, group, call)
@@ -614,16 +594,45 @@ impl Collectives {
         need("send, in bytes,", input.bytes().len(), sum(goes))?;
         need("receive, in bytes,", output.bytes().len(), sum(comes))?;
         need("its own part, in bytes,", comes[rank], goes[rank])?;
-        Ok(Call {
-            algorithm: code(Code::AllToAll, Algorithm::Flat),
-            plan: plan::all_to_all(rank, size, goes, comes),
+        let plan = plan::all_to_all(rank, size, goes, comes);
+        Ok(Call::moving(
+            code(Code::AllToAll, Algorithm::Flat),
+            plan,
             input,
             output,
+        ))
+    }
+}
+
+impl<'b> Call<'b> {
+    /// Bytes go from place to place.
+    fn moving(algorithm: u8, plan: Plan, input: Source<'b>, output: Target<'b>) -> Self {
+        Self {
+            algorithm,
+            input,
+            output,
+            plan,
             unit: 1,
             fold: None,
             native_root: None,
-        })
+        }
     }
+
+    /// Elements become one on their way.
+    fn folding(self, op: &RawOp) -> Self {
+        Self {
+            unit: op.unit,
+            fold: Some(Arc::clone(&op.fold)),
+            ..self
+        }
+    }
+}
+
+fn borrowed<'b, T: Element>(send: &'b [T], receive: &'b mut [T]) -> (Source<'b>, Target<'b>) {
+    (
+        Source::Slice(send.as_bytes()),
+        Target::Slice(receive.as_mut_bytes()),
+    )
 }
 
 fn owned(send: impl Memory, receive: impl Memory) -> (Source<'static>, Target<'static>) {

@@ -172,11 +172,6 @@ impl Collectives {
         self.members(group).map(Members::size)
     }
 
-    /// The members of `group`, by rank; empty: no such group.
-    pub fn nodes(&self, group: Group) -> &[NodeId] {
-        self.members(group).map_or(&[], |members| &members.nodes)
-    }
-
     /// From now on long transfers from processes of this host come through the link, instead of being read where they are.
     pub fn forbid_direct_reads(&mut self) {
         self.core.wires.identity = None;
@@ -204,15 +199,19 @@ impl Collectives {
     }
 
     /// Carries on what is under way, without waiting. A program that does something else meanwhile calls it now and then, and
-    /// before it waits for the endpoint's descriptor.
-    pub fn progress<L: Link>(&mut self, endpoint: &mut Endpoint<L>) -> Result<(), CollectiveError> {
+    /// before it waits for the endpoint's descriptor. Returns how much the endpoint did.
+    pub fn progress<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+    ) -> Result<usize, CollectiveError> {
         let mut tap = Tap {
             core: &mut self.core,
             under_way: &mut self.under_way,
             current: None,
         };
-        endpoint.progress_aside(&mut tap)?;
-        self.turn(endpoint, None)
+        let done = endpoint.progress_aside(&mut tap)?;
+        self.turn(endpoint, None)?;
+        Ok(done)
     }
 
     /// Everything that can be done without something arriving.

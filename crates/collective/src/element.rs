@@ -73,6 +73,62 @@ type Combine<T> = Arc<CombineFn<T>>;
 /// The same of bytes. The flag: what comes in stands left of what is held.
 pub(crate) type Fold = Arc<dyn Fn(&mut [u8], &[u8], bool) + Send + Sync>;
 
+/// Largest element that is folded: some of them are read and folded in one turn (`operation`).
+pub const ELEMENT_BYTES_MAX: usize = 1 << 20;
+
+/// How two elements become one, as bytes: for elements that have no type in this program. Every [`Op`] is one, too.
+#[derive(Clone)]
+pub struct RawOp {
+    pub(crate) fold: Fold,
+    /// Bytes of an element.
+    pub(crate) unit: usize,
+    pub(crate) commutative: bool,
+}
+
+impl fmt::Debug for RawOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawOp")
+            .field("unit", &self.unit)
+            .field("commutative", &self.commutative)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RawOp {
+    /// An operation on elements of 1 to [`ELEMENT_BYTES_MAX`] bytes; others give `None`.
+    ///
+    /// `fold` gets some elements that it turns into the result, as many others, and whether those others stand left. Both lie
+    /// at any address. It must be associative, and where `commutative` says so also commutative.
+    pub fn new(
+        element_bytes: usize,
+        commutative: bool,
+        fold: impl Fn(&mut [u8], &[u8], bool) + Send + Sync + 'static,
+    ) -> Option<Self> {
+        (1..=ELEMENT_BYTES_MAX)
+            .contains(&element_bytes)
+            .then(|| Self {
+                fold: Arc::new(fold),
+                unit: element_bytes,
+                commutative,
+            })
+    }
+
+    /// Bytes of an element.
+    pub fn element_bytes(&self) -> usize {
+        self.unit
+    }
+}
+
+impl<T: Element> From<&Op<T>> for RawOp {
+    fn from(op: &Op<T>) -> Self {
+        Self {
+            fold: op.fold(),
+            unit: size_of::<T>(),
+            commutative: op.commutative,
+        }
+    }
+}
+
 /// How two elements become one.
 pub struct Op<T> {
     combine: Combine<T>,
@@ -151,7 +207,13 @@ impl<T: Element> Op<T> {
 
     /// On bytes: both of one length, a multiple of the element's.
     pub(crate) fn fold(&self) -> Fold {
-        const { assert!(size_of::<T>() > 0, "elements without bytes cannot travel") }
+        const {
+            assert!(size_of::<T>() > 0, "elements without bytes cannot travel");
+            assert!(
+                size_of::<T>() <= ELEMENT_BYTES_MAX,
+                "elements are larger than ELEMENT_BYTES_MAX"
+            );
+        }
         let combine = Arc::clone(&self.combine);
         Arc::new(move |held, incoming, left| {
             if let Ok(held) = <[T]>::mut_from_bytes(held)
@@ -191,6 +253,23 @@ fn fold_unaligned<T: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Elements without bytes, and those of which a turn could not take one, are refused.
+    #[test]
+    fn raw_elements_have_bounds() {
+        for (bytes, taken) in [
+            (0, false),
+            (1, true),
+            (ELEMENT_BYTES_MAX, true),
+            (ELEMENT_BYTES_MAX + 1, false),
+        ] {
+            assert_eq!(
+                RawOp::new(bytes, true, |_, _, _| {}).is_some(),
+                taken,
+                "{bytes}"
+            );
+        }
+    }
 
     /// Bytes at any address fold as aligned ones do, and the flag says which operand stands left.
     #[test]

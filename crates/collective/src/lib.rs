@@ -68,7 +68,7 @@ pub mod tune;
 mod wires;
 
 pub use collectives::{Collectives, GROUPS_MAX, OPERATIONS_MAX, Request};
-pub use element::{Element, Memory, Number, Op};
+pub use element::{ELEMENT_BYTES_MAX, Element, Memory, Number, Op, RawOp};
 pub use error::{CollectiveError, GroupError, TableError};
 pub use group::Group;
 pub use table::{Algorithm, Table};

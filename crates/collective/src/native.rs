@@ -110,7 +110,10 @@ impl Native {
                 .map(|turned| (absolute(turned), None))
                 .collect(),
             part: if rank == root {
-                Part::Root(Root::default())
+                Part::Root(Root {
+                    sent: if size == 1 { len } else { 0 }, // alone: nobody is to be told
+                    ..Root::default()
+                })
             } else {
                 Part::Receiver(Receiver::default())
             },
@@ -287,7 +290,8 @@ impl Root {
             self.repair(step, data, endpoint, group, wires)?;
         }
         let (before, broadcasts) = (self.sent, endpoint.broadcasts());
-        while self.sent < step.len && self.sent - step.behind < step.window {
+        // Those behind may claim to have more than was sent.
+        while self.sent < step.len && self.sent < step.behind + step.window {
             let end = (self.sent + step.capacity).min(step.len);
             let (key, lap, _) = step.at;
             let payload = &data[self.sent..end];

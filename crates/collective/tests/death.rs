@@ -12,7 +12,8 @@ use tsumuji_node::{AnyLink, Endpoint, NodeId, Options};
 fn quick() -> Options {
     Options {
         keep_alive: Duration::from_millis(50),
-        dead_after: Duration::from_millis(500),
+        // Longer than a busy machine keeps a thread waiting: nobody else may be taken for dead.
+        dead_after: Duration::from_millis(1500),
         ..Options::default()
     }
 }

@@ -19,7 +19,6 @@
 //! Beside these, a node may state `interface`, `ip` and `mac`, so that another link can be chosen for all (`over`), and
 //! `via = ["ssh", "-T", "pc2"]`, the command that runs another command there.
 
-use std::io::Read;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -33,6 +32,7 @@ use tsumuji_proto::NodeId;
 
 use crate::any_link::{InterfaceName, LinkSpec};
 use crate::membership::{Member, Membership};
+use crate::text_file::{self, line_of};
 
 /// Larger files are refused: 65,536 nodes take less.
 const FILE_LIMIT_BYTES: u64 = 16 << 20;
@@ -247,17 +247,11 @@ impl ClusterFile {
             path: path.to_owned(),
             source,
         };
-        // Not by its stated size, which pipes and devices do not have.
-        let mut text = String::new();
-        let read = std::fs::File::open(path)
-            .and_then(|file| file.take(FILE_LIMIT_BYTES + 1).read_to_string(&mut text))
-            .map_err(error)?;
-        if read as u64 > FILE_LIMIT_BYTES {
-            return Err(ClusterFileError::TooLarge {
-                path: path.to_owned(),
-                limit: FILE_LIMIT_BYTES,
-            });
-        }
+        let text = text_file::read(path, FILE_LIMIT_BYTES).map_err(error)?;
+        let text = text.ok_or_else(|| ClusterFileError::TooLarge {
+            path: path.to_owned(),
+            limit: FILE_LIMIT_BYTES,
+        })?;
         Self::parse(&text, path)
     }
 
@@ -529,15 +523,6 @@ fn read_inet(text: &str) -> Result<SocketAddr, String> {
         ));
     }
     Ok(addr)
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    1 + text
-        .as_bytes()
-        .iter()
-        .take(offset)
-        .filter(|byte| **byte == b'\n')
-        .count()
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl Default for Options {
             dead_after: Duration::from_secs(10),
             idle: IdlePolicy::Adaptive,
             security: Security::Unstated,
-            metrics: MetricsAt::Off,
+            metrics: MetricsAt::Unstated,
         }
     }
 }

@@ -265,7 +265,8 @@ fn flows_of_others_are_told() {
             })
             .collect();
         let theirs = theirs[0].expect("a flow of node 1 to 2");
-        assert_eq!(told.flow.retransmitted_frames, theirs.retransmitted_frames);
+        // It went on after it had told.
+        assert!(told.flow.retransmitted_frames <= theirs.retransmitted_frames);
         assert!(
             matches!(
                 me.remote_flow(B, NodeId(2), LONG),

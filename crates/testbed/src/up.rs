@@ -20,6 +20,10 @@ use crate::spec::{
 };
 use crate::{Host, hosts_file};
 
+/// From so many hosts on, they know each other's Ethernet addresses from the beginning: what a kernel learns of neighbours it keeps
+/// in one table for all namespaces, by default of 1024 places, and 40 hosts that all talk to each other need 1560. Addresses that it
+/// is told of do not count.
+const KNOWN_FROM_HOSTS: u16 = 24;
 /// Hosts made by one batch: few enough that progress is seen to move and an interrupt is soon obeyed.
 const HOSTS_AT_ONCE: u16 = 16;
 /// Ports forward as soon as the kernel has noticed both ends, within a second if it is not busy.
@@ -307,6 +311,10 @@ fn make_hosts(spec: &Spec, ids: Range<u16>) -> Result<(), CommandError> {
     batch(Tool::Ip, Some(&switch), &cables)?;
     for id in ids.clone() {
         batch(Tool::Ip, Some(&name.host(id)), &host_lines(name, id))?;
+        if spec.hosts >= KNOWN_FROM_HOSTS {
+            let known = neighbour_lines(spec.hosts, id);
+            batch(Tool::Ip, Some(&name.host(id)), &known)?;
+        }
     }
     if let Some(rate) = spec.rate {
         let limits: Vec<_> = ids
@@ -345,6 +353,17 @@ fn host_lines(name: &Name, id: u16) -> [String; 5] {
         format!("address add {ip}/24 broadcast + dev {INTERFACE}"),
         format!("link set dev {INTERFACE} up"),
     ]
+}
+
+/// The other hosts' addresses, so that nobody asks for them.
+fn neighbour_lines(hosts: u16, id: u16) -> Vec<String> {
+    let others = (0..hosts).filter(|&other| other != id);
+    others
+        .map(|other| {
+            let (ip, mac) = (host_ip(other), host_mac(other));
+            format!("neighbour add {ip} lladdr {mac} dev {INTERFACE} nud permanent")
+        })
+        .collect()
 }
 
 fn frame_bytes(spec: &Spec) -> u64 {

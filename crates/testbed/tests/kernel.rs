@@ -702,6 +702,10 @@ fn largest_is_possible() {
     assert!(is_watched.into_inner());
     let status = testbed.status().unwrap();
     assert!(status.hosts.len() == 253 && status.hosts.iter().all(|host| host.up));
+    // So many could not learn of each other by asking.
+    let last = testbed.hosts()[252].netns();
+    let known = ip(&["-netns", last, "neighbour", "show", "nud", "permanent"]);
+    assert_eq!(known.lines().count(), 252);
     let all: Vec<_> = (0..253).collect();
     testbed
         .impair(

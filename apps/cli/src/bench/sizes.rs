@@ -7,17 +7,11 @@ const BYTES_MAX: usize = 1 << 30;
 
 /// `64`, `64K`, `64KiB`, `1M`: bytes.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" | "kib" => 1 << 10,
-        "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1 << 30,
-        _ => return Err(ACCEPTED.to_owned()),
-    };
-    let number: usize = digits.parse().map_err(|_| ACCEPTED.to_owned())?;
-    let bytes = number.checked_mul(unit).filter(|&bytes| bytes <= BYTES_MAX);
-    bytes.ok_or_else(|| "messages of at most 1 GiB are measured".to_owned())
+    match tsumuji_node::quantity::bytes(text) {
+        Some(bytes) if bytes <= BYTES_MAX => Ok(bytes),
+        Some(_) => Err("messages of at most 1 GiB are measured".to_owned()),
+        None => Err(ACCEPTED.to_owned()),
+    }
 }
 
 /// One size, or a range of them.
@@ -55,7 +49,6 @@ mod tests {
     fn sizes() {
         assert_eq!(size("0"), Ok(0));
         assert_eq!(size("64K"), Ok(65536));
-        assert_eq!(size("1MiB"), Ok(1 << 20));
         assert_eq!(size("1G"), Ok(1 << 30));
         for wrong in ["", "K", "-1", "1.5K", "8x", "2G", "99999999999999999999"] {
             assert!(size(wrong).is_err(), "{wrong}");

@@ -169,7 +169,7 @@ pub(crate) fn signal(name: &str, pid: u32) {
     assert!(
         kill.args([name, &pid.to_string()])
             .status()
-            .unwrap()
+            .expect("kill (package procps)")
             .success()
     );
 }

@@ -3,11 +3,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use tsumuji_collective::{CollectiveError, Number, Op};
+use tsumuji_collective::{CollectiveError, Number, Op, RawOp, Request};
 
 use super::{answer, done, number};
 use crate::failure::Failure;
 use crate::ffi::{self, Input, Output};
+use crate::fold::OwnFold;
 use crate::handle::{Tsumuji, on};
 use crate::node::Node;
 use crate::together::{Call, Pending, Together};
@@ -64,8 +65,8 @@ pub unsafe extern "C" fn tsumuji_group(
                     "the nodes are NULL, or more than the cluster has",
                 ));
             }
-            let nodes = std::slice::from_raw_parts(nodes, count);
-            Together::make_group(node, nodes, tag)
+            let nodes = ffi::copied(nodes, count, "the nodes")?;
+            Together::make_group(node, &nodes, tag)
         })
     })
 }
@@ -126,10 +127,10 @@ pub unsafe extern "C" fn tsumuji_broadcast(
     unsafe {
         operate(handle, group, request, |call| {
             let (root, data) = (rank(root)?, Output::new(data, bytes)?);
-            Ok(call
-                .collectives
-                .start_broadcast(call.endpoint, call.group, root, data)
-                .map(Pending::Filled))
+            filled(
+                call.collectives
+                    .start_broadcast(call.endpoint, call.group, root, data),
+            )
         })
     }
 }
@@ -158,10 +159,14 @@ pub unsafe extern "C" fn tsumuji_scatter(
                 (Vec::new(), Input::nothing())
             };
             receive.check_apart(&send)?;
-            Ok(call
-                .collectives
-                .start_scatter_v(call.endpoint, call.group, root, send, &lengths, receive)
-                .map(Pending::Filled))
+            filled(call.collectives.start_scatter_v(
+                call.endpoint,
+                call.group,
+                root,
+                send,
+                &lengths,
+                receive,
+            ))
         })
     }
 }
@@ -190,10 +195,14 @@ pub unsafe extern "C" fn tsumuji_gather(
                 (Vec::new(), Output::nothing())
             };
             receive.check_apart(&send)?;
-            Ok(call
-                .collectives
-                .start_gather_v(call.endpoint, call.group, root, send, receive, &lengths)
-                .map(Pending::Filled))
+            filled(call.collectives.start_gather_v(
+                call.endpoint,
+                call.group,
+                root,
+                send,
+                receive,
+                &lengths,
+            ))
         })
     }
 }
@@ -215,10 +224,13 @@ pub unsafe extern "C" fn tsumuji_all_gather(
             let (lengths, total) = ffi::lengths(counts, call.size, bytes)?;
             let (send, receive) = (Input::new(send, bytes)?, Output::new(receive, total)?);
             receive.check_apart(&send)?;
-            Ok(call
-                .collectives
-                .start_all_gather_v(call.endpoint, call.group, send, receive, &lengths)
-                .map(Pending::Filled))
+            filled(call.collectives.start_all_gather_v(
+                call.endpoint,
+                call.group,
+                send,
+                receive,
+                &lengths,
+            ))
         })
     }
 }
@@ -242,12 +254,42 @@ pub unsafe extern "C" fn tsumuji_all_to_all(
             let (comes, total) = ffi::lengths(receive_counts, call.size, bytes)?;
             let (send, receive) = (Input::new(send, out)?, Output::new(receive, total)?);
             receive.check_apart(&send)?;
-            Ok(call
-                .collectives
-                .start_all_to_all_v(call.endpoint, call.group, send, &goes, receive, &comes)
-                .map(Pending::Filled))
+            filled(call.collectives.start_all_to_all_v(
+                call.endpoint,
+                call.group,
+                send,
+                &goes,
+                receive,
+                &comes,
+            ))
         })
     }
+}
+
+/// A reduction by a function of the program's own. Fields behind `function` may be left zero.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TsumujiCombine {
+    /// sizeof(tsumuji_combine).
+    pub size: usize,
+    /// Bytes of an element, 1 to 1048576.
+    pub element_bytes: usize,
+    /// For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written
+    /// after it was read in both. All lie as elements of such a size must. Called within calls of this library, by their thread;
+    /// it must not use the handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
+    pub function: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            left: *const c_void,
+            right: *const c_void,
+            result: *mut c_void,
+            count: usize,
+        ),
+    >,
+    /// Given to every call; it must stay until the operation is over.
+    pub context: *mut c_void,
+    /// 0: operands may be exchanged. 1: they may not; left comes from the lower ranks.
+    pub ordered: u64,
 }
 
 /// The root gets in `receive` what the elements of all members' `send` come to: `count` of a type (TSUMUJI_DOUBLE ...), by an operation
@@ -264,31 +306,37 @@ pub unsafe extern "C" fn tsumuji_reduce(
     operation: c_int,
     request: *mut u64,
 ) -> c_int {
-    // SAFETY: the header asks for what `operate`, `Input` and `Output` need.
+    let by = number_op(type_, operation);
+    // SAFETY: the header asks for what `reduce` needs.
+    unsafe { reduce(handle, group, root, (send, receive, count), by, request) }
+}
+
+/// tsumuji_reduce by a function of the program's own; *by is not needed any more when the call returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_reduce_by(
+    handle: *mut Tsumuji,
+    group: c_int,
+    root: c_int,
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    by: *const TsumujiCombine,
+    request: *mut u64,
+) -> c_int {
+    // SAFETY: the header asks for what `own_op` and `reduce` need.
     unsafe {
-        operate(handle, group, request, |call| {
-            let bytes = bytes_of(type_, count)?;
-            let (root, send) = (rank(root)?, Input::new(send, bytes)?);
-            let receive = if root == call.rank {
-                Output::new(receive, bytes)?
-            } else {
-                Output::nothing()
-            };
-            receive.check_apart(&send)?;
-            with_type(
-                type_,
-                Reduce {
-                    call,
-                    operation,
-                    send: Some((root, send)),
-                    data: receive,
-                },
-            )
-        })
+        reduce(
+            handle,
+            group,
+            root,
+            (send, receive, count),
+            own_op(by),
+            request,
+        )
     }
 }
 
-/// `data` becomes on all members what the elements of all come to.
+/// `data` becomes on all members what the elements of all come to; the same bits on all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_all_reduce(
     handle: *mut Tsumuji,
@@ -299,21 +347,23 @@ pub unsafe extern "C" fn tsumuji_all_reduce(
     operation: c_int,
     request: *mut u64,
 ) -> c_int {
-    // SAFETY: the header asks for what `operate` and `Output` need.
-    unsafe {
-        operate(handle, group, request, |call| {
-            let data = Output::new(data, bytes_of(type_, count)?)?;
-            with_type(
-                type_,
-                Reduce {
-                    call,
-                    operation,
-                    send: None,
-                    data,
-                },
-            )
-        })
-    }
+    let by = number_op(type_, operation);
+    // SAFETY: the header asks for what `all_reduce` needs.
+    unsafe { all_reduce(handle, group, data, count, by, request) }
+}
+
+/// tsumuji_all_reduce by a function of the program's own; *by is not needed any more when the call returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_all_reduce_by(
+    handle: *mut Tsumuji,
+    group: c_int,
+    data: *mut c_void,
+    count: usize,
+    by: *const TsumujiCombine,
+    request: *mut u64,
+) -> c_int {
+    // SAFETY: the header asks for what `own_op` and `all_reduce` need.
+    unsafe { all_reduce(handle, group, data, count, own_op(by), request) }
 }
 
 /// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
@@ -328,6 +378,66 @@ pub unsafe extern "C" fn tsumuji_test(handle: *mut Tsumuji, request: u64) -> c_i
 pub unsafe extern "C" fn tsumuji_wait(handle: *mut Tsumuji, request: u64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     done(unsafe { on(handle, |node| Together::wait(node, request)) })
+}
+
+/// From now on long transfers between processes of one host come through the link, instead of being read where their sender has them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_forbid_direct_reads(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe { on(handle, Together::forbid_direct_reads) })
+}
+
+/// What collective operations have counted since the handle was opened.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TsumujiCollectiveCounters {
+    /// Operations begun.
+    pub operations: u64,
+    /// Messages of no legal form, or of nobody's group.
+    pub malformed: u64,
+    /// Messages for operations that were over.
+    pub late: u64,
+    /// Messages that came before their operation was called here, and were kept.
+    pub early: u64,
+    /// Messages dropped because their sender went beyond its credit.
+    pub overrun: u64,
+    /// Frames broadcast by the link itself, repairs not counted.
+    pub native_frames: u64,
+    /// Frames broadcast again.
+    pub native_repairs: u64,
+    /// Pieces sent again reliably to one member.
+    pub native_resent: u64,
+    /// Transfers read where their sender had them.
+    pub direct_reads: u64,
+}
+
+const _: () = assert!(size_of::<TsumujiCollectiveCounters>() == 9 * 8); // no padding: see `ffi::put_struct`
+
+/// size: sizeof(tsumuji_collective_counters).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_get_collective_counters(
+    handle: *mut Tsumuji,
+    counters: *mut TsumujiCollectiveCounters,
+    size: usize,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `put_struct` need.
+    done(unsafe {
+        on(handle, |node| {
+            let counted = Together::counters(node)?;
+            let shown = TsumujiCollectiveCounters {
+                operations: counted.operations,
+                malformed: counted.malformed,
+                late: counted.late,
+                early: counted.early,
+                overrun: counted.overrun,
+                native_frames: counted.native_frames,
+                native_repairs: counted.native_repairs,
+                native_resent: counted.native_resent,
+                direct_reads: counted.direct_reads,
+            };
+            ffi::put_struct(counters, size, &shown)
+        })
+    })
 }
 
 /// Begins an operation, and waits for it unless the program wants its request.
@@ -352,66 +462,79 @@ unsafe fn operate(
     })
 }
 
+/// # Safety
+/// As `operate`; `count` elements can be read at the first pointer, and on the root written at the second, until the operation is over.
+unsafe fn reduce(
+    handle: *mut Tsumuji,
+    group: c_int,
+    root: c_int,
+    (send, receive, count): (*const c_void, *mut c_void, usize),
+    by: Result<RawOp, Failure>,
+    request: *mut u64,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        operate(handle, group, request, |call| {
+            let by = by?;
+            let bytes = bytes_of(&by, count)?;
+            let (root, send) = (rank(root)?, Input::new(send, bytes)?);
+            let receive = if root == call.rank {
+                Output::new(receive, bytes)?
+            } else {
+                Output::nothing()
+            };
+            receive.check_apart(&send)?;
+            filled(call.collectives.start_reduce_raw(
+                call.endpoint,
+                call.group,
+                root,
+                send,
+                receive,
+                &by,
+            ))
+        })
+    }
+}
+
+/// # Safety
+/// As `operate`; `count` elements can be read and written at `data` until the operation is over.
+unsafe fn all_reduce(
+    handle: *mut Tsumuji,
+    group: c_int,
+    data: *mut c_void,
+    count: usize,
+    by: Result<RawOp, Failure>,
+    request: *mut u64,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        operate(handle, group, request, |call| {
+            let by = by?;
+            let data = Output::new(data, bytes_of(&by, count)?)?;
+            let (collectives, endpoint) = (call.collectives, call.endpoint);
+            filled(collectives.start_all_reduce_raw(endpoint, call.group, data, &by))
+        })
+    }
+}
+
+fn filled(begun: Result<Request<Output>, CollectiveError>) -> Begun {
+    Ok(begun.map(Pending::Filled))
+}
+
 fn rank(rank: c_int) -> Result<usize, Failure> {
     usize::try_from(rank).map_err(|_| Failure::invalid(format!("there is no rank {rank}")))
 }
 
-/// Something that is done for a type of elements.
-trait ForType {
-    type Output;
-    fn run<T: Number>(self) -> Self::Output;
+fn bytes_of(by: &RawOp, count: usize) -> Result<usize, Failure> {
+    count
+        .checked_mul(by.element_bytes())
+        .ok_or_else(|| Failure::invalid("the elements are larger than memory"))
 }
 
-fn with_type<F, O>(type_: c_int, what: F) -> Result<O, Failure>
-where
-    F: ForType<Output = Result<O, Failure>>,
-{
-    match type_ {
-        TSUMUJI_INT8 => what.run::<i8>(),
-        TSUMUJI_UINT8 => what.run::<u8>(),
-        TSUMUJI_INT16 => what.run::<i16>(),
-        TSUMUJI_UINT16 => what.run::<u16>(),
-        TSUMUJI_INT32 => what.run::<i32>(),
-        TSUMUJI_UINT32 => what.run::<u32>(),
-        TSUMUJI_INT64 => what.run::<i64>(),
-        TSUMUJI_UINT64 => what.run::<u64>(),
-        TSUMUJI_FLOAT => what.run::<f32>(),
-        TSUMUJI_DOUBLE => what.run::<f64>(),
-        _ => Err(Failure::invalid(format!(
-            "there is no type {type_}; see TSUMUJI_DOUBLE and its like"
-        ))),
-    }
-}
-
-struct BytesOf(usize);
-
-impl ForType for BytesOf {
-    type Output = Result<usize, Failure>;
-
-    fn run<T: Number>(self) -> Self::Output {
-        self.0
-            .checked_mul(size_of::<T>())
-            .ok_or_else(|| Failure::invalid("the elements are larger than memory"))
-    }
-}
-
-fn bytes_of(type_: c_int, count: usize) -> Result<usize, Failure> {
-    with_type(type_, BytesOf(count))
-}
-
-struct Reduce<'a> {
-    call: Call<'a>,
-    operation: c_int,
-    /// To a root; `None`: in place, on all.
-    send: Option<(usize, Input)>,
-    data: Output,
-}
-
-impl ForType for Reduce<'_> {
-    type Output = Begun;
-
-    fn run<T: Number>(self) -> Begun {
-        let op = match self.operation {
+/// An operation of the library's on one of its types.
+fn number_op(type_: c_int, operation: c_int) -> Result<RawOp, Failure> {
+    fn of<T: Number>(operation: c_int) -> Result<RawOp, Failure> {
+        let op = match operation {
             TSUMUJI_SUM => Op::<T>::sum(),
             TSUMUJI_PRODUCT => Op::product(),
             TSUMUJI_MINIMUM => Op::minimum(),
@@ -422,18 +545,52 @@ impl ForType for Reduce<'_> {
                 )));
             }
         };
-        let Call {
-            collectives,
-            endpoint,
-            group,
-            ..
-        } = self.call;
-        let begun = match self.send {
-            Some((root, send)) => {
-                collectives.start_reduce(endpoint, group, root, send, self.data, &op)
-            }
-            None => collectives.start_all_reduce(endpoint, group, self.data, &op),
-        };
-        Ok(begun.map(Pending::Filled))
+        Ok(RawOp::from(&op))
     }
+    match type_ {
+        TSUMUJI_INT8 => of::<i8>(operation),
+        TSUMUJI_UINT8 => of::<u8>(operation),
+        TSUMUJI_INT16 => of::<i16>(operation),
+        TSUMUJI_UINT16 => of::<u16>(operation),
+        TSUMUJI_INT32 => of::<i32>(operation),
+        TSUMUJI_UINT32 => of::<u32>(operation),
+        TSUMUJI_INT64 => of::<i64>(operation),
+        TSUMUJI_UINT64 => of::<u64>(operation),
+        TSUMUJI_FLOAT => of::<f32>(operation),
+        TSUMUJI_DOUBLE => of::<f64>(operation),
+        _ => Err(Failure::invalid(format!(
+            "there is no type {type_}; see TSUMUJI_DOUBLE and its like"
+        ))),
+    }
+}
+
+/// An operation of the program's own.
+///
+/// # Safety
+/// `by` is NULL, or its first field can be read and says how much more can.
+unsafe fn own_op(by: *const TsumujiCombine) -> Result<RawOp, Failure> {
+    if by.is_null() {
+        return Err(Failure::invalid("the function's description is NULL"));
+    }
+    // SAFETY: as the caller promises; all zero is a description: no function, no context.
+    let by = unsafe {
+        let room = std::ptr::addr_of!((*by).size).read_unaligned();
+        ffi::read_struct(by, room)?
+    };
+    let function = by
+        .function
+        .ok_or_else(|| Failure::invalid("the function is NULL"))?;
+    if by.ordered > 1 {
+        return Err(Failure::invalid("accepted for `ordered` are 0 and 1"));
+    }
+    // SAFETY: the program gave this function for elements of this size, to be called with what `context` was given.
+    let own = unsafe { OwnFold::new(function, by.context, by.element_bytes) };
+    RawOp::new(
+        by.element_bytes,
+        by.ordered == 0,
+        move |held, incoming, left| {
+            own.fold(held, incoming, left);
+        },
+    )
+    .ok_or_else(|| Failure::invalid("elements have 1 to 1048576 bytes"))
 }

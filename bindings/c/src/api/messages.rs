@@ -326,7 +326,10 @@ pub unsafe extern "C" fn tsumuji_release(
     // SAFETY: the header asks for what `on` needs, and for a message of `tsumuji_lend` or NULL.
     done(unsafe {
         on(handle, |node| {
-            let lent = ffi::lend(message, "the message")?;
+            if message.is_null() {
+                return Err(Failure::invalid("the message is NULL"));
+            }
+            let mut lent = message.read_unaligned();
             if lent.data.is_null() {
                 return Err(Failure::invalid(
                     "this message is not lent; was it released before?",
@@ -334,7 +337,7 @@ pub unsafe extern "C" fn tsumuji_release(
             }
             node.release(lent.loan)?;
             lent.data = std::ptr::null();
-            Ok(())
+            ffi::put(message, "the message", lent)
         })
     })
 }

@@ -3,7 +3,6 @@
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::IntoRawFd;
-use std::path::Path;
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::any_link::Base;
@@ -18,6 +17,7 @@ use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, contained};
 use crate::node::Node;
+use crate::objects;
 use crate::settings::Settings;
 
 /// What an endpoint is told once, when it is opened.
@@ -35,7 +35,7 @@ pub struct TsumujiMembers {
 /// New options, all as they are by default. Free them with tsumuji_options_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_options_new() -> *mut TsumujiOptions {
-    ffi::give(TsumujiOptions::default())
+    objects::give(TsumujiOptions::default())
 }
 
 /// Sets one option; tsumuji(3) lists them all. For example "idle" to "sleep", "budget" to "8M", "dead-after" to "2.5".
@@ -46,29 +46,25 @@ pub unsafe extern "C" fn tsumuji_options_set(
     value: *const c_char,
 ) -> c_int {
     done(contained(|| {
-        // SAFETY: the header asks for what `lend` and `text` need.
-        let (options, name, value) = unsafe {
-            (
-                ffi::lend(options, "the options")?,
-                ffi::text(name, "the name")?,
-                ffi::text(value, "the value")?,
-            )
-        };
-        options.settings.set(name, value).map_err(Failure::invalid)
+        // SAFETY: the header asks for what `text` and `path` need.
+        let (name, value) =
+            unsafe { (ffi::text(name, "the name")?, ffi::path(value, "the value")?) };
+        objects::with(options, "the options", |options| {
+            options.settings.set(name, value).map_err(Failure::invalid)
+        })
     }))
 }
 
 /// Frees options; NULL is nothing. Endpoints opened with them keep their own copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_options_free(options: *mut TsumujiOptions) {
-    // SAFETY: the header asks for what `take` needs.
-    drop(unsafe { ffi::take(options) });
+    objects::free(options);
 }
 
 /// A table without members. Free it with tsumuji_members_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_members_new() -> *mut TsumujiMembers {
-    ffi::give(TsumujiMembers::default())
+    objects::give(TsumujiMembers::default())
 }
 
 /// Adds a member, at "HOST:PORT" (UDP), or at "packet:INTERFACE MAC", "xdp:INTERFACE MAC" or "dpdk:DEVICE MAC" (raw Ethernet).
@@ -80,25 +76,19 @@ pub unsafe extern "C" fn tsumuji_members_add(
     address: *const c_char,
 ) -> c_int {
     done(contained(|| {
-        // SAFETY: the header asks for what `lend` and `text` need.
-        let (members, address) = unsafe {
-            (
-                ffi::lend(members, "the table of members")?,
-                ffi::text(address, "the address")?,
-            )
-        };
-        members
-            .book
-            .add(node.into(), address)
-            .map_err(Failure::invalid)
+        // SAFETY: the header asks for what `text` needs.
+        let address = unsafe { ffi::text(address, "the address") }?;
+        objects::with(members, "the table of members", |members| {
+            let added = members.book.add(node.into(), address);
+            added.map_err(Failure::invalid)
+        })
     }))
 }
 
 /// Frees a table; NULL is nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_members_free(members: *mut TsumujiMembers) {
-    // SAFETY: the header asks for what `take` needs.
-    drop(unsafe { ffi::take(members) });
+    objects::free(members);
 }
 
 /// Opens this process's endpoint as its environment says: in a process of `tsumuji launch`, or with TSUMUJI_CLUSTER and
@@ -120,10 +110,10 @@ pub unsafe extern "C" fn tsumuji_open_cluster(
     options: *const TsumujiOptions,
     handle: *mut *mut Tsumuji,
 ) -> c_int {
-    // SAFETY: the header asks for what `open` and `text` need.
+    // SAFETY: the header asks for what `open` and `path` need.
     unsafe {
         open(options, handle, |mut options| {
-            let path = Path::new(ffi::text(path, "the path")?);
+            let path = ffi::path(path, "the path")?;
             let file = ClusterFile::read(path).map_err(OpenError::from)?;
             let me = NodeId(own(node)?);
             let membership = file.membership(me, path).map_err(OpenError::from)?;
@@ -147,12 +137,12 @@ pub unsafe extern "C" fn tsumuji_open_members(
     options: *const TsumujiOptions,
     handle: *mut *mut Tsumuji,
 ) -> c_int {
-    // SAFETY: the header asks for what `open` and `optional_text` need, and for a table of this library or NULL.
+    // SAFETY: the header asks for what `open` and `optional_text` need.
     unsafe {
         open(options, handle, |options| {
-            let members = members.as_ref();
-            let book = members.map(|members| &members.book);
-            let book = book.ok_or_else(|| Failure::invalid("the table of members is NULL"))?;
+            let book = objects::with(members, "the table of members", |members| {
+                Ok(members.book.clone())
+            })?;
             let gap = (0..).zip(book.ids()).find(|(place, id)| place != id);
             if let Some((place, _)) = gap {
                 return Err(Failure::invalid(format!(
@@ -205,18 +195,16 @@ pub unsafe extern "C" fn tsumuji_open_shm(
 }
 
 /// Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-/// node leaves, and frees the handle and all that was lent. NULL is nothing. If it fails, the handle stays as it is.
+/// node leaves, and frees all that the handle had and lent. NULL is nothing. If it fails, the handle stays as it is. A handle that was
+/// closed is TSUMUJI_EINVAL to every call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
     done(contained(|| {
-        // SAFETY: the header asks for a live handle or NULL.
-        let Some(live) = (unsafe { handle.as_ref() }) else {
+        // SAFETY: the header asks for a handle or NULL.
+        let Some(handle) = (unsafe { handle.as_ref() }) else {
             return Ok(());
         };
-        live.check_idle()?;
-        // SAFETY: given to C by `open`, and C must not use it again. This thread owns it and is in no call.
-        let node = unsafe { ffi::take(handle) }.map(|handle| handle.into_node());
-        if let Some(mut node) = node
+        if let Some(mut node) = handle.close()?
             && !node.spoiled
         {
             node.together = None; // no operation is carried on: its memory is the program's again
@@ -229,15 +217,15 @@ pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) ->
 /// Gives the handle up, so that another thread can adopt it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_disown(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for a live handle or NULL.
-    done(contained(|| unsafe { live(handle) }?.disown()))
+    // SAFETY: the header asks for a handle or NULL.
+    done(contained(|| unsafe { given(handle) }?.disown()))
 }
 
 /// Makes the calling thread the handle's owner, after the last owner gave it up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_adopt(handle: *mut Tsumuji) -> c_int {
-    // SAFETY: the header asks for a live handle or NULL.
-    done(contained(|| unsafe { live(handle) }?.adopt()))
+    // SAFETY: the header asks for a handle or NULL.
+    done(contained(|| unsafe { given(handle) }?.adopt()))
 }
 
 /// Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
@@ -251,8 +239,8 @@ pub unsafe extern "C" fn tsumuji_report_error(text: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// `handle` is NULL or was given by `open` and not closed.
-unsafe fn live<'a>(handle: *mut Tsumuji) -> Result<&'a Tsumuji, Failure> {
+/// `handle` is NULL or was given by `open`.
+unsafe fn given<'a>(handle: *mut Tsumuji) -> Result<&'a Tsumuji, Failure> {
     // SAFETY: as the caller promises; shared by reference only.
     unsafe { handle.as_ref() }.ok_or_else(|| Failure::invalid("the handle is NULL"))
 }
@@ -263,7 +251,7 @@ fn own(node: c_int) -> Result<u16, Failure> {
 }
 
 /// # Safety
-/// `options` is NULL or was given by `tsumuji_options_new`; `handle` is NULL or can be written.
+/// `handle` is NULL or can be written.
 unsafe fn open(
     options: *const TsumujiOptions,
     handle: *mut *mut Tsumuji,
@@ -272,17 +260,16 @@ unsafe fn open(
     done(contained(|| {
         // SAFETY: as the caller promises.
         unsafe { ffi::put(handle, "the place for the handle", std::ptr::null_mut()) }?;
+        let settings = if options.is_null() {
+            Settings::default()
+        } else {
+            objects::with(options, "the options", |options| {
+                Ok(options.settings.clone())
+            })?
+        };
+        let mut node = Node::new(how(settings.options())?);
+        node.tune = settings.tune();
         // SAFETY: as the caller promises.
-        let options = unsafe { options.as_ref() }
-            .map_or_else(Options::default, |options| options.settings.options());
-        let node = Node::new(how(options)?);
-        // SAFETY: as the caller promises.
-        unsafe {
-            ffi::put(
-                handle,
-                "the place for the handle",
-                ffi::give(Tsumuji::new(node)),
-            )
-        }
+        unsafe { ffi::put(handle, "the place for the handle", Tsumuji::give(node)) }
     }))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tsumuji_node::{Body, Handler, Lane, NodeId, RemoteFlow, SendError, SendId, Share};
 
-use super::{TsumujiFlow, TsumujiMessage, TsumujiRemoteFlow, TsumujiShare, answer, number};
+use super::{TsumujiMessage, TsumujiRemoteFlow, TsumujiShare, answer, number};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
@@ -111,13 +111,7 @@ impl Handler for Callbacks {
         let Some(call) = self.handler.flows else {
             return;
         };
-        let shown: Vec<TsumujiRemoteFlow> = flows
-            .iter()
-            .map(|flow| TsumujiRemoteFlow {
-                peer: flow.peer.0.into(),
-                flow: TsumujiFlow::new(&flow.flow, flow.up),
-            })
-            .collect();
+        let shown: Vec<TsumujiRemoteFlow> = flows.iter().map(TsumujiRemoteFlow::new).collect();
         let next = next.map_or(-1, |next| next.0.into());
         // SAFETY: as in `message`.
         unsafe {
@@ -156,7 +150,7 @@ pub unsafe extern "C" fn tsumuji_poll(
                 return Err(Failure::invalid("the handler is NULL"));
             }
             // By address: a program built with an older header points at less than the whole.
-            let room = std::ptr::addr_of!((*handler).size).read();
+            let room = std::ptr::addr_of!((*handler).size).read_unaligned();
             let handler = ffi::read_struct(handler, room)?;
             let message = handler.message.ok_or_else(|| {
                 Failure::invalid("the handler has no `message`: messages would be lost")

@@ -68,8 +68,11 @@ pub unsafe extern "C" fn tsumuji_gather_share(
 /// # Safety
 /// `share` is NULL, or can be read, and so can its data.
 unsafe fn gather(node: &mut Node, to: c_int, share: *const TsumujiShare) -> Result<c_int, Failure> {
-    // SAFETY: NULL or readable, as the caller promises.
-    let share = unsafe { share.as_ref() }.ok_or_else(|| Failure::invalid("the share is NULL"))?;
+    if share.is_null() {
+        return Err(Failure::invalid("the share is NULL"));
+    }
+    // SAFETY: not NULL; readable, as the caller promises.
+    let share = unsafe { share.read_unaligned() };
     // SAFETY: as the caller promises.
     let data = unsafe { ffi::bytes(share.data, share.bytes) }?;
     let room = node.endpoint.share_capacity_bytes();

@@ -7,6 +7,7 @@ use super::{answer, done, number};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
+use crate::node::{Node, Text};
 
 /// State of the traffic with one peer.
 #[repr(C)]
@@ -85,6 +86,7 @@ pub struct TsumujiCounters {
 // No padding: see `ffi::put_struct`.
 const _: () = assert!(size_of::<TsumujiFlow>() == 16 * 8);
 const _: () = assert!(size_of::<TsumujiCounters>() == 15 * 8);
+const _: () = assert!(size_of::<TsumujiRemoteFlow>() == 17 * 8);
 
 /// This node.
 #[unsafe(no_mangle)]
@@ -107,14 +109,40 @@ pub unsafe extern "C" fn tsumuji_nodes(handle: *mut Tsumuji) -> c_int {
 /// What people call a node ("node 2", a host's name); NULL if there is none. Valid until the handle is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_name(handle: *mut Tsumuji, which: c_int) -> *const c_char {
-    // SAFETY: the header asks for what `on` needs.
-    let name = unsafe {
+    // SAFETY: the header asks for what `told` needs.
+    unsafe { told(handle, |node| Ok(Text::Name(node.member(which)?))) }
+}
+
+/// Where a node is reached ("10.0.0.2:7000", an Ethernet address, a place in shared memory); NULL if there is no such node. Valid until the
+/// handle is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_address(handle: *mut Tsumuji, which: c_int) -> *const c_char {
+    // SAFETY: the header asks for what `told` needs.
+    unsafe { told(handle, |node| Ok(Text::Address(node.member(which)?))) }
+}
+
+/// Where this node's counters are read over TCP; NULL if the option "metrics" did not ask for that. Valid until the handle is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_metrics_address(handle: *mut Tsumuji) -> *const c_char {
+    // SAFETY: the header asks for what `told` needs.
+    unsafe { told(handle, |_| Ok(Text::Metrics)) }
+}
+
+/// # Safety
+/// As `on`.
+unsafe fn told(
+    handle: *mut Tsumuji,
+    what: impl FnOnce(&Node) -> Result<Text, Failure>,
+) -> *const c_char {
+    // SAFETY: as the caller promises.
+    let text = unsafe {
         on(handle, |node| {
-            let id = node.member(which)?;
-            Ok(node.name(id).as_ptr())
+            let what = what(node)?;
+            let text = node.text(what).map(std::ffi::CStr::as_ptr);
+            text.ok_or_else(|| Failure::invalid("there is none"))
         })
     };
-    name.unwrap_or_else(|failure| {
+    text.unwrap_or_else(|failure| {
         failure.report();
         std::ptr::null()
     })
@@ -151,6 +179,18 @@ pub unsafe extern "C" fn tsumuji_is_dead(handle: *mut Tsumuji, peer: c_int) -> c
         on(handle, |node| {
             let peer = node.peer(peer)?;
             Ok(node.endpoint.is_dead(peer))
+        })
+    })
+}
+
+/// 1: the peer is not met because it runs the other congestion control; 0: as far as is known it does not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_congestion_differs(handle: *mut Tsumuji, peer: c_int) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe {
+        on(handle, |node| {
+            let peer = node.peer(peer)?;
+            Ok(node.endpoint.other_congestion(peer).is_some())
         })
     })
 }
@@ -256,6 +296,43 @@ pub struct TsumujiRemoteFlow {
     pub peer: u64,
     /// As that node sees it.
     pub flow: TsumujiFlow,
+}
+
+/// The same of its traffic with all its peers, in order of their numbers: the first `room` go to `flows`. Returns how many there are.
+/// TSUMUJI_ETIMEDOUT: it has not told all of them. size: sizeof(tsumuji_remote_flow).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_get_remote_flows(
+    handle: *mut Tsumuji,
+    which: c_int,
+    flows: *mut TsumujiRemoteFlow,
+    size: usize,
+    room: usize,
+    timeout_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs, and for `room` structures of `size` bytes: each is written below that number.
+    number(unsafe {
+        on(handle, |node| {
+            let which = node.member(which)?;
+            let found = node
+                .endpoint
+                .remote_flows(which, ffi::timeout(timeout_us))?
+                .ok_or(Failure::TIMED_OUT)?;
+            for (place, flow) in found.iter().take(room).enumerate() {
+                let to = flows.byte_add(place * size);
+                ffi::put_struct(to, size, &TsumujiRemoteFlow::new(flow))?;
+            }
+            Ok(c_int::try_from(found.len()).unwrap_or(c_int::MAX))
+        })
+    })
+}
+
+impl TsumujiRemoteFlow {
+    pub(super) fn new(flow: &tsumuji_node::RemoteFlow) -> Self {
+        Self {
+            peer: flow.peer.0.into(),
+            flow: TsumujiFlow::new(&flow.flow, flow.up),
+        }
+    }
 }
 
 impl TsumujiFlow {

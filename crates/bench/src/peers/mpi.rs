@@ -319,7 +319,10 @@ mod tests {
                         assert!(found.unwrap().seconds > 0.0);
                     }
                 }
-                Err(error) => assert!(error.to_string().contains("mpi"), "{error}"),
+                Err(error) => {
+                    assert!(error.to_string().contains("mpi"), "{error}");
+                    eprintln!("SKIPPED gives_figures_or_names_the_package, {library:?}: {error}");
+                }
             }
         }
     }
@@ -335,8 +338,12 @@ mod tests {
         let testbed = Testbed::up(&Spec::new(3).named(name)).unwrap();
         let places = crate::limits::place::of_testbed(&testbed);
         for library in [Library::OpenMpi, Library::Mpich] {
-            let Ok(mpi) = Mpi::build(library) else {
-                continue;
+            let mpi = match Mpi::build(library) {
+                Ok(mpi) => mpi,
+                Err(error) => {
+                    eprintln!("SKIPPED runs_between_hosts, {library:?}: {error}");
+                    continue;
+                }
             };
             for (op, nodes) in [(Op::Pingpong, 2), (Op::Bcast, 3), (Op::Alltoall, 3)] {
                 let found = mpi.measure(Transport::Hosts(&places), &job(op, nodes));

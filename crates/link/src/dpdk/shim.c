@@ -124,6 +124,8 @@ struct guard {
 };
 
 #define NO_PORT UINT32_MAX
+/* A burst waits so long for the gate: some ten milliseconds, where what goes on behind it takes microseconds. */
+#define GATE_LOOKS (1u << 16)
 
 /* Held by whoever makes, changes or removes devices, and around memif's callbacks, which register others. */
 static pthread_mutex_t control_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -158,12 +160,21 @@ static inline bool try_burst_begin(uint16_t port)
 }
 
 /* Waits while the gate is closed. A burst that was refused instead would leave frames behind after a `flush`, and the server of a
- * memif connection without the buffers that its client's first receiving hands it: for no reason that either link could see. */
-static inline void burst_begin(uint16_t port)
+ * memif connection without the buffers that its client's first receiving hands it: for no reason that either link could see. If it
+ * stays closed, the burst is refused after all: false. */
+static __attribute__((cold, noinline)) bool wait_for_gate(uint16_t port)
 {
-    while (!try_burst_begin(port))
-        while (__atomic_load_n(&gate_closed, __ATOMIC_ACQUIRE) != 0)
-            sched_yield();
+    for (unsigned look = 0; look < GATE_LOOKS; look++) {
+        sched_yield();
+        if (__atomic_load_n(&gate_closed, __ATOMIC_ACQUIRE) == 0 && try_burst_begin(port))
+            return true;
+    }
+    return false;
+}
+
+static inline bool burst_begin(uint16_t port)
+{
+    return try_burst_begin(port) || wait_for_gate(port);
 }
 
 static inline void burst_end(uint16_t port)
@@ -642,7 +653,8 @@ static uint32_t transmit(uint16_t port, const struct slot *slots, uint32_t count
         rte_pktmbuf_pkt_len(mbuf) = slots[at].frame_bytes;
         mbufs[at] = mbuf;
     }
-    burst_begin(port);
+    if (!burst_begin(port))
+        return 0;
     count = rte_eth_tx_burst(port, 0, mbufs, (uint16_t)count);
     burst_end(port);
     return count;
@@ -662,7 +674,8 @@ static uint32_t receive(uint16_t port, struct slot *slots, uint32_t room)
     struct rte_mbuf *mbufs[BURST_FRAMES];
     if (room > BURST_FRAMES)
         room = BURST_FRAMES;
-    burst_begin(port);
+    if (!burst_begin(port))
+        return 0;
     uint32_t count = rte_eth_rx_burst(port, 0, mbufs, (uint16_t)room);
     burst_end(port);
     for (uint32_t at = 0; at < count; at++) {

@@ -121,7 +121,7 @@ pub fn endpoint_on(
             .map_err(|problem: crate::metrics::MetricsAtError| {
                 bad(ENV_METRICS, &at, problem.to_string())
             })?,
-        None if options.metrics == MetricsAt::Off => MetricsAt::Local,
+        None if options.metrics == MetricsAt::Unstated => MetricsAt::Local,
         None => options.metrics,
     };
     if let Some(congestion) = congestion()? {

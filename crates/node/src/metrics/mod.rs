@@ -34,8 +34,10 @@ pub(crate) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 /// To whom an endpoint shows its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MetricsAt {
-    /// Nobody.
+    /// Nobody; but [`endpoint_from_env`](crate::endpoint_from_env) takes `Local`.
     #[default]
+    Unstated,
+    /// Nobody.
     Off,
     /// `tsumuji top` of the same user, on the same host.
     Local,
@@ -46,7 +48,7 @@ pub enum MetricsAt {
 impl std::fmt::Display for MetricsAt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Off => f.write_str("off"),
+            Self::Unstated | Self::Off => f.write_str("off"),
             Self::Local => f.write_str("local"),
             Self::Tcp(addr) => addr.fmt(f),
         }
@@ -109,7 +111,7 @@ impl Publisher {
         link: &'static str,
     ) -> Result<Option<Self>, OpenError> {
         let tcp = match at {
-            MetricsAt::Off => return Ok(None),
+            MetricsAt::Unstated | MetricsAt::Off => return Ok(None),
             MetricsAt::Local => None,
             MetricsAt::Tcp(addr) => Some(of_node(addr, membership.me)?),
         };

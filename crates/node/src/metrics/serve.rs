@@ -41,6 +41,8 @@ pub(crate) struct Server {
     /// Its closing wakes the thread.
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
+    /// In whose process it runs.
+    process: u32,
 }
 
 impl Server {
@@ -73,6 +75,7 @@ impl Server {
                 addr,
                 stop: Some(stop),
                 thread: Some(thread),
+                process: std::process::id(),
             }),
             (Err(source), Some(addr)) => Err(OpenError::Metrics { addr, source }),
             (Err(error), None) => {
@@ -81,6 +84,7 @@ impl Server {
                     addr: None,
                     stop: None,
                     thread: None,
+                    process: std::process::id(),
                 })
             }
         }
@@ -94,7 +98,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop = None;
-        if let Some(thread) = self.thread.take() {
+        // A child of `fork` has a copy of all this but the thread.
+        if let Some(thread) = self.thread.take()
+            && self.process == std::process::id()
+        {
             let _ = thread.join(); // it holds nothing that its panic could spoil
         }
     }

@@ -1,0 +1,160 @@
+//! Reductions by functions of the program's own: calls back into C with elements that lie as C's must.
+#![allow(unsafe_code, reason = "calls functions that C programs gave")]
+
+use std::ffi::c_void;
+
+/// What any type of C's may ask for.
+const ALIGN_MOST: usize = 16;
+
+/// Elements that lie askew are moved here, so many bytes at a time: fits the first-level cache.
+const BLOCK_BYTES: usize = 4096;
+
+type Function = unsafe extern "C" fn(
+    context: *mut c_void,
+    left: *const c_void,
+    right: *const c_void,
+    result: *mut c_void,
+    count: usize,
+);
+
+/// A function of the program's own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnFold {
+    function: Function,
+    context: *mut c_void,
+    element_bytes: usize,
+}
+
+// SAFETY: it is called by the thread that owns the handle, and by no other; the program knows which that is.
+unsafe impl Send for OwnFold {}
+// SAFETY: as above.
+unsafe impl Sync for OwnFold {}
+
+impl OwnFold {
+    /// # Safety
+    /// The function may be called with this context and as many elements of this size as are there, until the last copy is dropped.
+    pub(crate) unsafe fn new(
+        function: Function,
+        context: *mut c_void,
+        element_bytes: usize,
+    ) -> Self {
+        Self {
+            function,
+            context,
+            element_bytes,
+        }
+    }
+
+    /// No type of this size asks for more: sizes are multiples of alignments.
+    fn align(&self) -> usize {
+        (1 << self.element_bytes.trailing_zeros().min(4)).min(ALIGN_MOST)
+    }
+
+    /// Both of one length, a multiple of the element's. `left`: what comes in stands left.
+    pub(crate) fn fold(&self, held: &mut [u8], incoming: &[u8], left: bool) {
+        let askew = |at: *const u8| !at.addr().is_multiple_of(self.align());
+        if !askew(held.as_ptr()) && !askew(incoming.as_ptr()) {
+            return self.call(held, incoming, left);
+        }
+        let step = (BLOCK_BYTES / self.element_bytes).max(1) * self.element_bytes;
+        let words = 2 * step.div_ceil(ALIGN_MOST);
+        let mut small = [0_u128; 2 * BLOCK_BYTES / ALIGN_MOST];
+        let mut large = Vec::new(); // of elements larger than a block
+        let block: &mut [u128] = if words <= small.len() {
+            &mut small
+        } else {
+            large.resize(words, 0);
+            &mut large
+        };
+        let (a, b) = block.split_at_mut(block.len() / 2);
+        let (a, b) = (as_bytes(a), as_bytes(b));
+        for (held, incoming) in held.chunks_mut(step).zip(incoming.chunks(step)) {
+            let (a, b) = (&mut a[..held.len()], &mut b[..incoming.len()]);
+            a.copy_from_slice(held);
+            b.copy_from_slice(incoming);
+            self.call(a, b, left);
+            held.copy_from_slice(a);
+        }
+    }
+
+    fn call(&self, held: &mut [u8], incoming: &[u8], left: bool) {
+        let count = held.len().min(incoming.len()) / self.element_bytes;
+        let (result, other) = (held.as_mut_ptr().cast::<c_void>(), incoming.as_ptr().cast());
+        let own = result.cast_const();
+        let (a, b) = if left { (other, own) } else { (own, other) };
+        // SAFETY: `count` elements lie at each, the caller of `new` promised the rest; `result` may be written, and is reached by
+        // raw pointers only while the function runs.
+        unsafe { (self.function)(self.context, a, b, result, count) }
+    }
+}
+
+fn as_bytes(words: &mut [u128]) -> &mut [u8] {
+    // SAFETY: any bytes are a word, and words have no padding; the borrow is passed on.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// result = 10 · left + right, of words; counts calls in the context, and sees that all lies well.
+    unsafe extern "C" fn digits(
+        context: *mut c_void,
+        left: *const c_void,
+        right: *const c_void,
+        result: *mut c_void,
+        count: usize,
+    ) {
+        for at in [left, right, result.cast_const()] {
+            assert!(at.addr().is_multiple_of(8));
+        }
+        // SAFETY: what `fold` gives, checked to be aligned; the context is a counter.
+        unsafe {
+            *context.cast::<usize>() += count;
+            for place in 0..count {
+                let (a, b) = (
+                    *left.cast::<u64>().add(place),
+                    *right.cast::<u64>().add(place),
+                );
+                *result.cast::<u64>().add(place) = a.wrapping_mul(10).wrapping_add(b);
+            }
+        }
+    }
+
+    /// At every address and length the function sees each element once, well aligned, and with the operands in their order.
+    #[test]
+    fn functions_see_aligned_elements() {
+        let words = |count: usize, first: u64| (first..).take(count).flat_map(u64::to_le_bytes);
+        for count in [0, 1, 511, 512, 513, 2000] {
+            for (shift_a, shift_b, left) in
+                [(0, 0, true), (1, 0, false), (3, 8, true), (8, 5, false)]
+            {
+                let mut counted = 0_usize;
+                let context = std::ptr::from_mut(&mut counted).cast();
+                // SAFETY: `digits` takes any words and a counter.
+                let own = unsafe { OwnFold::new(digits, context, 8) };
+                let mut held: Vec<u8> = vec![0; shift_a];
+                held.extend(words(count, 3));
+                let mut incoming: Vec<u8> = vec![0; shift_b];
+                incoming.extend(words(count, 1000));
+                own.fold(&mut held[shift_a..], &incoming[shift_b..], left);
+                assert_eq!(counted, count);
+                for (place, found) in (0_u64..).zip(held[shift_a..].chunks(8)) {
+                    let (a, b) = (3 + place, 1000 + place);
+                    let wanted = if left { 10 * b + a } else { 10 * a + b };
+                    assert_eq!(found, wanted.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    /// Sizes of elements say how they must lie.
+    #[test]
+    fn alignment_follows_size() {
+        for (bytes, align) in [(1, 1), (6, 2), (12, 4), (24, 8), (48, 16), (4096, 16)] {
+            // SAFETY: it is not called.
+            let own = unsafe { OwnFold::new(digits, std::ptr::null_mut(), bytes) };
+            assert_eq!(own.align(), align);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Quantities as people write them: one reading for the program's flags and the C library's options.
+
+/// `64`, `64K`, `64KiB`, `1M`, `2g`: bytes, in powers of 1024.
+pub fn bytes(text: &str) -> Option<usize> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => return None,
+    };
+    let is_number = digits.bytes().all(|digit| digit.is_ascii_digit()); // a sign is none
+    digits
+        .parse::<usize>()
+        .ok()
+        .filter(|_| is_number)
+        .and_then(|number| number.checked_mul(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All usual spellings, and nothing else; what is larger than memory is none.
+    #[test]
+    fn sizes_are_read() {
+        for (text, wanted) in [
+            ("0", Some(0)),
+            ("65536", Some(65536)),
+            ("64K", Some(65536)),
+            ("1MiB", Some(1 << 20)),
+            ("2g", Some(2 << 30)),
+            ("", None),
+            ("K", None),
+            ("-1", None),
+            ("+1", None),
+            ("1.5K", None),
+            ("8x", None),
+            ("99999999999999999999", None),
+            ("99999999999999999G", None),
+            ("\u{fc}K", None),
+        ] {
+            assert_eq!(bytes(text), wanted, "{text}");
+        }
+    }
+}
