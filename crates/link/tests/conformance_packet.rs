@@ -28,10 +28,16 @@ mod jumbo {
     conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, PacketConfig::default()));
 }
 
-/// The largest frames that a virtual cable takes.
+/// The largest frames that a virtual cable takes, in a ring that holds as many of them as many peers send at once.
 mod superframes {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| open(nodes, 65_535, PacketConfig::default()));
+    conformance_tests!(skip if lacking(); |nodes| {
+        let config = PacketConfig {
+            buffer_bytes: 32 << 20,
+            ..PacketConfig::default()
+        };
+        open(nodes, 65_535, config)
+    });
 }
 
 mod small_ring {
