@@ -261,11 +261,17 @@ impl Collectives {
             cast.watch_nothing();
         }
         self.core.mind_deaths(endpoint);
-        for operation in &mut self.under_way {
-            self.core.advance(operation, endpoint)?;
-        }
-        if let Some(current) = current.as_deref_mut() {
-            self.core.advance(current, endpoint)?;
+        loop {
+            self.core.ended = false;
+            for operation in &mut self.under_way {
+                self.core.advance(operation, endpoint)?;
+            }
+            if let Some(current) = current.as_deref_mut() {
+                self.core.advance(current, endpoint)?;
+            }
+            if !self.core.ended || self.under_way.is_empty() {
+                break;
+            }
         }
         self.spread_failures(current);
         for group in self.core.abandoned.drain(..) {

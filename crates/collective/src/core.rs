@@ -43,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) shares: bool,
     /// Groups that failed since the last turn.
     pub(crate) abandoned: Vec<usize>,
+    /// A shared broadcast was done: the next one of its root may go on.
+    pub(crate) ended: bool,
 }
 
 impl Core {
@@ -75,6 +77,7 @@ impl Core {
             deaths: 0,
             shares: endpoint.cast().is_some(),
             abandoned: Vec::new(),
+            ended: false,
         }
     }
 
@@ -286,6 +289,7 @@ impl Core {
         if operation.shared.is_some() && operation.is_planned_done() && operation.failure.is_none()
         {
             shared::advance(operation, state, endpoint);
+            self.ended |= operation.is_done();
         }
         self.judge(operation);
         Ok(())

@@ -130,6 +130,8 @@ pub(crate) struct Shared {
     len: usize,
     /// Bytes written or read.
     progress: usize,
+    /// There was nothing to read, or no room, when it last looked.
+    starved: bool,
     done: bool,
 }
 
@@ -140,6 +142,7 @@ impl Shared {
             is_root: group.rank == root,
             len,
             progress: 0,
+            starved: false,
             done: false,
         }
     }
@@ -150,7 +153,8 @@ impl Shared {
 
     /// Can it not end without member `rank`?
     pub(crate) fn needs(&self, rank: usize) -> bool {
-        !self.done && (self.is_root || rank == self.root)
+        // What a root wrote before it died or left is still there.
+        self.starved && !self.done && (self.is_root || rank == self.root)
     }
 }
 
@@ -175,6 +179,7 @@ pub(crate) fn advance<L: Link>(
     }
     let looks = if endpoint.spins() { LOOKS } else { 1 };
     let Some(number) = state.casts.number(state.members.key, endpoint) else {
+        shared.starved = true;
         if let Some(mut cast) = endpoint.cast() {
             cast.watch_attach();
         }
@@ -186,6 +191,7 @@ pub(crate) fn advance<L: Link>(
     let node = state.casts.nodes[shared.root];
     let most = shared.len.min(shared.progress + BYTES_PER_TURN);
     let mut looked = 0;
+    shared.starved = false;
     while !shared.done && (shared.progress < most || shared.len == 0) {
         let start = shared.progress;
         if shared.is_root {
@@ -202,6 +208,7 @@ pub(crate) fn advance<L: Link>(
                     std::hint::spin_loop();
                     continue;
                 }
+                shared.starved = true;
                 return cast.watch_room(number);
             }
             shared.progress = end;
@@ -213,6 +220,7 @@ pub(crate) fn advance<L: Link>(
                         std::hint::spin_loop();
                         continue;
                     }
+                    shared.starved = true;
                     return cast.watch_for(node, number);
                 }
                 Found::Piece(piece)
@@ -231,6 +239,7 @@ pub(crate) fn advance<L: Link>(
             };
             let target = &mut operation.output.bytes_mut()[start..start + piece.bytes];
             if !cast.take(node, number, &piece, target) {
+                shared.starved = true;
                 return cast.watch_for(node, number); // withdrawn: the root gave up, and will say why
             }
             shared.progress += piece.bytes;
