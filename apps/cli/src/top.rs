@@ -61,7 +61,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         if args.json {
             output::print_json(&now.json());
         } else {
-            output::print_text(&table::of(&now, args.flows));
+            let width = columns().unwrap_or(usize::MAX);
+            output::print_text(&table::of(&now, args.flows, width));
         }
         return Ok(DONE);
     }
@@ -71,7 +72,8 @@ pub(crate) fn run(args: Args) -> Outcome {
         output::print_text("\x1b[2J");
     }
     loop {
-        let text = table::of(&before, args.flows);
+        let width = columns().unwrap_or(usize::MAX);
+        let text = table::of(&before, args.flows, width);
         let page = if terminal { screen(&text) } else { text + "\n" };
         let mut out = std::io::stdout().lock();
         // A reader that has gone away has seen enough.
@@ -88,6 +90,16 @@ pub(crate) fn run(args: Args) -> Outcome {
         }
         before = Look::now(Some(&before))?;
     }
+}
+
+/// Of the terminal; `None`: there is none, and lines may be as long as they are.
+fn columns() -> Option<usize> {
+    let out = std::io::stdout();
+    let size = out
+        .is_terminal()
+        .then(|| rustix::termios::tcgetwinsize(&out));
+    let size = size?.ok().filter(|size| size.ws_col > 1)?;
+    Some(size.ws_col.into())
 }
 
 /// Over what was there, cut to what the terminal shows.

@@ -347,22 +347,6 @@ typedef struct tsumuji_sender {
 // not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 typedef uint64_t (*tsumuji_policy)(void *context, const struct tsumuji_sender *sender);
 
-// A reduction by a function of the program's own. Fields behind `function` may be left zero.
-typedef struct tsumuji_combine {
-  // sizeof(tsumuji_combine).
-  size_t size;
-  // Bytes of an element, 1 to 1048576.
-  size_t element_bytes;
-  // For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written
-  // after it was read in both. All lie as elements of such a size must. Called within calls of this library, by their thread;
-  // it must not use the handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
-  void (*function)(void *context, const void *left, const void *right, void *result, size_t count);
-  // Given to every call; it must stay until the operation is over.
-  void *context;
-  // 0: operands may be exchanged. 1: they may not; left comes from the lower ranks.
-  uint64_t ordered;
-} tsumuji_combine;
-
 // What collective operations have counted since the handle was opened.
 typedef struct tsumuji_collective_counters {
   // Operations begun.
@@ -384,6 +368,22 @@ typedef struct tsumuji_collective_counters {
   // Transfers read where their sender had them.
   uint64_t direct_reads;
 } tsumuji_collective_counters;
+
+// A reduction by a function of the program's own. Fields behind `function` may be left zero.
+typedef struct tsumuji_combine {
+  // sizeof(tsumuji_combine).
+  size_t size;
+  // Bytes of an element, 1 to 1048576.
+  size_t element_bytes;
+  // For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written
+  // after it was read in both. All lie as elements of such a size must. Called within calls of this library, by their thread;
+  // it must not use the handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
+  void (*function)(void *context, const void *left, const void *right, void *result, size_t count);
+  // Given to every call; it must stay until the operation is over.
+  void *context;
+  // 0: operands may be exchanged. 1: they may not; left comes from the lower ranks.
+  uint64_t ordered;
+} tsumuji_combine;
 
 #ifdef __cplusplus
 extern "C" {
@@ -726,6 +726,18 @@ int tsumuji_all_to_all(struct tsumuji *handle,
                        size_t bytes,
                        uint64_t *request);
 
+// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
+int tsumuji_test(struct tsumuji *handle, uint64_t request);
+
+// Waits until the operation is over, and says how it ended. Each request is waited for once.
+int tsumuji_wait(struct tsumuji *handle, uint64_t request);
+
+// From now on long transfers between processes of one host come through the link, instead of being read where their sender has them.
+int tsumuji_forbid_direct_reads(struct tsumuji *handle);
+
+// size: sizeof(tsumuji_collective_counters).
+int tsumuji_get_collective_counters(struct tsumuji *handle, struct tsumuji_collective_counters *counters, size_t size);
+
 // The root gets in `receive` what the elements of all members' `send` come to: `count` of a type (TSUMUJI_DOUBLE ...), by an operation
 // (TSUMUJI_SUM ...). receive is looked at on the root only.
 int tsumuji_reduce(struct tsumuji *handle,
@@ -764,18 +776,6 @@ int tsumuji_all_reduce_by(struct tsumuji *handle,
                           size_t count,
                           const struct tsumuji_combine *by,
                           uint64_t *request);
-
-// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
-int tsumuji_test(struct tsumuji *handle, uint64_t request);
-
-// Waits until the operation is over, and says how it ended. Each request is waited for once.
-int tsumuji_wait(struct tsumuji *handle, uint64_t request);
-
-// From now on long transfers between processes of one host come through the link, instead of being read where their sender has them.
-int tsumuji_forbid_direct_reads(struct tsumuji *handle);
-
-// size: sizeof(tsumuji_collective_counters).
-int tsumuji_get_collective_counters(struct tsumuji *handle, struct tsumuji_collective_counters *counters, size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -14,7 +14,6 @@
 //! The text may hold anything: its length and its lines are bounded, and what is not understood is named with its line.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -22,7 +21,7 @@ use tsumuji_link::ether::MacAddr;
 use tsumuji_node::any_link::{Base, LinkSpec};
 use tsumuji_node::{
     AnyLink, Endpoint, HostNode, InterfaceName, LinkAddr, Member, Membership, NodeId, Options,
-    endpoint_on,
+    endpoint_on, text_file,
 };
 
 use crate::failure::Failure;
@@ -89,20 +88,16 @@ impl Book {
                 error.raw_os_error().unwrap_or(libc::EIO),
             )
         };
-        // Not by its stated size, which pipes and devices do not have.
-        let mut text = String::new();
-        let bytes = std::fs::File::open(path)
-            .and_then(|file| file.take(FILE_LIMIT_BYTES + 1).read_to_string(&mut text))
-            .map_err(failed)?;
-        if bytes as u64 > FILE_LIMIT_BYTES {
-            return Err(Failure::open(
+        let text = text_file::read(path, FILE_LIMIT_BYTES).map_err(failed)?;
+        let text = text.ok_or_else(|| {
+            Failure::open(
                 format!(
                     "{}: an address database has at most {FILE_LIMIT_BYTES} bytes",
                     path.display()
                 ),
                 libc::EFBIG,
-            ));
-        }
+            )
+        })?;
         Self::parse(&text).map_err(|(line, problem)| {
             Failure::open(
                 format!("{}:{line}: {problem}", path.display()),

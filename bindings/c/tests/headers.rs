@@ -124,6 +124,7 @@ fn tsumuji() -> String {
             "api/state.rs",
             "api/flow.rs",
             "api/collectives.rs",
+            "api/reductions.rs",
         ],
     )
 }

@@ -172,11 +172,6 @@ impl Collectives {
         self.members(group).map(Members::size)
     }
 
-    /// The members of `group`, by rank; empty: no such group.
-    pub fn nodes(&self, group: Group) -> &[NodeId] {
-        self.members(group).map_or(&[], |members| &members.nodes)
-    }
-
     /// From now on long transfers from processes of this host come through the link, instead of being read where they are.
     pub fn forbid_direct_reads(&mut self) {
         self.core.wires.identity = None;

@@ -7,12 +7,14 @@ use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tsumuji_node::text_file;
 
 use crate::error::TableError;
 use crate::group::Hash;
+use crate::wires::EAGER_BYTES;
 
 /// Names the file with the table, for all programs of a cluster alike.
-pub const TUNE_VARIABLE: &str = "TSUMUJI_TUNE";
+const TUNE_VARIABLE: &str = "TSUMUJI_TUNE";
 
 /// Largest file that is read: some thousand rules.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -138,10 +140,11 @@ impl Default for Table {
     fn default() -> Self {
         use Algorithm::{Chain, Doubling, Flat, Native, Ring, Tree};
         use Operation::{AllGather, AllReduce, Broadcast, Reduce};
+        let eager = Some(EAGER_BYTES as u64);
         let rules = vec![
             rule(Broadcast, None, Some(2), None, Flat),
-            rule(Broadcast, None, Some(4), Some(8 << 10), Flat),
-            rule(Broadcast, None, None, Some(8 << 10), Tree),
+            rule(Broadcast, None, Some(4), eager, Flat),
+            rule(Broadcast, None, None, eager, Tree),
             // Receivers read the root's memory, all at once.
             rule(Broadcast, Some("shm"), None, None, Flat),
             rule(Broadcast, Some("packet"), None, None, Native),
@@ -151,11 +154,11 @@ impl Default for Table {
             rule(Reduce, Some("shm"), None, None, Tree),
             rule(Reduce, None, None, Some(64 << 10), Tree),
             rule(Reduce, None, None, None, Chain),
-            rule(AllReduce, None, None, Some(8 << 10), Doubling),
+            rule(AllReduce, None, None, eager, Doubling),
             rule(AllReduce, None, Some(2), None, Ring),
             rule(AllReduce, Some("shm"), None, None, Tree),
             rule(AllReduce, None, None, None, Ring),
-            rule(AllGather, None, None, Some(8 << 10), Flat),
+            rule(AllGather, None, None, eager, Flat),
             rule(AllGather, Some("shm"), None, None, Flat),
             rule(AllGather, None, None, None, Ring),
         ];
@@ -174,21 +177,14 @@ impl Table {
 
     /// Reads a table.
     pub fn read(path: &Path) -> Result<Self, TableError> {
-        use std::io::Read;
-        let failed = |source| TableError::Read {
+        let text = text_file::read(path, FILE_BYTES_MAX).map_err(|source| TableError::Read {
             path: path.to_owned(),
             source,
-        };
-        let mut text = String::new();
-        let file = std::fs::File::open(path).map_err(failed)?;
-        let mut limited = file.take(FILE_BYTES_MAX + 1);
-        limited.read_to_string(&mut text).map_err(failed)?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(TableError::TooLarge {
-                path: path.to_owned(),
-                limit: FILE_BYTES_MAX,
-            });
-        }
+        })?;
+        let text = text.ok_or_else(|| TableError::TooLarge {
+            path: path.to_owned(),
+            limit: FILE_BYTES_MAX,
+        })?;
         Self::parse(&text, &path.display().to_string())
     }
 
@@ -199,9 +195,7 @@ impl Table {
             problem,
         };
         let table: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| {
-                1 + text[..span.start.min(text.len())].matches('\n').count()
-            });
+            let line = text_file::line_of(text, error.span().map_or(0, |span| span.start));
             bad(format!(
                 "line {line}: {}",
                 error.message().replace('\n', " ")

@@ -264,3 +264,40 @@ fn every_algorithm() {
         }
     }
 }
+
+/// A group of one is done at once, by every algorithm: there is nobody to wait for, nor to send to.
+#[test]
+fn groups_of_one() {
+    for operation in Operation::ALL {
+        for &algorithm in operation.algorithms(true) {
+            let table = only(operation, algorithm);
+            on_all(Over::Shm, 1, &Options::default(), &table, |member| {
+                let Member {
+                    endpoint,
+                    collectives,
+                    ..
+                } = member;
+                let world = collectives.world();
+                for count in [0, 1, 20_000] {
+                    let given = values(0, count, 1);
+                    let (mut data, mut all) = (given.clone(), vec![0; count]);
+                    let done = match operation {
+                        Operation::Broadcast => {
+                            collectives.broadcast(endpoint, world, 0, &mut data)
+                        }
+                        Operation::AllReduce => {
+                            collectives.all_reduce(endpoint, world, &mut data, &Op::sum())
+                        }
+                        Operation::Reduce => {
+                            collectives.reduce(endpoint, world, 0, &given, &mut all, &Op::sum())
+                        }
+                        _ => collectives.all_gather(endpoint, world, &given, &mut all),
+                    };
+                    done.unwrap_or_else(|error| panic!("{operation:?} by {algorithm}: {error}"));
+                    let in_place = matches!(operation, Operation::Broadcast | Operation::AllReduce);
+                    assert_eq!(if in_place { data } else { all }, given);
+                }
+            });
+        }
+    }
+}

@@ -106,6 +106,55 @@ pub enum LinkError {
     },
 }
 
+/// Where the payloads of frames belong that are likely to come next: one after the other, while each frame's head goes elsewhere.
+#[derive(Debug)]
+pub struct Landing<'a> {
+    /// Bytes of each head, at most [`LANDING_HEAD_BYTES_MAX`].
+    pub head_bytes: usize,
+    /// Bytes of each payload but perhaps the last.
+    pub body_bytes: usize,
+    /// Room for some payloads.
+    pub place: &'a mut [u8],
+}
+
+/// Longest head that a link can part from its payload.
+pub const LANDING_HEAD_BYTES_MAX: usize = 64;
+
+/// Takes received frames, and may know beforehand where the next ones belong.
+pub trait Receiver {
+    /// A frame, borrowed from the link for this call.
+    fn frame(&mut self, from: LinkAddr, frame: &[u8]);
+
+    /// Where payloads of the next frames belong, if anywhere. A link may write there whatever comes.
+    fn landing(&mut self) -> Option<Landing<'_>> {
+        None
+    }
+
+    /// Does this head, with `body_bytes` at `index` in the place last lent, belong just there? The link asks of all frames that it
+    /// put there, before it hands over any.
+    fn is_expected(
+        &mut self,
+        _from: LinkAddr,
+        _index: usize,
+        _head: &[u8],
+        _body_bytes: usize,
+    ) -> bool {
+        false
+    }
+
+    /// Such a frame, all of them in order: its payload lies in its place.
+    fn landed(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
+}
+
+/// What fits one call of [`Link::send_run`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunRoom {
+    /// Frames.
+    pub frames: usize,
+    /// Their bytes, together.
+    pub bytes: usize,
+}
+
 /// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks (but in `wait`).
 pub trait Link {
     /// What this link can do.
@@ -121,6 +170,36 @@ pub trait Link {
         max: usize,
         on_frame: impl FnMut(LinkAddr, &[u8]),
     ) -> Result<usize, LinkError>;
+
+    /// As `recv_burst`. A link that can do so puts payloads where `receiver` says that they belong, and may then hand over all that
+    /// came in one piece, even if it is more than `max`.
+    fn recv_landing(
+        &mut self,
+        max: usize,
+        receiver: &mut impl Receiver,
+    ) -> Result<usize, LinkError> {
+        self.recv_burst(max, |from, frame| receiver.frame(from, frame))
+    }
+
+    /// Whether frames may be sent from where they lie (`run_room`, `send_run`). Does not change while the link lives.
+    fn sends_runs(&self) -> bool {
+        false
+    }
+
+    /// What `send_run` takes towards `to` now; `None`: nothing.
+    fn run_room(&mut self, _to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
+        Ok(None)
+    }
+
+    /// Sends frames in two parts each, without a copy of its own: of one size but perhaps the last, and no more than `run_room` said
+    /// just before. They are on their way at the latest after `flush`. Not called where `run_room` has no room.
+    fn send_run<'a>(
+        &mut self,
+        _to: LinkAddr,
+        _frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<(), LinkError> {
+        Ok(())
+    }
 
     /// Lends a free transmit slot towards `to`, of `caps().frame_bytes`; `fill` writes a frame and returns its length (0: none).
     ///

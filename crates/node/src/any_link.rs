@@ -16,7 +16,9 @@ use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
+use tsumuji_link::{
+    Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, RunRoom, SealCounters,
+};
 
 use crate::error::OpenError;
 use crate::security::{Keyed, leaves_host};
@@ -327,6 +329,25 @@ macro_rules! delegate {
             #[inline]
             fn recv_burst(&mut self, max: usize, on_frame: impl FnMut(LinkAddr, &[u8])) -> Result<usize, LinkError> {
                 match self { $(Self::$variant(link) => link.recv_burst(max, on_frame),)* }
+            }
+
+            #[inline]
+            fn recv_landing(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+                match self { $(Self::$variant(link) => link.recv_landing(max, receiver),)* }
+            }
+
+            fn sends_runs(&self) -> bool {
+                match self { $(Self::$variant(link) => link.sends_runs(),)* }
+            }
+
+            #[inline]
+            fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
+                match self { $(Self::$variant(link) => link.run_room(to),)* }
+            }
+
+            #[inline]
+            fn send_run<'a>(&mut self, to: LinkAddr, frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone) -> Result<(), LinkError> {
+                match self { $(Self::$variant(link) => link.send_run(to, frames),)* }
             }
 
             #[inline]

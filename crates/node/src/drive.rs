@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, Receiver};
 use tsumuji_proto::{
     Delivery, Destination, Engine, Event, Instant, NodeId, Payload, SendId, Share, Sink,
     SubmitError,
@@ -43,6 +43,10 @@ pub(crate) trait Intake {
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
     fn share(&mut self, share: Share<'_>);
     fn event(&mut self, event: &Event);
+    /// The message that is lent to the engine.
+    fn lent(&self) -> &[u8] {
+        &[]
+    }
     /// Shares that it had no room for, ever, where it counts them.
     fn dropped_shares(&self) -> u64 {
         0
@@ -61,6 +65,8 @@ pub(crate) struct Drive<L: Link> {
     due: Option<Instant>,
     backlog: bool,
     idle: Idle,
+    /// The link sends frames from where they lie.
+    runs: bool,
     /// A frame to be fanned out, where the link has no broadcast.
     scratch: Vec<u8>,
     /// Frames that did not come from where their source lives.
@@ -83,6 +89,7 @@ impl<L: Link> Drive<L> {
         let scratch = vec![0; if caps.broadcast { 0 } else { caps.frame_bytes }];
         let now = clock.now();
         Self {
+            runs: link.sends_runs(),
             link,
             engine,
             table,
@@ -118,28 +125,18 @@ impl<L: Link> Drive<L> {
             misplaced_frames,
             ..
         } = self;
-        let mut read = look.then(|| clock.now());
-        let mut backlog = self.backlog;
-        let received = link.recv_burst(RECEIVE_FRAMES_PER_TURN, |from, frame| {
-            let now = *read.get_or_insert_with(|| clock.now());
-            if tsumuji_wire::source_of(frame).is_some_and(|source| !table.admits(from, source)) {
-                *misplaced_frames += 1;
-                return;
-            }
-            let mut sink = Counted {
-                intake: &mut *intake,
-                from: NodeId(0),
-                messages: 0,
-                bytes: 0,
-            };
-            engine.handle_frame(now, frame, &mut sink);
-            let (from, messages, mut bytes) = (sink.from, sink.messages, sink.bytes);
-            for _ in 0..messages {
-                engine.release(from, bytes); // all bytes with the first; each message is also charged by itself
-                bytes = 0;
-            }
-            backlog = true;
-        })?;
+        let read = look.then(|| clock.now());
+        let mut arrivals = Arrivals {
+            engine,
+            table,
+            clock,
+            misplaced_frames,
+            intake,
+            read,
+            backlog: self.backlog,
+        };
+        let received = link.recv_landing(RECEIVE_FRAMES_PER_TURN, &mut arrivals)?;
+        let Arrivals { read, backlog, .. } = arrivals;
         self.backlog = backlog;
         self.now = read.unwrap_or(self.now);
         if self.now >= self.publish_at {
@@ -152,7 +149,7 @@ impl<L: Link> Drive<L> {
         if due {
             self.engine.handle_timeout(self.now);
         }
-        let sent = self.transmit()?;
+        let sent = self.transmit(intake.lent())?;
         Ok(received + sent + self.take_events(intake))
     }
 
@@ -170,8 +167,8 @@ impl<L: Link> Drive<L> {
         }
     }
 
-    /// Sends what is due, as far as the link takes it, and wakes receivers.
-    pub(crate) fn transmit(&mut self) -> Result<usize, LinkError> {
+    /// Sends what is due, as far as the link takes it, and wakes receivers. `lent`: the message that is lent to the engine.
+    pub(crate) fn transmit(&mut self, lent: &[u8]) -> Result<usize, LinkError> {
         let Self {
             link,
             engine,
@@ -184,9 +181,14 @@ impl<L: Link> Drive<L> {
         self.backlog = false;
         while let Some(to) = engine.next_destination(*now) {
             let taken = match to {
+                Destination::Peer(peer) if self.runs && engine.has_run(*now, to) => {
+                    let frames = send_run(link, engine, table.addr(peer), *now, to, lent)?;
+                    sent += frames.saturating_sub(1);
+                    frames > 0
+                }
                 Destination::Peer(peer) => match table.addr(peer) {
                     Some(addr) => {
-                        link.send_with(addr, |slot| engine.write_frame(*now, to, slot))?
+                        link.send_with(addr, |slot| engine.write_frame_lent(*now, to, lent, slot))?
                     }
                     None => false, // the engine knows no peer that is not in the table
                 },
@@ -246,7 +248,7 @@ impl<L: Link> Drive<L> {
             .engine
             .submit(self.now, to, lane, payload, notify)
             .map_err(refused)?;
-        self.transmit()?;
+        self.transmit(&[])?;
         Ok(id)
     }
 
@@ -263,29 +265,25 @@ impl<L: Link> Drive<L> {
         self.engine
             .submit_latest(to, lane, payload, deadline)
             .map_err(refused)?;
-        self.transmit()?;
+        self.transmit(&[])?;
         Ok(())
     }
 
-    /// Queues a message of `length_bytes` that `feed` brings.
-    pub(crate) fn submit_stream(
+    /// Queues a message that stays with the caller until `keep`, and sends at once what the peer's window allows.
+    pub(crate) fn submit_lent(
         &mut self,
         to: NodeId,
         lane: tsumuji_proto::Lane,
-        length_bytes: usize,
+        message: &[u8],
         notify: bool,
     ) -> Result<SendId, SendError> {
-        self.engine
-            .submit_stream(to, lane, length_bytes, notify)
-            .map_err(refused)
-    }
-
-    /// Hands on what may wait of the rest of that message, and sends at once what the peer's window allows.
-    pub(crate) fn feed(&mut self, to: NodeId, rest: &[u8]) -> Result<usize, SendError> {
-        let taken = self.engine.feed(to, rest).map_err(refused)?;
         self.now = self.clock.now();
-        self.transmit()?;
-        Ok(taken)
+        let id = self
+            .engine
+            .submit_lent(to, lane, message.len(), notify)
+            .map_err(refused)?;
+        self.transmit(message).map_err(SendError::Link)?;
+        Ok(id)
     }
 
     /// The program is done with a message that an intake had kept. Peers learn of it in the next turn.
@@ -428,6 +426,28 @@ impl<L: Link> Drive<L> {
 /// Attempts that found no slot in one turn: more peers than that are full, and we go on receiving.
 const REFUSALS_PER_TURN: usize = 16;
 
+/// Sends what is due of a long message, as far as it fits one call; returns how many frames.
+fn send_run<L: Link>(
+    link: &mut L,
+    engine: &mut Engine,
+    addr: Option<LinkAddr>,
+    now: Instant,
+    to: Destination,
+    lent: &[u8],
+) -> Result<usize, LinkError> {
+    let Some(addr) = addr else {
+        return Ok(0); // the engine knows no peer that is not in the table
+    };
+    let Some(room) = link.run_room(addr)? else {
+        return Ok(0);
+    };
+    let frames = engine.begin_run(now, to, lent, (room.frames, room.bytes));
+    if frames > 0 {
+        link.send_run(addr, engine.run(lent))?;
+    }
+    Ok(frames)
+}
+
 /// Sends one frame to every peer; returns how many had no slot.
 fn fan_out<L: Link>(link: &mut L, table: &Table, frame: &[u8]) -> Result<usize, LinkError> {
     let mut missed = 0;
@@ -449,6 +469,73 @@ pub(crate) fn refused(refusal: SubmitError) -> SendError {
         SubmitError::PeerDead { peer } => SendError::PeerDead { peer },
         SubmitError::UnknownPeer { peer } => SendError::UnknownPeer { peer },
         other => SendError::Refused(other),
+    }
+}
+
+/// What a turn's receive needs.
+struct Arrivals<'a, I> {
+    engine: &'a mut Engine,
+    table: &'a Table,
+    clock: &'a Clock,
+    misplaced_frames: &'a mut u64,
+    intake: &'a mut I,
+    /// The clock, once something arrived.
+    read: Option<Instant>,
+    backlog: bool,
+}
+
+impl<I: Intake> Arrivals<'_, I> {
+    /// Has the engine handle something, and releases what was consumed at once.
+    #[inline(always)] // on every frame's way
+    fn handle(&mut self, handle: impl FnOnce(&mut Engine, Instant, &mut Counted<'_, I>)) {
+        let now = *self.read.get_or_insert_with(|| self.clock.now());
+        let mut sink = Counted {
+            intake: &mut *self.intake,
+            from: NodeId(0),
+            messages: 0,
+            bytes: 0,
+        };
+        handle(self.engine, now, &mut sink);
+        let (from, messages, mut bytes) = (sink.from, sink.messages, sink.bytes);
+        for _ in 0..messages {
+            self.engine.release(from, bytes); // all bytes with the first; each message is also charged by itself
+            bytes = 0;
+        }
+        self.backlog = true;
+    }
+
+    #[inline]
+    fn is_misplaced(&self, from: LinkAddr, frame: &[u8]) -> bool {
+        tsumuji_wire::source_of(frame).is_some_and(|source| !self.table.admits(from, source))
+    }
+}
+
+impl<I: Intake> Receiver for Arrivals<'_, I> {
+    #[inline]
+    fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
+        if self.is_misplaced(from, frame) {
+            *self.misplaced_frames += 1;
+            return;
+        }
+        self.handle(|engine, now, sink| engine.handle_frame(now, frame, sink));
+    }
+
+    #[inline]
+    fn landing(&mut self) -> Option<tsumuji_link::Landing<'_>> {
+        let landing = self.engine.landing()?;
+        Some(tsumuji_link::Landing {
+            head_bytes: landing.head_bytes,
+            body_bytes: landing.body_bytes,
+            place: landing.place,
+        })
+    }
+
+    fn is_expected(&mut self, from: LinkAddr, index: usize, head: &[u8], body: usize) -> bool {
+        !self.is_misplaced(from, head) && self.engine.is_expected(index, head, body)
+    }
+
+    fn landed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
+        self.handle(|engine, now, sink| engine.handle_landed(now, head, body_bytes, sink));
     }
 }
 

@@ -18,7 +18,7 @@ use tsumuji_proto::{
 use crate::aside::{ASIDE_CHANNEL, Aside, Shelf, ToAside};
 use crate::bootstrap::rendezvous::random_u64;
 use crate::clock::{Clock, from_std};
-use crate::drive::Drive;
+use crate::drive::{Drive, refused};
 use crate::error::{EndpointError, OpenError, RecvError, SendError};
 use crate::handler::Handler;
 use crate::idle::Idle;
@@ -48,8 +48,14 @@ const LINGER_MOST: Duration = Duration::from_secs(1);
 /// Farewells on a link that may lose them: all of three are lost once in 125 times at 20 % loss, and then silence tells.
 const FAREWELLS: usize = 3;
 
-/// Messages of this size and more are copied piece by piece while they leave, so `send` returns when the last piece is queued.
-const STREAMED_BYTES: usize = 256 << 10;
+/// Messages of this size and more leave from where the caller has them.
+const LENT_BYTES: usize = 32 << 10;
+
+/// Of such a message of this size and more `send` waits until nearly all has left; what a shorter one has left waits in the queue.
+const AWAITED_BYTES: usize = 256 << 10;
+
+/// Nearly all: but for what fills a link's burst.
+const AHEAD_BYTES: usize = 64 << 10;
 
 /// How long to wait for memory for the next piece of a message that has begun to leave.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
@@ -200,6 +206,7 @@ impl<L: Link> Endpoint<L> {
             inbox: &mut self.inbox,
             shelf: &mut self.shelf,
             peers: &mut self.peers,
+            lent: &[],
         };
         Ok(self.drive.turn(true, &mut kept)?)
     }
@@ -219,8 +226,9 @@ impl<L: Link> Endpoint<L> {
 
     /// Sends a copy of `message`; waits while the queue to `to` is full.
     ///
-    /// A message of 256 KiB or more is copied while it leaves, so that it takes little memory, whatever its length: the call
-    /// returns when the last piece is queued, and receives meanwhile.
+    /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
+    /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
+    /// length.
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         self.send_copied(to, lane, message, false).map(drop)
@@ -571,8 +579,8 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         unreserved(lane)?;
-        if message.len() >= STREAMED_BYTES && !lane.is_latest() {
-            return self.send_streamed(to, lane, message, notify);
+        if message.len() >= LENT_BYTES && !lane.is_latest() {
+            return self.send_lent(to, lane, message, notify);
         }
         loop {
             match self
@@ -592,9 +600,9 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// A long message is copied piece by piece as its fragments leave: all at once it would drive everything else from the caches,
-    /// itself included, and take memory for as long as it travels.
-    fn send_streamed(
+    /// A long message leaves from where the caller has it. Copied is what is on its way when nearly all has left: a copy of all would
+    /// be made before anything leaves, drive everything else from the caches, and take memory for as long as it travels.
+    fn send_lent(
         &mut self,
         to: NodeId,
         lane: Lane,
@@ -602,27 +610,34 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         let id = loop {
-            match self.drive.submit_stream(to, lane, message.len(), notify) {
+            match self.drive.submit_lent(to, lane, message, notify) {
                 Err(SendError::WouldBlock { .. }) => self.wait_writable(to, 0, FOREVER)?,
-                done => break done?,
+                done => break done,
             };
         };
-        let mut rest = message;
-        loop {
-            let taken = self.drive.feed(to, rest)?;
-            rest = &rest[taken..];
-            if rest.is_empty() {
-                return Ok(id);
-            }
-            if !self.drive.engine.is_hungry(to) {
-                self.run_until(FOREVER, |engine, kept| {
-                    engine.is_hungry(to) || kept.peers.is_lost(to)
-                })?;
-                self.alive(to)?;
-            } else if taken == 0 {
-                self.run_until(MEMORY_PAUSE, |_, _| false)?; // what has begun must be ended
-            }
+        let sent = id.and_then(|id| self.await_left(to, message).map(|()| id));
+        while !self.drive.engine.keep(to, message) {
+            // What has begun must be ended.
+            self.run_lent(MEMORY_PAUSE, message, |_, _| false)?;
         }
+        sent
+    }
+
+    /// Until so much of the lent message has left that the rest may wait in the queue.
+    fn await_left(&mut self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
+        let unsent = |engine: &Engine| engine.unsent_bytes(to, message.len());
+        if message.len() < AWAITED_BYTES {
+            return unsent(&self.drive.engine).map(drop).map_err(refused);
+        }
+        self.run_lent(Duration::ZERO, message, |_, _| true)?; // what is acknowledged need not be copied
+        let waits = |engine: &Engine| matches!(unsent(engine), Ok(Some(AHEAD_BYTES..)));
+        if waits(&self.drive.engine) {
+            self.run_lent(FOREVER, message, |engine, kept| {
+                !waits(engine) || kept.peers.is_lost(to)
+            })?;
+        }
+        self.alive(to)?;
+        unsent(&self.drive.engine).map(drop).map_err(refused)
     }
 
     /// For libraries above the endpoint: one turn; what came for them goes to `aside`, all else to where it stays for the program.
@@ -723,12 +738,23 @@ impl<L: Link> Endpoint<L> {
     pub(crate) fn run_until(
         &mut self,
         timeout: Duration,
+        done: impl FnMut(&Engine, &Kept<'_>) -> bool,
+    ) -> Result<bool, EndpointError> {
+        self.run_lent(timeout, &[], done)
+    }
+
+    /// The same while `lent` is lent to the engine.
+    fn run_lent(
+        &mut self,
+        timeout: Duration,
+        lent: &[u8],
         mut done: impl FnMut(&Engine, &Kept<'_>) -> bool,
     ) -> Result<bool, EndpointError> {
         let mut kept = Kept {
             inbox: &mut self.inbox,
             shelf: &mut self.shelf,
             peers: &mut self.peers,
+            lent,
         };
         Ok(self
             .drive
@@ -758,7 +784,7 @@ impl<L: Link> Drop for Endpoint<L> {
         for _ in 0..farewells {
             let now = self.drive.look();
             self.drive.engine.close(now);
-            while let Ok(1..) = self.drive.transmit() {} // a failed link has nobody to tell
+            while let Ok(1..) = self.drive.transmit(&[]) {} // a failed link has nobody to tell
         }
     }
 }

@@ -148,7 +148,7 @@ impl<L: Link> Endpoint<L> {
         let now = self.drive.look();
         let asked = self.drive.engine.ask_flows(now, node, first, most);
         asked.map_err(crate::drive::refused)?;
-        self.drive.transmit()?;
+        self.drive.transmit(&[])?;
         Ok(())
     }
 

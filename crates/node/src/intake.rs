@@ -50,6 +50,8 @@ pub(crate) struct Kept<'a> {
     pub(crate) inbox: &'a mut Inbox,
     pub(crate) shelf: &'a mut Shelf,
     pub(crate) peers: &'a mut Peers,
+    /// The message that is lent to the engine meanwhile.
+    pub(crate) lent: &'a [u8],
 }
 
 impl Intake for Kept<'_> {
@@ -75,6 +77,10 @@ impl Intake for Kept<'_> {
         if !self.peers.takes(event) {
             self.inbox.event(event);
         }
+    }
+
+    fn lent(&self) -> &[u8] {
+        self.lent
     }
 
     fn dropped_shares(&self) -> u64 {

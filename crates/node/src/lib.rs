@@ -47,6 +47,7 @@ pub mod quantity;
 pub mod security;
 mod sys;
 mod table;
+pub mod text_file;
 
 pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
 pub use aside::{ASIDE_CHANNEL, ASIDE_PORT, Aside};

@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use common::{Cuttable, LONG, Over, inet, pair, udp};
 use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options, SendError};
+use tsumuji_node::{Congestion, Endpoint, Lane, Membership, NodeId, Options, SendError};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const LANE: Lane = Lane::ordered(0);
 
-fn quick() -> Options {
+fn quick(congestion: Congestion) -> Options {
     Options {
+        congestion,
         keep_alive: Duration::from_millis(50),
         // Longer than a busy machine keeps a thread waiting: nobody else may be taken for dead.
         dead_after: Duration::from_secs(2),
@@ -39,12 +40,18 @@ fn until_dead<L: tsumuji_node::Link>(a: &mut Endpoint<L>) {
 /// A peer that falls silent is dead in bounded time: blocked senders and waiters get the error, tracked messages fail.
 #[test]
 fn silent_peer_is_dead_and_fails_everything() {
+    Congestion::ALL
+        .into_iter()
+        .for_each(silent_peer_is_dead_and_fails_everything_under);
+}
+
+fn silent_peer_is_dead_and_fails_everything_under(congestion: Congestion) {
     let (a_link, b_link) = (udp(), udp());
     let addrs = [inet(&a_link), inet(&b_link)];
     let cut = Arc::new(AtomicBool::new(false));
     let options = Options {
         send_queue_bytes: 1 << 20,
-        ..quick()
+        ..quick(congestion)
     };
     let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), options.clone()).expect("a");
     let stop = Arc::new(AtomicBool::new(false));
@@ -118,9 +125,15 @@ fn leaving_is_announced() {
 /// A process that died without a word and was started again at the same address is a new life: old messages fail, new ones pass.
 #[test]
 fn restarted_peer_joins_as_new_life() {
+    Congestion::ALL
+        .into_iter()
+        .for_each(restarted_peer_joins_as_new_life_under);
+}
+
+fn restarted_peer_joins_as_new_life_under(congestion: Congestion) {
     let (a_link, b_link) = (udp(), udp());
     let addrs = [inet(&a_link), inet(&b_link)];
-    let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), quick()).expect("a");
+    let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), quick(congestion)).expect("a");
     let life = |link, cut: &Arc<AtomicBool>, incarnation| {
         let link = Cuttable {
             link,
@@ -128,7 +141,7 @@ fn restarted_peer_joins_as_new_life() {
         };
         let options = Options {
             incarnation: Some(incarnation),
-            ..quick()
+            ..quick(congestion)
         };
         Endpoint::new(link, Membership::inet(B, &addrs), options).expect("b")
     };
@@ -181,12 +194,21 @@ fn restarted_peer_joins_as_new_life() {
 fn frames_from_elsewhere_are_dropped() {
     let (a_link, b_link) = (udp(), udp());
     let addrs = [inet(&a_link), inet(&b_link)];
-    let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), quick()).expect("a");
+    let mut a = Endpoint::new(
+        a_link,
+        Membership::inet(A, &addrs),
+        quick(Congestion::Credit),
+    )
+    .expect("a");
     // The impostor states B's id and lives at another port.
     let impostor = udp();
     let claimed = [addrs[0], inet(&impostor)];
-    let mut impostor =
-        Endpoint::new(impostor, Membership::inet(B, &claimed), quick()).expect("impostor");
+    let mut impostor = Endpoint::new(
+        impostor,
+        Membership::inet(B, &claimed),
+        quick(Congestion::Credit),
+    )
+    .expect("impostor");
     let start = Instant::now();
     while a.counters().misplaced_frames == 0 {
         assert!(a.try_recv().expect("a").is_none() && impostor.try_recv().expect("b").is_none());

@@ -104,6 +104,8 @@ struct Run {
     /// Lives of node 1.
     life: AtomicU64,
     stop: AtomicBool,
+    /// For the stranger: when its namespace goes, so do the cables.
+    nodes_ended: AtomicBool,
     /// Of the lying member.
     lies: Arc<AtomicU64>,
     seed: u64,
@@ -161,6 +163,10 @@ impl Run {
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    fn ended(&self) -> bool {
+        self.nodes_ended.load(Ordering::Acquire)
     }
 
     /// An honest node's whole life, or two; returns what each has counted.
@@ -316,7 +322,7 @@ fn on_the_wire(run: &Arc<Run>, told: &Arc<Mutex<Told>>, give: impl Fn(Plug)) {
         told.readable += u64::from(frame.windows(MARK.len()).any(|part| part == MARK));
         told.unsealed += u64::from(!matches!(frame[0], 0x17 | 0x18));
     });
-    while !run.stopped() {
+    while !run.ended() {
         tap.turn(&mut stranger, 2);
         told.lock().expect("no panic").done = stranger.done;
     }
@@ -327,7 +333,7 @@ fn in_the_memory(run: &Arc<Run>, told: &Arc<Mutex<Told>>, job: &OwnedFd) {
     let sealed = matches!(run.security, Security::Sealed { .. });
     let mut link = Shm::attach(job, STRANGER as u16).expect("attach");
     let mut stranger = Stranger::new(run.seed, sealed);
-    while !run.stopped() {
+    while !run.ended() {
         for _ in 0..16 {
             let sent = stranger.act();
             let to = if stranger.dice.one_in(8) {
@@ -349,8 +355,8 @@ fn in_the_memory(run: &Arc<Run>, told: &Arc<Mutex<Told>>, job: &OwnedFd) {
 }
 
 /// A thread's panic is the test's.
-fn join<T>(thread: JoinHandle<T>, seed: u64) -> T {
-    match thread.join() {
+fn unless_panicked<T>(joined: thread::Result<T>, seed: u64) -> T {
+    match joined {
         Ok(value) => value,
         Err(panic) => {
             eprintln!("TSUMUJI_SEED={seed}");
@@ -381,6 +387,7 @@ fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
         heard: [AtomicU64::new(0), AtomicU64::new(0)],
         life: AtomicU64::new(1),
         stop: AtomicBool::new(false),
+        nodes_ended: AtomicBool::new(false),
         lies: Arc::default(),
         seed,
     });
@@ -439,11 +446,13 @@ fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
     }));
     let grown = counting_alloc::peak_bytes().saturating_sub(before);
     run.stop.store(true, Ordering::Release);
-    let mut counters = Vec::new();
-    for node in nodes {
-        counters.extend(join(node, seed));
-    }
-    join(stranger, seed);
+    let nodes: Vec<_> = nodes.into_iter().map(JoinHandle::join).collect();
+    run.nodes_ended.store(true, Ordering::Release);
+    let counters: Vec<_> = nodes
+        .into_iter()
+        .flat_map(|node| unless_panicked(node, seed))
+        .collect();
+    unless_panicked(stranger.join(), seed);
     if let Err(panic) = parts {
         std::panic::resume_unwind(panic);
     }

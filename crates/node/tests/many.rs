@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{LONG, Over, cluster};
 use tsumuji_node::{AnyLink, Endpoint, IdlePolicy, Lane, NodeId, Options};
@@ -87,10 +87,58 @@ fn two_hundred_endpoints_talk() {
         .map(|thread| thread.join().expect("thread"))
         .collect();
     let talked = resident_bytes().saturating_sub(before);
+    let flows = usize::from(NODES) * usize::from(NODES - 1);
     println!(
-        "{NODES} endpoints: {} KiB resident each when opened, {} KiB when all have talked",
+        "{NODES} endpoints: {} KiB resident each when opened, {} KiB when all have talked: {} B for each peer",
         opened / usize::from(NODES) / 1024,
-        talked / usize::from(NODES) / 1024
+        talked / usize::from(NODES) / 1024,
+        talked / flows
     );
-    drop(groups);
+    let (cpu, frames) = idle(groups.into_iter().flatten().collect());
+    let pairs_seconds = flows as f64 * IDLE.as_secs_f64();
+    println!(
+        "idle: {:.1} us of processor time a second for each peer of each endpoint, {:.2} frames a second",
+        cpu.as_secs_f64() * 1e6 / pairs_seconds,
+        frames as f64 / pairs_seconds
+    );
+}
+
+/// How long all are idle.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Processor time and frames that it takes to keep all up, each in a thread of its own that sleeps until something comes. Nobody is given up.
+fn idle(all: Vec<Endpoint<AnyLink>>) -> (Duration, u64) {
+    let begun = cpu_time();
+    let barrier = Arc::new(Barrier::new(all.len()));
+    let threads: Vec<_> = all
+        .into_iter()
+        .map(|mut node| {
+            let barrier = barrier.clone();
+            thread::spawn(move || {
+                let before = node.counters().engine.sent_frames;
+                let until = Instant::now() + IDLE;
+                while let Some(left) = until.checked_duration_since(Instant::now()) {
+                    assert!(node.recv(left).expect("link").is_none());
+                }
+                let peers = (0..NODES).map(NodeId).filter(|peer| *peer != node.me());
+                for peer in peers {
+                    assert!(node.is_up(peer), "{} gave {peer} up", node.me());
+                }
+                // Whoever leaves is gone at once: not before all have looked.
+                barrier.wait();
+                node.counters().engine.sent_frames - before
+            })
+        })
+        .collect();
+    let frames = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("thread"))
+        .sum();
+    (cpu_time() - begun, frames)
+}
+
+/// Of this process, all threads.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -113,9 +113,15 @@ fn sealing_is_shown() {
     for frame in [&[0x10; 40][..], &envelope] {
         stranger.send_to(frame, door).expect("send");
     }
-    let dropped = |a: &Endpoint<AnyLink>| a.counters().seal.expect("sealed").received_drops();
-    while dropped(&a) < 2 {
+    // A busy machine may make the two themselves repeat what the seal drops, for other reasons.
+    let strangers = |a: &Endpoint<AnyLink>| {
+        let seal = a.counters().seal.expect("sealed");
+        (seal.unsealed, seal.unknown_session)
+    };
+    let start = std::time::Instant::now();
+    while strangers(&a) != (1, 1) {
         a.progress().expect("link");
+        assert!(start.elapsed() < LONG, "{:?}", a.counters().seal);
     }
     a.publish_metrics();
     let seal = a.counters().seal.expect("sealed");
@@ -141,7 +147,6 @@ fn sealing_is_shown() {
             assert_eq!(shown, *count as f64, "{reason}");
         }
     }
-    assert_eq!((seal.unsealed, seal.unknown_session), (1, 1));
     drop(b);
 }
 

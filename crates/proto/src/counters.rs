@@ -133,6 +133,10 @@ pub struct Counters {
     pub grants: u64,
     /// Under `suci`: frames that peers were permitted to send again.
     pub granted_frames: u64,
+    /// Questions about flows that were asked.
+    pub flow_questions: u64,
+    /// Questions of others that were answered.
+    pub flow_answers: u64,
     /// Times that a peer was looked at because a deadline of its had come, or seemed to.
     pub timer_looks: u64,
     /// Messages delivered.

@@ -287,6 +287,8 @@ pub(crate) struct Credit {
     receive_frames: u64,
     /// The program's own rules.
     policy: Option<Box<dyn FlowPolicy>>,
+    /// Times that it was asked, or one before it.
+    decisions: u64,
     /// When the last frame came.
     now: Instant,
     peers: u64,
@@ -308,6 +310,7 @@ impl Credit {
             ring_frames: (receive_frames as u64).max(1),
             receive_frames: (receive_frames as u64).max(1),
             policy: None,
+            decisions: 0,
             now: Instant::default(),
             peers: 0,
             claimed: 0,
@@ -368,10 +371,8 @@ impl Credit {
     #[cold]
     fn decide(&mut self, peer: u16, grant: &Grant, memory: MemoryFrames, usual: u64) -> u64 {
         let room = self.room(memory);
-        let window = self.policy.as_mut().map_or(usual, |policy| {
-            policy.window_frames(&room, &grant.sender(peer, usual))
-        });
-        window.min(self.receive_frames)
+        self.wish(&room, &grant.sender(peer, usual))
+            .min(self.receive_frames)
     }
 
     /// The policy's order among those who wait for memory, if there is one.
@@ -386,15 +387,21 @@ impl Credit {
         Some(policy.memory_rank(&room, &grant.sender(peer, grant.window)))
     }
 
-    /// What the policy says where `suci` asks: how many frames.
+    /// Times that a policy was asked how much somebody may send.
+    pub(crate) fn decisions(&self) -> u64 {
+        self.decisions
+    }
+
+    /// What the policy says: how many frames.
     pub(crate) fn wish(&mut self, room: &Room, sender: &Sender) -> u64 {
         let usual = sender.usual_frames;
+        self.decisions += 1;
         self.policy
             .as_mut()
             .map_or(usual, |policy| policy.window_frames(room, sender))
     }
 
-    /// The same: whose rank is lowest is told first where memory is scarce.
+    /// What it says where `suci` asks: whose rank is lowest is told first where memory is scarce.
     pub(crate) fn rank(&mut self, room: &Room, sender: &Sender) -> u64 {
         self.policy
             .as_mut()

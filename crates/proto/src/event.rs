@@ -4,6 +4,7 @@ use crate::congestion::Congestion;
 use alloc::vec::Vec;
 
 use crate::message::SendId;
+use crate::peer::pace::Pace;
 use crate::time::Duration;
 use tsumuji_wire::NodeId;
 
@@ -103,6 +104,10 @@ pub struct Flow {
     pub late_messages: u64,
     /// Messages of latest lanes of which a frame was lost, ever.
     pub lost_messages: u64,
+    /// How fast frames leave to the peer, where the program asked for it.
+    pub pace: Pace,
+    /// Frames that left later than credit allowed, to keep that pace, ever.
+    pub paced_frames: u64,
     /// The other direction: frames that the peer may still send to us.
     pub granted_frames: usize,
     /// Frames that it is granted ahead at present: its share of our window.
@@ -120,7 +125,8 @@ pub struct RemoteFlow {
     pub peer: NodeId,
     /// Hello and welcome were exchanged, and it is not dead.
     pub up: bool,
-    /// As that node sees it. Round-trip times beyond 4 s, and counts beyond 2³², are told as that.
+    /// As that node sees it. Round-trip times beyond 4 s, and counts beyond 2³², are told as that;
+    /// its pace is not told.
     pub flow: Flow,
 }
 
@@ -138,6 +144,10 @@ pub struct Window {
     pub budget_bytes: usize,
     /// Of that, taken.
     pub budget_used_bytes: usize,
+    /// A policy of the program's own decides who may send how much.
+    pub policy: bool,
+    /// Times that it, or one before it, was asked.
+    pub policy_decisions: u64,
 }
 
 /// What the engine keeps books of, each account twice: as one total, and as the sum over its peers. The two are always equal.

@@ -32,6 +32,14 @@ impl Pool {
     /// An empty buffer of at least `capacity`; `None` if the allocator has none.
     #[inline]
     pub(crate) fn take(&mut self, capacity: usize) -> Option<Vec<u8>> {
+        let mut buffer = self.take_used(capacity)?;
+        buffer.clear();
+        Some(buffer)
+    }
+
+    /// As `take`, with whatever its last user left in it: for one that overwrites all that it keeps.
+    #[inline]
+    pub(crate) fn take_used(&mut self, capacity: usize) -> Option<Vec<u8>> {
         let log2 = usize::BITS - capacity.saturating_sub(1).leading_zeros();
         let class = log2.saturating_sub(SMALLEST_LOG2) as usize;
         if let Some(buffer) = self.classes.get_mut(class).and_then(Vec::pop) {
@@ -46,7 +54,7 @@ impl Pool {
     }
 
     #[inline]
-    pub(crate) fn put(&mut self, mut buffer: Vec<u8>) {
+    pub(crate) fn put(&mut self, buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         let Some(class) = capacity
             .checked_ilog2()
@@ -58,7 +66,6 @@ impl Pool {
             return;
         }
         if let Some(class) = self.classes.get_mut(class as usize) {
-            buffer.clear();
             self.kept_bytes += capacity;
             class.push(buffer);
         }
@@ -107,5 +114,15 @@ mod tests {
             let again = pool.take(capacity).unwrap();
             assert_eq!(again.as_ptr(), place);
         }
+    }
+
+    /// What a buffer held is seen only by who asks for it.
+    #[test]
+    fn used_buffers_are_empty_unless_asked_for() {
+        let mut pool = Pool::new();
+        pool.put(alloc::vec![7; 64]);
+        assert_eq!(pool.take_used(64), Some(alloc::vec![7; 64]));
+        pool.put(alloc::vec![7; 64]);
+        assert_eq!(pool.take(64), Some(Vec::new()));
     }
 }

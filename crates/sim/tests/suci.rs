@@ -80,6 +80,30 @@ fn window_follows_the_queue() {
     net.check(there.drops.get(Drop::Memory) <= 10, || format!("{there:?}"));
 }
 
+/// A window that the program chose before its peers came is what hello tells them, and what each acknowledgement repeats.
+#[test]
+fn chosen_windows_are_told() {
+    let mut net = Net::new(Seed::from_env_or(12_250)).rate_mbit(1_000);
+    let (a, b) = (net.node(config()), net.node(config()));
+    net.call(b, |engine, _| engine.set_window(4));
+    net.connect(a, b);
+    net.run_until_up();
+    net.stream(a, b, Lane::ordered(0), 10_000, 50);
+    while net.deliveries(b).len() < 50 {
+        let flow = net.flow(a, b).unwrap();
+        net.check(flow.in_flight_frames + flow.credit_frames <= 4, || {
+            format!("{flow:?}")
+        });
+        net.run_for(Duration::from_micros(10));
+    }
+    let told = net.flow(b, a).unwrap();
+    net.check(told.granted_frames <= 4, || format!("{told:?}"));
+    net.call(b, |engine, _| engine.set_window(64));
+    net.run_for(Duration::from_millis(1));
+    assert_eq!(net.flow(a, b).unwrap().credit_frames, 64);
+    net.run_until_idle();
+}
+
 /// Sixteen to one over a ring that cannot hold their windows: it overflows, each asks, and what all are granted together never
 /// makes it overflow again while nobody has anything new.
 #[test]

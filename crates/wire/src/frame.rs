@@ -251,13 +251,36 @@ fn parse_data(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
     let payload = rest
         .get(..usize::from(raw.payload_bytes.get()))
         .ok_or(DropReason::Truncated)?;
-    let (offset, length) = (raw.offset.get(), raw.length.get());
-    let end = u64::from(offset) + payload.len() as u64;
+    data_of(raw, payload).map(Frame::Data)
+}
+
+/// Reads the header of a data frame whose payload lies elsewhere: there are `payload_bytes` of it, as the header must say. In the
+/// answer it is empty.
+#[inline]
+pub fn parse_data_head(head: &[u8], payload_bytes: usize) -> Result<Data<'_>, DropReason> {
+    let (raw, _) = RawData::ref_from_prefix(head).map_err(|_| DropReason::Truncated)?;
+    if raw.version_kind != first_byte(kind::DATA) {
+        return Err(DropReason::Kind);
+    }
+    if raw.flags & flags::SEALED != 0 {
+        return Err(DropReason::Sealed);
+    }
+    if usize::from(raw.payload_bytes.get()) != payload_bytes {
+        return Err(DropReason::Truncated);
+    }
+    data_of(raw, &[])
+}
+
+/// A legal data frame with that payload, or with one that lies elsewhere if that is empty.
+#[inline(always)] // on every frame's way
+fn data_of<'a>(raw: &RawData, payload: &'a [u8]) -> Result<Data<'a>, DropReason> {
+    let (offset, length, stated) = (raw.offset.get(), raw.length.get(), raw.payload_bytes.get());
+    let end = u64::from(offset) + u64::from(stated);
     // An empty payload is legal only as the whole of an empty message.
-    if end > u64::from(length) || (payload.is_empty() && length != 0) {
+    if end > u64::from(length) || (stated == 0 && length != 0) {
         return Err(DropReason::Malformed);
     }
-    Ok(Frame::Data(Data {
+    Ok(Data {
         source: NodeId(raw.source.get()),
         destination: NodeId(raw.destination.get()),
         flags: raw.flags,
@@ -272,7 +295,7 @@ fn parse_data(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
         lane: Lane(raw.lane),
         ack_delay: raw.ack_delay,
         payload,
-    }))
+    })
 }
 
 fn parse_share(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
@@ -377,7 +400,18 @@ impl Data<'_> {
     /// Writes the frame; `None` if `slot` is too small.
     #[inline]
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
-        let header = RawData {
+        write_parts(slot, &self.raw(), self.payload)
+    }
+
+    /// The header alone, of a frame whose payload is sent from where it lies.
+    #[inline]
+    pub fn head(&self) -> [u8; raw::DATA_HEADER_BYTES] {
+        zerocopy::transmute!(self.raw())
+    }
+
+    #[inline(always)] // on every frame's way
+    fn raw(&self) -> RawData {
+        RawData {
             version_kind: first_byte(kind::DATA),
             flags: self.flags,
             source: self.source.0.into(),
@@ -393,8 +427,7 @@ impl Data<'_> {
             floor_delta: self.floor_delta.into(),
             lane: self.lane.0,
             ack_delay: self.ack_delay,
-        };
-        write_parts(slot, &header, self.payload)
+        }
     }
 }
 

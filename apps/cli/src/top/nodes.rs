@@ -15,7 +15,7 @@ const ASKED_AT_ONCE: usize = 32;
 const NAME_CHARS_MAX: usize = 24;
 
 /// Counters of which rates are shown: metric, and name in JSON.
-const RATES: [(&str, &str); 14] = [
+const RATES: [(&str, &str); 19] = [
     ("frames_sent_total", "frames_sent"),
     ("sent_bytes_total", "sent_bytes"),
     ("frames_received_total", "frames_received"),
@@ -30,6 +30,21 @@ const RATES: [(&str, &str); 14] = [
     ("seal_frames_unsent_total", "seal_frames_unsent"),
     ("seal_handshakes_total", "seal_handshakes"),
     ("seal_rekeys_total", "seal_rekeys"),
+    ("latest_superseded_total", "latest_superseded"),
+    ("latest_late_total", "latest_late"),
+    ("latest_lost_total", "latest_lost"),
+    ("paced_frames_total", "paced_frames"),
+    ("policy_decisions_total", "policy_decisions"),
+];
+
+/// What a node lets others send to it: metric, and name in JSON.
+const GAUGES: [(&str, &str); 6] = [
+    ("receive_window_frames", "window_frames"),
+    ("receive_window_limit_frames", "window_limit_frames"),
+    ("receive_granted_frames", "granted_frames"),
+    ("receive_budget_bytes", "budget_bytes"),
+    ("receive_budget_used_bytes", "budget_used_bytes"),
+    ("policy_active", "policy_active"),
 ];
 
 /// What was seen at one time.
@@ -50,6 +65,8 @@ pub(super) struct Node {
     /// Of one core. `None`: first look.
     pub(super) cpu_percent: Option<f64>,
     pub(super) totals: HashMap<&'static str, f64>,
+    /// Empty: it did not answer.
+    pub(super) gauges: HashMap<&'static str, f64>,
     /// Per second since the look before. Empty: first look, or nothing new was published.
     pub(super) rates: HashMap<&'static str, f64>,
     pub(super) peers: Vec<Peer>,
@@ -70,6 +87,11 @@ impl Peer {
     /// By the metric's name without `tsumuji_`.
     pub(super) fn get(&self, name: &str) -> f64 {
         self.values.get(name).copied().unwrap_or_default()
+    }
+
+    /// `None`: the node does not say.
+    pub(super) fn find(&self, name: &str) -> Option<f64> {
+        self.values.get(name).copied()
     }
 }
 
@@ -155,6 +177,9 @@ impl Node {
             age: info.and_then(|_| Duration::try_from_secs_f64(age).ok()),
             cpu_percent: None,
             totals: RATES.map(|(metric, name)| (name, sum(metric))).into(),
+            gauges: info.map_or_else(HashMap::new, |_| {
+                GAUGES.map(|(metric, name)| (name, sum(metric))).into()
+            }),
             rates: HashMap::new(),
             peers: peers(samples),
             taken: sum("uptime_seconds") - age,
@@ -202,6 +227,7 @@ impl Node {
             "cpu_percent": self.cpu_percent,
             "totals": self.totals,
             "per_second": self.rates,
+            "receive": self.gauges,
             "peers": peers,
         })
     }

@@ -8,39 +8,72 @@ use super::nodes::{Look, Node, Peer};
 /// A node that polls publishes ten times a second; one that computes long between polls is told from one that does not.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 
-/// Heading, and width of the column (at least its heading's).
-const COLUMNS: [(&str, usize); 16] = [
-    ("JOB", 7),
-    ("PID", 7),
-    ("NODE", 4),
-    ("LINK", 6),
-    ("UP", 7),
-    ("CPU%", 5),
-    ("SENT/s", 7),
-    ("B/s", 7),
-    ("RECV/s", 7),
-    ("B/s", 7),
-    ("MSG/s", 7),
-    ("AGAIN/s", 7),
-    ("LOST/s", 7),
-    ("QUEUED", 7),
-    ("RTT", 6),
-    ("WINDOW", 7),
+/// A column of the table.
+struct Column {
+    heading: &'static str,
+    /// At least its heading's.
+    width: usize,
+    /// The highest goes first where the table is too wide.
+    spare: u8,
+}
+
+const fn column(heading: &'static str, width: usize, spare: u8) -> Column {
+    Column {
+        heading,
+        width,
+        spare,
+    }
+}
+
+/// Without those of which `spare` is not 0, and with a name of [`NAME_CHARS`], the table fits 80 characters.
+const COLUMNS: [Column; 19] = [
+    column("JOB", 7, 4),
+    column("PID", 7, 5),
+    column("NODE", 4, 0),
+    column("LINK", 6, 1),
+    column("UP", 5, 0),
+    column("CPU%", 4, 0),
+    column("SENT/s", 6, 7),
+    column("OUT B/s", 7, 0),
+    column("RECV/s", 6, 7),
+    column("IN B/s", 6, 0),
+    column("MSG/s", 6, 0),
+    column("AGAIN/s", 7, 0),
+    column("LOST/s", 6, 0),
+    column("LATE/s", 6, 3),
+    column("QUEUED", 6, 0),
+    column("RTT", 6, 0),
+    column("WINDOW", 6, 2),
+    column("GRANT%", 6, 6),
+    column("MEM%", 4, 3),
 ];
 
-/// The table; with a line for each flow if wanted.
-pub(super) fn of(look: &Look, flows: bool) -> String {
+/// Of a name, at least, where the table is narrow.
+const NAME_CHARS: usize = 10;
+
+/// The table, as wide as `width` characters allow but no narrower than 80; with lines for each flow if wanted.
+pub(super) fn of(look: &Look, flows: bool, width: usize) -> String {
     let mut text = String::new();
     if look.nodes.is_empty() {
         return "no nodes run here (of this user, in this network namespace)\n".to_owned();
     }
-    for (heading, width) in COLUMNS {
+    let spare = spare_below(width);
+    let shown = |column: &Column| column.spare < spare;
+    for Column { heading, width, .. } in COLUMNS.iter().filter(|column| shown(column)) {
         let _ = write!(text, "{heading:>width$} ");
     }
     text.push_str("NAME\n");
-    for node in look.in_order() {
-        for (cell, (_, width)) in cells(node).iter().zip(COLUMNS) {
-            let _ = write!(text, "{cell:>width$} ");
+    let nodes = look.in_order();
+    let several = nodes.windows(2).any(|pair| pair[0].job != pair[1].job);
+    let mut job = None;
+    for node in nodes {
+        if several && !shown(&COLUMNS[0]) && job.replace(node.job) != Some(node.job) {
+            let _ = writeln!(text, "job {}", node.job);
+        }
+        for (cell, column) in cells(node).iter().zip(&COLUMNS) {
+            if shown(column) {
+                let _ = write!(text, "{cell:>width$} ", width = column.width);
+            }
         }
         let _ = writeln!(text, "{}{}", node.name, remark(node));
         for peer in node.peers.iter().filter(|_| flows) {
@@ -50,12 +83,32 @@ pub(super) fn of(look: &Look, flows: bool) -> String {
     text
 }
 
-fn cells(node: &Node) -> [String; 16] {
+/// Columns whose `spare` is lower than this fit.
+fn spare_below(width: usize) -> u8 {
+    let needed = |spare: u8| -> usize {
+        let shown = COLUMNS.iter().filter(|column| column.spare < spare);
+        shown.map(|column| column.width + 1).sum::<usize>() + NAME_CHARS
+    };
+    let all = COLUMNS.iter().map(|column| column.spare + 1).max();
+    (1..=all.unwrap_or(1))
+        .rev()
+        .find(|&spare| needed(spare) <= width)
+        .unwrap_or(1)
+}
+
+fn cells(node: &Node) -> [String; COLUMNS.len()] {
     let rate = |names: &[&str]| {
         let rates = names.iter().map(|name| node.rates.get(name));
         rates
             .sum::<Option<f64>>()
             .map_or_else(|| "-".to_owned(), short)
+    };
+    let part = |used: &str, whole: &str| {
+        let part = node.gauges.get(used).zip(node.gauges.get(whole));
+        part.filter(|(_, whole)| **whole > 0.0).map_or_else(
+            || "-".to_owned(),
+            |(used, whole)| format!("{:.0}", 100.0 * used / whole),
+        )
     };
     let over_peers = |name: &'static str| node.peers.iter().map(move |peer| peer.get(name));
     let up = over_peers("peer_up").filter(|up| *up > 0.0).count();
@@ -84,9 +137,12 @@ fn cells(node: &Node) -> [String; 16] {
             "seal_frames_dropped",
             "seal_frames_unsent",
         ]),
+        rate(&["latest_superseded", "latest_late", "latest_lost"]),
         short(over_peers("queued_messages").sum()),
         time(rtt),
         window.map_or_else(|| "-".to_owned(), short),
+        part("granted_frames", "window_frames"),
+        part("budget_used_bytes", "budget_bytes"),
     ]
 }
 
@@ -100,25 +156,50 @@ fn remark(node: &Node) -> String {
     }
 }
 
+/// Three lines of at most 80 characters, but for long names: where we stand with the peer, what waits for it, what it may send here.
 fn flow(text: &mut String, peer: &Peer) {
     let state = if peer.get("peer_up") > 0.0 {
         "up"
     } else {
         "down"
     };
+    let number = |name: &str| short(peer.get(name));
     let _ = writeln!(
         text,
-        "{:>21} {} ({}) {state}: rtt {}, in flight {}, credit {}, window {}B, queued {} ({}B), again {}",
-        "→",
+        "   → {} ({}) {state}: rtt {}, in flight {}, credit {}, window {}B",
         peer.id,
         peer.name,
         time(peer.get("rtt_seconds")),
-        short(peer.get("in_flight_frames")),
-        short(peer.get("credit_frames")),
-        short(peer.get("window_bytes")),
-        short(peer.get("queued_messages")),
-        short(peer.get("queued_bytes")),
-        short(peer.get("retransmitted_total")),
+        number("in_flight_frames"),
+        number("credit_frames"),
+        number("window_bytes"),
+    );
+    let pace = match peer.find("pace_bytes_per_second") {
+        None => "free".to_owned(),
+        Some(rate) if rate > 0.0 => format!("{}B/s", short(rate)),
+        Some(_) => "drain".to_owned(),
+    };
+    let _ = writeln!(
+        text,
+        "     queued {} ({}B), again {}, replaced {}, late {}, lost {}",
+        number("queued_messages"),
+        number("queued_bytes"),
+        number("retransmitted_total"),
+        number("latest_superseded_total"),
+        number("latest_late_total"),
+        number("latest_lost_total"),
+    );
+    let more = if peer.get("incoming_backlog") > 0.0 {
+        ", more to come"
+    } else {
+        ""
+    };
+    let _ = writeln!(
+        text,
+        "     pace {pace} ← granted {} of {}, memory {}B{more}",
+        number("incoming_granted_frames"),
+        number("incoming_window_frames"),
+        number("incoming_memory_bytes"),
     );
 }
 
@@ -177,11 +258,11 @@ mod tests {
         }
     }
 
-    /// Each node has its line, and each flow where wanted; what is not known is a dash.
+    /// Each node has its line, and each flow its lines where wanted; what is not known is a dash.
     #[test]
     fn table_has_all_nodes() {
         let look = look(vec![node(11, 1, &text(10.0, 1000)), node(12, 1, "")]);
-        let plain = of(&look, false);
+        let plain = of(&look, false, usize::MAX);
         let lines: Vec<&str> = plain.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[0].trim_start().starts_with("JOB") && lines[0].ends_with("NAME"));
@@ -193,9 +274,53 @@ mod tests {
             lines[1]
         );
         assert!(lines[2].ends_with("? (does not answer)"));
-        let flows = of(&look, true);
-        assert_eq!(flows.lines().count(), 4);
+        let flows = of(&look, true, usize::MAX);
+        assert_eq!(flows.lines().count(), 6);
         assert!(flows.contains("→ 3 (x) up: rtt 12us"), "{flows}");
+        assert!(flows.contains("pace free ← granted 0 of 0"), "{flows}");
         assert!(!flows.contains('\u{1b}'));
+    }
+
+    /// On 80 characters the table is no wider than that, whatever the numbers are; jobs are told apart all the same.
+    #[test]
+    fn table_fits_a_small_terminal() {
+        let busy = format!(
+            "{}tsumuji_pace_bytes_per_second{{peer=\"3\"}} 123456789\ntsumuji_incoming_backlog{{peer=\"3\"}} 1\n",
+            text(10.0, 1000)
+        );
+        let large: String = [
+            "in_flight_frames",
+            "credit_frames",
+            "window_bytes",
+            "queued_messages",
+            "queued_bytes",
+            "retransmitted_total",
+            "latest_superseded_total",
+            "latest_late_total",
+            "latest_lost_total",
+            "incoming_granted_frames",
+            "incoming_window_frames",
+            "incoming_memory_bytes",
+        ]
+        .map(|name| format!("tsumuji_{name}{{peer=\"3\"}} 123456789012\n"))
+        .concat();
+        let look = look(vec![
+            node(11, 5, &(busy.clone() + &large)),
+            node(12, 6, &busy),
+        ]);
+        for width in [0, 80, 100, 120, 140, 170] {
+            let table = of(&look, true, width);
+            let widest = table.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(width.max(80)), "{width}:\n{table}");
+            let jobs = table.lines().filter(|line| line.starts_with("job "));
+            assert_eq!(jobs.count(), if table.contains("JOB") { 0 } else { 2 });
+        }
+        for heading in COLUMNS.map(|column| column.heading) {
+            assert!(of(&look, false, 170).contains(heading), "{heading}");
+        }
+        let headings = of(&look, false, 80);
+        for heading in ["NODE", "UP", "CPU%", "MSG/s", "LOST/s", "QUEUED", "RTT"] {
+            assert!(headings.contains(heading), "{heading}");
+        }
     }
 }

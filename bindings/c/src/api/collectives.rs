@@ -3,12 +3,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use tsumuji_collective::{CollectiveError, Number, Op, RawOp, Request};
+use tsumuji_collective::{CollectiveError, Request};
 
 use super::{answer, done, number};
 use crate::failure::Failure;
 use crate::ffi::{self, Input, Output};
-use crate::fold::OwnFold;
 use crate::handle::{Tsumuji, on};
 use crate::node::Node;
 use crate::together::{Call, Pending, Together};
@@ -16,37 +15,7 @@ use crate::together::{Call, Pending, Together};
 /// The group of all nodes; ranks are node numbers.
 pub const TSUMUJI_WORLD: c_int = 0;
 
-/// Elements of reductions.
-pub const TSUMUJI_INT8: c_int = 1;
-/// uint8_t.
-pub const TSUMUJI_UINT8: c_int = 2;
-/// int16_t.
-pub const TSUMUJI_INT16: c_int = 3;
-/// uint16_t.
-pub const TSUMUJI_UINT16: c_int = 4;
-/// int32_t.
-pub const TSUMUJI_INT32: c_int = 5;
-/// uint32_t.
-pub const TSUMUJI_UINT32: c_int = 6;
-/// int64_t.
-pub const TSUMUJI_INT64: c_int = 7;
-/// uint64_t.
-pub const TSUMUJI_UINT64: c_int = 8;
-/// float.
-pub const TSUMUJI_FLOAT: c_int = 9;
-/// double.
-pub const TSUMUJI_DOUBLE: c_int = 10;
-
-/// How two elements become one. Integers wrap around; of NaN and a number, minimum and maximum take the number.
-pub const TSUMUJI_SUM: c_int = 1;
-/// The product.
-pub const TSUMUJI_PRODUCT: c_int = 2;
-/// The smaller one.
-pub const TSUMUJI_MINIMUM: c_int = 3;
-/// The larger one.
-pub const TSUMUJI_MAXIMUM: c_int = 4;
-
-type Begun = Result<Result<Pending, CollectiveError>, Failure>;
+pub(super) type Begun = Result<Result<Pending, CollectiveError>, Failure>;
 
 /// Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. Each of them makes the same call, others none.
 /// Several groups of the same nodes are told apart by `tag`.
@@ -266,106 +235,6 @@ pub unsafe extern "C" fn tsumuji_all_to_all(
     }
 }
 
-/// A reduction by a function of the program's own. Fields behind `function` may be left zero.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct TsumujiCombine {
-    /// sizeof(tsumuji_combine).
-    pub size: usize,
-    /// Bytes of an element, 1 to 1048576.
-    pub element_bytes: usize,
-    /// For each of `count` elements: result[i] becomes left[i] combined with right[i]. result is left or right itself, so element i is written
-    /// after it was read in both. All lie as elements of such a size must. Called within calls of this library, by their thread;
-    /// it must not use the handle (TSUMUJI_EBUSY), leave by longjmp, or throw. It must be associative, as far as floating point is.
-    pub function: Option<
-        unsafe extern "C" fn(
-            context: *mut c_void,
-            left: *const c_void,
-            right: *const c_void,
-            result: *mut c_void,
-            count: usize,
-        ),
-    >,
-    /// Given to every call; it must stay until the operation is over.
-    pub context: *mut c_void,
-    /// 0: operands may be exchanged. 1: they may not; left comes from the lower ranks.
-    pub ordered: u64,
-}
-
-/// The root gets in `receive` what the elements of all members' `send` come to: `count` of a type (TSUMUJI_DOUBLE ...), by an operation
-/// (TSUMUJI_SUM ...). receive is looked at on the root only.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_reduce(
-    handle: *mut Tsumuji,
-    group: c_int,
-    root: c_int,
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    type_: c_int,
-    operation: c_int,
-    request: *mut u64,
-) -> c_int {
-    let by = number_op(type_, operation);
-    // SAFETY: the header asks for what `reduce` needs.
-    unsafe { reduce(handle, group, root, (send, receive, count), by, request) }
-}
-
-/// tsumuji_reduce by a function of the program's own; *by is not needed any more when the call returns.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_reduce_by(
-    handle: *mut Tsumuji,
-    group: c_int,
-    root: c_int,
-    send: *const c_void,
-    receive: *mut c_void,
-    count: usize,
-    by: *const TsumujiCombine,
-    request: *mut u64,
-) -> c_int {
-    // SAFETY: the header asks for what `own_op` and `reduce` need.
-    unsafe {
-        reduce(
-            handle,
-            group,
-            root,
-            (send, receive, count),
-            own_op(by),
-            request,
-        )
-    }
-}
-
-/// `data` becomes on all members what the elements of all come to; the same bits on all.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_all_reduce(
-    handle: *mut Tsumuji,
-    group: c_int,
-    data: *mut c_void,
-    count: usize,
-    type_: c_int,
-    operation: c_int,
-    request: *mut u64,
-) -> c_int {
-    let by = number_op(type_, operation);
-    // SAFETY: the header asks for what `all_reduce` needs.
-    unsafe { all_reduce(handle, group, data, count, by, request) }
-}
-
-/// tsumuji_all_reduce by a function of the program's own; *by is not needed any more when the call returns.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_all_reduce_by(
-    handle: *mut Tsumuji,
-    group: c_int,
-    data: *mut c_void,
-    count: usize,
-    by: *const TsumujiCombine,
-    request: *mut u64,
-) -> c_int {
-    // SAFETY: the header asks for what `own_op` and `all_reduce` need.
-    unsafe { all_reduce(handle, group, data, count, own_op(by), request) }
-}
-
 /// 1: the operation is over, well or not, and tsumuji_wait returns at once; 0: not yet. Carries on everything under way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_test(handle: *mut Tsumuji, request: u64) -> c_int {
@@ -444,7 +313,7 @@ pub unsafe extern "C" fn tsumuji_get_collective_counters(
 ///
 /// # Safety
 /// `handle` is NULL or live; `request` is NULL or can be written.
-unsafe fn operate(
+pub(super) unsafe fn operate(
     handle: *mut Tsumuji,
     group: c_int,
     request: *mut u64,
@@ -462,135 +331,10 @@ unsafe fn operate(
     })
 }
 
-/// # Safety
-/// As `operate`; `count` elements can be read at the first pointer, and on the root written at the second, until the operation is over.
-unsafe fn reduce(
-    handle: *mut Tsumuji,
-    group: c_int,
-    root: c_int,
-    (send, receive, count): (*const c_void, *mut c_void, usize),
-    by: Result<RawOp, Failure>,
-    request: *mut u64,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        operate(handle, group, request, |call| {
-            let by = by?;
-            let bytes = bytes_of(&by, count)?;
-            let (root, send) = (rank(root)?, Input::new(send, bytes)?);
-            let receive = if root == call.rank {
-                Output::new(receive, bytes)?
-            } else {
-                Output::nothing()
-            };
-            receive.check_apart(&send)?;
-            filled(call.collectives.start_reduce_raw(
-                call.endpoint,
-                call.group,
-                root,
-                send,
-                receive,
-                &by,
-            ))
-        })
-    }
-}
-
-/// # Safety
-/// As `operate`; `count` elements can be read and written at `data` until the operation is over.
-unsafe fn all_reduce(
-    handle: *mut Tsumuji,
-    group: c_int,
-    data: *mut c_void,
-    count: usize,
-    by: Result<RawOp, Failure>,
-    request: *mut u64,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        operate(handle, group, request, |call| {
-            let by = by?;
-            let data = Output::new(data, bytes_of(&by, count)?)?;
-            let (collectives, endpoint) = (call.collectives, call.endpoint);
-            filled(collectives.start_all_reduce_raw(endpoint, call.group, data, &by))
-        })
-    }
-}
-
-fn filled(begun: Result<Request<Output>, CollectiveError>) -> Begun {
+pub(super) fn filled(begun: Result<Request<Output>, CollectiveError>) -> Begun {
     Ok(begun.map(Pending::Filled))
 }
 
-fn rank(rank: c_int) -> Result<usize, Failure> {
+pub(super) fn rank(rank: c_int) -> Result<usize, Failure> {
     usize::try_from(rank).map_err(|_| Failure::invalid(format!("there is no rank {rank}")))
-}
-
-fn bytes_of(by: &RawOp, count: usize) -> Result<usize, Failure> {
-    count
-        .checked_mul(by.element_bytes())
-        .ok_or_else(|| Failure::invalid("the elements are larger than memory"))
-}
-
-/// An operation of the library's on one of its types.
-fn number_op(type_: c_int, operation: c_int) -> Result<RawOp, Failure> {
-    fn of<T: Number>(operation: c_int) -> Result<RawOp, Failure> {
-        let op = match operation {
-            TSUMUJI_SUM => Op::<T>::sum(),
-            TSUMUJI_PRODUCT => Op::product(),
-            TSUMUJI_MINIMUM => Op::minimum(),
-            TSUMUJI_MAXIMUM => Op::maximum(),
-            other => {
-                return Err(Failure::invalid(format!(
-                    "there is no operation {other}; see TSUMUJI_SUM and its like"
-                )));
-            }
-        };
-        Ok(RawOp::from(&op))
-    }
-    match type_ {
-        TSUMUJI_INT8 => of::<i8>(operation),
-        TSUMUJI_UINT8 => of::<u8>(operation),
-        TSUMUJI_INT16 => of::<i16>(operation),
-        TSUMUJI_UINT16 => of::<u16>(operation),
-        TSUMUJI_INT32 => of::<i32>(operation),
-        TSUMUJI_UINT32 => of::<u32>(operation),
-        TSUMUJI_INT64 => of::<i64>(operation),
-        TSUMUJI_UINT64 => of::<u64>(operation),
-        TSUMUJI_FLOAT => of::<f32>(operation),
-        TSUMUJI_DOUBLE => of::<f64>(operation),
-        _ => Err(Failure::invalid(format!(
-            "there is no type {type_}; see TSUMUJI_DOUBLE and its like"
-        ))),
-    }
-}
-
-/// An operation of the program's own.
-///
-/// # Safety
-/// `by` is NULL, or its first field can be read and says how much more can.
-unsafe fn own_op(by: *const TsumujiCombine) -> Result<RawOp, Failure> {
-    if by.is_null() {
-        return Err(Failure::invalid("the function's description is NULL"));
-    }
-    // SAFETY: as the caller promises; all zero is a description: no function, no context.
-    let by = unsafe {
-        let room = std::ptr::addr_of!((*by).size).read_unaligned();
-        ffi::read_struct(by, room)?
-    };
-    let function = by
-        .function
-        .ok_or_else(|| Failure::invalid("the function is NULL"))?;
-    if by.ordered > 1 {
-        return Err(Failure::invalid("accepted for `ordered` are 0 and 1"));
-    }
-    // SAFETY: the program gave this function for elements of this size, to be called with what `context` was given.
-    let own = unsafe { OwnFold::new(function, by.context, by.element_bytes) };
-    RawOp::new(
-        by.element_bytes,
-        by.ordered == 0,
-        move |held, incoming, left| {
-            own.fold(held, incoming, left);
-        },
-    )
-    .ok_or_else(|| Failure::invalid("elements have 1 to 1048576 bytes"))
 }

@@ -11,6 +11,7 @@ mod flow;
 mod messages;
 mod open;
 mod polling;
+mod reductions;
 mod shares;
 mod state;
 
@@ -21,6 +22,7 @@ pub use flow::*;
 pub use messages::*;
 pub use open::*;
 pub use polling::*;
+pub use reductions::*;
 pub use shares::*;
 pub use state::*;
 

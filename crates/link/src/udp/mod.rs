@@ -15,11 +15,16 @@
 //! b.recv_burst(16, |from, frame| assert_eq!((from, frame), (a.local_addr(), &b"hello"[..]))).unwrap();
 //! ```
 //!
+//! Long messages are copied by the kernel only: it gathers their frames from where the sender has them (`send_run`), and scatters
+//! them to where the receiver expects them (`recv_landing`).
+//!
 //! Left out on purpose: multicast (a share goes to each peer by itself); path MTU discovery of our own (the kernel fragments
 //! where a path is narrower than its interface); zero-copy sends (they pay only beyond what a datagram holds).
 
 mod probe;
 mod rx;
+#[cfg(test)]
+mod scatter_tests;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -35,7 +40,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 pub use probe::probe;
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, RunRoom};
 use rx::Rx;
 use tx::Tx;
 
@@ -185,6 +190,16 @@ impl Udp {
         })
     }
 
+    #[inline]
+    fn inet(&self, to: LinkAddr) -> Result<SocketAddr, LinkError> {
+        match to {
+            LinkAddr::Inet(addr) if addr.is_ipv4() == self.local.is_ipv4() || self.mapped => {
+                Ok(addr)
+            }
+            _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
+        }
+    }
+
     /// The receive buffer that the kernel granted, in bytes as it accounts them (about twice the data).
     pub fn receive_buffer_bytes(&self) -> usize {
         self.receive_buffer_bytes
@@ -269,10 +284,38 @@ impl Link for Udp {
     fn recv_burst(
         &mut self,
         max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+        on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        self.recv_landing(max, &mut rx::Plain(on_frame))
+    }
+
+    #[inline]
+    fn recv_landing(
+        &mut self,
+        max: usize,
+        receiver: &mut impl Receiver,
     ) -> Result<usize, LinkError> {
         self.rx
-            .receive(self.socket.as_fd(), &mut self.counters, max, &mut on_frame)
+            .receive(self.socket.as_fd(), &mut self.counters, max, receiver)
+    }
+
+    fn sends_runs(&self) -> bool {
+        true
+    }
+
+    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
+        self.inet(to)?;
+        self.tx.run_room(self.socket.as_fd(), &mut self.counters)
+    }
+
+    fn send_run<'a>(
+        &mut self,
+        to: LinkAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<(), LinkError> {
+        let addr = self.inet(to)?;
+        self.tx
+            .send_run(self.socket.as_fd(), &mut self.counters, addr, frames)
     }
 
     #[inline]
@@ -281,10 +324,7 @@ impl Link for Udp {
         to: LinkAddr,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, LinkError> {
-        let addr = match to {
-            LinkAddr::Inet(addr) if addr.is_ipv4() == self.local.is_ipv4() || self.mapped => addr,
-            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
-        };
+        let addr = self.inet(to)?;
         let fd = self.socket.as_fd();
         let gathered = self.tx.gather(fd, &mut self.counters, addr, fill)?;
         if !gathered {

@@ -3,15 +3,32 @@
 //! Called by `Udp::recv_burst`. While frames come singly, one `recvmsg` fetches one frame and no second call asks for more:
 //! an answer should not wait for a look at an empty socket. Two successful calls in a row switch to `recvmmsg`, one frame alone
 //! in a batch switches back. A datagram may hold several frames of one size (UDP_GRO).
+//!
+//! While the receiver says where the next payloads belong, one datagram at a time is scattered to there. Whether it was the one
+//! expected is known only afterwards: if not, it is put together again and handed over like any other.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::sys::RecvBatch;
-use crate::{LinkAddr, LinkCounters, LinkError};
+use super::sys::{RecvBatch, Scattered};
+use crate::{LinkAddr, LinkCounters, LinkError, Receiver};
 
 /// Datagrams per `recvmmsg`: beyond it the call's own cost is no longer felt, and the buffers stay in a second-level cache.
 const BATCH_DATAGRAMS: usize = 16;
+
+/// After wrong guesses in a row so many receives are made without one, doubled each time: two senders whose messages alternate are
+/// better served by whole batches.
+const DISTRUST_MAX: u32 = 64;
+
+/// A receiver that has no places to lend.
+pub(super) struct Plain<F>(pub(super) F);
+
+impl<F: FnMut(LinkAddr, &[u8])> Receiver for Plain<F> {
+    #[inline]
+    fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
+        (self.0)(from, frame);
+    }
+}
 
 /// Buffers, and what of them is not yet handed over.
 #[derive(Debug)]
@@ -27,6 +44,10 @@ pub(super) struct Rx {
     busy: bool,
     /// Frames come in bursts: fetch many at once.
     dense: bool,
+    /// Receives that are to be made without a guess.
+    unguessed: u32,
+    /// So many after the next wrong one.
+    distrust: u32,
 }
 
 impl Rx {
@@ -38,6 +59,8 @@ impl Rx {
             offset: 0,
             busy: false,
             dense: false,
+            unguessed: 0,
+            distrust: 1,
         }
     }
 
@@ -53,18 +76,102 @@ impl Rx {
         fd: BorrowedFd<'_>,
         counters: &mut LinkCounters,
         max: usize,
-        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+        receiver: &mut impl Receiver,
     ) -> Result<usize, LinkError> {
-        let mut frames = self.hand_over(counters, max, on_frame);
-        // Every turn but the last takes a full batch, so `max` bounds the loop.
+        let mut frames = self.hand_over(counters, max, receiver);
+        // Every turn but the last takes a full batch or a frame of a long message, so `max` bounds the loop.
         while frames < max {
+            if self.unguessed > 0 {
+                self.unguessed -= 1;
+            } else if let Some(landed) = self.fetch_scattered(fd, counters, receiver)? {
+                frames += landed;
+                if landed == 0 {
+                    break;
+                }
+                continue;
+            }
             let more = self.fetch(fd)?;
-            frames += self.hand_over(counters, max - frames, on_frame);
+            frames += self.hand_over(counters, max - frames, receiver);
             if !more {
                 break;
             }
         }
         Ok(frames)
+    }
+
+    /// Receives a datagram to where the receiver expects it, and hands over all of it: so many frames. `None`: it expects nothing.
+    fn fetch_scattered(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+        receiver: &mut impl Receiver,
+    ) -> Result<Option<usize>, LinkError> {
+        let Some(mut landing) = receiver.landing() else {
+            return Ok(None);
+        };
+        let (head_bytes, body_bytes) = (landing.head_bytes, landing.body_bytes);
+        let place_bytes = landing.place.len();
+        let scattered = match self.batch.recv_scattered(fd, &mut landing) {
+            Ok(scattered) => scattered,
+            Err(error) => return self.nothing(error).map(Some),
+        };
+        self.busy = true;
+        if scattered.truncated || scattered.bytes == 0 {
+            counters.dropped_frames += 1;
+            return Ok(Some(1));
+        }
+        let from = LinkAddr::Inet(scattered.from);
+        let Scattered {
+            bytes,
+            in_place_bytes,
+            segment_bytes,
+            ..
+        } = scattered;
+        let full_bytes = head_bytes + body_bytes;
+        let in_place = in_place_bytes.div_ceil(segment_bytes);
+        // Of frame `index` the head lies apart and the payload in its place, if all are as long as expected.
+        let body_of = |index: usize| {
+            let frame_bytes = segment_bytes.min(in_place_bytes - index * segment_bytes);
+            frame_bytes.checked_sub(head_bytes)
+        };
+        let fits = (bytes <= segment_bytes || segment_bytes == full_bytes)
+            && segment_bytes <= full_bytes
+            && in_place <= scattered.frames
+            && (0..in_place).all(|index| {
+                body_of(index).is_some_and(|body| {
+                    let head = self.batch.head(index, head_bytes);
+                    receiver.is_expected(from, index, head, body)
+                })
+            });
+        let rest = if fits {
+            self.distrust = 1;
+            for index in 0..in_place {
+                let head = self.batch.head(index, head_bytes);
+                receiver.landed(from, head, body_of(index).unwrap_or(0));
+            }
+            self.batch.spill(bytes - in_place_bytes)
+        } else {
+            self.unguessed = self.distrust;
+            self.distrust = (2 * self.distrust).min(DISTRUST_MAX);
+            // Nothing was handed over since: the same place.
+            match receiver.landing() {
+                Some(landing) if landing.place.len() == place_bytes => {
+                    self.batch.rejoin(&scattered, &landing);
+                }
+                _ => {
+                    counters.dropped_frames += 1;
+                    return Ok(Some(1));
+                }
+            }
+            self.batch.rejoined(bytes)
+        };
+        for frame in rest.chunks(segment_bytes) {
+            receiver.frame(from, frame);
+        }
+        let frames = bytes.div_ceil(segment_bytes);
+        counters.received_frames += frames as u64;
+        counters.received_bytes += bytes as u64;
+        Ok(Some(frames))
     }
 
     /// Fills the empty buffers. `true`: there may be more at once.
@@ -84,18 +191,21 @@ impl Rx {
                 self.busy = datagrams > 0;
                 Ok(datagrams == BATCH_DATAGRAMS)
             }
-            Err(error) => {
-                self.busy = false;
-                self.dense = false;
-                if is_fatal(&error) {
-                    return Err(LinkError::Io {
-                        what: "receiving from the UDP socket",
-                        source: error,
-                    });
-                }
-                Ok(false)
-            }
+            Err(error) => self.nothing(error).map(|_| false),
         }
+    }
+
+    /// No frame is there now, or the socket is unusable.
+    fn nothing(&mut self, error: io::Error) -> Result<usize, LinkError> {
+        self.busy = false;
+        self.dense = false;
+        if is_fatal(&error) {
+            return Err(LinkError::Io {
+                what: "receiving from the UDP socket",
+                source: error,
+            });
+        }
+        Ok(0)
     }
 
     #[inline]
@@ -103,7 +213,7 @@ impl Rx {
         &mut self,
         counters: &mut LinkCounters,
         max: usize,
-        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+        receiver: &mut impl Receiver,
     ) -> usize {
         let mut frames = 0;
         while self.next < self.filled && frames < max {
@@ -119,7 +229,7 @@ impl Rx {
                     frames += 1;
                     counters.received_frames += 1;
                     counters.received_bytes += frame.len() as u64;
-                    on_frame(from, frame);
+                    receiver.frame(from, frame);
                 }
                 if self.offset < datagram.bytes.len() {
                     break;

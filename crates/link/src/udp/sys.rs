@@ -2,7 +2,7 @@
 //!
 //! `RecvBatch` and `SendBatch` own the header arrays that the kernel reads and writes; they are built once and reused for every
 //! call, so that nothing is allocated per frame. Invariant: a pointer in a header array leads into a boxed slice that the same
-//! batch owns and never replaces, or (sends) into the arena that the call borrows.
+//! batch owns and never replaces, or (sends, scattered receives) into what the call borrows.
 #![allow(unsafe_code)] // recvmsg, recvmmsg, sendmsg, sendmmsg with control messages; getifaddrs; ioctl.
 
 use std::io;
@@ -11,10 +11,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
+use crate::{LANDING_HEAD_BYTES_MAX, Landing};
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, socklen_t};
 
 /// A datagram never is larger, nor is what the kernel coalesces.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_536;
+/// Frames of one datagram that are parted from their payloads: as many as one send is cut into.
+const SCATTERED_MAX: usize = 64;
 /// Enough for one control message with a 4-byte value.
 const CONTROL_WORDS: usize = 4;
 
@@ -103,6 +106,33 @@ pub(super) struct Datagram<'a> {
     pub(super) truncated: bool,
 }
 
+/// One received datagram whose frames lie apart; see `RecvBatch::recv_scattered`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scattered {
+    pub(super) from: SocketAddr,
+    pub(super) bytes: usize,
+    /// So many frames had a place of their own.
+    pub(super) frames: usize,
+    /// Of `bytes`, what lies there; the rest is spilled.
+    pub(super) in_place_bytes: usize,
+    /// Size of each frame in it but the last.
+    pub(super) segment_bytes: usize,
+    /// It was longer than all places together: worthless.
+    pub(super) truncated: bool,
+}
+
+const NO_VECTOR: iovec = iovec {
+    iov_base: ptr::null_mut(),
+    iov_len: 0,
+};
+
+fn vector_of(bytes: &mut [u8]) -> iovec {
+    iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
 /// Buffers and headers for receiving.
 pub(super) struct RecvBatch {
     headers: Box<[mmsghdr]>,
@@ -111,6 +141,10 @@ pub(super) struct RecvBatch {
     buffers: Box<[u8]>,
     // The headers point into these; the field keeps them alive.
     _vectors: Box<[iovec]>,
+    /// Heads of frames whose payloads go elsewhere.
+    heads: Box<[[u8; LANDING_HEAD_BYTES_MAX]]>,
+    /// Head and payload of each of them, and what is left.
+    scattered: Box<[iovec]>,
 }
 
 // SAFETY: the raw pointers lead into boxed slices that this value owns; nothing in them is bound to a thread.
@@ -153,7 +187,90 @@ impl RecvBatch {
             controls,
             buffers,
             _vectors: vectors,
+            heads: vec![[0; LANDING_HEAD_BYTES_MAX]; SCATTERED_MAX].into(),
+            scattered: vec![NO_VECTOR; 2 * SCATTERED_MAX + 1].into(),
         }
+    }
+
+    /// Receives one datagram, without waiting: as far as it goes, heads apart and payloads into `landing`; what is more goes into
+    /// the first buffer.
+    pub(super) fn recv_scattered(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        landing: &mut Landing<'_>,
+    ) -> io::Result<Scattered> {
+        let head_bytes = landing.head_bytes.min(LANDING_HEAD_BYTES_MAX);
+        let bodies = landing.place.chunks_mut(landing.body_bytes.max(1));
+        let (mut frames, mut in_place_bytes) = (0, 0);
+        for ((head, body), pair) in self
+            .heads
+            .iter_mut()
+            .zip(bodies)
+            .zip(self.scattered.chunks_exact_mut(2))
+        {
+            let head = &mut head[..head_bytes];
+            in_place_bytes += head.len() + body.len();
+            pair[0] = vector_of(head);
+            pair[1] = vector_of(body);
+            frames += 1;
+        }
+        self.scattered[2 * frames] = vector_of(&mut self.buffers[..DATAGRAM_BYTES_MAX]);
+        let mut header = self.headers[0].msg_hdr;
+        header.msg_namelen = size_of::<RawAddr>() as socklen_t;
+        header.msg_controllen = size_of::<[u64; CONTROL_WORDS]>();
+        header.msg_flags = 0;
+        header.msg_iov = self.scattered.as_mut_ptr();
+        header.msg_iovlen = 2 * frames + 1;
+        // SAFETY: name and control of the first header are memory of this batch, of the stated lengths; the vectors were just pointed
+        // at heads and a buffer of this batch and at chunks of `landing.place`, disjoint and all borrowed mutably for the call.
+        let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.headers[0].msg_hdr.msg_controllen = header.msg_controllen;
+        let bytes = got as usize;
+        Ok(Scattered {
+            from: self.names[0].decode(),
+            bytes,
+            frames,
+            in_place_bytes: in_place_bytes.min(bytes),
+            segment_bytes: self.segment_bytes(0).unwrap_or(bytes).max(1),
+            truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+        })
+    }
+
+    /// Head of a frame that the last `recv_scattered` received.
+    #[inline]
+    pub(super) fn head(&self, frame: usize, bytes: usize) -> &[u8] {
+        &self.heads[frame][..bytes]
+    }
+
+    /// What the last `recv_scattered` found no other place for.
+    pub(super) fn spill(&self, bytes: usize) -> &[u8] {
+        &self.buffers[..bytes]
+    }
+
+    /// Puts a scattered datagram together again, as the second buffer.
+    pub(super) fn rejoin(&mut self, scattered: &Scattered, landing: &Landing<'_>) {
+        let (spill, whole) = self.buffers.split_at_mut(DATAGRAM_BYTES_MAX);
+        let whole = &mut whole[..DATAGRAM_BYTES_MAX];
+        let mut at = 0;
+        let mut add = |part: &[u8]| {
+            let part = &part[..part.len().min(scattered.bytes - at)];
+            whole[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        let bodies = landing.place.chunks(landing.body_bytes.max(1));
+        for (head, body) in self.heads.iter().zip(bodies) {
+            add(&head[..landing.head_bytes.min(LANDING_HEAD_BYTES_MAX)]);
+            add(body);
+        }
+        add(spill);
+    }
+
+    /// What `rejoin` put together.
+    pub(super) fn rejoined(&self, bytes: usize) -> &[u8] {
+        &self.buffers[DATAGRAM_BYTES_MAX..DATAGRAM_BYTES_MAX + bytes]
     }
 
     fn rearm(header: &mut mmsghdr) {
@@ -248,6 +365,8 @@ pub(super) struct SendBatch {
     vectors: Box<[iovec]>,
     names: Box<[RawAddr]>,
     controls: Box<[[u64; CONTROL_WORDS]]>,
+    /// Head and payload of each frame of a run.
+    gathered: Box<[iovec]>,
     mapped: bool,
 }
 
@@ -262,16 +381,13 @@ impl std::fmt::Debug for SendBatch {
 
 impl SendBatch {
     /// `mapped`: IPv4 addresses go over an IPv6 socket.
-    pub(super) fn new(sends: usize, mapped: bool) -> Self {
+    pub(super) fn new(sends: usize, run_frames: usize, mapped: bool) -> Self {
         // SAFETY: all-zero bytes are a valid `mmsghdr`.
         let header: mmsghdr = unsafe { zeroed() };
-        let vector = iovec {
-            iov_base: ptr::null_mut(),
-            iov_len: 0,
-        };
         Self {
             headers: vec![header; sends].into(),
-            vectors: vec![vector; sends].into(),
+            vectors: vec![NO_VECTOR; sends].into(),
+            gathered: vec![NO_VECTOR; 2 * run_frames].into(),
             names: vec![RawAddr::EMPTY; sends].into(),
             controls: vec![[0; CONTROL_WORDS]; sends].into(),
             mapped,
@@ -304,6 +420,58 @@ impl SendBatch {
         Ok(())
     }
 
+    /// Sends frames of two parts each, all of one size but perhaps the last, in one call and without waiting: no more of them than the
+    /// batch was made for. Returns how many they are, and their bytes.
+    pub(super) fn send_run<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        to: SocketAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> io::Result<(usize, usize)> {
+        let (mut count, mut bytes, mut segment_bytes) = (0, 0, 0);
+        for (head, body) in frames {
+            let Some(pair) = self.gathered.get_mut(2 * count..2 * count + 2) else {
+                return Err(io::ErrorKind::InvalidInput.into());
+            };
+            for (vector, part) in pair.iter_mut().zip([head, body]) {
+                *vector = iovec {
+                    iov_base: part.as_ptr().cast_mut().cast(),
+                    iov_len: part.len(),
+                };
+                bytes += part.len();
+            }
+            if count == 0 {
+                segment_bytes = bytes;
+            }
+            count += 1;
+        }
+        let (mut name, name_bytes) = RawAddr::encode(to, self.mapped);
+        let mut control = segment_control(segment_bytes as u16);
+        // SAFETY: all-zero bytes are a valid `msghdr`.
+        let mut header: msghdr = unsafe { zeroed() };
+        header.msg_name = ptr::from_mut(&mut name).cast();
+        header.msg_namelen = name_bytes;
+        header.msg_iov = self.gathered.as_mut_ptr();
+        header.msg_iovlen = 2 * count;
+        if count > 1 {
+            header.msg_control = ptr::from_mut(&mut control).cast();
+            header.msg_controllen = SEGMENT_CONTROL_BYTES.next_multiple_of(8);
+        }
+        // SAFETY: name and control live here; the first `2 * count` vectors were just pointed at slices that outlive the call
+        // (`'a`), with their lengths. The kernel only reads all of them.
+        let sent = unsafe {
+            libc::sendmsg(
+                fd.as_raw_fd(),
+                &header,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((count, bytes))
+    }
+
     /// Sends up to the batch's size of `outgoing`, without waiting; returns how many the kernel took.
     pub(super) fn send_many(
         &mut self,
@@ -333,11 +501,9 @@ impl SendBatch {
                 header.msg_control = ptr::null_mut();
                 header.msg_controllen = 0;
             } else {
-                let length = size_of::<libc::cmsghdr>() + size_of::<u16>();
-                let kind = libc::SOL_UDP as u32 as u64 | (libc::UDP_SEGMENT as u32 as u64) << 32;
-                self.controls[index] = [length as u64, kind, send.segment_bytes.into(), 0];
+                self.controls[index] = segment_control(send.segment_bytes);
                 header.msg_control = controls_at.wrapping_add(index).cast();
-                header.msg_controllen = length.next_multiple_of(8);
+                header.msg_controllen = SEGMENT_CONTROL_BYTES.next_multiple_of(8);
             }
         }
         // SAFETY: the first `sends` headers were just pointed at names, vectors and controls of this batch and at ranges of
@@ -355,6 +521,14 @@ impl SendBatch {
         }
         Ok(sent as usize)
     }
+}
+
+const SEGMENT_CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<u16>();
+
+/// Asks that a send be cut into datagrams of that size.
+fn segment_control(segment_bytes: u16) -> [u64; CONTROL_WORDS] {
+    let kind = libc::SOL_UDP as u32 as u64 | (libc::UDP_SEGMENT as u32 as u64) << 32;
+    [SEGMENT_CONTROL_BYTES as u64, kind, segment_bytes.into(), 0]
 }
 
 /// Sets an integer option.

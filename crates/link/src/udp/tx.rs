@@ -1,7 +1,8 @@
 //! Transmit half: frames gathered in one arena, and their pushing out.
 //!
 //! Called by `Udp::send_with` and `Udp::flush`. A single frame goes by plain `sendto`. Frames of one size to one peer that follow
-//! each other are one send that the kernel or the device cuts (UDP_SEGMENT); several sends are one `sendmmsg`.
+//! each other are one send that the kernel or the device cuts (UDP_SEGMENT); several sends are one `sendmmsg`. A run of a long
+//! message passes by the arena: the kernel gathers it from where it lies.
 //!
 //! Invariant: queued frames lie in the arena in queue order without gaps, so a run of them is one range.
 
@@ -11,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use super::rx::is_fatal;
 use super::sys::{Outgoing, SendBatch};
-use crate::{LinkCounters, LinkError};
+use crate::{LinkCounters, LinkError, RunRoom};
 
 /// Frames gathered at most before they are pushed out: more gain nothing.
 pub(super) const BURST_FRAMES: usize = 64;
@@ -50,7 +51,7 @@ impl Tx {
             queue: Vec::with_capacity(BURST_FRAMES),
             used_bytes: 0,
             outgoing: Vec::with_capacity(BURST_FRAMES),
-            batch: SendBatch::new(BURST_FRAMES, mapped),
+            batch: SendBatch::new(BURST_FRAMES, SEGMENTS_MAX, mapped),
             segmenting,
         }
     }
@@ -91,6 +92,50 @@ impl Tx {
 
     fn is_full(&self) -> bool {
         self.queue.len() >= BURST_FRAMES || self.used_bytes >= GATHER_BYTES
+    }
+
+    /// What `send_run` takes now: nothing while the kernel does not take what is queued.
+    pub(super) fn run_room(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+    ) -> Result<Option<RunRoom>, LinkError> {
+        if self.has_frames() {
+            self.push_out(fd, counters)?;
+            if self.has_frames() {
+                return Ok(None);
+            }
+        }
+        let frames = if self.segmenting { SEGMENTS_MAX } else { 1 };
+        Ok(Some(RunRoom {
+            frames,
+            bytes: SEGMENTED_BYTES_MAX.max(self.frame_bytes),
+        }))
+    }
+
+    /// Sends frames from where they lie; `run_room` said yes just before. What the kernel does not take is queued.
+    pub(super) fn send_run<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+        to: SocketAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<(), LinkError> {
+        if let Ok((sent_frames, sent_bytes)) = self.batch.send_run(fd, to, frames.clone()) {
+            counters.sent_frames += sent_frames as u64;
+            counters.sent_bytes += sent_bytes as u64;
+            return Ok(());
+        }
+        // Out of the common way: the queue knows what to do with each error.
+        for (head, body) in frames {
+            self.gather(fd, counters, to, |slot| {
+                let bytes = head.len() + body.len();
+                slot[..head.len()].copy_from_slice(head);
+                slot[head.len()..bytes].copy_from_slice(body);
+                bytes
+            })?;
+        }
+        self.push_out(fd, counters)
     }
 
     /// Gives the kernel all that is queued, as far as it takes it.

@@ -1,11 +1,12 @@
 //! What an endpoint has counted, shown to others: Prometheus text over HTTP, and what `tsumuji top` reads.
 //!
 //! `drive` publishes a `Snapshot` at most every `PUBLISH_EVERY`, and only if nobody reads at that moment; a thread of its own
-//! (`serve`) hands it out as text (`text`). `local` finds and asks the nodes of this host, `parse` reads the text again.
+//! (`serve`) hands it out as text (`text`, of each peer `flows`). `local` finds and asks the nodes of this host, `parse` reads the text again.
 //!
 //! Invariant: the thread that polls never waits for a reader and never allocates here. Left out on purpose: rates and histories
 //! (readers have two samples), and anything of single frames (captures have that).
 
+mod flows;
 mod local;
 mod parse;
 mod serve;
@@ -18,7 +19,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId};
+use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId, Window};
 
 use crate::endpoint::Counters;
 use crate::error::OpenError;
@@ -93,6 +94,7 @@ pub(crate) struct Snapshot {
     born: std::time::Instant,
     published: std::time::Instant,
     counters: Counters,
+    window: Window,
     peers: Vec<PeerSnapshot>,
 }
 
@@ -135,6 +137,7 @@ impl Publisher {
             born: now,
             published: now,
             counters: Counters::default(),
+            window: Window::default(),
             peers,
         }));
         let server = Server::start(Arc::clone(&shared), tcp, membership.me)?;
@@ -166,6 +169,7 @@ impl Publisher {
             misplaced_frames,
             dropped_shares: dropped_shares.max(snapshot.counters.dropped_shares),
         };
+        snapshot.window = engine.window();
         for peer in &mut snapshot.peers {
             peer.up = engine.is_up(peer.id);
             peer.flow = engine.flow(peer.id);

@@ -5,14 +5,15 @@
 use std::fmt::{Display, Write};
 
 use tsumuji_link::SealCounters;
-use tsumuji_proto::Drop;
+use tsumuji_proto::{Drop, Window};
 
-use super::{PeerSnapshot, Snapshot};
+use super::Snapshot;
+use super::flows::peers;
 
 /// Bytes of one sample line, about: only spares growing.
 const LINE_BYTES: usize = 96;
 
-struct Page {
+pub(super) struct Page {
     text: String,
     /// Labels of all samples.
     base: String,
@@ -20,13 +21,13 @@ struct Page {
 
 impl Page {
     /// Begins a metric. `kind` is `counter` or `gauge`; `help` is ours and needs no escapes.
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
+    pub(super) fn metric(&mut self, name: &str, kind: &str, help: &str) {
         self.put(format_args!(
             "# HELP tsumuji_{name} {help}\n# TYPE tsumuji_{name} {kind}\n"
         ));
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.put(format_args!("tsumuji_{name}{{"));
         let base = std::mem::take(&mut self.base);
         self.text.push_str(&base);
@@ -68,7 +69,7 @@ impl Display for Escaped<'_> {
 /// All metrics of one node.
 pub(super) fn render(snapshot: &Snapshot) -> String {
     let mut page = Page {
-        text: String::with_capacity(LINE_BYTES * (80 + 10 * snapshot.peers.len())),
+        text: String::with_capacity(LINE_BYTES * (90 + 20 * snapshot.peers.len())),
         base: format!(
             "node=\"{}\",link=\"{}\"",
             snapshot.node.0,
@@ -98,6 +99,7 @@ pub(super) fn render(snapshot: &Snapshot) -> String {
         snapshot.published.elapsed().as_secs_f64(),
     );
     engine(&mut page, snapshot);
+    window(&mut page, &snapshot.window);
     link(&mut page, snapshot);
     if let Some(counters) = &snapshot.counters.seal {
         seal(&mut page, counters);
@@ -170,6 +172,21 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
             engine.delivered_messages,
         ),
         (
+            "flow_questions_total",
+            "Times that another node was asked for its flows.",
+            engine.flow_questions,
+        ),
+        (
+            "flow_answers_total",
+            "Times that another node was told of ours.",
+            engine.flow_answers,
+        ),
+        (
+            "timer_looks_total",
+            "Times that a peer was looked at because a deadline of its had come.",
+            engine.timer_looks,
+        ),
+        (
             "misplaced_frames_total",
             "Frames dropped because they did not come from where their source lives.",
             snapshot.counters.misplaced_frames,
@@ -188,6 +205,51 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
     for reason in Drop::ALL {
         page.sample(name, &[("reason", reason.name())], engine.drops.get(reason));
     }
+}
+
+/// What this node lets its peers send ahead.
+fn window(page: &mut Page, window: &Window) {
+    let gauges = [
+        (
+            "receive_window_frames",
+            "Frames that may be granted to all peers together.",
+            window.frames,
+        ),
+        (
+            "receive_window_limit_frames",
+            "Most that this window can be: what the link's receive side holds.",
+            window.frames_limit,
+        ),
+        (
+            "receive_granted_frames",
+            "Of the window: granted and not used yet.",
+            window.granted_frames,
+        ),
+        (
+            "receive_budget_bytes",
+            "Memory that messages which arrived and were not consumed may take.",
+            window.budget_bytes,
+        ),
+        (
+            "receive_budget_used_bytes",
+            "Of that, taken.",
+            window.budget_used_bytes,
+        ),
+        (
+            "policy_active",
+            "1 if a policy of the program's own decides who may send how much.",
+            usize::from(window.policy),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        page.one(name, "gauge", help, value);
+    }
+    page.one(
+        "policy_decisions_total",
+        "counter",
+        "Times that such a policy was asked.",
+        window.policy_decisions,
+    );
 }
 
 fn link(page: &mut Page, snapshot: &Snapshot) {
@@ -307,82 +369,14 @@ fn seal(page: &mut Page, seal: &SealCounters) {
     );
 }
 
-type Value = fn(&PeerSnapshot) -> Option<f64>;
-
-/// Bytes and frames stay exact: they are far below 2^53.
-const PER_PEER: [(&str, &str, &str, Value); 9] = [
-    (
-        "peer_up",
-        "gauge",
-        "1 if hello was exchanged with the peer and it is not dead.",
-        |peer| Some(f64::from(u8::from(peer.up))),
-    ),
-    (
-        "rtt_seconds",
-        "gauge",
-        "Smoothed round-trip time.",
-        |peer| peer.flow.map(|flow| flow.rtt.as_nanos() as f64 / 1e9),
-    ),
-    (
-        "rtt_deviation_seconds",
-        "gauge",
-        "Mean deviation of the round-trip time.",
-        |peer| peer.flow.map(|flow| flow.rttvar.as_nanos() as f64 / 1e9),
-    ),
-    (
-        "in_flight_frames",
-        "gauge",
-        "Frames sent and neither acknowledged nor lost.",
-        |peer| peer.flow.map(|flow| flow.in_flight_frames as f64),
-    ),
-    (
-        "window_bytes",
-        "gauge",
-        "Bytes that the peer's program still has room for.",
-        |peer| peer.flow.map(|flow| flow.window_bytes as f64),
-    ),
-    (
-        "queued_messages",
-        "gauge",
-        "Messages submitted and not yet acknowledged.",
-        |peer| peer.flow.map(|flow| flow.queued_messages as f64),
-    ),
-    ("queued_bytes", "gauge", "Their bytes.", |peer| {
-        peer.flow.map(|flow| flow.queued_bytes as f64)
-    }),
-    (
-        "retransmitted_total",
-        "counter",
-        "Frames sent to the peer again.",
-        |peer| peer.flow.map(|flow| flow.retransmitted_frames as f64),
-    ),
-    (
-        "credit_frames",
-        "gauge",
-        "Frames that may still be sent before the peer must grant more.",
-        |peer| peer.flow.map(|flow| flow.credit_frames as f64),
-    ),
-];
-
-fn peers(page: &mut Page, peers: &[PeerSnapshot]) {
-    for (name, kind, help, value) in PER_PEER {
-        page.metric(name, kind, help);
-        for peer in peers {
-            if let Some(value) = value(peer) {
-                let id = peer.id.0.to_string();
-                page.sample(name, &[("peer", &id), ("peer_name", &peer.name)], value);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::PeerSnapshot;
     use super::super::parse::parse;
     use super::*;
     use std::collections::HashSet;
     use std::time::Instant;
-    use tsumuji_proto::{Duration, Flow, NodeId};
+    use tsumuji_proto::{Duration, Flow, NodeId, Pace};
 
     fn snapshot(name: &str) -> Snapshot {
         let mut counters = crate::Counters::default();
@@ -401,8 +395,13 @@ mod tests {
             queued_bytes: 100,
             retransmitted_frames: 9,
             credit_frames: 256,
+            late_messages: 4,
+            pace: Pace::BytesPerSecond(5_000),
+            incoming_backlog: true,
             ..Flow::default()
         };
+        let mut window = Window::default();
+        (window.frames, window.policy) = (64, true);
         Snapshot {
             node: NodeId(2),
             name: name.to_owned(),
@@ -411,6 +410,7 @@ mod tests {
             born: Instant::now(),
             published: Instant::now(),
             counters,
+            window,
             peers: vec![PeerSnapshot {
                 id: NodeId(0),
                 name: name.to_owned(),
@@ -455,6 +455,18 @@ mod tests {
         assert!(text.contains("tsumuji_rtt_seconds{node=\"2\",link=\"shm\",peer=\"0\",peer_name=\"worker 2\"} 0.000012\n"));
         assert!(text.contains("tsumuji_window_bytes{node=\"2\",link=\"shm\",peer=\"0\",peer_name=\"worker 2\"} 67108864\n"));
         assert!(text.contains("link=\"shm\",reason=\"misdirected\"} 0\n"));
+        for (name, value) in [
+            ("latest_late_total", 4),
+            ("pace_bytes_per_second", 5_000),
+            ("incoming_backlog", 1),
+        ] {
+            let line = format!(
+                "tsumuji_{name}{{node=\"2\",link=\"shm\",peer=\"0\",peer_name=\"worker 2\"}} {value}\n"
+            );
+            assert!(text.contains(&line), "{line}");
+        }
+        assert!(text.contains("tsumuji_receive_window_frames{node=\"2\",link=\"shm\"} 64\n"));
+        assert!(text.contains("tsumuji_policy_active{node=\"2\",link=\"shm\"} 1\n"));
         assert!(text.contains(
             "tsumuji_seal_frames_dropped_total{node=\"2\",link=\"shm\",reason=\"replayed\"} 3\n"
         ));

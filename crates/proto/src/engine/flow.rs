@@ -23,6 +23,8 @@ impl Engine {
                 as usize,
             budget_bytes: self.shared.memory.budget_bytes(),
             budget_used_bytes: self.shared.memory.used_bytes(),
+            policy: self.shared.credit.has_policy(),
+            policy_decisions: self.shared.credit.decisions(),
         }
     }
 

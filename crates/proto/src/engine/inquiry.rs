@@ -141,11 +141,13 @@ impl Engine {
         };
         if let Some(inquiry) = inquiries.report_due.take() {
             peer.session.set_inquiry_due(inquiries.ask_due.is_some());
+            self.shared.counters.flow_answers += 1;
             return self.write_report(&inquiry, session, &mut slot[..room]);
         }
         let Some((first, most)) = inquiries.ask_due.take() else {
             return 0;
         };
+        self.shared.counters.flow_questions += 1;
         let inquiry = Inquiry {
             source: me,
             destination: id,
@@ -258,6 +260,7 @@ impl From<&FlowRecord> for RemoteFlow {
                 incoming_window_frames: record.incoming_window_frames as usize,
                 incoming_bytes: bytes(record.incoming_bytes),
                 incoming_backlog: record.incoming_backlog,
+                ..Flow::default()
             },
         }
     }

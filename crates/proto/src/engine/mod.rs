@@ -8,15 +8,21 @@
 
 mod flow;
 pub(crate) mod inquiry;
+mod landing;
 mod receive;
+mod run;
 mod suci;
 mod timers;
 mod transmit;
+
+pub use landing::Landing;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use self::landing::Guess;
+use self::run::Run;
 use crate::alarms::Alarms;
 use crate::config::Config;
 use crate::congestion::Congestion;
@@ -26,6 +32,7 @@ use crate::event::{Accounts, Destination, Event, Flow};
 use crate::memory::{Memory, charge};
 use crate::message::{Payload, SendId, SubmitError};
 use crate::peer::Peer;
+use crate::peer::send::Lent;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::shares::{QueuedShare, Shares};
@@ -51,6 +58,7 @@ pub struct Engine {
     /// Peers whose alarm has gone off, while they are looked at; kept so that none is made each time.
     due: Vec<u16>,
     shares: Shares,
+    run: Run,
     closed: bool,
 }
 
@@ -65,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) alarms: Alarms,
+    /// The long message whose next fragment is likely to come next.
+    guess: Option<Guess>,
 }
 
 impl Shared {
@@ -94,6 +104,7 @@ impl Engine {
             counters: Counters::default(),
             events: VecDeque::new(),
             alarms: Alarms::default(),
+            guess: None,
             config,
         };
         Self {
@@ -102,6 +113,7 @@ impl Engine {
             ready: VecDeque::new(),
             due: Vec::new(),
             shares: Shares::default(),
+            run: Run::default(),
             closed: false,
         }
     }
@@ -281,6 +293,60 @@ impl Engine {
         })
     }
 
+    /// Queues a message that stays with the program: it goes along with each call that writes frames (`write_frame_lent`,
+    /// `begin_run`, `run`), until `keep`. In all else as `submit_stream`.
+    ///
+    /// # Panics
+    /// If `lane` is a latest one: what may be dropped is not lent.
+    pub fn submit_lent(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        length_bytes: usize,
+        notify: bool,
+    ) -> Result<SendId, SubmitError> {
+        let id = self.submit_stream(to, lane, length_bytes, notify)?;
+        if let Some(peer) = self.peer_mut(to) {
+            peer.send.lend();
+        }
+        Ok(id)
+    }
+
+    /// What of the lent message, of that length, has not left; `None`: it is acknowledged whole. An error if it failed.
+    pub fn unsent_bytes(
+        &self,
+        to: NodeId,
+        length_bytes: usize,
+    ) -> Result<Option<usize>, SubmitError> {
+        let Some(peer) = self.peer(to) else {
+            return Err(SubmitError::UnknownPeer { peer: to });
+        };
+        let limit = peer.message_limit_bytes;
+        match peer.send.lent() {
+            Lent::Yes => Ok(Some(peer.send.unsent_bytes())),
+            Lent::Acknowledged => Ok(None),
+            Lent::No if peer.is_up() && length_bytes > limit => Err(SubmitError::TooLarge {
+                size: length_bytes,
+                limit,
+                peer: to,
+            }),
+            Lent::No => Err(SubmitError::PeerDead { peer: to }),
+        }
+    }
+
+    /// The program takes the lent message back: what is not acknowledged of it is copied. `false`: there is no memory for that; it
+    /// is still lent.
+    pub fn keep(&mut self, to: NodeId, message: &[u8]) -> bool {
+        let Some(peer) = self
+            .peers
+            .get_mut(usize::from(to.0))
+            .and_then(Option::as_deref_mut)
+        else {
+            return true;
+        };
+        peer.send.keep(message, &mut self.shared.pool)
+    }
+
     /// Would `feed` take something now, or fail because nothing is being fed?
     pub fn is_hungry(&self, to: NodeId) -> bool {
         self.peer(to)
@@ -393,6 +459,7 @@ impl Engine {
         let expected = peer.receive.arrivals.base();
         let told = peer.inbound.as_deref().map(|inbound| inbound.told);
         let told = told.map(|told| told.saturating_sub(expected));
+        let (pace, paced_frames) = peer.send.pace();
         Some(Flow {
             rtt: peer.send.rtt.smoothed,
             rttvar: peer.send.rtt.variance,
@@ -405,6 +472,8 @@ impl Engine {
             superseded_messages: peer.send.dropped().superseded,
             late_messages: peer.send.dropped().late,
             lost_messages: peer.send.dropped().lost,
+            pace,
+            paced_frames,
             granted_frames: told.unwrap_or(grant.outstanding()) as usize,
             incoming_window_frames: told.unwrap_or(grant.window) as usize,
             incoming_bytes: peer.receive.grant.used_bytes,
@@ -648,6 +717,8 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
 
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod landing_tests;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]

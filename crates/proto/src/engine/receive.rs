@@ -1,5 +1,6 @@
 //! A frame's way in: parsed, matched to a peer and a session, handed to its half.
 
+use super::landing::Guess;
 use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame, raise_credit};
 use crate::congestion::Congestion;
 use crate::counters::Drop;
@@ -29,7 +30,9 @@ impl Engine {
         let parsed = tsumuji_wire::parse(frame);
         // Whatever is lent to a call has to lie in memory: so the frequent kind goes no other way than its own.
         let used = match (self.shared.config.congestion, parsed) {
-            (Congestion::Credit, Ok(Frame::Data(data))) => self.handle_data(now, &data, sink),
+            (Congestion::Credit, Ok(Frame::Data(data))) => {
+                self.handle_data::<false>(now, &data, sink)
+            }
             (_, parsed) => self.handle_other(now, parsed, sink),
         };
         if let Err(reason) = used {
@@ -81,8 +84,9 @@ impl Engine {
         }
     }
 
+    /// `LANDED`: see `Receive::take`.
     #[inline]
-    fn handle_data(
+    pub(super) fn handle_data<const LANDED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
@@ -122,7 +126,9 @@ impl Engine {
             || shared.credit.is_least_holder(used_bytes)
             || shared.credit.has_policy();
         let Shared { memory, pool, .. } = shared;
-        let (number, taken) = peer.receive.take(now, data, size, fair, memory, pool);
+        let (number, taken) = peer
+            .receive
+            .take::<LANDED>(now, data, size, fair, memory, pool);
         let refused = matches!(taken, Taken::Refused(Refusal::Memory));
         shared.credit.set_refused(&mut peer.receive.grant, refused);
         // What memory refused waits at the sender, whatever it said.
@@ -273,6 +279,7 @@ impl Engine {
             told_frames: 8 * (frame_bytes - ACK_HEADER_BYTES),
             credit_frames: u64::from(welcome.credit),
         };
+        peer.receive.begin(agreed.fragment_bytes);
         let (events, from) = (&mut shared.events, welcome.source);
         peer.send.begin(&agreed, &mut shared.pool, |id, size| {
             events.push_back(Event::TooLarge {
@@ -401,6 +408,11 @@ pub(super) fn deliver(
         }
         Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
         Taken::Nothing => {
+            shared.guess = Some(Guess {
+                from,
+                lane,
+                message_low: data.message,
+            });
             if lane.is_latest()
                 && let Some(at) = peer.receive.latest.deadline()
             {

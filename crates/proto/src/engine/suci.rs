@@ -278,7 +278,13 @@ impl Engine {
     }
 
     /// One frame to a peer under `suci`: what it waits for goes before what we have for it.
-    pub(super) fn write_suci(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+    pub(super) fn write_suci(
+        &mut self,
+        now: Instant,
+        id: NodeId,
+        lent: &[u8],
+        slot: &mut [u8],
+    ) -> usize {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
@@ -289,20 +295,20 @@ impl Engine {
         } else if peer.send.suci().is_some_and(|control| control.is_ask_due()) {
             self.write_ask(id, slot)
         } else if peer.send.is_sendable(now) {
-            self.write_data_suci(now, id, slot)
+            self.write_data_suci(now, id, lent, slot)
         } else {
             0
         }
     }
 
-    fn write_data_suci(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+    fn write_data_suci(&mut self, now: Instant, id: NodeId, lent: &[u8], slot: &mut [u8]) -> usize {
         let me = self.shared.config.me;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
         let session = peer.session.outgoing;
         let Shared { pool, counters, .. } = &mut self.shared;
-        let Some(next) = peer.send.next_fragment(now, pool, counters) else {
+        let Some(next) = peer.send.next_fragment(now, lent, pool, counters) else {
             return 0;
         };
         // An acknowledgement carries no data, and data carries no acknowledgement.

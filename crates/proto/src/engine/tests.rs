@@ -30,6 +30,8 @@ pub(super) struct Node {
     pub(super) engine: Engine,
     pub(super) inbox: Inbox,
     pub(super) events: Vec<Event>,
+    /// The message that is lent to the engine.
+    pub(super) lent: Vec<u8>,
     /// Releases each message at once.
     consumes: bool,
     pub(super) cut_off: bool,
@@ -45,6 +47,10 @@ pub(super) struct Wire {
     pub(super) loss_percent: u64,
     pub(super) jitter_us: u64,
     pub(super) duplicate_percent: u64,
+    /// Long messages leave in runs, and are received into their places.
+    pub(super) scatters: bool,
+    /// Frames taken from where they were received.
+    pub(super) landed: u64,
     frames: u64,
 }
 
@@ -80,6 +86,8 @@ impl Wire {
             loss_percent: 0,
             jitter_us: 0,
             duplicate_percent: 0,
+            scatters: false,
+            landed: 0,
             frames: 0,
         };
         for me in 0..count {
@@ -116,6 +124,7 @@ impl Wire {
             engine,
             inbox,
             events: Vec::new(),
+            lent: Vec::new(),
             consumes: true,
             cut_off: false,
         }
@@ -153,7 +162,12 @@ impl Wire {
         for from in 0..self.nodes.len() {
             let mut slot = [0; 1472];
             while let Some(to) = self.nodes[from].engine.next_destination(self.now) {
-                let bytes = self.nodes[from].engine.write_frame(self.now, to, &mut slot);
+                if self.scatters && self.nodes[from].engine.has_run(self.now, to) {
+                    self.pump_run(from, to);
+                    continue;
+                }
+                let Node { engine, lent, .. } = &mut self.nodes[from];
+                let bytes = engine.write_frame_lent(self.now, to, lent, &mut slot);
                 let frame = slot[..bytes].to_vec();
                 if self.nodes[from].cut_off {
                     continue;
@@ -172,6 +186,54 @@ impl Wire {
                 node.events.push(event);
             }
         }
+    }
+
+    fn pump_run(&mut self, from: usize, to: Destination) {
+        let Node { engine, lent, .. } = &mut self.nodes[from];
+        let frames = engine.begin_run(self.now, to, lent, (5, 1472 * 5));
+        let run: Vec<Vec<u8>> = engine.run(lent).map(|(a, b)| [a, b].concat()).collect();
+        assert!(frames > 0 && run.len() == frames);
+        let sizes: Vec<_> = run.iter().map(Vec::len).collect();
+        let (_, whole) = sizes.split_last().unwrap();
+        assert!(
+            whole.iter().all(|&bytes| bytes == 1472),
+            "only the last is shorter"
+        );
+        if let (Destination::Peer(peer), false) = (to, self.nodes[from].cut_off) {
+            run.into_iter()
+                .for_each(|frame| self.launch(usize::from(peer.0), frame));
+        }
+    }
+
+    /// What a link does that scatters: payloads into the places lent, and elsewhere what turns out not to belong there.
+    fn receive_scattered(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> u64 {
+        let mut count = 0;
+        if let Some(landing) = node.engine.landing() {
+            let (head_bytes, body_bytes) = (landing.head_bytes, landing.body_bytes);
+            for (place, frame) in landing.place.chunks_mut(body_bytes).zip(frames) {
+                let body = frame.get(head_bytes..).unwrap_or_default();
+                let bytes = body.len().min(place.len());
+                place[..bytes].copy_from_slice(&body[..bytes]);
+                count += 1;
+            }
+            let expected = |(index, frame): (usize, &Vec<u8>)| {
+                let (head, body) = frame.split_at(head_bytes.min(frame.len()));
+                node.engine.is_expected(index, head, body.len())
+            };
+            if frames[..count].iter().enumerate().all(expected) {
+                for frame in &frames[..count] {
+                    let (head, body) = frame.split_at(head_bytes);
+                    node.engine
+                        .handle_landed(now, head, body.len(), &mut node.inbox);
+                }
+            } else {
+                count = 0;
+            }
+        }
+        for frame in &frames[count..] {
+            node.engine.handle_frame(now, frame, &mut node.inbox);
+        }
+        count as u64
     }
 
     /// Runs until `until`, or until nothing flies and `done` says so.
@@ -198,13 +260,24 @@ impl Wire {
             self.now = self.now.max(next);
             self.flying.sort_unstable_by_key(|frame| (frame.0, frame.1));
             let due = self.flying.partition_point(|frame| frame.0 <= self.now);
-            for (_, _, to, frame) in self.flying.drain(..due).collect::<Vec<_>>() {
-                let node = &mut self.nodes[to];
+            let arrived = self.flying.drain(..due).collect::<Vec<_>>();
+            let together = if self.scatters { 5 } else { 1 };
+            for frames in arrived
+                .chunk_by(|one, next| one.2 == next.2)
+                .flat_map(|frames| frames.chunks(together))
+            {
+                let node = &mut self.nodes[frames[0].2];
                 if node.cut_off {
                     continue;
                 }
                 let before = node.inbox.messages.len();
-                node.engine.handle_frame(self.now, &frame, &mut node.inbox);
+                if self.scatters {
+                    let frames: Vec<_> = frames.iter().map(|frame| frame.3.clone()).collect();
+                    self.landed += Self::receive_scattered(node, self.now, &frames);
+                } else {
+                    let frame = &frames[0].3;
+                    node.engine.handle_frame(self.now, frame, &mut node.inbox);
+                }
                 if node.consumes {
                     for (from, _, body) in &node.inbox.messages[before..] {
                         node.engine.release(*from, body.len());

@@ -1,9 +1,12 @@
 //! A frame's way out: whose turn it is, and what it writes.
 
-use super::Engine;
 use super::receive::ACK_DELAY_UNIT;
+use super::{Engine, Shared};
 use crate::congestion::Congestion;
 use crate::event::Destination;
+use crate::peer::Peer;
+use crate::peer::receive::Receive;
+use crate::peer::send::{Part, Send};
 use crate::time::Instant;
 use tsumuji_wire::{ACK_HEADER_BYTES, Ack, Control, Data, Hello, NodeId, Share, flags};
 
@@ -37,9 +40,21 @@ impl Engine {
     /// answered. Returns its length; 0 if nothing is due or the slot is too small.
     #[inline]
     pub fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize {
+        self.write_frame_lent(now, to, &[], slot)
+    }
+
+    /// As `write_frame`, while `lent` is a message that was given to `submit_lent` and not yet to `keep`.
+    #[inline]
+    pub fn write_frame_lent(
+        &mut self,
+        now: Instant,
+        to: Destination,
+        lent: &[u8],
+        slot: &mut [u8],
+    ) -> usize {
         let bytes = match (self.shares.front().is_some(), to) {
             (true, _) => self.write_queued_share(slot),
-            (false, Destination::Peer(id)) => self.write_to_peer(now, id, slot),
+            (false, Destination::Peer(id)) => self.write_to_peer(now, id, lent, slot),
             (false, Destination::Broadcast) => 0,
         };
         if bytes > 0 {
@@ -81,7 +96,7 @@ impl Engine {
     }
 
     #[inline]
-    fn write_to_peer(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+    fn write_to_peer(&mut self, now: Instant, id: NodeId, lent: &[u8], slot: &mut [u8]) -> usize {
         let busy = self.ready.len() > 1;
         let Some(peer) = self
             .peers
@@ -95,9 +110,9 @@ impl Engine {
         let bytes = if peer.session.has_control() {
             self.write_control(now, id, slot)
         } else if peer.inbound.is_some() {
-            self.write_suci(now, id, slot)
+            self.write_suci(now, id, lent, slot)
         } else if !gap && !peer.ping_due && peer.send.is_sendable(now) {
-            self.write_data(now, id, busy, slot)
+            self.write_data(now, id, busy, lent, slot)
         } else {
             self.write_ack(now, id, slot)
         };
@@ -108,48 +123,26 @@ impl Engine {
     }
 
     #[inline]
-    fn write_data(&mut self, now: Instant, id: NodeId, busy: bool, slot: &mut [u8]) -> usize {
+    fn write_data(
+        &mut self,
+        now: Instant,
+        id: NodeId,
+        busy: bool,
+        lent: &[u8],
+        slot: &mut [u8],
+    ) -> usize {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
-        let ack_delay = peer.receive.ack_delay(now).as_nanos() / ACK_DELAY_UNIT.as_nanos();
-        let (ack, credit) = (peer.receive.arrivals.base(), peer.receive.grant.granted);
+        let Peer { send, receive, .. } = peer;
         let session = peer.session.outgoing;
-        let Some(next) =
-            peer.send
-                .next_fragment(now, &mut self.shared.pool, &mut self.shared.counters)
-        else {
+        let (towards, shared) = ((id, session, busy), &mut self.shared);
+        let Some((data, _)) = next_data(now, towards, lent, send, receive, shared) else {
             return 0;
         };
-        let mut bits = 0;
-        if next.more {
-            bits |= flags::MORE;
-        }
-        if next.probe {
-            bits |= flags::ACK_NOW;
-        }
-        if busy {
-            bits |= flags::BUSY;
-        }
-        let data = Data {
-            source: self.shared.config.me,
-            destination: id,
-            flags: bits,
-            session,
-            number: next.number as u32,
-            ack: ack as u32,
-            credit: credit as u32,
-            message: next.message as u32,
-            offset: next.offset as u32,
-            length: next.length as u32,
-            floor_delta: u16::try_from(next.number - next.floor).unwrap_or(u16::MAX),
-            lane: next.lane,
-            ack_delay: u8::try_from(ack_delay).unwrap_or(u8::MAX),
-            payload: next.payload,
-        };
         let bytes = data.write(slot).unwrap_or(0);
-        if !peer.receive.arrivals.has_gap() {
-            peer.receive.on_ack_sent();
+        if !receive.arrivals.has_gap() {
+            receive.on_ack_sent();
         }
         if let Some(at) = peer.send.frame_deadline() {
             self.shared.arm(peer, at);
@@ -201,7 +194,9 @@ impl Engine {
         }
         let credit = match config.congestion {
             Congestion::Credit => self.shared.credit.promise(&mut peer.receive.grant),
-            Congestion::Suci => self.shared.suci.ring_frames,
+            Congestion::Suci => (self.shared.suci.ring_frames)
+                .min(self.shared.credit.window())
+                .min(peer.receive.grant.limit),
         };
         let session = &mut peer.session;
         let hello = Hello {
@@ -240,4 +235,47 @@ impl Engine {
         }
         written.unwrap_or(0)
     }
+}
+
+/// The data frame that leaves next, and what it carries; call only after `is_sendable` said yes. It tells of what has arrived: see
+/// `Receive::on_ack_sent`.
+#[inline(always)] // on every frame's way
+pub(super) fn next_data<'a>(
+    now: Instant,
+    (id, session, busy): (NodeId, u32, bool),
+    lent: &'a [u8],
+    send: &'a mut Send,
+    receive: &Receive,
+    shared: &mut Shared,
+) -> Option<(Data<'a>, Part)> {
+    let ack_delay = receive.ack_delay(now).as_nanos() / ACK_DELAY_UNIT.as_nanos();
+    let (ack, credit) = (receive.arrivals.base(), receive.grant.granted);
+    let next = send.next_fragment(now, lent, &mut shared.pool, &mut shared.counters)?;
+    let mut bits = 0;
+    if next.more {
+        bits |= flags::MORE;
+    }
+    if next.probe {
+        bits |= flags::ACK_NOW;
+    }
+    if busy {
+        bits |= flags::BUSY;
+    }
+    let data = Data {
+        source: shared.config.me,
+        destination: id,
+        flags: bits,
+        session,
+        number: next.number as u32,
+        ack: ack as u32,
+        credit: credit as u32,
+        message: next.message as u32,
+        offset: next.offset as u32,
+        length: next.length as u32,
+        floor_delta: u16::try_from(next.number - next.floor).unwrap_or(u16::MAX),
+        lane: next.lane,
+        ack_delay: u8::try_from(ack_delay).unwrap_or(u8::MAX),
+        payload: next.payload,
+    };
+    Some((data, next.part))
 }

@@ -153,20 +153,55 @@ impl LaneReceive {
             }
             self.remaining_bytes -= fragment.size;
         }
-        if !reassembly.is_whole() {
-            return Accepted::Kept;
+        self.settle(index, memory, pool)
+    }
+
+    /// A fragment was added to the message at `index`: is that whole now?
+    fn settle(&mut self, index: usize, memory: &mut Memory, pool: &mut Pool) -> Accepted {
+        match &self.slots[index] {
+            Slot::Partial(reassembly) if reassembly.is_whole() => {}
+            _ => return Accepted::Kept,
         }
-        let Slot::Partial(reassembly) = core::mem::replace(slot, Slot::Done) else {
+        let Slot::Partial(reassembly) = core::mem::replace(&mut self.slots[index], Slot::Done)
+        else {
             return Accepted::Duplicate;
         };
         let body = reassembly.finish(pool);
-        if self.ordered && !head {
+        if self.ordered && index > 0 {
             self.slots[index] = Slot::Ready(body);
             return Accepted::Kept;
         }
         self.pop_done();
         memory.deliver_reserved(body.len());
         Accepted::Whole(body)
+    }
+
+    /// As `accept`, for a fragment of `size` bytes at most that a link put into its place: see `landing`.
+    pub(crate) fn accept_landed(
+        &mut self,
+        id: u64,
+        offset: usize,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
+        let marked = self
+            .under_way(id)
+            .is_some_and(|reassembly| reassembly.mark(offset));
+        if !marked {
+            return Accepted::Duplicate;
+        }
+        self.remaining_bytes -= size;
+        self.settle((id - self.next) as usize, memory, pool)
+    }
+
+    /// The message that arrives under this number.
+    pub(crate) fn under_way(&mut self, id: u64) -> Option<&mut Reassembly> {
+        let index = usize::try_from(id.checked_sub(self.next)?).ok()?;
+        match self.slots.get_mut(index)? {
+            Slot::Partial(reassembly) => Some(reassembly),
+            _ => None,
+        }
     }
 
     /// The next message of an ordered lane, if it is whole.

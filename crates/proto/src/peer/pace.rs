@@ -42,7 +42,11 @@ pub(crate) struct Pacer {
     window: u64,
     /// No frame leaves before.
     next_at: Instant,
-    /// A frame was held back: look again then.
+    /// The next frame was held back.
+    held: bool,
+    /// Frames that were, ever.
+    pub(crate) held_frames: u64,
+    /// A frame was held back by time: look again then.
     held_until: Option<Instant>,
     /// Shortest round trips of this period and of the one before.
     shortest: [Duration; 2],
@@ -72,6 +76,8 @@ impl Pacer {
             pace,
             window: FRAME,
             next_at: Instant::default(),
+            held: false,
+            held_frames: 0,
             held_until: None,
             shortest: [NONE; 2],
             period_end: Instant::default(),
@@ -90,10 +96,11 @@ impl Pacer {
         let in_flight = in_flight as u64 * FRAME;
         self.filled |= in_flight + FRAME >= self.window;
         if self.pace == Pace::Drain && in_flight >= self.window {
+            self.held = true;
             return true;
         }
         if now < self.next_at {
-            self.held_until = Some(self.next_at);
+            (self.held, self.held_until) = (true, Some(self.next_at));
             return true;
         }
         false
@@ -121,6 +128,7 @@ impl Pacer {
                 Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate.max(1))
             }
         };
+        self.held_frames += u64::from(core::mem::take(&mut self.held));
         // One that was due and did not leave may follow at once; not all that might have left meanwhile.
         let late = now.since(self.next_at).min(interval);
         self.next_at = now + Duration::from_nanos(interval.as_nanos() - late.as_nanos());

@@ -41,6 +41,15 @@ pub(super) struct Place<'a> {
     pub(super) payload: &'a [u8],
 }
 
+/// Whether the message that is being fed stays with the program meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lent {
+    No,
+    Yes,
+    /// It did, and was acknowledged whole.
+    Acknowledged,
+}
+
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Payload bytes of every fragment but the last; known with the session.
@@ -57,6 +66,7 @@ pub(crate) struct Queue {
     free: Vec<u32>,
     /// The message that is being fed.
     feeding: Option<u32>,
+    lent: Lent,
     spare_stream: Option<Box<Stream>>,
     pending: [VecDeque<u32>; Priority::COUNT],
     repairs: [VecDeque<Part>; Priority::COUNT],
@@ -90,6 +100,7 @@ impl Queue {
             messages: Vec::new(),
             free: Vec::new(),
             feeding: None,
+            lent: Lent::No,
             spare_stream: None,
             pending: Default::default(),
             repairs: Default::default(),
@@ -126,7 +137,7 @@ impl Queue {
                 outgoing.live = false;
                 if let Some(stream) = outgoing.stream.take() {
                     self.spare_stream = Some(stream);
-                    self.feeding = None;
+                    (self.feeding, self.lent) = (None, Lent::No);
                 }
                 self.queued_bytes -= outgoing.body.len();
                 pool.put(core::mem::take(&mut outgoing.body));
@@ -149,7 +160,7 @@ impl Queue {
                 None => outgoing.fragments,
                 Some(stream) => {
                     stream.begin(self.fragment_bytes);
-                    0
+                    u32::from(stream.is_lent()) * outgoing.fragments
                 }
             };
         }
@@ -328,6 +339,16 @@ impl Queue {
             && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment as usize))
     }
 
+    /// What `has_choice` has chosen is a fragment, never sent before, of a message of several that is not dropped: which message.
+    #[inline]
+    pub(super) fn long_next(&self) -> Option<SendId> {
+        let Some(Choice::New { priority }) = self.choice else {
+            return None;
+        };
+        let outgoing = &self.messages[*self.pending[priority].front()? as usize];
+        (outgoing.fragments > 1 && !outgoing.lane.is_latest()).then_some(outgoing.id)
+    }
+
     /// Takes what `has_choice` has chosen; call only after that said yes.
     #[inline]
     pub(super) fn pop(&mut self, pool: &mut Pool, counters: &mut Counters) -> Option<Part> {
@@ -367,15 +388,19 @@ impl Queue {
         Some(Part { slot, fragment, id })
     }
 
-    /// Where a part lies that `pop` just gave.
+    /// Where a part lies that `pop` just gave; `lent`: the message that is lent.
     #[inline]
-    pub(super) fn place(&self, part: Part) -> Place<'_> {
+    pub(super) fn place<'a>(&'a self, part: Part, lent: &'a [u8]) -> Place<'a> {
         let outgoing = &self.messages[part.slot as usize];
         let offset = part.fragment as usize * self.fragment_bytes;
         let payload = match &outgoing.stream {
             None => {
                 let end = outgoing.body.len().min(offset + self.fragment_bytes);
                 &outgoing.body[offset..end]
+            }
+            Some(stream) if stream.is_lent() => {
+                let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
+                lent.get(offset..end).unwrap_or_default() // none without a mistake of the caller's; the peer drops it
             }
             Some(stream) => stream.fragment(part.fragment, self.fragment_bytes),
         };
@@ -409,6 +434,10 @@ impl Queue {
         if let Some(stream) = &mut outgoing.stream {
             self.queued_bytes -= stream.acknowledge(part.fragment, pool);
             if whole {
+                if stream.is_lent() {
+                    stream.set_lent(false);
+                    (self.feeding, self.lent) = (None, Lent::Acknowledged);
+                }
                 self.spare_stream = outgoing.stream.take();
             }
         }

@@ -1,6 +1,7 @@
 //! A message that arrives in several fragments, in any order.
 //!
-//! Invariant: bit i of `arrived` is set if and only if fragment i lies in `buffer`; `missing` counts the clear ones.
+//! Invariants: bit i of `arrived` is set if and only if fragment i lies in `buffer`; `missing` counts the clear ones. What a
+//! fragment that has not arrived will take may hold any bytes: an earlier message's, or what a link put there by guess.
 
 use alloc::vec::Vec;
 
@@ -16,6 +17,8 @@ pub(crate) struct Reassembly {
     missing: usize,
     /// All fragments before this one have arrived; perhaps more.
     first_missing: usize,
+    /// The one after that which arrived last.
+    next: usize,
 }
 
 /// A fragment further ahead of the first that is missing is refused, so that memory is filled by what arrives, not by what
@@ -25,7 +28,8 @@ const AHEAD_FRAGMENTS: usize = NUMBER_WINDOW as usize;
 impl Reassembly {
     /// `None`: no memory. What is reserved is not touched until fragments fill it.
     pub(crate) fn new(pool: &mut Pool, length_bytes: usize, fragment_bytes: usize) -> Option<Self> {
-        let buffer = pool.take(length_bytes)?;
+        let mut buffer = pool.take_used(length_bytes)?;
+        buffer.truncate(length_bytes);
         let missing = length_bytes.div_ceil(fragment_bytes);
         Some(Self {
             buffer,
@@ -34,6 +38,7 @@ impl Reassembly {
             arrived: pool.take_bitmap(missing),
             missing,
             first_missing: 0,
+            next: 0,
         })
     }
 
@@ -64,21 +69,98 @@ impl Reassembly {
 
     /// Takes the fragment at `offset`, which obeys R-14; `false` if it was there already.
     pub(crate) fn insert(&mut self, offset: usize, payload: &[u8]) -> bool {
-        if !set_bit(&mut self.arrived, offset / self.fragment_bytes) {
+        if !self.mark(offset) {
             return false;
         }
-        self.missing -= 1;
+        let end = offset + payload.len();
         if offset >= self.buffer.len() {
             self.buffer.resize(offset, 0);
             self.buffer.extend_from_slice(payload);
         } else {
-            self.buffer[offset..offset + payload.len()].copy_from_slice(payload);
+            self.fill_to(end);
+            self.buffer[offset..end].copy_from_slice(payload);
         }
         true
+    }
+
+    /// The fragment at `offset` has arrived and lies in its place; `false` if it was there already.
+    pub(crate) fn mark(&mut self, offset: usize) -> bool {
+        let fragment = offset / self.fragment_bytes;
+        if !set_bit(&mut self.arrived, fragment) {
+            return false;
+        }
+        self.missing -= 1;
+        self.next = fragment + 1;
+        true
+    }
+
+    fn fill_to(&mut self, end: usize) {
+        if self.buffer.len() < end {
+            self.buffer.resize(end, 0);
+        }
+    }
+
+    /// Offset and bytes of the missing fragments that follow the one that arrived last, not much more than `most_bytes` of them;
+    /// none if the next has arrived.
+    pub(crate) fn awaited(&self, most_bytes: usize) -> (usize, usize) {
+        let most = most_bytes.div_ceil(self.fragment_bytes);
+        let fragments = self.length_bytes.div_ceil(self.fragment_bytes);
+        let end = fragments.min(self.next + most);
+        let run = (self.next..end).find(|&fragment| has_bit(&self.arrived, fragment));
+        let start = (self.next * self.fragment_bytes).min(self.length_bytes);
+        let end = (run.unwrap_or(end) * self.fragment_bytes).min(self.length_bytes);
+        (start, end - start)
+    }
+
+    /// Their place. Only what a buffer of the pool does not hold yet is touched for it.
+    pub(crate) fn landing(&mut self, most_bytes: usize) -> &mut [u8] {
+        let (start, bytes) = self.awaited(most_bytes);
+        self.fill_to(start + bytes);
+        &mut self.buffer[start..start + bytes]
     }
 
     pub(crate) fn finish(self, pool: &mut Pool) -> Vec<u8> {
         pool.put_bitmap(self.arrived);
         self.buffer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was put into the landing place counts once it is marked, and only then; a message whose buffer was used before holds
+    /// nothing of that.
+    #[test]
+    fn lands_in_place() {
+        let mut pool = Pool::new();
+        pool.put(alloc::vec![9; 64]);
+        let mut message = Reassembly::new(&mut pool, 45, 10).unwrap();
+        assert!(message.insert(0, &[1; 10]));
+        assert_eq!(message.awaited(20), (10, 20));
+        message.landing(20).fill(2);
+        assert!(message.mark(10) && !message.mark(10));
+        // The second guess was wrong: another fragment comes, and the place is filled again.
+        assert!(message.insert(30, &[4; 10]));
+        assert_eq!(message.awaited(1000), (40, 5));
+        assert!(message.insert(40, &[5; 5]));
+        assert_eq!(message.awaited(1000), (45, 0));
+        assert_eq!(message.landing(1000), []);
+        assert!(!message.is_whole());
+        assert!(message.insert(20, &[3; 10]) && message.is_whole());
+        assert_eq!(message.awaited(1000), (30, 0), "the next is there");
+        let wanted: Vec<u8> = (0..45).map(|i| i / 10 + 1).collect();
+        assert_eq!(message.finish(&mut pool), wanted);
+    }
+
+    /// A place is as large as was asked for, in whole fragments, and nothing beyond it is touched.
+    #[test]
+    fn touches_what_it_lends() {
+        let mut pool = Pool::new();
+        let mut message = Reassembly::new(&mut pool, 1 << 20, 1000).unwrap();
+        assert!(message.insert(0, &[1; 1000]));
+        assert_eq!(message.landing(2500).len(), 3000);
+        assert_eq!(message.buffer.len(), 4000);
+        assert_eq!(message.landing(2500).len(), 3000, "nothing came");
     }
 }

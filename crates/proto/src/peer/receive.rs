@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use super::lane::{Accepted, Fragment, LaneReceive};
 use super::latest::LatestReceive;
 use super::places::Places;
+use super::reassembly::Reassembly;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::{Memory, charge};
@@ -20,8 +21,10 @@ use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
 
 /// While a gap is open, so many frames may pass before it is reported again.
 const FRAMES_PER_GAP_REPORT: u32 = 4;
-/// An acknowledgement never waits for more frames than this.
+/// An acknowledgement never waits for more frames than this,
 const FRAMES_PER_ACK_MAX: u32 = 32;
+/// nor for much more payload: what is not acknowledged of a long message is copied when its sender goes on.
+const BYTES_PER_ACK: usize = 128 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Receive {
@@ -30,6 +33,8 @@ pub(crate) struct Receive {
     lanes: Vec<LaneReceive>,
     places: Places,
     pub(crate) latest: LatestReceive,
+    /// An acknowledgement waits for so many frames at most.
+    patience: u32,
     /// Frames since the last acknowledgement left.
     unacknowledged: u32,
     pub(crate) ack_now: bool,
@@ -84,12 +89,19 @@ impl Receive {
             lanes: Vec::new(),
             places: Places::new(),
             latest: LatestReceive::default(),
+            patience: FRAMES_PER_ACK_MAX,
             unacknowledged: 0,
             ack_now: false,
             waiting_since: None,
             remaining_bytes: 0,
             refused: false,
         }
+    }
+
+    /// A session begins, with fragments of so many bytes.
+    pub(crate) fn begin(&mut self, fragment_bytes: usize) {
+        let frames = BYTES_PER_ACK / fragment_bytes.max(1);
+        self.patience = (frames as u32).clamp(1, FRAMES_PER_ACK_MAX);
     }
 
     #[inline]
@@ -110,9 +122,16 @@ impl Receive {
         })
     }
 
+    /// The message of that lane that arrives under this number, if one does.
+    pub(crate) fn under_way(&mut self, lane: Lane, message_low: u32) -> Option<&mut Reassembly> {
+        let lane = self.lane(lane);
+        lane.under_way(expand(message_low, lane.next))
+    }
+
     /// Takes one fragment. `size`: agreed payload of every fragment but the last; `fair`: a new message may begin.
+    /// `LANDED`: it lies in its place, obeys R-14, and `data` bears no payload.
     #[inline]
-    pub(crate) fn take(
+    pub(crate) fn take<const LANDED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
@@ -122,7 +141,7 @@ impl Receive {
         pool: &mut Pool,
     ) -> (u64, Taken) {
         let number = expand(data.number, self.arrivals.next());
-        if !is_fragment(data, size, memory) {
+        if !LANDED && !is_fragment(data, size, memory) {
             return (self.arrivals.base(), Taken::Refused(Refusal::Malformed));
         }
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
@@ -138,7 +157,12 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
-        let taken = match self.keep(now, data, size, fair, memory, pool) {
+        let accepted = if LANDED {
+            self.keep_landed(data, size, memory, pool)
+        } else {
+            self.keep(now, data, size, fair, memory, pool)
+        };
+        let taken = match accepted {
             Accepted::Frame => Taken::Frame,
             Accepted::Whole(body) => Taken::Whole(body),
             Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
@@ -242,6 +266,23 @@ impl Receive {
         accepted
     }
 
+    /// As `keep`, of a fragment that lies in its place.
+    fn keep_landed(
+        &mut self,
+        data: &Data<'_>,
+        size: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
+        let lane = self.lane(data.lane);
+        let before_bytes = lane.remaining_bytes;
+        let id = expand(data.message, lane.next);
+        let accepted = lane.accept_landed(id, data.offset as usize, size, memory, pool);
+        let landed_bytes = before_bytes - lane.remaining_bytes;
+        self.remaining_bytes -= landed_bytes;
+        accepted
+    }
+
     /// A fragment of a message that may be replaced by a newer one, which then frees its memory.
     #[cold]
     fn keep_latest(
@@ -278,7 +319,7 @@ impl Receive {
         let patience = if self.arrivals.has_gap() {
             FRAMES_PER_GAP_REPORT
         } else {
-            ((self.grant.window / 4) as u32).clamp(1, FRAMES_PER_ACK_MAX)
+            ((self.grant.window / 4) as u32).clamp(1, self.patience)
         };
         if at_once || self.unacknowledged >= patience {
             self.ack_now = true;

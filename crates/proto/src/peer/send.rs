@@ -11,9 +11,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub(crate) use super::flight::AckNews;
-use super::flight::Part;
+pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
+pub(crate) use super::queue::Lent;
 use super::queue::Queue;
 use super::queue::latest::{Dropped, NEVER};
 use super::rtt::Rtt;
@@ -28,6 +29,7 @@ use tsumuji_wire::Lane;
 
 /// The fragment to write next.
 pub(crate) struct NextFragment<'a> {
+    pub(crate) part: Part,
     pub(crate) number: u64,
     /// Lowest number still unanswered.
     pub(crate) floor: u64,
@@ -115,6 +117,12 @@ impl Send {
         self.note_clocked();
     }
 
+    /// What the program asked for, and how many frames left later for it.
+    pub(crate) fn pace(&self) -> (Pace, u64) {
+        let pacer = self.pacer.as_deref();
+        pacer.map_or_else(Default::default, |pacer| (pacer.pace, pacer.held_frames))
+    }
+
     fn note_clocked(&mut self) {
         self.clocked = self.pacer.is_some() || self.queue.first_deadline() != NEVER;
     }
@@ -188,6 +196,25 @@ impl Send {
         self.queue.push_stream(lane, length_bytes, notify)
     }
 
+    /// The message of that stream stays with the program until `keep`.
+    pub(crate) fn lend(&mut self) {
+        self.queue.lend();
+    }
+
+    pub(crate) fn lent(&self) -> Lent {
+        self.queue.lent()
+    }
+
+    /// What of the lent message has not left.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.queue.unsent_bytes()
+    }
+
+    /// Copies what is not acknowledged of the lent message; `false`: there is no memory.
+    pub(crate) fn keep(&mut self, message: &[u8], pool: &mut Pool) -> bool {
+        self.queue.keep(message, pool)
+    }
+
     /// A message is not yet fed to its end.
     pub(crate) fn is_feeding(&self) -> bool {
         self.queue.is_feeding()
@@ -245,6 +272,17 @@ impl Send {
             && !(self.clocked && self.is_held(now))
     }
 
+    /// What leaves next is a fragment of a long message: which one. Call only after `is_sendable` said yes.
+    #[inline]
+    pub(crate) fn long_next(&self) -> Option<SendId> {
+        self.queue.long_next()
+    }
+
+    /// The payload of a part that has left, as long as no acknowledgement was taken since.
+    pub(crate) fn payload<'a>(&'a self, part: Part, lent: &'a [u8]) -> &'a [u8] {
+        self.queue.place(part, lent).payload
+    }
+
     /// Drops latest messages whose deadline has passed. Under `suci` a message that has begun to leave keeps its numbers, and
     /// goes on.
     #[cold]
@@ -256,30 +294,32 @@ impl Send {
 
     /// A fragment leaves: the pacer takes note, and may want an answer at once.
     #[cold]
-    fn is_asking(&mut self, now: Instant, part: Part) -> bool {
+    fn is_asking(&mut self, now: Instant, part: Part, lent: &[u8]) -> bool {
         let in_flight = self.in_flight();
-        let payload_bytes = self.queue.place(part).payload.len();
+        let payload_bytes = self.queue.place(part, lent).payload.len();
         match &mut self.pacer {
             None => false,
             Some(pacer) => pacer.on_sent(now, payload_bytes, in_flight),
         }
     }
 
-    /// Takes the next fragment; call only after `is_sendable` said yes.
+    /// Takes the next fragment; `lent`: the message that is lent. Call only after `is_sendable` said yes.
     #[inline]
-    pub(crate) fn next_fragment(
-        &mut self,
+    pub(crate) fn next_fragment<'a>(
+        &'a mut self,
         now: Instant,
+        lent: &'a [u8],
         pool: &mut Pool,
         counters: &mut Counters,
-    ) -> Option<NextFragment<'_>> {
+    ) -> Option<NextFragment<'a>> {
         let departure = control!(
             &mut self.control,
             depart(now, &mut self.queue, pool, counters)
         )?;
-        let asks = self.clocked && self.is_asking(now, departure.part);
-        let place = self.queue.place(departure.part);
+        let asks = self.clocked && self.is_asking(now, departure.part, lent);
+        let place = self.queue.place(departure.part, lent);
         Some(NextFragment {
+            part: departure.part,
             number: departure.number,
             floor: departure.floor,
             lane: place.lane,
@@ -443,7 +483,7 @@ mod tests {
         if !send.is_sendable(now) {
             return None;
         }
-        let next = send.next_fragment(now, pool, &mut counters)?;
+        let next = send.next_fragment(now, &[], pool, &mut counters)?;
         Some(next.message - FIRST_NUMBER)
     }
 

@@ -3,8 +3,8 @@
 //! Owned by an `Outgoing`. A piece is a copy of some whole fragments; it goes back to the pool when all of them are
 //! acknowledged, so what a message of any length takes is bounded by what is in flight and [`AHEAD_BYTES`].
 //!
-//! Invariants: `pieces[i]` is piece `first + i` and has at least one fragment that is not acknowledged; pieces below `first`
-//! have none; `fed_bytes` is a multiple of a piece, or the whole message.
+//! Invariants: `pieces[i]` is piece `first + i`, and the first of them has at least one fragment that is not acknowledged; pieces
+//! below `first` have none; `fed_bytes` is a multiple of a piece, or the whole message.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -22,6 +22,8 @@ pub(super) struct Stream {
     first: u32,
     pieces: VecDeque<Piece>,
     fed_bytes: usize,
+    /// There are no pieces: the message lies with the program.
+    lent: bool,
 }
 
 #[derive(Debug)]
@@ -36,6 +38,57 @@ impl Stream {
     pub(super) fn begin(&mut self, fragment_bytes: usize) {
         self.piece_fragments = (PIECE_BYTES / fragment_bytes).max(1) as u32;
         (self.first, self.fed_bytes) = (0, 0);
+    }
+
+    pub(super) fn set_lent(&mut self, lent: bool) {
+        self.lent = lent;
+    }
+
+    #[inline]
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent
+    }
+
+    /// Makes pieces of a lent message, from the first fragment on that `acknowledged` does not mark. Returns their bytes; `None`: there
+    /// is no memory.
+    pub(super) fn keep(
+        &mut self,
+        message: &[u8],
+        fragment_bytes: usize,
+        fragments: u32,
+        acknowledged: &[u64],
+        pool: &mut Pool,
+    ) -> Option<usize> {
+        let is_missing = |fragment: u32| {
+            let (word, bit) = (fragment / 64, fragment % 64);
+            let word = acknowledged.get(word as usize).copied().unwrap_or(0);
+            word & 1 << bit == 0
+        };
+        let first = (0..fragments).find(|&fragment| is_missing(fragment))?;
+        self.first = first / self.piece_fragments;
+        let mut kept_bytes = 0;
+        let mut from = self.first * self.piece_fragments;
+        while from < fragments {
+            let to = fragments.min(from + self.piece_fragments);
+            let start = from as usize * fragment_bytes;
+            let end = message.len().min(to as usize * fragment_bytes);
+            let Some(mut bytes) = pool.take(end - start) else {
+                self.clear(pool);
+                self.lent = true;
+                return None;
+            };
+            bytes.extend_from_slice(&message[start..end]);
+            kept_bytes += bytes.len();
+            let missing = (from..to).filter(|&fragment| is_missing(fragment)).count();
+            self.pieces.push_back(Piece {
+                bytes,
+                missing: missing as u32,
+            });
+            from = to;
+        }
+        self.fed_bytes = message.len();
+        self.lent = false;
+        Some(kept_bytes)
     }
 
     pub(super) fn fed_bytes(&self) -> usize {
@@ -94,5 +147,6 @@ impl Stream {
         for piece in self.pieces.drain(..) {
             pool.put(piece.bytes);
         }
+        self.lent = false;
     }
 }

@@ -1,10 +1,11 @@
-//! Messages that are fed to the queue while their fragments leave: one at a time.
+//! Messages that come to the queue while their fragments leave: one at a time.
 //!
-//! Called by `send`. What was fed and not acknowledged lies in the message's `stream`.
+//! Called by `send`. Such a message is fed piece by piece; or it is lent: it stays where the program has it, and whoever writes
+//! frames brings it along, until the queue is to keep what is not acknowledged. What was fed or kept lies in the message's `stream`.
 
 use alloc::vec::Vec;
 
-use super::Queue;
+use super::{Lent, Queue};
 use crate::message::SendId;
 use crate::peer::stream::AHEAD_BYTES;
 use crate::pool::Pool;
@@ -29,6 +30,67 @@ impl Queue {
         Some(id)
     }
 
+    /// The message that `push_stream` just gave a place is lent until `keep`.
+    pub(in crate::peer) fn lend(&mut self) {
+        let Some(slot) = self.feeding else {
+            return;
+        };
+        let outgoing = &mut self.messages[slot as usize];
+        if let Some(stream) = &mut outgoing.stream {
+            stream.set_lent(true);
+            outgoing.fed = outgoing.fragments;
+            self.lent = Lent::Yes;
+            self.choice = None;
+        }
+    }
+
+    pub(in crate::peer) fn lent(&self) -> Lent {
+        self.lent
+    }
+
+    /// What of the lent message has not left.
+    pub(in crate::peer) fn unsent_bytes(&self) -> usize {
+        self.feeding.map_or(0, |slot| {
+            let outgoing = &self.messages[slot as usize];
+            let left = outgoing.next_fragment as usize * self.fragment_bytes;
+            outgoing.length_bytes.saturating_sub(left)
+        })
+    }
+
+    /// Copies what is not acknowledged of `message`, which was lent and no longer is. `false`: there is no memory.
+    pub(in crate::peer) fn keep(&mut self, message: &[u8], pool: &mut Pool) -> bool {
+        let (Lent::Yes, Some(slot)) = (self.lent, self.feeding) else {
+            self.lent = Lent::No;
+            return true;
+        };
+        let outgoing = &mut self.messages[slot as usize];
+        let Some(stream) = &mut outgoing.stream else {
+            return true;
+        };
+        let kept_bytes = if outgoing.next_fragment == 0 {
+            // It may leave in fragments of another size, if it waits for a session.
+            let Some(mut body) = pool.take(message.len()) else {
+                return false;
+            };
+            body.extend_from_slice(message);
+            outgoing.body = body;
+            stream.set_lent(false);
+            self.spare_stream = outgoing.stream.take();
+            message.len()
+        } else {
+            let size = self.fragment_bytes;
+            let Some(bytes) =
+                stream.keep(message, size, outgoing.fragments, &outgoing.bitmap, pool)
+            else {
+                return false;
+            };
+            bytes
+        };
+        self.queued_bytes += kept_bytes;
+        (self.feeding, self.lent) = (None, Lent::No);
+        true
+    }
+
     /// A message is not yet fed to its end.
     pub(in crate::peer) fn is_feeding(&self) -> bool {
         self.feeding.is_some()
@@ -46,7 +108,7 @@ impl Queue {
     /// Takes as much of `rest`, the part of the message that was not taken yet, as may wait. `None`: no message is being fed,
     /// or it has another length.
     pub(in crate::peer) fn feed(&mut self, rest: &[u8], pool: &mut Pool) -> Option<usize> {
-        let slot = self.feeding?;
+        let slot = self.feeding.filter(|_| self.lent == Lent::No)?;
         let fragment_bytes = self.fragment_bytes;
         let mut taken = 0;
         while self.is_hungry() {

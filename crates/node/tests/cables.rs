@@ -1,0 +1,353 @@
+//! Endpoints in hosts of a testbed, joined by cables of limited rate: priorities, deadlines, and the congestion control `suci` over
+//! every link that leaves a host.
+//!
+//! Needs root and the commands of `tsumuji-testbed`; says so and ends where they are missing. Judged by counts and order, not by the clock.
+
+mod common;
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::thread;
+
+use common::{LONG, pattern};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tsumuji_link::packet::{Packet, PacketConfig};
+use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_link::xdp::{Xdp, XdpConfig};
+use tsumuji_node::any_link::Base;
+use tsumuji_node::{
+    AnyLink, Congestion, DeliveryClass, Endpoint, ImpairConfig, Lane, Link, LinkAddr, Member,
+    Membership, NodeId, Options, Pace, Priority,
+};
+use tsumuji_testbed::{Host, Spec, Testbed};
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+const LANE: Lane = Lane::ordered(0);
+const VIDEO: Lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 0);
+
+/// Two hosts, or `None` and the reason on standard error.
+fn testbed(name: &str, rate: Option<&str>) -> Option<Testbed> {
+    if let Err(why) = tsumuji_testbed::check_rights() {
+        eprintln!("skipped: {why}");
+        return None;
+    }
+    let name = format!("{name}{}", std::process::id());
+    let mut spec = Spec::new(2).named(name.parse().expect("name"));
+    spec.rate = rate.map(|rate| rate.parse().expect("rate"));
+    match Testbed::up(&spec) {
+        Ok(testbed) => Some(testbed),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wire {
+    Udp,
+    Packet,
+    Xdp,
+}
+
+/// A link of the host, or why there is none. A socket stays where it was opened: so a thread of its own goes there, and ends.
+fn open(host: &Host, wire: Wire) -> Result<Base, String> {
+    let netns = File::open(format!("/run/netns/{}", host.netns())).expect("namespace");
+    thread::scope(|scope| {
+        let opening = scope.spawn(move || {
+            move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("enter");
+            match wire {
+                Wire::Udp => {
+                    let addr = SocketAddr::new(host.ip().into(), 7000);
+                    let link = Udp::bind(addr, UdpConfig::default());
+                    link.map(Base::Udp).map_err(|why| why.to_string())
+                }
+                Wire::Packet => {
+                    let link = Packet::open(host.interface(), PacketConfig::default());
+                    link.map(Base::Packet).map_err(|why| why.to_string())
+                }
+                Wire::Xdp => {
+                    let link = Xdp::open(host.interface(), XdpConfig::default());
+                    link.map(Base::Xdp).map_err(|why| why.to_string())
+                }
+            }
+        });
+        opening.join().expect("opened")
+    })
+}
+
+fn endpoint(
+    base: Base,
+    id: NodeId,
+    addrs: &[LinkAddr; 2],
+    impair: Option<ImpairConfig>,
+    options: &Options,
+) -> Endpoint<AnyLink> {
+    let members = [A, B].map(|id| Member {
+        id,
+        name: id.to_string(),
+        addr: addrs[usize::from(id.0)],
+    });
+    let membership = Membership {
+        me: id,
+        members: members.into(),
+    };
+    let link = AnyLink::open(base, impair, None).expect("link");
+    Endpoint::new(link, membership, options.clone()).expect("endpoint")
+}
+
+/// One endpoint in each host over UDP.
+fn pair(testbed: &Testbed, options: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {
+    let [a, b] = [0, 1].map(|id| open(&testbed.hosts()[id], Wire::Udp).expect("bind"));
+    let addrs = [a.local_addr(), b.local_addr()];
+    (
+        endpoint(a, A, &addrs, None, options),
+        endpoint(b, B, &addrs, None, options),
+    )
+}
+
+/// Messages of all sizes go both ways over every link that leaves a host, whole and in order: undisturbed, with a fifth of all frames
+/// lost, and with a third overtaken; and after one side has gone and come back.
+#[test]
+fn suci_works_over_every_link() {
+    const SIZES: [usize; 7] = [0, 1, 1_400, 9_000, 70_000, 3, 200_000];
+    let Some(testbed) = testbed("suci", None) else {
+        return;
+    };
+    let options = Options {
+        congestion: Congestion::Suci,
+        ..Options::default()
+    };
+    let disturbed = |loss, reorder, seed| ImpairConfig {
+        loss,
+        reorder,
+        seed,
+        ..ImpairConfig::default()
+    };
+    for wire in [Wire::Udp, Wire::Packet, Wire::Xdp] {
+        for (loss, reorder) in [(0.0, 0.0), (0.2, 0.0), (0.0, 0.3)] {
+            let opened = [0, 1].map(|id| open(&testbed.hosts()[id], wire));
+            let [Ok(a), Ok(b)] = opened else {
+                eprintln!("skipped: {wire:?}: {opened:?}");
+                break;
+            };
+            let addrs = [a.local_addr(), b.local_addr()];
+            let impair = |seed| Some(disturbed(loss, reorder, seed));
+            let mut a = endpoint(a, A, &addrs, impair(1), &options);
+            let first = endpoint(b, B, &addrs, impair(2), &options);
+            let (host, options) = (&testbed.hosts()[1], &options);
+            thread::scope(|scope| {
+                let peer = scope.spawn(move || {
+                    let mut b = first;
+                    for life in 0..2 {
+                        for (index, size) in (0..).zip(SIZES) {
+                            let message = b.recv(LONG).expect("link").expect("message");
+                            assert!(message.body == pattern(size, index), "{wire:?}: {index}");
+                            b.send(A, LANE, &message.body).expect("send");
+                        }
+                        b.close(LONG);
+                        if life == 1 {
+                            break;
+                        }
+                        let base = open(host, wire).expect("again");
+                        b = endpoint(base, B, &addrs, impair(3), options);
+                        b.send(A, LANE, b"again").expect("send");
+                    }
+                });
+                for life in 0..2 {
+                    if life == 1 {
+                        // Who hears it knows of the new life: nothing of the old one's is expected any more.
+                        let message = a.recv(LONG).expect("link").expect("message");
+                        assert_eq!(message.body, b"again", "{wire:?}");
+                    }
+                    for (index, size) in (0..).zip(SIZES) {
+                        a.send(B, LANE, &pattern(size, index)).expect("send");
+                    }
+                    for (index, size) in (0..).zip(SIZES) {
+                        let message = a.recv(LONG).expect("link").expect("echo");
+                        assert!(message.body == pattern(size, index), "{wire:?}: {index}");
+                    }
+                }
+                let counters = a.counters().engine;
+                assert!(
+                    counters.asks > 0 || loss == 0.0,
+                    "{wire:?} at {loss}: {counters:?}"
+                );
+                while !peer.is_finished() {
+                    a.recv(std::time::Duration::from_millis(1)).expect("link");
+                }
+                peer.join().expect("peer");
+            });
+        }
+    }
+}
+
+/// Small urgent messages into a bulk transfer: each overtakes all of the bulk that waits at its sender, and waits only for what has left
+/// already. Under either congestion control.
+#[test]
+fn urgent_messages_overtake_bulk() {
+    const BULK: Lane = Lane::new(DeliveryClass::Ordered, Priority::BULK, 0);
+    const URGENT: Lane = Lane::new(DeliveryClass::Ordered, Priority::URGENT, 0);
+    const BULK_BYTES: usize = 20_000;
+    const BULKS: u64 = 400;
+    const FRAME_BYTES: usize = 1_500;
+    let Some(testbed) = testbed("prio", Some("200mbit")) else {
+        return;
+    };
+    for congestion in Congestion::ALL {
+        let options = Options {
+            congestion,
+            send_queue_bytes: 64 << 20,
+            ..Options::default()
+        };
+        let (mut a, mut b) = pair(&testbed, &options);
+        let receiver = thread::spawn(move || {
+            let (mut bulks, mut urgents, mut overtook) = (0_u64, 0_u64, 0_u64);
+            while bulks < BULKS {
+                let message = b.recv(LONG).expect("link").expect("message");
+                if message.lane == BULK {
+                    assert!(message.body == pattern(BULK_BYTES, bulks), "{bulks}");
+                    bulks += 1;
+                    continue;
+                }
+                let word = |at: usize| {
+                    let bytes = message.body[at..at + 8].try_into().expect("8 bytes");
+                    u64::from_le_bytes(bytes)
+                };
+                // At its submission: bulk submitted by then, and how much of that may have left before it.
+                let (submitted, ahead) = (word(0), word(8));
+                assert!(
+                    bulks <= ahead,
+                    "{congestion}: {bulks} of {submitted} came before it, {ahead} had left"
+                );
+                overtook += submitted.saturating_sub(bulks);
+                urgents += 1;
+            }
+            b.close(LONG);
+            (urgents, overtook)
+        });
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        for index in 0..BULKS {
+            a.try_send(B, BULK, &pattern(BULK_BYTES, index))
+                .expect("room");
+            if index % 8 == 7 {
+                let flow = a.flow(B).expect("peer");
+                // Acknowledged, on its way, or just leaving with this call.
+                let waits = flow
+                    .queued_bytes
+                    .saturating_sub((flow.in_flight_frames + 64) * FRAME_BYTES);
+                let ahead = index + 1 - (waits / BULK_BYTES) as u64;
+                let body = [(index + 1).to_le_bytes(), ahead.to_le_bytes()].concat();
+                a.try_send(B, URGENT, &body).expect("room");
+            }
+        }
+        a.close(LONG);
+        let (urgents, overtook) = receiver.join().expect("receiver");
+        println!("{congestion}: {urgents} urgent messages overtook {overtook} of bulk");
+        assert!(urgents >= 1 && overtook >= 100, "{congestion}: {overtook}");
+    }
+}
+
+/// Messages of all four priorities that wait for the peer leave strictly by priority, whatever the order in which they were submitted.
+#[test]
+fn priorities_are_strict() {
+    const EACH: u64 = 20;
+    let Some(testbed) = testbed("strict", Some("20mbit")) else {
+        return;
+    };
+    for congestion in Congestion::ALL {
+        let options = Options {
+            congestion,
+            ..Options::default()
+        };
+        let (mut a, mut b) = pair(&testbed, &options);
+        let lane = |priority| {
+            let priority = Priority::new(priority).expect("0 to 3");
+            Lane::new(DeliveryClass::Ordered, priority, 0)
+        };
+        // Nobody has answered hello yet: all of them wait.
+        for index in 0..EACH {
+            for priority in [2, 3, 0, 1] {
+                a.try_send(B, lane(priority), &pattern(1_000, index))
+                    .expect("room");
+            }
+        }
+        let receiver = thread::spawn(move || {
+            let mut order = Vec::new();
+            for _ in 0..4 * EACH {
+                let message = b.recv(LONG).expect("link").expect("message");
+                order.push(message.lane.priority().get());
+            }
+            b.close(LONG);
+            order
+        });
+        a.close(LONG);
+        let order = receiver.join().expect("receiver");
+        assert!(order.is_sorted(), "{congestion}: {order:?}");
+    }
+}
+
+/// Video over a cable that carries a fraction of it: pictures that are late are dropped at their sender, and what arrives is whole
+/// and in order; each picture is accounted for.
+#[test]
+fn late_pictures_are_dropped_at_the_sender() {
+    const PICTURES: u64 = 300;
+    const PICTURE_BYTES: usize = 40_000;
+    // Two pictures' time on the cable, about: 32 ms each.
+    const DEADLINE: std::time::Duration = std::time::Duration::from_millis(60);
+    let Some(testbed) = testbed("video", Some("10mbit")) else {
+        return;
+    };
+    let (mut a, mut b) = pair(&testbed, &Options::default());
+    let receiver = thread::spawn(move || {
+        let (mut came, mut next) = (0_u64, [0_u64; 16]);
+        loop {
+            let message = b.recv(LONG).expect("link").expect("message");
+            if message.lane == LANE {
+                b.close(LONG);
+                return came;
+            }
+            let index = u64::from_le_bytes(message.body[..8].try_into().expect("8 bytes"));
+            let next = &mut next[usize::from(message.lane.channel())];
+            assert!(index >= *next, "{index} after {next}");
+            assert!(
+                message.body[8..] == pattern(PICTURE_BYTES, index),
+                "{index}"
+            );
+            (came, *next) = (came + 1, index + 1);
+        }
+    });
+    assert!(a.wait_up(LONG).expect("up").is_empty());
+    // So that pictures wait here, where they can be dropped, and not in the cable's queue.
+    a.set_pace(B, Pace::Drain).expect("peer");
+    let before = a.counters().link.sent_bytes;
+    for index in 0..PICTURES {
+        let body = [&index.to_le_bytes()[..], &pattern(PICTURE_BYTES, index)].concat();
+        // Later many streams in turn, so that pictures are not replaced before they are late.
+        let lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, (index % 16) as u8);
+        let lane = if index < PICTURES / 2 { VIDEO } else { lane };
+        a.send_latest(B, lane, &body, Some(DEADLINE)).expect("sent");
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(10);
+        while std::time::Instant::now() < until {
+            a.recv(std::time::Duration::from_millis(2)).expect("link");
+        }
+    }
+    assert!(a.flush(LONG).expect("flush"));
+    let sent = a.counters().link.sent_bytes - before;
+    let flow = a.flow(B).expect("peer");
+    a.send(B, LANE, b"end").expect("send");
+    a.close(LONG);
+    let came = receiver.join().expect("receiver");
+    let dropped = flow.superseded_messages + flow.late_messages + flow.lost_messages;
+    println!("{came} of {PICTURES} pictures came: {flow:?}");
+    assert_eq!(came + dropped, PICTURES, "{flow:?}");
+    assert!(flow.late_messages > 20 && came > 10, "{flow:?}");
+    let offered = PICTURES * PICTURE_BYTES as u64;
+    assert!(
+        sent < offered * 2 / 3,
+        "{sent} of {offered} bytes left: nothing was dropped at the sender"
+    );
+}

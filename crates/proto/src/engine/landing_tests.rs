@@ -1,0 +1,192 @@
+//! Long messages that leave in runs and are received into their places.
+
+use super::tests::{MINUTE, Wire, body};
+use super::*;
+
+fn scattering(count: u16) -> Wire {
+    let mut wire = Wire::new(count);
+    wire.scatters = true;
+    wire
+}
+
+/// Messages of every length arrive as they were sent, most of their fragments without a copy.
+#[test]
+fn long_messages_land() {
+    let mut wire = scattering(2);
+    let sizes = [
+        0, 1, 1432, 1433, 2864, 7160, 7161, 100_000, 65_536, 1_000_000, 10,
+    ];
+    for (seed, &size) in sizes.iter().enumerate() {
+        wire.send(0, 1, Lane::ordered(0), body(seed, size));
+    }
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    let got = &wire.nodes[1].inbox.messages;
+    assert_eq!(got.len(), sizes.len());
+    for (seed, (message, &size)) in got.iter().zip(&sizes).enumerate() {
+        assert!(message.2 == body(seed, size), "message of {size}");
+    }
+    let fragments: usize = sizes.iter().map(|size| size.div_ceil(1432).max(1)).sum();
+    assert!(
+        wire.landed as usize * 10 > fragments * 8,
+        "{} of {fragments} landed",
+        wire.landed
+    );
+    assert_eq!(wire.nodes[0].engine.counters().retransmitted_frames, 0);
+}
+
+/// Wrong guesses cost nothing but a copy: what is lost, repeated or overtaken, messages that alternate between lanes and peers.
+#[test]
+fn wrong_guesses_do_no_harm() {
+    for seed in 0..12 {
+        let mut wire = scattering(3);
+        (wire.random, wire.jitter_us) = (seed, 20 * (seed % 3));
+        (wire.loss_percent, wire.duplicate_percent) = (5 * (seed % 4), 5 * (seed % 5));
+        let lanes = [Lane::ordered(0), Lane::ordered(1), Lane::unordered(2)];
+        let size = |i: usize| [20_000, 300, 70_000, 1500][i % 4] + i;
+        for i in 0..24 {
+            for from in [0, 2] {
+                wire.send(from, 1, lanes[i % 3], body(i + from, size(i)));
+            }
+            wire.send(1, 0, lanes[i % 3], body(i, size(i) / 2));
+        }
+        wire.run(MINUTE, |wire| {
+            wire.queued(0, 1) + wire.queued(2, 1) + wire.queued(1, 0) == 0
+        });
+        for (from, to) in [(0, 1), (2, 1), (1, 0)] {
+            for (index, lane) in lanes.into_iter().enumerate() {
+                let mut expected: Vec<_> = (0..24)
+                    .filter(|i| i % 3 == index)
+                    .map(|i| match from {
+                        1 => body(i, size(i) / 2),
+                        _ => body(i + from, size(i)),
+                    })
+                    .collect();
+                let mut got: Vec<_> = wire.nodes[to]
+                    .inbox
+                    .messages
+                    .iter()
+                    .filter(|message| (usize::from(message.0.0), message.1) == (from, lane))
+                    .map(|message| message.2.clone())
+                    .collect();
+                if index == 2 {
+                    got.sort();
+                    expected.sort();
+                }
+                assert!(got == expected, "seed {seed}, {from} to {to}, {lane:?}");
+            }
+        }
+        for node in &wire.nodes {
+            let accounts = node.engine.accounts();
+            assert_eq!((accounts.memory_bytes, accounts.queued_bytes), (0, 0));
+        }
+    }
+}
+
+/// A header that lies in any field is not what was expected, and neither place nor message are what it says.
+#[test]
+fn forged_headers_are_not_expected() {
+    let mut wire = scattering(2);
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
+    wire.send(0, 1, Lane::ordered(0), body(0, 20_000));
+    let now = wire.now;
+    let to = wire.nodes[0].engine.next_destination(now).unwrap();
+    assert_eq!(wire.nodes[0].engine.begin_run(now, to, &[], (6, 65_000)), 6);
+    let frames: Vec<_> = wire.nodes[0]
+        .engine
+        .run(&[])
+        .map(|(head, body)| (head.to_vec(), body.to_vec()))
+        .collect();
+    let node = &mut wire.nodes[1];
+    assert!(node.engine.landing().is_none());
+    assert!(!node.engine.is_expected(0, &frames[0].0, 1432));
+    let first = [&frames[0].0[..], &frames[0].1].concat();
+    node.engine.handle_frame(now, &first, &mut node.inbox);
+    let landing = node.engine.landing().unwrap();
+    assert_eq!((landing.head_bytes, landing.body_bytes), (40, 1432));
+    assert_eq!(landing.place.len(), 20_000 - 1432);
+    let (head, bytes) = (&frames[1].0, frames[1].1.len());
+    assert!(node.engine.is_expected(0, head, bytes));
+    assert!(!node.engine.is_expected(1, head, bytes));
+    assert!(!node.engine.is_expected(usize::MAX, head, bytes));
+    assert!(!node.engine.is_expected(0, head, bytes - 1));
+    assert!(!node.engine.is_expected(0, &head[..39], bytes));
+    assert!(node.engine.is_expected(1, &frames[2].0, bytes));
+    // Flags, number, ack, credit, floor and delay are looked at when the frame is taken.
+    let looked_at_later = |byte: usize| matches!(byte, 1 | 12..24 | 36 | 37 | 39);
+    for byte in (0..40).filter(|&byte| !looked_at_later(byte)) {
+        let mut forged = head.clone();
+        forged[byte] ^= 0x10;
+        assert!(!node.engine.is_expected(0, &forged, bytes), "byte {byte}");
+    }
+    // A repeated number: dropped as such, and its fragment is still missing.
+    let mut repeated = head.clone();
+    repeated[12..16].copy_from_slice(&frames[0].0[12..16]);
+    node.engine
+        .handle_landed(now, &repeated, bytes, &mut node.inbox);
+    assert_eq!(
+        node.engine
+            .counters()
+            .drops
+            .get(crate::counters::Drop::Duplicate),
+        1
+    );
+    assert!(node.engine.is_expected(0, head, bytes), "as before");
+    // The next of the same place does not belong where it would now be thought to lie.
+    node.engine
+        .handle_landed(now, &frames[2].0, bytes, &mut node.inbox);
+    assert_eq!(
+        node.engine
+            .counters()
+            .drops
+            .get(crate::counters::Drop::Duplicate),
+        2
+    );
+    assert!(node.engine.is_expected(0, head, bytes), "as before");
+}
+
+/// A run ends with its message, with what fits, and before anything that may not leave.
+#[test]
+fn runs_end() {
+    let mut wire = scattering(2);
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
+    let (now, to) = (wire.now, Destination::Peer(NodeId(1)));
+    let engine = &mut wire.nodes[0].engine;
+    let submit = |engine: &mut Engine, size| {
+        let payload = Payload::Owned(body(0, size));
+        let lane = Lane::ordered(0);
+        engine.submit(now, NodeId(1), lane, payload, false).unwrap();
+    };
+    submit(engine, 1000);
+    assert!(!engine.has_run(now, to), "a short message");
+    assert_eq!(engine.begin_run(now, to, &[], (10, 65_000)), 0);
+    engine.write_frame(now, to, &mut [0; 1472]);
+    submit(engine, 5000);
+    submit(engine, 5000);
+    assert!(engine.has_run(now, to));
+    assert_eq!(
+        engine.begin_run(now, to, &[], (10, 1471)),
+        0,
+        "nothing fits"
+    );
+    assert_eq!(engine.begin_run(now, to, &[], (10, 1472 * 3 - 1)), 2);
+    assert_eq!(
+        engine.begin_run(now, to, &[], (10, 65_000)),
+        2,
+        "of one message"
+    );
+    assert_eq!(
+        engine.run(&[]).map(|(_, body)| body.len()).sum::<usize>(),
+        5000 - 2864
+    );
+    assert_eq!(engine.begin_run(now, to, &[], (1, 65_000)), 1);
+    let flow = engine.flow(NodeId(1)).unwrap();
+    assert_eq!(flow.in_flight_frames, 6);
+    let left = flow.credit_frames;
+    submit(engine, 1432 * 200);
+    let sent: usize = (0..10)
+        .map(|_| engine.begin_run(now, to, &[], (44, 65_000)))
+        .sum();
+    assert_eq!(sent, left, "no more than was granted");
+    let unknown = Destination::Peer(NodeId(77));
+    assert!(!engine.has_run(now, unknown) && engine.begin_run(now, unknown, &[], (9, 65_000)) == 0);
+}
