@@ -14,8 +14,9 @@ mod talk;
 
 use std::process::Command;
 
-use talk::{NODES, Over, cluster_file, is_started, run};
+use talk::{NODES, Over, Place, cluster_file, is_started, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
+use tsumuji_node::Congestion;
 
 /// Not a test of its own: what the started processes run.
 #[test]
@@ -30,9 +31,31 @@ fn restarts_over_shared_memory() {
         return;
     }
     let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
-    run(&Over::Shm(job).into(), 100, 1, |_, _| {});
+    run(
+        &under(Congestion::Credit, Over::Shm(job)),
+        100,
+        1,
+        |_, _| {},
+    );
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     assert!(!maps.contains("memfd:tsumuji"), "left mapped");
+}
+
+/// The same under the other congestion control.
+#[test]
+fn restarts_over_shared_memory_under_suci() {
+    if is_started() {
+        return;
+    }
+    let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
+    run(&under(Congestion::Suci, Over::Shm(job)), 30, 4, |_, _| {});
+}
+
+fn under(congestion: Congestion, over: Over) -> Place {
+    Place {
+        congestion,
+        ..over.into()
+    }
 }
 
 /// The same over UDP: each life takes up the address of the one before it.
@@ -49,7 +72,10 @@ fn restarts_over_udp() {
         format!("udp:127.{high}.{low}.{}:{}", 1 + (pid & 127), 7_000 + node)
     };
     let path = cluster_file(folder.path(), |node| format!("addr = \"{}\"", addr(node)));
-    run(&Over::Cluster(path).into(), 100, 2, |_, _| {});
+    for (congestion, cycles) in [(Congestion::Credit, 100), (Congestion::Suci, 30)] {
+        let place = under(congestion, Over::Cluster(path.clone()));
+        run(&place, cycles, 2, |_, _| {});
+    }
 }
 
 /// The same over raw Ethernet, in a network of this thread's own.
@@ -68,7 +94,10 @@ fn restarts_over_ethernet(link: &str) {
     let path = cluster_file(folder.path(), |node| {
         format!("addr = \"{link}:n{node}\"\nmac = \"{}\"", mac(node))
     });
-    run(&Over::Cluster(path).into(), 30, 3, |_, _| {});
+    for (congestion, cycles) in [(Congestion::Credit, 30), (Congestion::Suci, 15)] {
+        let place = under(congestion, Over::Cluster(path.clone()));
+        run(&place, cycles, 3, |_, _| {});
+    }
     let shown = Command::new("ip")
         .args(["-details", "link", "show"])
         .output();

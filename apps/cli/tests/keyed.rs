@@ -152,6 +152,7 @@ fn keyed_restarts_over_shared_memory() {
     let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
     let place = Place {
         key: Some(folder.path().join("key")),
+        congestion: Default::default(),
         ..Over::Shm(job).into()
     };
     let counters = rotate(&place, folder.path(), 5, |_| {});
@@ -221,6 +222,7 @@ fn keyed_restarts_over(link: &'static str) {
     let place = Place {
         over: Over::Cluster(cluster),
         key: Some(at("key")),
+        congestion: Default::default(),
         namespaces: hosts.iter().map(|host| host.netns().to_owned()).collect(),
     };
     // The test's own thread stays where it is.

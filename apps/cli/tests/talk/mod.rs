@@ -15,10 +15,12 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use tsumuji_link::shm::Shm;
 use tsumuji_node::any_link::{Base, Unsealed};
-use tsumuji_node::bootstrap::{ENV_CLUSTER, ENV_KEY, ENV_NODE as NODE_ENV, ENV_OPEN};
+use tsumuji_node::bootstrap::{
+    ENV_CLUSTER, ENV_CONGESTION, ENV_KEY, ENV_NODE as NODE_ENV, ENV_OPEN,
+};
 use tsumuji_node::{
-    AnyLink, ClusterFile, Counters, Endpoint, Lane, Membership, Message, NodeId, Options, SealMode,
-    Security, SendError, endpoint_from_env,
+    AnyLink, ClusterFile, Congestion, Counters, Endpoint, Lane, Membership, Message, NodeId,
+    Options, SealMode, Security, SendError, endpoint_from_env,
 };
 
 use crate::common;
@@ -40,8 +42,11 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Turns a hang into a failure. Far below `dead_after`: who is killed must be known by its return, not by silence.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A started process runs the congestion control that its environment names.
 pub(crate) fn options() -> Options {
+    let named = std::env::var(ENV_CONGESTION).ok();
     Options {
+        congestion: named.map_or_else(Congestion::default, |name| name.parse().expect("a name")),
         keep_alive: Duration::from_millis(100),
         // Nobody that lives is given up, however busy the machine: so nothing between those that live on may be missing.
         dead_after: Duration::from_secs(120),
@@ -224,6 +229,8 @@ pub(crate) struct Place {
     pub(crate) over: Over,
     /// All frames are sealed with it.
     pub(crate) key: Option<PathBuf>,
+    /// Of all nodes.
+    pub(crate) congestion: Congestion,
     /// Namespaces by node; empty: all run where the test does. Node 0's is the test's thread's business.
     pub(crate) namespaces: Vec<String>,
 }
@@ -233,6 +240,7 @@ impl From<Over> for Place {
         Self {
             over,
             key: None,
+            congestion: Congestion::default(),
             namespaces: Vec::new(),
         }
     }
@@ -252,7 +260,11 @@ impl Place {
                 (base, file.membership(NodeId(0), path).expect("node 0"))
             }
         };
-        endpoint(base, membership, self.key.as_deref())
+        let options = Options {
+            congestion: self.congestion,
+            ..options()
+        };
+        endpoint(base, membership, self.key.as_deref(), options)
     }
 
     /// This program again, in a node's namespace, to run the test `test`.
@@ -269,6 +281,7 @@ impl Place {
         command
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(NODE_ENV, node.to_string())
+            .env(ENV_CONGESTION, self.congestion.name())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         match &self.key {
@@ -296,7 +309,12 @@ impl Place {
     }
 }
 
-fn endpoint(base: Base, membership: Membership, key: Option<&Path>) -> Endpoint<AnyLink> {
+fn endpoint(
+    base: Base,
+    membership: Membership,
+    key: Option<&Path>,
+    options: Options,
+) -> Endpoint<AnyLink> {
     let security = match key {
         None => Security::Open,
         Some(key) => Security::Sealed {
@@ -306,7 +324,7 @@ fn endpoint(base: Base, membership: Membership, key: Option<&Path>) -> Endpoint<
     };
     let link = Unsealed::open(base, None, None).expect("a link");
     let link = security.apply(link).expect("a key");
-    Endpoint::new(link, membership, options()).expect("an endpoint")
+    Endpoint::new(link, membership, options).expect("an endpoint")
 }
 
 /// What the started processes run, in a test called `worker`; nothing in the test's own process.
@@ -329,7 +347,8 @@ pub(crate) fn work() {
                 .expect("the job's memory");
             let base = Base::Shm(Shm::attach(&job, node).expect("attach"));
             let key = std::env::var_os(ENV_KEY).map(PathBuf::from);
-            endpoint(base, Membership::local(NodeId(node), NODES), key.as_deref())
+            let membership = Membership::local(NodeId(node), NODES);
+            endpoint(base, membership, key.as_deref(), options())
         }
         Err(_) => endpoint_from_env(options()).expect("an endpoint"),
     };
