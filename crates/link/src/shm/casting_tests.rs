@@ -267,7 +267,7 @@ fn sleepers_are_woken() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for sequence in 0..2_000 {
-                while !write(&mut a, GROUP, &[1], sequence, &[1; 1500]) {
+                while !write(&mut a, GROUP, &[1], sequence, &[1; 900]) {
                     let mut cast = Cast::new(&mut a);
                     cast.watch_nothing();
                     cast.watch_room(GROUP);
