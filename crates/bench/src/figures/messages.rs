@@ -2,14 +2,14 @@
 
 use tsumuji_node::{LinkSpec, Security};
 
-use super::{Point, Report, Say, Setting, Sweep, Wanted, add};
+use super::{Point, Report, Say, Setting, Sweep, Wanted, add, micros};
 use crate::exchange::{Kind, Measured, Plan, measure, spec};
 use crate::limits;
 use crate::machine;
 use crate::ops::{Job, Op};
 use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::stats::{Rounds, size_name};
-use crate::versus::{Contender, Standing, alternate};
+use crate::versus::{Contender, alternate};
 
 /// The size whose latency is promised.
 const SMALL_BYTES: usize = 8;
@@ -30,18 +30,6 @@ const PAST_EDGES: [usize; 4] = [1500, 9001, (16 << 10) + 1, (64 << 10) + 1];
 fn ours(setting: &Setting, link: LinkSpec, plan: &Plan) -> Result<Measured, String> {
     measure(plan, spec(link, None, &setting.serve), &Security::Unstated)
         .map_err(|error| error.to_string())
-}
-
-fn micros(standing: &Standing) -> String {
-    match &standing.result {
-        Ok(rounds) => format!(
-            "{:.3} us ({}, +-{:.0} %)",
-            rounds.median,
-            standing.name,
-            rounds.spread_percent() / 2.0
-        ),
-        Err(reason) => format!("- ({}: {reason})", standing.name),
-    }
 }
 
 /// What is promised of shm beside a cache line, and beside a copy that takes so many times the cache line. Twice the cache line, unless
