@@ -20,7 +20,7 @@ use crate::machine;
 use crate::ops::{Job, Op, Sample};
 use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::peers::zeromq::ZeroMq;
-use crate::{group, peers, peers::PeerError};
+use crate::{alone, group, peers, peers::PeerError};
 
 /// Ours gives up by itself when nothing moves; what goes on for longer than this ends here.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// Whom we are compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// The same without any protocol: copies through shared memory, or bare UDP.
+    /// The same without any protocol: copies through shared memory, the raw link alone, or bare UDP.
     Bare,
     /// MPICH.
     Mpich,
@@ -210,9 +210,13 @@ pub fn contenders<'a>(
     own.chain(others).collect()
 }
 
-fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
+/// One peer beside ours, whose link is `link`.
+pub fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
     if let Some(reason) = &ground.closed {
         return Contender::absent(peer.name(), reason);
+    }
+    if peer == Peer::Bare && alone::is_raw(&link) {
+        return link_alone(link, ground, op);
     }
     let is_here = ground.places.is_empty();
     match peer {
@@ -271,6 +275,21 @@ fn contender(peer: Peer, link: LinkSpec, ground: &Ground, op: Op) -> Contender<'
             }
         }
     }
+}
+
+/// The link itself without engine: what bursts and ping-pongs over raw Ethernet have as their limit.
+pub fn link_alone(link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
+    let name = format!("{link} alone");
+    if !op.is_pair() {
+        return Contender::absent(name, no_such(op));
+    }
+    Contender::new(name, move |job| {
+        let places = places(ground, job);
+        let [one, other] = &places[..] else {
+            return Err("a link alone has two ends".to_owned());
+        };
+        alone::measure(link, [one, other], job)
+    })
 }
 
 fn measured(result: Result<Sample, PeerError>) -> Result<Sample, String> {

@@ -46,6 +46,15 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// Of values that were measured elsewhere.
+    pub fn of(name: String, values: Vec<f64>) -> Self {
+        Self {
+            name,
+            result: Ok(Rounds::of(&values)),
+            values,
+        }
+    }
+
     /// The median, NaN if there is none.
     pub fn median(&self) -> f64 {
         self.result

@@ -12,9 +12,9 @@ use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory, Op, RawOp};
 use crate::error::CollectiveError;
 use crate::group::Group;
-use crate::operation::{Call, Source, Target};
+use crate::operation::{After, Call, Source, Target};
 use crate::plan::{self, Plan};
-use crate::table::{Algorithm, Operation, Question};
+use crate::table::{Algorithm, Can, Operation, Question};
 use crate::wires::EAGER_BYTES;
 
 /// Native broadcasts name bytes in 32 bits.
@@ -35,6 +35,11 @@ enum Code {
 
 fn code(code: Code, algorithm: Algorithm) -> u8 {
     code as u8 | algorithm as u8
+}
+
+/// Of a broadcast.
+pub(crate) fn broadcast_code(algorithm: Algorithm) -> u8 {
+    code(Code::Broadcast, algorithm)
 }
 
 /// A group as a call needs to know it.
@@ -95,10 +100,14 @@ impl Collectives {
         nodes: usize,
         bytes: usize,
     ) -> Algorithm {
+        let can = self.can(endpoint);
         self.table.choose(Question {
             operation,
             link: endpoint.link_name(),
-            broadcasts: endpoint.broadcasts() && bytes > 0 && bytes <= NATIVE_BYTES_MAX,
+            can: Can {
+                broadcast: can.broadcast && bytes > 0 && bytes <= NATIVE_BYTES_MAX,
+                ..can
+            },
             nodes,
             bytes: bytes as u64,
         })
@@ -145,8 +154,15 @@ impl Collectives {
         root: usize,
         data: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let call =
-            self.broadcast_call(endpoint, group, root, Target::Slice(data.as_mut_bytes()))?;
+        let data = data.as_mut_bytes();
+        if self.broadcast_at_once(endpoint, group, root, data) {
+            return Ok(());
+        }
+        let bytes = data.len();
+        let call = self.broadcast_call(endpoint, group, root, Target::Slice(data))?;
+        if matches!(call.after, After::Shared(_)) {
+            self.remember_shared(group, bytes);
+        }
         self.run(endpoint, group, call)
     }
 
@@ -172,15 +188,15 @@ impl Collectives {
         let Place { rank, size } = self.rooted(group, root)?;
         let len = output.bytes().len();
         let algorithm = self.choose(endpoint, Operation::Broadcast, size, len);
-        let (plan, native_root) = match algorithm {
-            Algorithm::Native => (Plan::default(), Some(root)),
-            Algorithm::Flat => (plan::broadcast_flat(rank, size, root, len), None),
-            Algorithm::Chain => (plan::broadcast_chain(rank, size, root, len), None),
-            _ => (plan::broadcast_tree(rank, size, root, len), None),
+        let plan = match algorithm {
+            Algorithm::Native | Algorithm::Shared => Plan::default(),
+            Algorithm::Flat => plan::broadcast_flat(rank, size, root, len),
+            Algorithm::Chain => plan::broadcast_chain(rank, size, root, len),
+            _ => plan::broadcast_tree(rank, size, root, len),
         };
-        let code = code(Code::Broadcast, algorithm);
+        let code = broadcast_code(algorithm);
         Ok(Call {
-            native_root,
+            after: After::of(algorithm, root),
             ..Call::moving(code, plan, Source::None, output)
         })
     }
@@ -515,21 +531,16 @@ impl Collectives {
             Algorithm::Ring if !op.commutative => Algorithm::Chain,
             other => other,
         };
-        let (plan, native_root) = match algorithm {
-            Algorithm::Doubling => (plan::all_reduce_doubling(rank, size, len), None),
-            Algorithm::Ring => (plan::all_reduce_ring(rank, size, len, unit), None),
-            Algorithm::Native => {
-                let chain = len > EAGER_BYTES;
-                (plan::reduce_in_place(rank, size, len, chain), Some(0))
-            }
-            other => {
-                let chain = other == Algorithm::Chain;
-                (plan::all_reduce_tree(rank, size, len, chain), None)
-            }
+        let plan = match algorithm {
+            Algorithm::Doubling => plan::all_reduce_doubling(rank, size, len),
+            Algorithm::Ring => plan::all_reduce_ring(rank, size, len, unit),
+            Algorithm::Native => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
+            Algorithm::Shared => plan::reduce_in_place(rank, size, len, false),
+            other => plan::all_reduce_tree(rank, size, len, other == Algorithm::Chain),
         };
         let code = code(Code::AllReduce, algorithm);
         Ok(Call {
-            native_root,
+            after: After::of(algorithm, 0),
             ..Call::moving(code, plan, Source::None, output).folding(op)
         })
     }
@@ -614,7 +625,7 @@ impl<'b> Call<'b> {
             plan,
             unit: 1,
             fold: None,
-            native_root: None,
+            after: After::Nothing,
         }
     }
 

@@ -17,8 +17,9 @@ use crate::core::{Core, Tap};
 use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
-use crate::operation::{Call, Operation};
-use crate::table::Table;
+use crate::operation::{After, Call, Operation};
+use crate::shared::{self, Casts};
+use crate::table::{Can, Table};
 use crate::wires::CollectiveCounters;
 
 /// Operations under way at once.
@@ -29,6 +30,13 @@ pub const GROUPS_MAX: usize = 64 << 10;
 
 /// A wait looks around at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Where members cast to each other, a wait in which nothing happened for this long looks whether somebody casts what we do not
+/// wait for …
+const SUSPECT_EVERY: Duration = Duration::from_millis(100);
+
+/// … and so does one of so many waits in which something did.
+const WAITS_PER_SUSPICION: u32 = 4096;
 
 /// Tells groups and requests of several `Collectives` in one process apart.
 static OWNERS: AtomicU32 = AtomicU32::new(0);
@@ -42,6 +50,9 @@ pub struct Collectives {
     pub(crate) table: Table,
     owner: u32,
     next_id: u64,
+    waits: u32,
+    /// Broadcasts that were to be done at once.
+    pub(crate) at_once: u32,
 }
 
 impl std::fmt::Debug for Collectives {
@@ -81,6 +92,8 @@ impl Collectives {
             table,
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             next_id: 0,
+            waits: 0,
+            at_once: 0,
         };
         let all: Vec<NodeId> = endpoint.members().iter().map(|member| member.id).collect();
         // It cannot fail: we are a member, and it is the first.
@@ -139,6 +152,7 @@ impl Collectives {
                 .filter(|rank| endpoint.is_dead(members[*rank]))
                 .collect(),
             closed: false,
+            casts: Casts::of(endpoint, members),
             members: Members::new(index, key, members.to_vec(), rank),
         };
         self.core.add_group(state);
@@ -182,7 +196,28 @@ impl Collectives {
         self.core.wires.counters
     }
 
-    fn index(&self, group: Group) -> Option<usize> {
+    /// What the link of `endpoint` can do.
+    pub(crate) fn can<L: Link>(&self, endpoint: &Endpoint<L>) -> Can {
+        Can {
+            broadcast: endpoint.broadcasts(),
+            share: self.core.shares,
+        }
+    }
+
+    /// From now on by another table; the one until now.
+    pub(crate) fn exchange_table(&mut self, table: Table) -> Table {
+        for state in &mut self.core.groups {
+            state.casts.at_once_bytes = None;
+        }
+        std::mem::replace(&mut self.table, table)
+    }
+
+    /// Whether nothing is under way that a call would have to carry on.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.under_way.is_empty() && self.core.wires.outbox.is_empty()
+    }
+
+    pub(crate) fn index(&self, group: Group) -> Option<usize> {
         let index = group.index as usize;
         let open = group.owner == self.owner
             && self
@@ -220,14 +255,28 @@ impl Collectives {
         endpoint: &mut Endpoint<L>,
         mut current: Option<&mut Operation<'_>>,
     ) -> Result<(), CollectiveError> {
-        self.core.mind_deaths(endpoint);
-        for operation in &mut self.under_way {
-            self.core.advance(operation, endpoint)?;
+        if self.core.shares
+            && let Some(mut cast) = endpoint.cast()
+        {
+            cast.watch_nothing();
         }
-        if let Some(current) = current.as_deref_mut() {
-            self.core.advance(current, endpoint)?;
+        self.core.mind_deaths(endpoint);
+        loop {
+            self.core.ended = false;
+            for operation in &mut self.under_way {
+                self.core.advance(operation, endpoint)?;
+            }
+            if let Some(current) = current.as_deref_mut() {
+                self.core.advance(current, endpoint)?;
+            }
+            if !self.core.ended || self.under_way.is_empty() {
+                break;
+            }
         }
         self.spread_failures(current);
+        for group in self.core.abandoned.drain(..) {
+            self.core.groups[group].casts.abandon(endpoint);
+        }
         self.core.wires.flush(endpoint)?;
         self.sweep();
         Ok(())
@@ -300,6 +349,9 @@ impl Collectives {
         state.sequence = sequence.wrapping_add(1);
         self.next_id += 1;
         self.core.wires.counters.operations += 1;
+        if let After::Shared(root) = call.after {
+            state.casts.begin(root, sequence);
+        }
         let mut operation = Operation::new(call, &state.members, self.next_id, sequence);
         self.core.replay(&mut operation);
         Ok(operation)
@@ -427,17 +479,44 @@ impl Collectives {
     ) -> Result<(), CollectiveError> {
         let own = current.as_deref().and_then(Operation::timer);
         let timers = self.under_way.iter().filter_map(Operation::timer);
-        let wait = timers.chain(own).min().map_or(LOOK_EVERY, |timer| {
+        let look_every = if self.core.shares {
+            SUSPECT_EVERY
+        } else {
+            LOOK_EVERY
+        };
+        let wait = timers.chain(own).min().map_or(look_every, |timer| {
             timer
                 .saturating_duration_since(Instant::now())
-                .min(LOOK_EVERY)
+                .min(look_every)
         });
         let mut tap = Tap {
             core: &mut self.core,
             under_way: &mut self.under_way,
             current,
         };
-        endpoint.wait_aside(&mut tap, wait)?;
+        if !tap.core.shares {
+            endpoint.wait_aside(&mut tap, wait)?;
+            return Ok(());
+        }
+        attend(endpoint, true);
+        let waited = endpoint.wait_aside(&mut tap, wait);
+        attend(endpoint, false);
+        self.waits = self.waits.wrapping_add(1);
+        if !waited? || self.waits.is_multiple_of(WAITS_PER_SUSPICION) {
+            let groups = &mut tap.core.groups;
+            for operation in tap.under_way {
+                shared::suspect(operation, groups, endpoint);
+            }
+            if let Some(current) = tap.current {
+                shared::suspect(current, groups, endpoint);
+            }
+        }
         Ok(())
+    }
+}
+
+fn attend<L: Link>(endpoint: &mut Endpoint<L>, attended: bool) {
+    if let Some(mut cast) = endpoint.cast() {
+        cast.attend(attended);
     }
 }

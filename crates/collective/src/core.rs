@@ -14,6 +14,7 @@ use crate::error::CollectiveError;
 use crate::group::{GroupState, is_before};
 use crate::header::{Header, Kind};
 use crate::operation::{Arrival, Failure, Handled, Operation};
+use crate::shared;
 use crate::wires::{Wires, cost};
 
 /// Control messages of one peer kept for operations that were not yet called here. More than a correct peer has under way.
@@ -36,11 +37,18 @@ pub(crate) struct Core {
     pub(crate) table: u64,
     /// Those whose table is another.
     pub(crate) other_tables: Vec<NodeId>,
-    deaths: u64,
+    /// As counted by the endpoint, when they were last minded.
+    pub(crate) deaths: u64,
+    /// The link lends memory that others read.
+    pub(crate) shares: bool,
+    /// Groups that failed since the last turn.
+    pub(crate) abandoned: Vec<usize>,
+    /// A shared broadcast was done: the next one of its root may go on.
+    pub(crate) ended: bool,
 }
 
 impl Core {
-    pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>, table: u64) -> Self {
+    pub(crate) fn new<L: Link>(endpoint: &mut Endpoint<L>, table: u64) -> Self {
         let me = endpoint.me();
         let mut wires = Wires::new(endpoint);
         for member in endpoint.members() {
@@ -67,6 +75,9 @@ impl Core {
             table,
             other_tables: Vec::new(),
             deaths: 0,
+            shares: endpoint.cast().is_some(),
+            abandoned: Vec::new(),
+            ended: false,
         }
     }
 
@@ -101,6 +112,11 @@ impl Core {
                 operation.keep(arrival);
             }
         }
+    }
+
+    /// Whether messages wait for operations not yet called here.
+    pub(crate) fn has_early(&self) -> bool {
+        !self.early.is_empty()
     }
 
     /// Keeps a message for an operation not yet called here.
@@ -168,6 +184,8 @@ impl Core {
             Failure::OtherTable(member) => (3, member),
         };
         let key = state.members.key;
+        state.casts.fail(first);
+        self.abandoned.push(group);
         for (rank, &to) in state.members.nodes.iter().enumerate() {
             if rank != state.members.rank && !state.dead.contains(&rank) {
                 let header = Header {
@@ -214,7 +232,7 @@ impl Core {
     }
 
     /// Looks for members who died since the last call.
-    pub(crate) fn mind_deaths<L: Link>(&mut self, endpoint: &Endpoint<L>) {
+    pub(crate) fn mind_deaths<L: Link>(&mut self, endpoint: &mut Endpoint<L>) {
         let deaths = endpoint.deaths_in_all();
         if deaths == self.deaths {
             return;
@@ -225,6 +243,7 @@ impl Core {
             for (rank, &node) in state.members.nodes.iter().enumerate() {
                 if endpoint.deaths(node) != state.lives[rank] && !state.dead.contains(&rank) {
                     state.dead.push(rank);
+                    state.casts.forget(rank, endpoint);
                     gone.push(node);
                 }
             }
@@ -265,8 +284,13 @@ impl Core {
         if operation.is_done() || operation.failure.is_some() {
             return Ok(());
         }
-        let members = &self.groups[operation.group].members;
-        operation.advance(endpoint, members, &mut self.wires)?;
+        let state = &mut self.groups[operation.group];
+        operation.advance(endpoint, &state.members, &mut self.wires)?;
+        if operation.shared.is_some() && operation.is_planned_done() && operation.failure.is_none()
+        {
+            shared::advance(operation, state, endpoint);
+            self.ended |= operation.is_done();
+        }
         self.judge(operation);
         Ok(())
     }

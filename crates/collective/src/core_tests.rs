@@ -1,7 +1,7 @@
 use super::*;
 use crate::Collectives;
 use crate::header::HEADER_BYTES;
-use crate::operation::{Call, Source, Target};
+use crate::operation::{After, Call, Source, Target};
 use crate::plan::{self, Plan};
 use crate::table::Table;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
@@ -21,12 +21,12 @@ impl Random {
 }
 
 fn call(kind: u64, len: usize) -> Call<'static> {
-    let (plan, fold, native_root) = match kind {
-        0 => (plan::all_reduce_doubling(0, 4, len), true, None),
-        1 => (plan::all_reduce_ring(0, 4, len, 8), true, None),
-        2 => (Plan::default(), false, Some(0)),
-        3 => (Plan::default(), false, Some(2)),
-        _ => (plan::broadcast_tree(0, 4, 2, len), false, None),
+    let (plan, fold, after) = match kind {
+        0 => (plan::all_reduce_doubling(0, 4, len), true, After::Nothing),
+        1 => (plan::all_reduce_ring(0, 4, len, 8), true, After::Nothing),
+        2 => (Plan::default(), false, After::Native(0)),
+        3 => (Plan::default(), false, After::Native(2)),
+        _ => (plan::broadcast_tree(0, 4, 2, len), false, After::Nothing),
     };
     Call {
         algorithm: 1,
@@ -35,7 +35,7 @@ fn call(kind: u64, len: usize) -> Call<'static> {
         plan,
         unit: if fold { 8 } else { 1 },
         fold: fold.then(|| crate::Op::<u64>::sum().fold()),
-        native_root,
+        after,
     }
 }
 

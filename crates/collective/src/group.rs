@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tsumuji_node::NodeId;
 
 use crate::operation::Failure;
+use crate::shared::Casts;
 
 /// Names a group of a [`Collectives`](crate::Collectives).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,6 +40,7 @@ pub(crate) struct GroupState {
     /// Ranks of those who have died since.
     pub(crate) dead: Vec<usize>,
     pub(crate) closed: bool,
+    pub(crate) casts: Casts,
 }
 
 impl Members {

@@ -20,6 +20,8 @@ use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::native::Native;
 use crate::plan::{Action, Buffer, Place, Plan, Step};
+use crate::shared::Shared;
+use crate::table::Algorithm;
 use crate::wires::{Control, EAGER_BYTES, FEED_BYTES, Wires};
 
 /// Read directly in one turn: a fraction of any `dead_after`, for peers must be heard and answered.
@@ -97,8 +99,25 @@ pub(crate) struct Call<'b> {
     /// Bytes of an element that is folded; 1 where none is.
     pub(crate) unit: usize,
     pub(crate) fold: Option<Fold>,
-    /// A native broadcast of the whole output from this root, after the plan.
-    pub(crate) native_root: Option<usize>,
+    pub(crate) after: After,
+}
+
+/// A broadcast of the whole output from a root, after the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    Nothing,
+    Native(usize),
+    Shared(usize),
+}
+
+impl After {
+    pub(crate) fn of(algorithm: Algorithm, root: usize) -> Self {
+        match algorithm {
+            Algorithm::Native => Self::Native(root),
+            Algorithm::Shared => Self::Shared(root),
+            _ => Self::Nothing,
+        }
+    }
 }
 
 /// A message for an operation that is not ready for it.
@@ -161,8 +180,9 @@ pub(crate) struct Operation<'b> {
     fold: Option<Fold>,
     early: Vec<Arrival>,
     native: Option<Native>,
+    pub(crate) shared: Option<Shared>,
     /// More can be done at once.
-    busy: bool,
+    pub(crate) busy: bool,
 }
 
 impl<'b> Operation<'b> {
@@ -189,7 +209,14 @@ impl<'b> Operation<'b> {
             unit: call.unit,
             fold: call.fold,
             early: Vec::new(),
-            native: call.native_root.map(|root| Native::new(group, root, bytes)),
+            native: match call.after {
+                After::Native(root) => Some(Native::new(group, root, bytes)),
+                _ => None,
+            },
+            shared: match call.after {
+                After::Shared(root) => Some(Shared::new(group, root, bytes)),
+                _ => None,
+            },
             busy: false,
         };
         for (from, to) in copies {
@@ -200,7 +227,9 @@ impl<'b> Operation<'b> {
 
     /// All is done here: what is left is others' to do.
     pub(crate) fn is_done(&self) -> bool {
-        self.open.is_empty() && self.native.as_ref().is_none_or(Native::is_done)
+        self.open.is_empty()
+            && self.native.as_ref().is_none_or(Native::is_done)
+            && self.shared.as_ref().is_none_or(Shared::is_done)
     }
 
     /// When something must be done though nothing arrives.
@@ -503,6 +532,16 @@ impl<'b> Operation<'b> {
         Some(())
     }
 
+    /// Its transfers are done: what comes after them may begin.
+    pub(crate) fn is_planned_done(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// As other members see it.
+    pub(crate) fn algorithm(&self) -> u8 {
+        self.algorithm
+    }
+
     /// A frame of a native broadcast by member `rank`.
     pub(crate) fn share(&mut self, rank: usize, start: usize, payload: &[u8]) {
         if self.failure.is_none()
@@ -701,6 +740,10 @@ impl<'b> Operation<'b> {
                 .native
                 .as_ref()
                 .is_some_and(|native| native.needs(rank))
+            || self
+                .shared
+                .as_ref()
+                .is_some_and(|shared| shared.needs(rank))
     }
 
     /// It failed: messages it kept are paid for, so that their senders' credit is not lost to other groups.

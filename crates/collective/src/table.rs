@@ -36,6 +36,8 @@ pub enum Algorithm {
     Doubling,
     /// Pieces go round. Operations whose operands may not be exchanged take a chain instead.
     Ring,
+    /// The root writes into memory that all members read. All-reduce: up a tree first.
+    Shared,
 }
 
 /// What is chosen for. The others have one way of being done.
@@ -43,11 +45,11 @@ pub enum Algorithm {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Operation {
-    /// `flat`, `tree`, `chain`, `native`.
+    /// `flat`, `tree`, `chain`, `native`, `shared`.
     Broadcast,
     /// `tree`, `chain`.
     Reduce,
-    /// `doubling`, `ring`, `tree`, `chain`, `native`.
+    /// `doubling`, `ring`, `tree`, `chain`, `native`, `shared`.
     AllReduce,
     /// `flat`, `ring`.
     AllGather,
@@ -62,18 +64,43 @@ impl Operation {
         Self::AllGather,
     ];
 
-    /// What it can be done by. `broadcasts`: one transmit of the link reaches all.
-    pub fn algorithms(self, broadcasts: bool) -> &'static [Algorithm] {
-        use Algorithm::{Chain, Doubling, Flat, Native, Ring, Tree};
-        match (self, broadcasts) {
-            (Self::Broadcast, true) => &[Flat, Tree, Chain, Native],
-            (Self::Broadcast, false) => &[Flat, Tree, Chain],
-            (Self::Reduce, _) => &[Tree, Chain],
-            (Self::AllReduce, true) => &[Doubling, Ring, Tree, Chain, Native],
-            (Self::AllReduce, false) => &[Doubling, Ring, Tree, Chain],
-            (Self::AllGather, _) => &[Flat, Ring],
+    /// What it can be done by over a link.
+    pub fn algorithms(self, can: Can) -> Vec<Algorithm> {
+        let possible = |algorithm: &Algorithm| match algorithm {
+            Algorithm::Native => can.broadcast,
+            Algorithm::Shared => can.share,
+            _ => true,
+        };
+        let all = self.all_algorithms().iter().copied();
+        all.filter(possible).collect()
+    }
+
+    fn all_algorithms(self) -> &'static [Algorithm] {
+        use Algorithm::{Chain, Doubling, Flat, Native, Ring, Shared, Tree};
+        match self {
+            Self::Broadcast => &[Flat, Tree, Chain, Native, Shared],
+            Self::Reduce => &[Tree, Chain],
+            Self::AllReduce => &[Doubling, Ring, Tree, Chain, Native, Shared],
+            Self::AllGather => &[Flat, Ring],
         }
     }
+}
+
+/// What a link can do beside sending frames to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Can {
+    /// One transmit reaches all.
+    pub broadcast: bool,
+    /// One writes into memory that others read.
+    pub share: bool,
+}
+
+impl Can {
+    /// Everything.
+    pub const ALL: Self = Self {
+        broadcast: true,
+        share: true,
+    };
 }
 
 /// One line of a table. What is left out fits anything.
@@ -111,8 +138,8 @@ pub struct Question<'a> {
     pub operation: Operation,
     /// The link's name.
     pub link: &'a str,
-    /// One transmit of it reaches all.
-    pub broadcasts: bool,
+    /// What it can do.
+    pub can: Can,
     /// Members.
     pub nodes: usize,
     /// Of the message; of an all-gather, one member's.
@@ -138,10 +165,11 @@ fn rule(
 impl Default for Table {
     /// What was best, or close to it, where it was measured: two cores, links of one machine.
     fn default() -> Self {
-        use Algorithm::{Chain, Doubling, Flat, Native, Ring, Tree};
+        use Algorithm::{Chain, Doubling, Flat, Native, Ring, Shared, Tree};
         use Operation::{AllGather, AllReduce, Broadcast, Reduce};
         let eager = Some(EAGER_BYTES as u64);
         let rules = vec![
+            rule(Broadcast, Some("shm"), None, None, Shared),
             rule(Broadcast, None, Some(2), None, Flat),
             rule(Broadcast, None, Some(4), eager, Flat),
             rule(Broadcast, None, None, eager, Tree),
@@ -202,7 +230,7 @@ impl Table {
             ))
         })?;
         for (number, rule) in (1..).zip(&table.rules) {
-            let possible = rule.operation.algorithms(true);
+            let possible = rule.operation.all_algorithms();
             if !possible.contains(&rule.algorithm) {
                 return Err(bad(format!(
                     "rule {number}: {:?} cannot be done by {}; accepted are {}",
@@ -234,11 +262,12 @@ impl Table {
                     .is_none_or(|link| link == question.link)
                 && rule.nodes_up_to.is_none_or(|nodes| question.nodes <= nodes)
                 && rule.bytes_up_to.is_none_or(|bytes| question.bytes <= bytes)
-                && (rule.algorithm != Algorithm::Native || question.broadcasts)
+                && (rule.algorithm != Algorithm::Native || question.can.broadcast)
+                && (rule.algorithm != Algorithm::Shared || question.can.share)
         };
         match self.rules.iter().find(fits) {
             Some(rule) => rule.algorithm,
-            None => question.operation.algorithms(false)[0],
+            None => question.operation.all_algorithms()[0],
         }
     }
 
@@ -261,6 +290,7 @@ impl fmt::Display for Algorithm {
             Self::Native => "native",
             Self::Doubling => "doubling",
             Self::Ring => "ring",
+            Self::Shared => "shared",
         })
     }
 }
@@ -279,13 +309,17 @@ mod tests {
             table.choose(Question {
                 operation: Operation::Broadcast,
                 link,
-                broadcasts: link != "udp",
+                can: Can {
+                    broadcast: link != "udp",
+                    share: link == "shm",
+                },
                 nodes,
                 bytes,
             })
         };
         assert_eq!(ask(&table, "packet", 8, 1 << 20), Algorithm::Native);
         assert_eq!(ask(&table, "udp", 8, 1 << 20), Algorithm::Chain);
+        assert_eq!(ask(&table, "shm", 8, 1 << 20), Algorithm::Shared);
         let own = Table::parse(
             "[[rule]]\noperation = \"broadcast\"\nbytes_up_to = 10\nalgorithm = \"native\"\n",
             "test",

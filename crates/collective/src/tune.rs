@@ -127,7 +127,9 @@ impl<L: Link> Bench<'_, L> {
         found: &mut Vec<Measurement>,
         progress: &mut impl FnMut(&Measurement),
     ) -> Result<(), CollectiveError> {
-        let algorithms = self.operation.algorithms(self.endpoint.broadcasts());
+        let algorithms = self
+            .operation
+            .algorithms(self.collectives.can(self.endpoint));
         let mut behind = vec![0; algorithms.len()];
         let mut bytes = 4;
         while bytes <= bytes_max {
@@ -180,10 +182,9 @@ impl<L: Link> Bench<'_, L> {
                 bytes_up_to: None,
                 algorithm,
             };
-            let others =
-                std::mem::replace(&mut self.collectives.table, Table { rules: vec![rule] });
+            let others = self.collectives.exchange_table(Table { rules: vec![rule] });
             let outcome = self.runs(group, &mut data, &mut all);
-            self.collectives.table = others;
+            self.collectives.exchange_table(others);
             seconds = outcome?;
         }
         let mut slowest = [seconds];
@@ -295,7 +296,7 @@ fn table_of(found: &[Measurement], link: &str) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Question;
+    use crate::table::{Can, Question};
 
     fn measured(algorithm: Algorithm, nodes: usize, bytes: u64, seconds: f64) -> Measurement {
         Measurement {
@@ -334,7 +335,7 @@ mod tests {
             let choice = again.choose(Question {
                 operation: Operation::Broadcast,
                 link: "shm",
-                broadcasts: true,
+                can: Can::ALL,
                 nodes,
                 bytes,
             });

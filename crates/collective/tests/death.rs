@@ -117,11 +117,37 @@ fn death_is_told_to_everyone() {
 /// So it is in each kind of broadcast, whether a receiver dies or the root.
 #[test]
 fn death_in_broadcasts() {
-    for algorithm in [Algorithm::Native, Algorithm::Chain, Algorithm::Tree] {
+    for algorithm in [
+        Algorithm::Native,
+        Algorithm::Chain,
+        Algorithm::Tree,
+        Algorithm::Shared,
+    ] {
         let table = only(Operation::Broadcast, algorithm);
         with_victim(Over::Shm, 4, 1, &table, broadcast);
         with_victim(Over::LossyShm(5), 4, 3, &table, broadcast);
     }
+}
+
+fn stream(
+    endpoint: &mut Endpoint<AnyLink>,
+    collectives: &mut Collectives,
+    _: usize,
+) -> Result<(), CollectiveError> {
+    let world = collectives.world();
+    for len in [8, 100, 200_000] {
+        collectives.broadcast(endpoint, world, 1, &mut vec![1_u8; len])?;
+    }
+    Ok(())
+}
+
+/// Nobody waits for anybody but where memory is full: the root hears of a dead member when it needs it, the others from the root.
+#[test]
+fn death_in_streams_of_broadcasts() {
+    let table = Table::default();
+    with_victim(Over::Shm, 4, 1, &table, stream);
+    with_victim(Over::Shm, 4, 3, &table, stream);
+    with_victim(Over::Shm, 2, 0, &table, stream);
 }
 
 /// A member of which a chain's end hears nothing but through others: the end is told by them.

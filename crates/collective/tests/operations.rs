@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Member, Over, on_all, only, values};
-use tsumuji_collective::table::Operation;
+use tsumuji_collective::table::{Can, Operation};
 use tsumuji_collective::{Op, Table};
 use tsumuji_node::Options;
 
@@ -247,7 +247,7 @@ fn everything_over_lossy_udp() {
 #[test]
 fn every_algorithm() {
     for operation in Operation::ALL {
-        for &algorithm in operation.algorithms(true) {
+        for algorithm in operation.algorithms(Can::ALL) {
             for nodes in [2, 3, 4, 5, 7, 8, 9] {
                 let table = only(operation, algorithm);
                 on_all(Over::Shm, nodes, &Options::default(), &table, |member| {
@@ -269,7 +269,7 @@ fn every_algorithm() {
 #[test]
 fn groups_of_one() {
     for operation in Operation::ALL {
-        for &algorithm in operation.algorithms(true) {
+        for algorithm in operation.algorithms(Can::ALL) {
             let table = only(operation, algorithm);
             on_all(Over::Shm, 1, &Options::default(), &table, |member| {
                 let Member {

@@ -125,6 +125,18 @@ mod packet_jumbo {
     );
 }
 
+/// An MTU larger than an mbuf: frames are as long as fits.
+mod packet_superframes {
+    use super::*;
+    conformance_tests!(
+        skip if lacking_network();
+        |nodes| over_veth(nodes, 65_535, "dpdk:net_af_packet");
+        caps_are_sane
+        frames_arrive_intact
+        stream_between_threads
+    );
+}
+
 mod xdp_ethernet {
     use super::*;
     conformance_tests!(

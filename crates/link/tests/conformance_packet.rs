@@ -1,4 +1,4 @@
-//! The conformance suite on AF_PACKET over veth, two nodes on a pair and more on a bridge: MTU 1500 and 9000, a small ring, on
+//! The conformance suite on AF_PACKET over veth, two nodes on a pair and more on a bridge: MTU 1500, 9000 and 65,535, a small ring, on
 //! macvlan interfaces, impaired. Needs root, or `unshare -Urn`; without, each test says so and tests nothing.
 
 #[path = "common/mod.rs"]
@@ -26,6 +26,18 @@ mod ethernet {
 mod jumbo {
     use super::*;
     conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, PacketConfig::default()));
+}
+
+/// The largest frames that a virtual cable takes, in a ring that holds as many of them as many peers send at once.
+mod superframes {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| {
+        let config = PacketConfig {
+            buffer_bytes: 32 << 20,
+            ..PacketConfig::default()
+        };
+        open(nodes, 65_535, config)
+    });
 }
 
 mod small_ring {

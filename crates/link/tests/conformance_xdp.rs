@@ -1,5 +1,5 @@
 //! The conformance suite on AF_XDP over veth, two nodes on a pair and more on a bridge: generic and native mode, MTU 1500 and
-//! 9000, impaired. Needs root (or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF in the first user namespace); without, each test says so and
+//! 9000, generic also 65,535, impaired. Needs root (or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF in the first user namespace); without, each test says so and
 //! tests nothing.
 
 #[path = "common/mod.rs"]
@@ -48,6 +48,12 @@ mod generic_jumbo {
 mod native_jumbo {
     use super::*;
     conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, with_mode(XdpMode::Native)));
+}
+
+/// The largest frames that a virtual cable takes: 17 chunks to send, 18 to receive.
+mod generic_superframes {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 65_535, with_mode(XdpMode::Generic)));
 }
 
 mod small_rings {

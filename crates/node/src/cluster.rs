@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 use tsumuji_link::LinkAddr;
+use tsumuji_link::dpdk::DpdkSpec;
 use tsumuji_link::ether::{ETHERS_PATH, Ethers, MacAddr};
 use tsumuji_proto::NodeId;
 
@@ -331,12 +332,20 @@ impl ClusterFile {
     }
 
     /// The same nodes over another link: `udp` by the stated `ip` (or that of `addr`), `packet`, `xdp` and DPDK's virtual devices on
-    /// an interface (`dpdk:net_af_packet`) by `interface`, a card at the same PCI address on each.
-    /// `path` is for messages.
+    /// an interface (`dpdk:net_af_packet`) by `interface`, a card at the same PCI address on each; `dpdk:net_memif` by a socket
+    /// beside the file, if its hosts are two namespaces of this machine.
+    /// `path` is that of the file.
     pub fn over(self, link: &LinkSpec, path: &Path) -> Result<Self, ClusterFileError> {
         let mut hosts = self.hosts;
+        let nodes = hosts.len();
         for (node, host) in hosts.iter_mut().enumerate() {
-            let found = on_link(host, node, link).map_err(|problem| ClusterFileError::Over {
+            let found = match link {
+                LinkSpec::Dpdk(spec) if spec.stays_on_host() => {
+                    meet_here(host, (node, nodes), spec, path)
+                }
+                _ => on_link(host, node, link),
+            };
+            let found = found.map_err(|problem| ClusterFileError::Over {
                 path: path.to_owned(),
                 node,
                 host: host.host.clone(),
@@ -406,9 +415,6 @@ fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, L
             };
             Ok((link, LinkAddr::Ether(mac)))
         }
-        LinkSpec::Dpdk(spec) if spec.stays_on_host() => {
-            Err("joins processes of one host; take a device that leaves it, for example `dpdk:net_af_packet`".to_owned())
-        }
         LinkSpec::Dpdk(spec) => {
             let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
             let spec = if spec.is_on_interface() && spec.interface().is_none() {
@@ -425,6 +431,36 @@ fn on_link(host: &HostNode, node: usize, link: &LinkSpec) -> Result<(LinkSpec, L
                 .to_owned(),
         ),
     }
+}
+
+/// The end of a memif connection that `host` opens, of two hosts that are network namespaces of this machine: they share its files,
+/// so the socket has a path (an abstract one would be the namespace's own), and memory.
+fn meet_here(
+    host: &HostNode,
+    (node, nodes): (usize, usize),
+    spec: &DpdkSpec,
+    path: &Path,
+) -> Result<(LinkSpec, LinkAddr), String> {
+    let via = host.via.as_deref().unwrap_or_default();
+    let is_here =
+        matches!(via, [ip, netns, exec, _] if ip == "ip" && netns == "netns" && exec == "exec");
+    if !is_here {
+        return Err("joins processes of one host; take a device that leaves it, for example `dpdk:net_af_packet`".to_owned());
+    }
+    let mac = station(host.mac, &host.host, Path::new(ETHERS_PATH))?;
+    let socket = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let socket = format!("{}.memif", socket.display());
+    let index = u16::try_from(node).unwrap_or(u16::MAX);
+    let long = || "is too long with its socket: a name has 200 bytes".to_owned();
+    let end = spec
+        .for_process(index, nodes, &socket)
+        .map_err(|error| error.to_string())?;
+    let end = match end.parameter("socket-abstract") {
+        Some(_) => end,
+        None => end.with("socket-abstract", "no").ok_or_else(long)?,
+    };
+    let end = end.with("mac", &mac.to_string()).ok_or_else(long)?;
+    Ok((LinkSpec::Dpdk(end), LinkAddr::Ether(mac)))
 }
 
 /// The Ethernet address of a host: as stated, or as `/etc/ethers` says.

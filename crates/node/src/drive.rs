@@ -143,14 +143,15 @@ impl<L: Link> Drive<L> {
             self.publish(intake.dropped_shares());
         }
         let due = self.due.is_some_and(|due| due <= self.now);
+        let stirred = usize::from(received == 0 && self.link.is_stirred());
         if received == 0 && !due && !self.backlog {
-            return Ok(0);
+            return Ok(stirred);
         }
         if due {
             self.engine.handle_timeout(self.now);
         }
         let sent = self.transmit(intake.lent())?;
-        Ok(received + sent + self.take_events(intake))
+        Ok(received + stirred + sent + self.take_events(intake))
     }
 
     /// Shows readers the present numbers, if there may be any.
@@ -376,6 +377,11 @@ impl<L: Link> Drive<L> {
         }
         let now = self.look();
         self.due.map(|due| to_std(due.since(now)))
+    }
+
+    /// Whether a wait begins with spinning, as things are now.
+    pub(crate) fn spins(&self) -> bool {
+        self.idle.spins(self.now.as_nanos())
     }
 
     /// Frames wait for a turn, whatever the link's descriptor says.

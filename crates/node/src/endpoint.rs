@@ -695,6 +695,17 @@ impl<L: Link> Endpoint<L> {
             .map(drop)
     }
 
+    /// For libraries above the endpoint: memory in which one writes what a group reads, where the link has such.
+    #[inline]
+    pub fn cast(&mut self) -> Option<tsumuji_link::shm::Cast<'_>> {
+        self.drive.link.cast()
+    }
+
+    /// Whether this endpoint, while it waits, polls without giving its core away at once.
+    pub fn spins(&self) -> bool {
+        self.drive.spins()
+    }
+
     /// Largest message that travels in one frame, so that its receiver reads it where the link has it.
     pub fn frame_message_bytes(&self) -> usize {
         let Self { drive, .. } = self;

@@ -141,6 +141,16 @@ impl Idle {
         decide(self.policy, habit, now_ns.saturating_sub(start))
     }
 
+    /// Whether a wait that begins at `now_ns` begins with spinning.
+    pub(crate) fn spins(&self, now_ns: u64) -> bool {
+        let habit = Habit {
+            crowded: self.crowded,
+            strangers: now_ns < self.strangers_until_ns,
+            usual_wait_ns: self.usual_wait_ns,
+        };
+        decide(self.policy, habit, 0) == Step::Spin
+    }
+
     /// A sleep ended at `now_ns`: the time asleep was nobody's theft.
     pub(crate) fn woke(&mut self, now_ns: u64) {
         if let Some((_, last)) = &mut self.wait {

@@ -62,9 +62,9 @@ const TALK: Lane = Lane::ordered(0);
 const LIAR: u16 = 2;
 
 /// All that an attacker may make one process of three nodes take, beyond what it had when they had met: budgets for what
-/// arrives, queues for what leaves, two largest messages each; and the links' own buffers and the stranger's memory.
+/// arrives, queues for what leaves to each other, two largest messages each; and the links' own buffers and the stranger's memory.
 const GROWTH_BYTES: usize =
-    NODES * (BUDGET_BYTES + 2 * MESSAGE_BYTES_MAX + QUEUE_BYTES) + (24 << 20);
+    NODES * (BUDGET_BYTES + 2 * MESSAGE_BYTES_MAX + (NODES - 1) * QUEUE_BYTES) + (24 << 20);
 const BUDGET_BYTES: usize = 4 << 20;
 const QUEUE_BYTES: usize = 1 << 20;
 const MESSAGE_BYTES_MAX: usize = 1 << 20;

@@ -16,7 +16,7 @@ const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const LANE: Lane = Lane::ordered(0);
 const WARM_UP: u32 = 2_000;
-const MEASURED: u32 = 20_000;
+const MEASURED: u32 = 8_000; // each is a switch of threads where the machine is busy
 /// Queues that may reach a new greatest length while we measure.
 const GROWTH: u64 = 12;
 

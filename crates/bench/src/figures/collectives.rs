@@ -26,7 +26,17 @@ const BROADCASTS: [usize; 3] = [5, 8, 40];
 const MPICH_RANKS_MOST: usize = 8;
 /// Share of the cable's rate, counted in payload.
 const SHARE: Wanted = Wanted::AtLeast(0.9);
-const SHM_SIZES: [usize; 6] = [8, 1 << 10, 16 << 10, 64 << 10, 512 << 10, 4 << 20];
+const SHM_SIZES: [usize; 9] = [
+    4,
+    64,
+    1 << 10,
+    8 << 10,
+    32 << 10,
+    64 << 10,
+    512 << 10,
+    4 << 20,
+    16 << 20,
+];
 
 /// Everything among several.
 pub(super) fn collectives(setting: &Setting, report: &mut Report, say: Say<'_>) {
@@ -183,6 +193,7 @@ fn drops(
 fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
     let ground = Ground::HERE;
+    let mut worst: Option<(f64, String)> = None;
     for nodes in [2, 4] {
         say(&format!("broadcast over shared memory to {nodes} nodes"));
         let sizes = if setting.is_tried() {
@@ -221,8 +232,18 @@ fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
                 );
                 let ratio = row.times_better(0, peer);
                 let wanted = Wanted::AtLeast(1.0);
+                if worst.as_ref().is_none_or(|(least, _)| ratio < *least) && !ratio.is_nan() {
+                    let peer = &row.contenders[peer].name;
+                    let size = size_name(row.size);
+                    worst = Some((ratio, format!("{size} to {nodes} nodes, beside {peer}")));
+                }
                 add(report, say, name, told(0), told(peer), ratio, wanted);
             }
         }
+    }
+    if let Some((ratio, which)) = worst {
+        let name = "shm broadcast, worst of all, times better".to_owned();
+        let wanted = Wanted::AtLeast(1.0);
+        add(report, say, name, which, "-".to_owned(), ratio, wanted);
     }
 }

@@ -15,12 +15,12 @@ use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_testbed::Testbed;
 
-use super::{Report, Say, Setting, Wanted, add};
+use super::{Report, Say, Setting, Wanted, add, down, micros};
 use crate::limits::place::{Place, of_testbed};
 use crate::limits::{link, tcp, udp};
 use crate::machine;
 use crate::stats::{Rounds, size_name};
-use crate::versus::{Contender, Standing, alternate};
+use crate::versus::{Contender, alternate};
 
 /// The message whose latency is promised.
 const SMALL_BYTES: usize = 64;
@@ -77,12 +77,6 @@ pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
             }
             Err(reason) => super::missing(report, say, DPDK_XDP, &reason),
         }
-    }
-}
-
-fn down(testbed: Testbed, say: Say<'_>) {
-    if let Err(error) = testbed.down() {
-        say(&format!("warning: the testbed was not removed: {error}"));
     }
 }
 
@@ -157,18 +151,6 @@ fn alone<L: Link + Send>(ends: Vec<L>, iterations: u64) -> Result<f64, String> {
     link::pingpong(ends, machine::two_cpus(), SMALL_BYTES, iterations)
         .map(|half| half.p50)
         .map_err(|error| error.to_string())
-}
-
-fn micros(standing: &Standing) -> String {
-    match &standing.result {
-        Ok(rounds) => format!(
-            "{:.3} us ({}, +-{:.0} %)",
-            rounds.median,
-            standing.name,
-            rounds.spread_percent() / 2.0
-        ),
-        Err(reason) => format!("- ({}: {reason})", standing.name),
-    }
 }
 
 /// p50 of the half-round-trip of 64 bytes over each link, beside the link alone and beside the kernel.

@@ -37,9 +37,7 @@ pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
         }
         Err(reason) => super::missing(report, say, TITLE, &reason),
     }
-    if let Err(error) = testbed.down() {
-        say(&format!("warning: the testbed was not removed: {error}"));
-    }
+    super::down(testbed, say);
 }
 
 fn beside(bytes: usize, ours: &Line, tcp: &Line, report: &mut Report, say: Say<'_>) {

@@ -2,17 +2,21 @@
 
 use tsumuji_node::{LinkSpec, Security};
 
-use super::{Point, Report, Say, Setting, Sweep, Wanted, add};
+use super::{Point, Report, Say, Setting, Sweep, Wanted, add, micros};
 use crate::exchange::{Kind, Measured, Plan, measure, spec};
 use crate::limits;
 use crate::machine;
 use crate::ops::{Job, Op};
 use crate::peers::mpi::{Library, Mpi, Transport};
 use crate::stats::{Rounds, size_name};
-use crate::versus::{Contender, Standing, alternate};
+use crate::versus::{Contender, alternate};
 
 /// The size whose latency is promised.
 const SMALL_BYTES: usize = 8;
+/// Cache lines' worth of time that a message over shm may take.
+const SHM_LINES: f64 = 2.0;
+/// Two cores below the same cache hand over a line within this; others do not.
+const NEAR_US: f64 = 0.1;
 /// A throughput below this fraction of what a smaller message reached is a dip; the rest is noise between rounds.
 pub(super) const DIP: f64 = 0.9;
 /// Apparent dips that are looked at again.
@@ -28,16 +32,24 @@ fn ours(setting: &Setting, link: LinkSpec, plan: &Plan) -> Result<Measured, Stri
         .map_err(|error| error.to_string())
 }
 
-fn micros(standing: &Standing) -> String {
-    match &standing.result {
-        Ok(rounds) => format!(
-            "{:.3} us ({}, +-{:.0} %)",
-            rounds.median,
-            standing.name,
-            rounds.spread_percent() / 2.0
-        ),
-        Err(reason) => format!("- ({}: {reason})", standing.name),
+/// What is promised of shm beside a cache line, and beside a copy that takes so many times the cache line. Twice the cache line, unless
+/// that is less than copying the bytes in and out takes without any protocol: then the copy is the limit.
+fn shm_limits(copy_to_line: f64) -> [Wanted; 2] {
+    if copy_to_line > SHM_LINES {
+        [Wanted::Nothing, Wanted::AtMost(1.0)]
+    } else {
+        [Wanted::AtMost(SHM_LINES), Wanted::Nothing]
     }
+}
+
+/// Where the two cores are. A virtual machine's may move between one run and the next, and every figure of shm with them.
+fn state(line_us: f64) -> String {
+    let name = if line_us < NEAR_US { "near" } else { "far" };
+    format!(
+        "the two cores are {name}: a cache line takes {:.0} ns from one to the other (near is below {:.0} ns)",
+        line_us * 1e3,
+        NEAR_US * 1e3
+    )
 }
 
 /// p50 of the half-round-trip of 8 bytes: shm beside a cache line and a bare copy, udp beside bare UDP and MPI over TCP.
@@ -68,7 +80,9 @@ pub(super) fn pingpong(setting: &Setting, report: &mut Report, say: Say<'_>) {
             }),
         ],
     );
-    for (limit, wanted) in [(1, Wanted::AtMost(2.0)), (2, Wanted::Nothing)] {
+    let (line, copy) = (&standings[1], &standings[2]);
+    say(&state(line.median()));
+    for (limit, wanted) in (1..).zip(shm_limits(copy.ratio_to(line))) {
         let ratio = standings[0].ratio_to(&standings[limit]);
         add(
             report,
@@ -318,6 +332,7 @@ pub(super) fn burst(setting: &Setting, report: &mut Report, say: Say<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Verdict;
     use super::*;
 
     fn points(rates: &[f64]) -> Vec<Point> {
@@ -346,6 +361,18 @@ mod tests {
         assert_eq!(dips(&falling, true), [(1, 3, 0.6), (1, 2, 0.8)]);
         falling[3].limit_bytes_per_second = 0.1;
         assert_eq!(dips(&falling, true), [(1, 2, 0.8)]);
+    }
+
+    /// Nobody is asked to be faster than a bare copy.
+    #[test]
+    fn copies_are_the_limit_where_lines_are_near() {
+        let verdicts = |copy, ratio| shm_limits(copy).map(|wanted| wanted.verdict(ratio));
+        assert_eq!(verdicts(1.5, 1.9), [Verdict::Reached, Verdict::Open]);
+        assert_eq!(verdicts(1.5, 2.1), [Verdict::Missed, Verdict::Open]);
+        assert_eq!(verdicts(2.2, 0.9), [Verdict::Open, Verdict::Reached]);
+        assert_eq!(verdicts(2.2, 1.1), [Verdict::Open, Verdict::Missed]);
+        assert!(state(0.05).contains("near: a cache line takes 50 ns"));
+        assert!(state(0.2).contains("far"));
     }
 
     /// The sweep covers its ends and the edges between, in order.

@@ -19,6 +19,7 @@ use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
 use crate::machine::{self, Machine};
 use crate::stop;
+use crate::versus::Standing;
 
 /// What is measured, and with what.
 #[derive(Debug, Clone)]
@@ -190,6 +191,26 @@ fn testbed(hosts: usize, rate: Option<Rate>, mtu_bytes: u32) -> Result<Testbed, 
     let mut spec = Spec::new(u16::try_from(hosts).unwrap_or(u16::MAX)).named(name);
     (spec.mtu_bytes, spec.rate) = (mtu_bytes, rate);
     Testbed::up(&spec).map_err(|error| error.to_string())
+}
+
+/// Removes it, and says so where that fails: the figures stand.
+fn down(testbed: Testbed, say: Say<'_>) {
+    if let Err(error) = testbed.down() {
+        say(&format!("warning: the testbed was not removed: {error}"));
+    }
+}
+
+/// A time as figures show it, with the name of whoever took it.
+fn micros(standing: &Standing) -> String {
+    match &standing.result {
+        Ok(rounds) => format!(
+            "{:.3} us ({}, +-{:.0} %)",
+            rounds.median,
+            standing.name,
+            rounds.spread_percent() / 2.0
+        ),
+        Err(reason) => format!("- ({}: {reason})", standing.name),
+    }
 }
 
 /// A line in place of figures that could not be measured.

@@ -1,31 +1,68 @@
 //! Figures beside MPI: ping-pong and burst between two hosts of a testbed, ours over each link, MPICH and Open MPI over TCP, in one
-//! run.
+//! run, at the MTU of real cables and at the largest of the virtual one.
+//!
+//! The kernel's TCP moves up to 64 KiB at once over a virtual cable, whatever its MTU: what a card would cut into frames, nobody
+//! cuts here. A raw frame is as long as the MTU. So frames as large are the like-for-like comparison, and the other says what
+//! a frame of 9000 bytes costs.
 //!
 //! Of many sizes the worst is the figure, with its size. A burst may also be at the limit of what carries it: bare UDP over the same
-//! cable, which has no reliability to pay for.
+//! cable, which has no reliability to pay for, or the raw link alone, frames without engine.
 
+use tsumuji_link::dpdk;
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Testbed;
 
 use super::messages::{DIP, dips};
 use super::{Point, Report, Say, Setting, Sweep, Wanted, add};
-use crate::compare::{self, Comparison, Plan, Row};
+use crate::compare::{self, Comparison, Contender, Plan, Row};
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::limits::place::of_testbed;
 use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
 
-/// Beside ours, behind our links in the lists of contenders.
-const PEERS: [Peer; 3] = [Peer::Mpich, Peer::OpenMpi, Peer::Udp];
+/// Beside ours, behind our links in the lists of contenders; behind them each link's limit.
+const PEERS: [Peer; 2] = [Peer::Mpich, Peer::OpenMpi];
 /// Up to this size a latency is promised, beyond it that nobody is ahead.
 const SMALL_MOST_BYTES: usize = 1 << 10;
-/// A burst this near to bare UDP is at its limit.
+/// A burst this near to its link alone is at its limit.
 const AT_THE_LIMIT: f64 = 0.9;
 /// How many times MPI's a burst is to be where it is not at the limit.
 const BURST: f64 = 1.35;
-/// What a small ping-pong is to be, by link.
-const LINKS: [(&str, f64); 3] = [("udp", 1.6), ("packet", 2.5), ("xdp", 2.5)];
+
+/// One of our links, and how many times better than MPI a small ping-pong over it is to be.
+type Promise = (&'static str, f64);
+
+/// A cable, and what is measured over it.
+struct Cable {
+    mtu_bytes: u32,
+    what: &'static str,
+    links: &'static [Promise],
+}
+
+/// memif is the DPDK device whose small messages are fastest, and joins two namespaces of one machine; its buffers are as large as
+/// the cable's frames, and as many as fit some megabytes.
+const CABLES: [Cable; 2] = [
+    Cable {
+        mtu_bytes: 9000,
+        what: "as real cables have",
+        links: &[
+            ("udp", 1.6),
+            ("packet", 2.5),
+            ("xdp", 2.5),
+            ("dpdk:net_memif,bsize=9216", 2.5),
+        ],
+    },
+    Cable {
+        mtu_bytes: 65_535,
+        what: "the most a virtual cable takes, and what TCP moves at once at any MTU: like for like",
+        links: &[
+            ("packet", 2.5),
+            ("xdp", 2.5),
+            ("dpdk:net_memif,bsize=64896,rsize=7", 2.5),
+        ],
+    },
+];
 
 /// The sizes, fewer where only the benchmark is tried.
 fn sizes(op: Op, setting: &Setting) -> Vec<usize> {
@@ -67,52 +104,96 @@ fn sizes(op: Op, setting: &Setting) -> Vec<usize> {
 
 /// Everything beside MPI.
 pub(super) fn mpi(setting: &Setting, report: &mut Report, say: Say<'_>) {
-    say("two hosts on a bridge (network namespaces, MTU 9000), MPI over TCP between them");
-    let testbed = match super::testbed(2, None, 9000) {
-        Ok(testbed) => testbed,
-        Err(reason) => return super::missing(report, say, "beside MPI between hosts", &reason),
-    };
-    let links = LINKS.map(|(name, _)| ours(setting, &testbed, name));
+    let probe = dpdk::probe();
+    if !probe.works {
+        say(&format!("no DPDK here: {}", probe.notes.join("; ")));
+    }
+    for cable in &CABLES {
+        let (mtu, what) = (cable.mtu_bytes, cable.what);
+        say(&format!(
+            "two hosts on a bridge (network namespaces), MPI over TCP between them; MTU {mtu}: {what}"
+        ));
+        let testbed = match super::testbed(2, None, mtu) {
+            Ok(testbed) => testbed,
+            Err(reason) => {
+                super::missing(report, say, "beside MPI between hosts", &reason);
+                continue;
+            }
+        };
+        let promises: Vec<Promise> = cable
+            .links
+            .iter()
+            .copied()
+            .filter(|(link, _)| probe.works || !link.starts_with("dpdk:"))
+            .collect();
+        over(&Course { promises, mtu }, setting, &testbed, report, say);
+        if let Err(error) = testbed.down() {
+            say(&format!("warning: the testbed was not removed: {error}"));
+        }
+    }
+}
+
+/// What is measured over one cable.
+struct Course {
+    promises: Vec<Promise>,
+    mtu: u32,
+}
+
+impl Course {
+    /// Where a peer stands among the contenders.
+    fn peers(&self) -> std::ops::Range<usize> {
+        self.promises.len()..self.promises.len() + PEERS.len()
+    }
+
+    /// Where the limit of a link stands among the contenders.
+    fn limit(&self, own: usize) -> usize {
+        self.peers().end + own
+    }
+
+    fn name(&self, link: &str) -> String {
+        format!("{link}, MTU {}", self.mtu)
+    }
+}
+
+fn over(course: &Course, setting: &Setting, testbed: &Testbed, report: &mut Report, say: Say<'_>) {
+    let links = course.promises.iter().map(|(link, _)| {
+        let link = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
+        Ours::between(link, setting.program.clone(), testbed.hosts_file())
+    });
+    let links: Vec<Ours> = links.collect();
     let ground = Ground {
-        places: of_testbed(&testbed),
+        places: of_testbed(testbed),
         closed: None,
     };
     for op in [Op::Pingpong, Op::Burst] {
         let comparison = compared(setting, op, &links, &ground, say);
         if op == Op::Pingpong {
-            pingpong(&comparison, report, say);
+            pingpong(course, &comparison, report, say);
         } else {
-            burst(&comparison, report, say);
+            burst(course, &comparison, report, say);
         }
-        for name in comparison.results.iter().take(1).flat_map(names) {
+        let peers = comparison.results.iter().take(1);
+        for name in peers.flat_map(|row| names(row, course.peers())) {
             if !report.peers.contains(&name) {
                 report.peers.push(name);
             }
         }
     }
-    if let Err(error) = testbed.down() {
-        say(&format!("warning: the testbed was not removed: {error}"));
-    }
 }
 
 /// Those of the peers.
-fn names(row: &Row) -> Vec<String> {
-    let peers = row.contenders.iter().skip(LINKS.len());
-    peers
+fn names(row: &Row, peers: std::ops::Range<usize>) -> Vec<String> {
+    row.contenders[peers]
+        .iter()
         .filter(|cell| cell.numbers.is_some())
         .map(|cell| cell.name.clone())
         .collect()
 }
 
-fn ours(setting: &Setting, testbed: &Testbed, link: &str) -> Ours {
-    let link = link.parse().unwrap_or(LinkSpec::Udp(None)); // names of our own
-    Ours::between(link, setting.program.clone(), testbed.hosts_file())
-}
-
 fn compared(
     setting: &Setting,
     op: Op,
-    links: &[Ours; LINKS.len()],
+    links: &[Ours],
     ground: &Ground,
     say: Say<'_>,
 ) -> Comparison {
@@ -125,13 +206,20 @@ fn compared(
         // Many sizes, each a comparison of its own: the worst of them counts.
         rounds: setting.rounds.min(3),
     };
-    let peers = if op == Op::Burst {
-        &PEERS[..]
-    } else {
-        &PEERS[..2] // a limit is asked for of bursts only
-    };
-    let mut contenders = contest::contenders(links, peers, ground, op);
+    let mut contenders = contest::contenders(links, &PEERS, ground, op);
+    contenders.extend(links.iter().map(|ours| limit(ours.link, ground, op)));
     compare::run(&plan, &mut contenders, machine::describe(), say)
+}
+
+/// What a link is measured against where it is not MPI.
+fn limit(link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
+    match (link, op) {
+        (LinkSpec::Udp(_), Op::Pingpong) => {
+            Contender::absent("UDP", "its limit is asked for of bursts only")
+        }
+        (LinkSpec::Udp(_), _) => contest::contender(Peer::Udp, link, ground, op),
+        _ => contest::link_alone(link, ground, op),
+    }
 }
 
 /// The size at which something is least.
@@ -178,21 +266,30 @@ fn worst(
     add(report, say, name, ours, beside, ratio, wanted);
 }
 
-fn pingpong(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
-    for (own, (link, times)) in LINKS.into_iter().enumerate() {
-        for peer in LINKS.len()..LINKS.len() + 2 {
+fn pingpong(course: &Course, comparison: &Comparison, report: &mut Report, say: Say<'_>) {
+    for (own, (link, times)) in course.promises.iter().enumerate() {
+        let link = course.name(link);
+        for peer in course.peers() {
             let better = |row: &Row| row.times_better(own, peer);
             let small = least(comparison, |size| size <= SMALL_MOST_BYTES, better);
             let name = format!(
-                "{link} ping-pong, times better, worst to {}",
+                "{link}: ping-pong, times better, worst to {}",
                 size_name(SMALL_MOST_BYTES)
             );
-            let wanted = Wanted::AtLeast(times);
+            let wanted = Wanted::AtLeast(*times);
             worst(report, say, name, comparison, small, (own, peer), wanted);
             let all = least(comparison, |_| true, better);
-            let name = format!("{link} ping-pong, times better, worst of all sizes");
+            let name = format!("{link}: ping-pong, times better, worst of all sizes");
             let wanted = Wanted::AtLeast(1.0);
             worst(report, say, name, comparison, all, (own, peer), wanted);
+        }
+        let limit = course.limit(own);
+        let of_the_limit = |row: &Row| row.times_better(own, limit);
+        let found = least(comparison, |size| size > SMALL_MOST_BYTES, of_the_limit);
+        if found.is_some() {
+            let name = format!("{link}: ping-pong beside the link alone, worst of large sizes");
+            let wanted = Wanted::Nothing;
+            worst(report, say, name, comparison, found, (own, limit), wanted);
         }
     }
 }
@@ -206,28 +303,27 @@ fn burst_score(times_better: f64, of_the_limit: f64) -> f64 {
     }
 }
 
-fn burst(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
-    let udp = LINKS.len() + 2;
-    for (own, (link, _)) in LINKS.into_iter().enumerate() {
-        for peer in LINKS.len()..LINKS.len() + 2 {
-            let score = |row: &Row| {
-                // Bare UDP is the limit of our UDP; raw Ethernet has its own, which this does not know.
-                let of_the_limit = if link == "udp" {
-                    row.times_better(own, udp)
-                } else {
-                    0.0
-                };
-                burst_score(row.times_better(own, peer), of_the_limit)
-            };
+fn burst(course: &Course, comparison: &Comparison, report: &mut Report, say: Say<'_>) {
+    for (own, (link, _)) in course.promises.iter().enumerate() {
+        let link = course.name(link);
+        let limit = course.limit(own);
+        for peer in course.peers() {
+            let score =
+                |row: &Row| burst_score(row.times_better(own, peer), row.times_better(own, limit));
             let found = least(comparison, |_| true, score);
-            let name = format!("{link} burst, times better or at the limit, worst of all sizes");
+            let name = format!("{link}: burst, times better or at the limit, worst of all sizes");
             let wanted = Wanted::AtLeast(BURST);
             worst(report, say, name, comparison, found, (own, peer), wanted);
         }
+        let of_the_limit = |row: &Row| row.times_better(own, limit);
+        let found = least(comparison, |_| true, of_the_limit);
+        let name = format!("{link}: burst beside the link alone, worst of all sizes");
+        let wanted = Wanted::Nothing;
+        worst(report, say, name, comparison, found, (own, limit), wanted);
         let points: Vec<Point> = comparison
             .results
             .iter()
-            .filter_map(|row| point(row, own, udp))
+            .filter_map(|row| point(row, own, limit))
             .collect();
         for (name, points) in [
             ("no dip", &points[..]),
@@ -236,7 +332,8 @@ fn burst(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
                 &points[points.partition_point(|point| point.size < 64 << 10)..],
             ),
         ] {
-            let deepest = dips(points, false).first().copied();
+            // Messages larger than the caches come from memory, whoever carries them: what the link alone loses is excused.
+            let deepest = dips(points, true).first().copied();
             let (ours, left) = match deepest {
                 Some((_, index, left)) => {
                     (format!("lowest at {}", size_name(points[index].size)), left)
@@ -244,8 +341,8 @@ fn burst(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
                 None => ("never falls".to_owned(), 1.0),
             };
             let left = if points.is_empty() { f64::NAN } else { left };
-            let name = format!("{link} burst between hosts, {name}");
-            let beside = "best of smaller sizes".to_owned();
+            let name = format!("{link}: burst between hosts, {name}");
+            let beside = "best of smaller sizes, where the link alone keeps it".to_owned();
             add(report, say, name, ours, beside, left, Wanted::AtLeast(DIP));
         }
         report.sweeps.push(Sweep {

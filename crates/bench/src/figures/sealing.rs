@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::os::fd::BorrowedFd;
-use std::process::Stdio;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,12 @@ use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 use tsumuji_node::bootstrap::{ENV_KEY, ENV_SEAL};
 use tsumuji_node::{LinkSpec, SealMode, Security};
 use tsumuji_seal::{ClusterKey, Keys, OVERHEAD_BYTES, Sealed};
+use tsumuji_testbed::Testbed;
 
 use super::{Report, Say, Setting, Wanted, add};
-use crate::exchange::{Kind, Plan, measure, spec};
+use crate::contest::Ours;
 use crate::machine;
+use crate::ops::{Job, Op};
 use crate::stats::size_name;
 use crate::versus::{Contender, Standing, alternate};
 
@@ -48,21 +50,18 @@ pub(super) fn sealing(setting: &Setting, report: &mut Report, say: Say<'_>) {
         Ok(key) => key,
         Err(reason) => return super::missing(report, say, "sealed half round trips", &reason),
     };
-    let on_host = |link: LinkSpec, mode: Option<SealMode>| half_here(setting, link, mode, &key);
     for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
         trips(setting, report, say, &link.to_string(), |mode| {
-            on_host(link, mode)
+            half(setting, None, link, mode, &key)
         });
     }
     match super::testbed(2, None, 9000) {
         Err(reason) => super::missing(report, say, "packet half round trip, sealed", &reason),
         Ok(testbed) => {
             trips(setting, report, say, "packet", |mode| {
-                half_there(setting, &testbed, "packet", mode, &key)
+                half(setting, Some(&testbed), LinkSpec::Packet(None), mode, &key)
             });
-            if let Err(error) = testbed.down() {
-                say(&format!("warning: the testbed was not removed: {error}"));
-            }
+            super::down(testbed, say);
         }
     }
 }
@@ -97,60 +96,40 @@ fn trips(
     }
 }
 
-/// p50 in microseconds between two processes of this host.
-fn half_here(
+/// p50 in microseconds, between the first two hosts of a testbed or two processes of this host.
+fn half(
     setting: &Setting,
+    testbed: Option<&Testbed>,
     link: LinkSpec,
     mode: Option<SealMode>,
-    key: &std::path::Path,
+    key: &Path,
 ) -> Result<f64, String> {
-    let mut plan = Plan::new(Kind::Pingpong, MESSAGE_BYTES);
-    plan.iterations = setting.round_trips / 2;
-    let mut spec = spec(link, None, &setting.serve);
-    let security = match mode {
-        None => Security::Unstated,
-        Some(mode) => {
-            spec.env.push((ENV_KEY.into(), key.into()));
-            spec.env.push((ENV_SEAL.into(), mode.to_string().into()));
-            let key_file = key.to_owned();
-            Security::Sealed { key_file, mode }
-        }
+    let usual = match testbed {
+        None => Ours::here(link, setting.program.clone()),
+        Some(testbed) => Ours::between(link, setting.program.clone(), testbed.hosts_file()),
     };
-    measure(&plan, spec, &security)
-        .map(|measured| measured.half_rtt_us.p50)
-        .map_err(|error| error.to_string())
-}
-
-/// The same between the first two hosts of a testbed.
-fn half_there(
-    setting: &Setting,
-    testbed: &tsumuji_testbed::Testbed,
-    link: &str,
-    mode: Option<SealMode>,
-    key: &std::path::Path,
-) -> Result<f64, String> {
-    let mut command = std::process::Command::new(&setting.program);
-    command
-        .args(["bench", "pingpong", "--json", "--link", link, "--hosts"])
-        .arg(testbed.hosts_file())
-        .args(["--size", &MESSAGE_BYTES.to_string()])
-        .args(["--iterations", &(setting.round_trips / 2).to_string()]);
-    match mode {
-        None => command.arg("--open"), // the hosts are namespaces of this machine
-        Some(mode) => command
-            .arg("--key")
-            .arg(key)
-            .args(["--seal", &mode.to_string()]),
+    let ours = match mode {
+        None => usual,
+        Some(mode) => Ours {
+            security: Security::Sealed {
+                key_file: key.to_owned(),
+                mode,
+            },
+            env: vec![
+                (ENV_KEY.into(), key.into()),
+                (ENV_SEAL.into(), mode.to_string().into()),
+            ],
+            ..usual
+        },
     };
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| error.to_string())?;
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    report["half_rtt_us"]["p50"].as_f64().ok_or_else(|| {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        complaint.lines().last().unwrap_or("no output").to_owned()
-    })
+    let sample = ours.measure(&Job {
+        op: Op::Pingpong,
+        size: MESSAGE_BYTES,
+        iterations: setting.round_trips / 2,
+        nodes: 2,
+    })?;
+    let half = sample.half_rtt_us.ok_or("no times in the report")?;
+    Ok(half.p50)
 }
 
 /// Seal and open, each mode and size.
@@ -172,16 +151,11 @@ fn frames(setting: &Setting, report: &mut Report, say: Say<'_>) {
             times.push([over(0), over(1)]);
         }
         for (side, what) in ["seal", "open"].into_iter().enumerate() {
-            let mut standings: Vec<Standing> = Vec::new();
-            for mode in 0..MODES.len() {
-                let mut rounds = times.iter().map(|times| times[side][mode]);
-                standings.extend(alternate(
-                    setting.rounds,
-                    &mut [Contender::new(MODES[mode].to_string(), || {
-                        rounds.next().ok_or_else(|| "too few rounds".to_owned())
-                    })],
-                ));
-            }
+            let of = |mode: usize| {
+                let rounds = times.iter().map(|times| times[side][mode]);
+                Standing::of(MODES[mode].to_string(), rounds.collect())
+            };
+            let standings = [0, 1].map(of);
             let cell = |standing: &Standing| {
                 let nanos = standing.median();
                 let cycles =

@@ -44,6 +44,8 @@ const QUEUE_FREE_WITHIN: Duration = Duration::from_secs(1);
 const XDP_HEADROOM_BYTES: usize = 256;
 /// A length in an mbuf has 16 bits.
 const ROOM_BYTES_MAX: usize = 65_000;
+/// The driver of AF_PACKET wants its slots, which are whole pages here, to fit an mbuf.
+const PACKET_SLOT_BYTES_MAX: usize = ROOM_BYTES_MAX / PAGE_BYTES * PAGE_BYTES;
 /// Mbufs that a thread may keep for itself (DPDK keeps half as many again).
 const CACHED_FRAMES: u32 = 64;
 /// For a driver that copies: our bursts both ways, and the caches of a few threads. One less than a power of two.
@@ -412,7 +414,8 @@ fn packet_ring(interface: &Interface) -> (usize, usize) {
     if needed <= PACKET_SLOT_BYTES {
         (PACKET_SLOT_BYTES, PACKET_FRAMES)
     } else {
-        (needed.next_multiple_of(PAGE_BYTES), PACKET_FRAMES_LARGE)
+        let bytes = needed.next_multiple_of(PAGE_BYTES);
+        (bytes.min(PACKET_SLOT_BYTES_MAX), PACKET_FRAMES_LARGE)
     }
 }
 
@@ -478,7 +481,11 @@ fn frame_bytes(
             };
             (default, most)
         }
-        Kind::Packet(interface) => (interface.mtu_bytes, interface.mtu_bytes),
+        Kind::Packet(interface) => {
+            let most = PACKET_SLOT_BYTES_MAX - HEADER_BYTES - PACKET_OVERHEAD_BYTES;
+            let most = most.min(interface.mtu_bytes);
+            (most, most)
+        }
         Kind::Xdp(interface) => {
             let most = match info.max_mtu_bytes {
                 0 => interface.mtu_bytes,
@@ -492,7 +499,7 @@ fn frame_bytes(
     };
     let limit = limit.min(ROOM_BYTES_MAX - HEADER_BYTES - TAGS_BYTES - 64);
     let limit = limit.saturating_sub(LENGTH_BYTES);
-    let bytes = wanted.unwrap_or(default.saturating_sub(LENGTH_BYTES));
+    let bytes = wanted.unwrap_or(default.saturating_sub(LENGTH_BYTES).min(limit));
     if (FRAME_BYTES_MIN..=limit).contains(&bytes) {
         return Ok(bytes);
     }

@@ -201,7 +201,8 @@ impl DpdkSpec {
     }
 
     /// The value of one parameter.
-    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<&str> {
         let mut all = self
             .parameters()
             .split(',')

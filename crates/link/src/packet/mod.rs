@@ -57,7 +57,7 @@ const LOOK_EVERY_POLLS: u32 = 1 << 18;
 /// How to open the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketConfig {
-    /// Largest frame; `None`: the interface's MTU less 2 (R-9). All nodes of a cluster should agree on it.
+    /// Largest frame; `None`: the interface's MTU less 2 (R-9), 65,450 at most. All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
     /// Size of the receive ring; the kernel's memory, not to be paged out.
     pub buffer_bytes: usize,
@@ -95,7 +95,7 @@ pub enum PacketOpenError {
     },
     /// A frame size that the interface does not have.
     #[error(
-        "frames of {frame_bytes} bytes do not fit `{interface}`, whose MTU is {mtu_bytes}; take {FRAME_BYTES_MIN} to the MTU less 2, \
+        "frames of {frame_bytes} bytes do not fit `{interface}`, whose MTU is {mtu_bytes}; take {FRAME_BYTES_MIN} to the MTU less 2 (65450 at most), \
          or `ip link set {interface} mtu …`"
     )]
     FrameBytes {
@@ -149,7 +149,8 @@ impl Packet {
                 source,
             }
         };
-        let limit = found.mtu_bytes.saturating_sub(ether::LENGTH_BYTES);
+        let payload_bytes_max = found.mtu_bytes.min(rx::PAYLOAD_BYTES_MAX);
+        let limit = payload_bytes_max.saturating_sub(ether::LENGTH_BYTES);
         let frame_bytes = config.frame_bytes.unwrap_or(limit);
         if !(FRAME_BYTES_MIN..=limit).contains(&frame_bytes) {
             return Err(PacketOpenError::FrameBytes {

@@ -13,6 +13,9 @@ const SLOT_OVERHEAD_BYTES: usize = 80 + 4;
 const SLOT_ALIGN_BYTES: usize = 64;
 /// Blocks are multiples of any page size in use. Larger ones need memory in one piece that a busy machine may not have.
 const BLOCK_BYTES: usize = 64 << 10;
+/// Payload of the largest frame that a link sends by itself: with what stands before it, its slot fills such a block and not one byte
+/// of the next. An MTU of up to 65,535 differs from it by less than a hundred bytes.
+pub(super) const PAYLOAD_BYTES_MAX: usize = BLOCK_BYTES - SLOT_OVERHEAD_BYTES;
 /// More than this the kernel's 32-bit sizes and any sense forbid.
 const RING_BYTES_MAX: usize = 1 << 30;
 
@@ -25,9 +28,10 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// For frames with `mtu_bytes` of payload, in about `ring_bytes`.
+    /// For frames with `mtu_bytes` of payload, but no more than any link of ours sends, in about `ring_bytes`.
     pub(super) fn new(mtu_bytes: usize, ring_bytes: usize) -> Self {
-        let slot_bytes = (SLOT_OVERHEAD_BYTES + mtu_bytes).next_multiple_of(SLOT_ALIGN_BYTES);
+        let slot_bytes = (SLOT_OVERHEAD_BYTES + mtu_bytes.min(PAYLOAD_BYTES_MAX))
+            .next_multiple_of(SLOT_ALIGN_BYTES);
         let block_bytes = slot_bytes.next_multiple_of(BLOCK_BYTES);
         Self {
             slot_bytes,

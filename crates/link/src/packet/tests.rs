@@ -14,7 +14,8 @@ fn geometry_fits_any_mtu() {
     for mtu_bytes in [68, 512, 1500, 3506, 9000, 9216, 65_535] {
         for ring_bytes in [0, 1, 65_536, 1 << 20, 8 << 20, usize::MAX] {
             let geometry = Geometry::new(mtu_bytes, ring_bytes);
-            assert!(geometry.slot_bytes >= mtu_bytes + 14 + 66 + 4);
+            let ours = mtu_bytes.min(rx::PAYLOAD_BYTES_MAX);
+            assert!(geometry.slot_bytes >= ours + 14 + 66 + 4);
             assert!(geometry.slot_bytes.is_multiple_of(libc::TPACKET_ALIGNMENT));
             assert!(geometry.block_bytes.is_multiple_of(65_536));
             assert!(geometry.block_bytes >= geometry.slot_bytes);

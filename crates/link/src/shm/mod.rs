@@ -1,8 +1,9 @@
 //! `shm`: processes of one host over shared memory. No rights needed, nothing in `/dev/shm`, nothing lost between the living.
 //!
 //! The launcher makes the job's memory (`ShmJob::create`) and hands the descriptor to the processes; each attaches under its
-//! node index. `segment` is the layout and who owns which life, `peers` the argument why dying anywhere harms nobody, `ring` and
-//! `broadcast` the two kinds of rings, `doorbell` the waking, `sys` the only `unsafe` beside them.
+//! node index. `segment` is the layout and who owns which life, `peers` the argument why dying anywhere harms nobody, `ring`,
+//! `broadcast` and `cast` the three kinds of rings, `casting` gives the last to groups, `doorbell` is the waking, `sys` the only
+//! `unsafe` beside them.
 //!
 //! ```
 //! use tsumuji_link::{Link, LinkAddr, shm::{Shm, ShmConfig, ShmJob}};
@@ -19,6 +20,8 @@
 //! `fd` across network namespaces (the bell's socket name is per namespace; `wait` has no such limit).
 
 mod broadcast;
+mod cast;
+mod casting;
 mod doorbell;
 mod peers;
 mod probe;
@@ -33,6 +36,7 @@ mod tx;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+pub use casting::{Cast, CastGroup, CastHead, Found};
 pub use probe::probe;
 pub use segment::{
     FRAME_BYTES_MAX, LIVES_MAX, NODES_MAX, RING_BYTES_MAX, ShmAttachError, ShmConfig,
@@ -41,6 +45,7 @@ pub use segment::{
 
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 use broadcast::Writer;
+use casting::Casting;
 use doorbell::{Doze, Sleeper};
 use peers::Peer;
 use ring::record_lines;
@@ -71,6 +76,7 @@ pub struct Shm {
     socket: Option<BellSocket>,
     sleeper: Sleeper,
     broadcast: Writer,
+    casting: Casting,
     me: u16,
     life: u64,
     /// `Job::changes` when the directory was last read.
@@ -119,6 +125,7 @@ impl Shm {
             bell,
             socket,
             broadcast: Writer::new(layout.broadcast_words()),
+            casting: Casting::new(&own, &layout),
             me: node,
             life,
             changes_seen: u64::MAX,
@@ -192,11 +199,24 @@ impl Shm {
         }
     }
 
+    /// A program that sleeps on the descriptor goes on with what it watches for; another one only if it waits for that.
+    fn is_watched(&self, how: Doze) -> bool {
+        match how {
+            Doze::Futex => self.is_attended_there(),
+            Doze::Fd => self.is_watched_there(),
+        }
+    }
+
     /// Announces a sleep; `false` if something came meanwhile, and then the announcement is taken back.
     fn doze(&mut self, how: Doze) -> Option<u32> {
         let word = self.sleeper.doze(&self.bell, how);
-        sys::full_fence();
-        if self.is_ready() {
+        if self.casting.is_watching() {
+            // Who casts passes no fence by itself (`casting`, invariant 4). Where the kernel cannot make it, it does.
+            sys::fence_others();
+        } else {
+            sys::full_fence();
+        }
+        if self.is_ready() || self.is_watched(how) {
             self.sleeper.wake(&self.bell);
             return None;
         }
@@ -292,5 +312,15 @@ impl Link for Shm {
 
     fn counters(&self) -> LinkCounters {
         self.counters
+    }
+
+    #[inline]
+    fn cast(&mut self) -> Option<Cast<'_>> {
+        Some(Cast::new(self))
+    }
+
+    #[inline]
+    fn is_stirred(&self) -> bool {
+        self.is_attended_there()
     }
 }

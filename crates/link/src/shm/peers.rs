@@ -23,9 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::broadcast::{Reader, Writer};
+use super::casting::{BINDING_WORDS, In};
 use super::ring::{Consumer, Producer};
-use super::segment::{Job, Layout, ShmAttachError};
-use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, WordsRo, WriteWord};
+use super::segment::{CASTS, Job, Layout, ShmAttachError};
+use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, RowRo, RowRw, WordsRo, WriteWord};
 use crate::LinkAddr;
 
 /// No honest ring gets here; keeps positions that a scribbled region names from overflowing.
@@ -63,6 +64,16 @@ pub(super) struct Inbound {
     taken_life: ReadWord,
     taken_head: ReadWord,
     pub(super) bell_name: u64,
+    /// To which groups it gave casting rings.
+    pub(super) bindings: RowRo,
+    /// Groups that were looked for in vain, and the count of bindings then.
+    pub(super) casts_missed: Vec<(u64, u64)>,
+    /// Those of its casting rings that we read.
+    pub(super) casts: Vec<In>,
+    cast_taken_life: ReadWord,
+    /// How far it has read each of ours.
+    pub(super) cast_taken: RowRo,
+    map: Arc<Map>,
 }
 
 impl Inbound {
@@ -92,7 +103,24 @@ impl Inbound {
             taken_life: word(taken.life),
             taken_head: word(taken.head),
             bell_name,
+            bindings: RowRo::new(map, layout.cast_bindings_at(), BINDING_WORDS),
+            casts_missed: Vec::new(),
+            casts: Vec::new(),
+            cast_taken_life: word(layout.cast_taken_at(me).life),
+            cast_taken: RowRo::new(map, layout.cast_taken_at(me).words, CASTS),
+            map: Arc::clone(map),
         }
+    }
+
+    /// Its region.
+    pub(super) fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
+    /// The life of ours of which it tells how far it has read casting rings.
+    #[inline]
+    pub(super) fn cast_taken_life(&self) -> u64 {
+        self.cast_taken_life.load(Ordering::Acquire)
     }
 
     /// Whether the peer has said where our life `life` starts.
@@ -127,6 +155,9 @@ pub(super) struct Peer {
     start_sequence: WriteWord,
     consumed_life: WriteWord,
     pub(super) consumed_head: WriteWord,
+    cast_taken_life: WriteWord,
+    /// How far we have read each of its casting rings.
+    pub(super) cast_taken: RowRw,
 }
 
 impl Peer {
@@ -153,6 +184,8 @@ impl Peer {
             start_sequence: word(start.broadcast_sequence),
             consumed_life: word(consumed.life),
             consumed_head: word(consumed.head),
+            cast_taken_life: word(layout.cast_taken_at(index).life),
+            cast_taken: RowRw::new(own, layout.cast_taken_at(index).words, CASTS),
         }
     }
 
@@ -172,6 +205,10 @@ impl Peer {
             return Ok(false);
         };
         self.inbound = Some(Inbound::new(&job.layout, &map, me.into(), bell_name));
+        for ring in 0..CASTS {
+            self.cast_taken.store(ring, 0); // of an earlier life's rings
+        }
+        self.cast_taken_life.store(life, Ordering::Release);
         self.producer.restart();
         let (position, sequence) = broadcast.start();
         self.start_ring

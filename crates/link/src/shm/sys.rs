@@ -12,8 +12,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use rustix::thread::futex;
 
 use super::broadcast::{BroadcastRead, BroadcastWrite};
+use super::cast::{CastRead, CastWrite, UNIT_BYTES};
 use super::doorbell::BellWord;
 use super::ring::{COMMIT_BYTES, LINE_BYTES, RingRead, RingWrite};
 
@@ -411,10 +412,191 @@ impl BroadcastWrite for WordsRw {
     }
 }
 
+/// A casting ring of another process.
+#[derive(Debug)]
+pub(crate) struct CastRo {
+    _map: Arc<Map>,
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: points into memory that `_map` keeps mapped; read by atomic loads and by copies that the ring's protocol checks.
+unsafe impl Send for CastRo {}
+
+impl CastRo {
+    pub(crate) fn new(map: &Arc<Map>, offset: usize, bytes: usize) -> Self {
+        assert!(offset.is_multiple_of(UNIT_BYTES) && bytes.is_multiple_of(UNIT_BYTES));
+        Self {
+            at: map.at(offset, bytes, false),
+            _map: Arc::clone(map),
+            bytes,
+        }
+    }
+}
+
+impl CastRead for CastRo {
+    #[inline]
+    fn commit(&self, unit: usize) -> u64 {
+        debug_assert!((unit + 1) * UNIT_BYTES <= self.bytes);
+        // SAFETY: `cast` masks `unit` to the ring's units, which `new` checked to lie in the map; units are 8-byte aligned.
+        unsafe { self.at.add(unit * UNIT_BYTES).cast::<AtomicU64>().as_ref() }
+            .load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn copy(&self, at: usize, target: &mut [u8]) {
+        assert!(at <= self.bytes && target.len() <= self.bytes - at);
+        // SAFETY: the range lies in the mapped ring, by the check above, and `target` is private memory of ours. Its writer writes
+        // nothing there before we publish that we are done; where it gave the ring to another group meanwhile, or breaks the
+        // protocol, `cast::Reader` finds out afterwards, and what was copied (plain bytes, any of which are valid) is thrown
+        // away. No reference to the shared bytes is ever made.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.at.as_ptr().add(at),
+                target.as_mut_ptr(),
+                target.len(),
+            );
+        }
+    }
+}
+
+/// A casting ring of our own.
+#[derive(Debug)]
+pub(crate) struct CastRw {
+    _map: Arc<Map>,
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: as for `CastRo`, with stores.
+unsafe impl Send for CastRw {}
+
+impl CastRw {
+    pub(crate) fn new(map: &Arc<Map>, offset: usize, bytes: usize) -> Self {
+        assert!(offset.is_multiple_of(UNIT_BYTES) && bytes.is_multiple_of(UNIT_BYTES));
+        Self {
+            at: map.at(offset, bytes, true),
+            _map: Arc::clone(map),
+            bytes,
+        }
+    }
+
+    #[inline]
+    fn commit_word(&self, unit: usize) -> &AtomicU64 {
+        debug_assert!((unit + 1) * UNIT_BYTES <= self.bytes);
+        // SAFETY: `cast` masks `unit` to the ring's units, which `new` checked to lie in the writable map; 8-byte aligned.
+        unsafe { self.at.add(unit * UNIT_BYTES).cast().as_ref() }
+    }
+}
+
+impl CastWrite for CastRw {
+    #[inline]
+    fn publish(&self, unit: usize, word: u64) {
+        self.commit_word(unit).store(word, Ordering::Release);
+    }
+
+    #[inline]
+    fn clear(&self, unit: usize) {
+        self.commit_word(unit).store(0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.bytes && bytes.len() <= self.bytes - at);
+        // SAFETY: the range lies in the mapped ring of our own region, by the check above; `bytes` is private memory. Readers
+        // copy nothing from there before we publish it; one of an abandoned binding may, and throws it away (`CastRo::copy`).
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr().add(at), bytes.len());
+        }
+    }
+}
+
+/// A row of words of another process: loads only.
+#[derive(Debug)]
+pub(crate) struct RowRo {
+    _map: Arc<Map>,
+    at: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: points into memory that `_map` keeps mapped; touched by atomic loads only.
+unsafe impl Send for RowRo {}
+
+impl RowRo {
+    pub(crate) fn new(map: &Arc<Map>, offset: usize, words: usize) -> Self {
+        Self {
+            at: map.at(offset, words * 8, false),
+            words,
+            _map: Arc::clone(map),
+        }
+    }
+
+    /// Acquire.
+    #[inline]
+    pub(crate) fn load(&self, word: usize) -> u64 {
+        assert!(word < self.words);
+        // SAFETY: within the row, which `new` checked to lie in the map; aligned.
+        unsafe { self.at.add(word).as_ref() }.load(Ordering::Acquire)
+    }
+}
+
+/// A row of words of our own.
+#[derive(Debug)]
+pub(crate) struct RowRw {
+    _map: Arc<Map>,
+    at: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: points into memory that `_map` keeps mapped; touched by atomics only.
+unsafe impl Send for RowRw {}
+
+impl RowRw {
+    pub(crate) fn new(map: &Arc<Map>, offset: usize, words: usize) -> Self {
+        Self {
+            at: map.at(offset, words * 8, true),
+            words,
+            _map: Arc::clone(map),
+        }
+    }
+
+    /// Release.
+    #[inline]
+    pub(crate) fn store(&self, word: usize, value: u64) {
+        assert!(word < self.words);
+        // SAFETY: within the row, which `new` checked to lie in the writable map; aligned.
+        unsafe { self.at.add(word).as_ref() }.store(value, Ordering::Release);
+    }
+}
+
 /// The full fence of the doorbell handshake.
 #[inline]
 pub(crate) fn full_fence() {
     fence(Ordering::SeqCst);
+}
+
+/// What was loaded before this is not loaded again after what is loaded behind it.
+#[inline]
+pub(crate) fn load_fence() {
+    fence(Ordering::Acquire);
+}
+
+/// Says that this process takes part in `fence_others`. Once for each process; `false`: the kernel cannot.
+pub(crate) fn is_fenced_by_others() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED))
+}
+
+/// A full fence here and, between two of its instructions, in every thread of every process for which `is_fenced_by_others`.
+/// `false`: the kernel cannot.
+pub(crate) fn fence_others() -> bool {
+    fence(Ordering::SeqCst);
+    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: the call takes three integers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
 /// Copies what process `pid` has at `address` into `target`; how many bytes that were. The kernel refuses what this process may

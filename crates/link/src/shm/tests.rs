@@ -12,6 +12,7 @@ fn small(nodes: usize) -> OwnedFd {
         frame_bytes: 600,
         ring_bytes: 8192,
         broadcast_bytes: 8192,
+        cast_bytes: 16 << 10,
         lives: 64,
     };
     ShmJob::create(nodes, config).expect("create")

@@ -49,10 +49,10 @@ use umem::Umem;
 
 /// The link's name.
 const NAME: &str = "xdp";
-/// Payload of the largest frame sent: beyond jumbo frames (9000) nothing is common, and a slot spends a page for each 4 KiB.
-const FRAME_BYTES_MAX: usize = 9216;
-/// Frames of several chunks are joined up to this: anything a peer with a larger MTU might send.
-const JOIN_BYTES_MAX: usize = 16 << 10;
+/// Payload of the largest frame sent, less what has no chunk: the kernel takes a frame in 18 chunks at most, a page each.
+const FRAME_BYTES_MAX: usize = 65_450;
+/// Frames of several chunks are joined up to this: any Ethernet frame, tags included.
+const JOIN_BYTES_MAX: usize = 66 << 10;
 /// While the kernel holds frames back, `wait` sleeps no longer than this before it offers them again.
 const RETRY: Duration = Duration::from_millis(1);
 /// The same while the interface is down.

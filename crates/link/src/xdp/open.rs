@@ -45,6 +45,9 @@ const FILL_RING_FACTOR: u32 = 2;
 /// Transmit slots: several bursts, so that some are free while others are on their way.
 const SLOTS_SMALL: u32 = 256;
 const SLOTS_LARGE: u32 = 128;
+/// A slot of more chunks than that is so large that few make a burst, and many would leave the cache.
+const CHUNKS_FEW: u32 = 4;
+const SLOTS_HUGE: u32 = 16;
 /// Queues that a map is made for; cards have at most some hundreds.
 const QUEUES_MAX: u32 = 4096;
 /// Queue and interface stay taken for a moment after a process of ours ended: so often and so long it is tried again.
@@ -233,12 +236,18 @@ impl<'a> Plan<'a> {
             }
         };
         let large = self.chunk_bytes == CHUNK_BYTES_LARGE;
+        let chunks_per_slot = bytes_on_wire.div_ceil(self.chunk_bytes) as u32;
+        let slots = match (large, chunks_per_slot > CHUNKS_FEW) {
+            (false, _) => SLOTS_SMALL,
+            (true, false) => SLOTS_LARGE,
+            (true, true) => SLOTS_HUGE,
+        };
         loop {
             let layout = Layout {
                 chunk_bytes: self.chunk_bytes,
                 receive_chunks,
-                slots: if large { SLOTS_LARGE } else { SLOTS_SMALL },
-                chunks_per_slot: bytes_on_wire.div_ceil(self.chunk_bytes) as u32,
+                slots,
+                chunks_per_slot,
             };
             let umem = Umem::new(layout)
                 .map_err(|source| self.failed("mapping the shared memory", source))?;

@@ -154,6 +154,7 @@ fn no_chunk_is_lost() {
         (1500, generic(), 1300),
         (9000, generic(), 250),
         (9000, native(), 250),
+        (65_535, generic(), 250),
     ] {
         std::thread::spawn(move || {
             if !on_veth(mtu) {

@@ -204,3 +204,29 @@ fn another_link_is_taken() {
     assert!(error.contains("joins processes of one host"), "{error}");
     assert!(file.over(&LinkSpec::Shm, path).is_err());
 }
+
+/// memif joins two namespaces of this machine: server and client of one socket beside the file, with the stations' addresses.
+#[test]
+fn namespaces_meet_by_memif() {
+    let node = |id: u16| {
+        format!(
+            "[[node]]\nid = {id}\nhost = \"t-{id}\"\naddr = \"udp:10.0.0.{id}1:7000\"\nmac = \"2:0:0:0:0:{id}\"\n\
+             via = [\"ip\", \"netns\", \"exec\", \"t-{id}\"]\n"
+        )
+    };
+    let link: LinkSpec = "dpdk:net_memif,bsize=9216".parse().expect("a device");
+    let path = Path::new("/run/lab.toml");
+    let over = |nodes: u16| {
+        let text: String = (0..nodes).map(node).collect();
+        parse(&text).expect("sound").over(&link, path)
+    };
+    let pair = over(2).expect("two namespaces");
+    assert_eq!(
+        pair.hosts()[1].link.to_string(),
+        "dpdk:net_memif,bsize=9216,role=client,socket=/run/lab.toml.memif,id=0,socket-abstract=no,mac=02:00:00:00:00:01"
+    );
+    assert!(pair.hosts()[0].link.to_string().contains("role=server"));
+    assert_eq!(pair.members()[1].addr, mac(1));
+    let error = over(3).expect_err("three ends").to_string();
+    assert!(error.contains("joins two processes"), "{error}");
+}

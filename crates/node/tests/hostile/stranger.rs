@@ -61,6 +61,9 @@ pub(crate) const ACTS: [Act; 10] = [
     Act::ForgedSeal,
 ];
 
+/// Version 1, and a kind that no rule names.
+const UNKNOWN_KIND: u8 = 0x1f;
+
 pub(crate) struct Stranger {
     pub(crate) dice: Dice,
     sealed: bool,
@@ -274,6 +277,11 @@ impl Stranger {
         match self.dice.below(4) {
             0 => frame.truncate(1 + self.dice.below(frame.len())),
             1 => frame.extend(self.dice.bytes(40)),
+            // In a member's name, for what is not is dropped before its kind is looked at.
+            2 if self.dice.one_in(4) => {
+                frame[0] = UNKNOWN_KIND;
+                return Some(sent);
+            }
             _ => {}
         }
         for _ in 0..=self.dice.below(3) {

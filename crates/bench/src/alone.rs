@@ -1,0 +1,97 @@
+//! A raw link alone between two hosts of a testbed, as a contender: both its ends in this process, each in its host.
+//!
+//! Called by `contest`. Opens the ends for each measurement and closes them again: ours takes the same interfaces next.
+
+use tsumuji_link::Link;
+use tsumuji_link::dpdk::{Dpdk, DpdkConfig};
+use tsumuji_link::packet::{Packet, PacketConfig};
+use tsumuji_link::xdp::{Xdp, XdpConfig};
+use tsumuji_node::LinkSpec;
+
+use crate::limits::bulk;
+use crate::limits::place::Place;
+use crate::machine;
+use crate::ops::{Job, Op, Sample};
+
+/// Whether the link has no kernel's protocol to be put beside, only itself.
+pub(crate) fn is_raw(link: &LinkSpec) -> bool {
+    matches!(
+        link,
+        LinkSpec::Packet(_) | LinkSpec::Xdp(_) | LinkSpec::Dpdk(_)
+    )
+}
+
+/// A ping-pong or a burst over the link alone.
+pub(crate) fn measure(link: LinkSpec, places: [&Place; 2], job: &Job) -> Result<Sample, String> {
+    let stated = |place: &Place| match link.interface() {
+        Some(name) => name.to_string(),
+        None => place.interface.clone(),
+    };
+    match link {
+        LinkSpec::Packet(_) => exchange(
+            ends(places, |place| {
+                Packet::open(&stated(place), PacketConfig::default())
+            })?,
+            job,
+        ),
+        LinkSpec::Xdp(_) => exchange(
+            ends(places, |place| {
+                Xdp::open(&stated(place), XdpConfig::default())
+            })?,
+            job,
+        ),
+        // Its ends meet by a socket, wherever they are.
+        LinkSpec::Dpdk(spec) if spec.stays_on_host() => {
+            let parameters = spec.as_str().split_once(',').map_or("", |(_, rest)| rest);
+            let pair = Dpdk::memif_pair(parameters, DpdkConfig::default());
+            let (one, other) = pair.map_err(|error| error.to_string())?;
+            exchange([one, other], job)
+        }
+        LinkSpec::Dpdk(spec) => exchange(
+            ends(places, |place| {
+                let spec = if spec.is_on_interface() && spec.interface().is_none() {
+                    spec.with("iface", &stated(place)).unwrap_or(spec)
+                } else {
+                    spec
+                };
+                Dpdk::open(&spec, DpdkConfig::default())
+            })?,
+            job,
+        ),
+        other => Err(format!("{other} is not measured alone")),
+    }
+}
+
+fn exchange<L: Link + Send>(ends: [L; 2], job: &Job) -> Result<Sample, String> {
+    let cpus = machine::two_cpus();
+    let measured = if job.op == Op::Pingpong {
+        bulk::pingpong(ends, cpus, job.size, job.iterations)
+    } else {
+        bulk::burst(ends, cpus, job.size, job.iterations)
+    };
+    measured.map_err(|error| error.to_string())
+}
+
+/// Opens one end in each place.
+fn ends<L: Send, E: std::fmt::Display + Send>(
+    places: [&Place; 2],
+    open: impl Fn(&Place) -> Result<L, E> + Sync,
+) -> Result<[L; 2], String> {
+    struct Failure(String);
+    impl From<std::io::Error> for Failure {
+        fn from(error: std::io::Error) -> Self {
+            Self(error.to_string())
+        }
+    }
+    let open = |place: &Place| {
+        let opened = place.enter(|| open(place).map_err(|error| Failure(error.to_string())));
+        opened.map_err(|Failure(reason)| reason)
+    };
+    // Both at once: some devices see a cable only when both ends are open.
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| open(places[1]));
+        let one = open(places[0]);
+        let other = other.join().expect("opening does not panic");
+        Ok([one?, other?])
+    })
+}

@@ -1,0 +1,325 @@
+//! Messages over a link alone: cut into the link's frames, read from one buffer and written into another, and nothing above.
+//!
+//! What our own messages pay beyond this is the engine: numbers, repairs, memory for many messages. A window, told by a frame of
+//! its own now and then, keeps the receiver's ring from running over; frames arrive in order on the cables this is made for, and a
+//! lost one ends the measurement. Each byte is copied twice by us, as in any program: out of the sender's message, into the
+//! receiver's, and both messages are as large in memory as they are said to be.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tsumuji_link::{Link, LinkAddr, LinkError};
+
+use super::link::LinkLimitError;
+use super::{pin_to, relax};
+use crate::machine;
+use crate::ops::Sample;
+use crate::stats::RoundTrips;
+
+/// Kind and running number, before each payload.
+const HEAD_BYTES: usize = 8;
+const DATA: u8 = 1;
+const TOLD: u8 = 2;
+/// On their way at most: more would leave the cache before it is read.
+const WINDOW_BYTES: usize = 512 << 10;
+/// The window is told so often while it moves by its size.
+const TOLD_PER_WINDOW: u64 = 4;
+/// Frames on their way at least, and at most.
+const WINDOW_FRAMES: (u64, u64) = (4, 8192);
+/// Frames taken from the link at once.
+const BURST_FRAMES: usize = 64;
+/// Without a frame for this long one was lost.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+/// Empty polls between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 1 << 14;
+
+/// One end of the link, with its message.
+struct End<L> {
+    link: L,
+    to: LinkAddr,
+    cpus: Option<[usize; 2]>,
+    message: Vec<u8>,
+    payload_bytes: usize,
+    window_frames: u64,
+    sent_frames: u64,
+    /// So many the other side says it has.
+    told_frames: u64,
+    received_frames: u64,
+    /// So many we said we have.
+    answered_frames: u64,
+    /// Bytes of the message that is arriving.
+    filled_bytes: usize,
+    empty_polls: u32,
+    heard: Instant,
+}
+
+impl<L: Link> End<L> {
+    fn new(link: L, to: LinkAddr, cpus: Option<[usize; 2]>, size: usize) -> Self {
+        let caps = link.caps();
+        let payload_bytes = (caps.frame_bytes - HEAD_BYTES).min(size.max(1));
+        // Half a ring of the largest frames; small ones share an Ethernet frame.
+        let room_bytes = (caps.receive_frames / 2).max(1) * caps.frame_bytes;
+        let frames = (WINDOW_BYTES.min(room_bytes) / (HEAD_BYTES + payload_bytes)) as u64;
+        Self {
+            link,
+            to,
+            cpus,
+            message: vec![1; size.max(1)],
+            payload_bytes,
+            window_frames: frames.clamp(WINDOW_FRAMES.0, WINDOW_FRAMES.1),
+            sent_frames: 0,
+            told_frames: 0,
+            received_frames: 0,
+            answered_frames: 0,
+            filled_bytes: 0,
+            empty_polls: 0,
+            heard: Instant::now(),
+        }
+    }
+
+    /// Sends one frame with the message's bytes from `start` on; none: only how many frames have arrived.
+    fn send_frame(&mut self, start: Option<usize>) -> Result<(), LinkError> {
+        let payload = start.map_or(&[][..], |start| {
+            let end = self.message.len().min(start + self.payload_bytes);
+            &self.message[start..end]
+        });
+        let kind = if start.is_some() { DATA } else { TOLD };
+        let number = (self.received_frames as u32).to_le_bytes();
+        while !self.link.send_with(self.to, |slot| {
+            slot[..HEAD_BYTES].fill(0);
+            slot[0] = kind;
+            slot[4..HEAD_BYTES].copy_from_slice(&number);
+            slot[HEAD_BYTES..][..payload.len()].copy_from_slice(payload);
+            HEAD_BYTES + payload.len()
+        })? {
+            self.link.flush()?;
+            relax(self.cpus);
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self) -> Result<(), LinkError> {
+        self.answered_frames = self.received_frames;
+        self.send_frame(None)?;
+        self.link.flush()
+    }
+
+    /// Takes what has arrived, and tells the other side now and then.
+    fn poll(&mut self) -> Result<(), LinkLimitError> {
+        let Self {
+            link,
+            message,
+            filled_bytes,
+            received_frames,
+            told_frames,
+            ..
+        } = self;
+        let taken = link.recv_burst(BURST_FRAMES, |_, frame| {
+            let Some((head, payload)) = frame.split_first_chunk::<HEAD_BYTES>() else {
+                return; // nobody else sends on this cable
+            };
+            if head[0] == TOLD {
+                let [_, _, _, _, number @ ..] = *head;
+                // What lies between is far less than 2³² frames.
+                let ahead = u32::from_le_bytes(number).wrapping_sub(*told_frames as u32);
+                *told_frames += u64::from(ahead);
+                return;
+            }
+            let bytes = payload.len().min(message.len() - *filled_bytes);
+            message[*filled_bytes..][..bytes].copy_from_slice(&payload[..bytes]);
+            *filled_bytes += bytes;
+            *received_frames += 1;
+            if *filled_bytes == message.len() {
+                *filled_bytes = 0;
+            }
+        })?;
+        if taken == 0 {
+            self.empty_polls += 1;
+            if self.empty_polls.is_multiple_of(POLLS_PER_LOOK) && self.heard.elapsed() > LOST_AFTER
+            {
+                return Err(LinkLimitError::Lost);
+            }
+            relax(self.cpus);
+            return Ok(());
+        }
+        if self.empty_polls >= POLLS_PER_LOOK {
+            self.heard = Instant::now();
+        }
+        self.empty_polls = 0;
+        let untold = self.received_frames - self.answered_frames;
+        if untold >= (self.window_frames / TOLD_PER_WINDOW).max(1) {
+            self.tell()?;
+        }
+        Ok(())
+    }
+
+    /// Forgets how long nothing was heard.
+    fn begin(&mut self) {
+        (self.heard, self.empty_polls) = (Instant::now(), 0);
+    }
+
+    /// Sends the message once.
+    fn send(&mut self) -> Result<(), LinkLimitError> {
+        for start in (0..self.message.len()).step_by(self.payload_bytes) {
+            if self.sent_frames - self.told_frames >= self.window_frames {
+                self.link.flush()?;
+                self.begin();
+                while self.sent_frames - self.told_frames >= self.window_frames {
+                    self.poll()?;
+                }
+            }
+            self.send_frame(Some(start))?;
+            self.sent_frames += 1;
+        }
+        Ok(())
+    }
+
+    /// Frames of so many messages.
+    fn frames_of(&self, messages: u64) -> u64 {
+        messages * self.message.len().div_ceil(self.payload_bytes) as u64
+    }
+
+    fn receive_until(&mut self, frames: u64) -> Result<(), LinkLimitError> {
+        self.begin();
+        while self.received_frames < frames {
+            self.poll()?;
+        }
+        Ok(())
+    }
+}
+
+fn ends<L: Link>(links: [L; 2], cpus: Option<[usize; 2]>, size: usize) -> [End<L>; 2] {
+    let [one, other] = links;
+    let addrs = [other.local_addr(), one.local_addr()];
+    [
+        End::new(one, addrs[0], cpus, size),
+        End::new(other, addrs[1], cpus, size),
+    ]
+}
+
+/// The two sides on their cores; the first one's answer, and the processor time of both.
+fn between<L: Link + Send, T: Send>(
+    [mut one, mut other]: [End<L>; 2],
+    cpus: Option<[usize; 2]>,
+    lead: impl FnOnce(&mut End<L>) -> Result<T, LinkLimitError> + Send,
+    follow: impl FnOnce(&mut End<L>) -> Result<(), LinkLimitError> + Send,
+) -> Result<(T, Duration, Duration), LinkLimitError> {
+    let ready = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let following = scope.spawn(|| {
+            pin_to(cpus, 1);
+            ready.store(true, Ordering::Release);
+            follow(&mut other)
+        });
+        let leading = scope.spawn(|| {
+            pin_to(cpus, 0);
+            while !ready.load(Ordering::Acquire) {
+                relax(cpus);
+            }
+            let (cpu, start) = (machine::process_cpu(), Instant::now());
+            let answer = lead(&mut one)?;
+            Ok((answer, start.elapsed(), machine::process_cpu() - cpu))
+        });
+        let led = leading.join().expect("the leading side does not panic");
+        following
+            .join()
+            .expect("the following side does not panic")
+            .and(led)
+    })
+}
+
+/// Messages of `size` bytes there and back, `iterations` times.
+pub fn pingpong<L: Link + Send>(
+    links: [L; 2],
+    cpus: Option<[usize; 2]>,
+    size: usize,
+    iterations: u64,
+) -> Result<Sample, LinkLimitError> {
+    let lead = |end: &mut End<L>| {
+        let mut trips = RoundTrips::default();
+        for turn in 1..=iterations {
+            let before = Instant::now();
+            end.send()?;
+            end.link.flush()?;
+            end.receive_until(end.frames_of(turn))?;
+            // The first trip contains the start of the other thread.
+            if turn > 1 || iterations == 1 {
+                trips.record(before.elapsed().as_nanos() as u64);
+            }
+        }
+        Ok(trips.half())
+    };
+    let follow = |end: &mut End<L>| {
+        for turn in 1..=iterations {
+            end.receive_until(end.frames_of(turn))?;
+            end.send()?;
+            end.link.flush()?;
+        }
+        Ok(())
+    };
+    let (half, span, cpu) = between(ends(links, cpus, size), cpus, lead, follow)?;
+    Ok(Sample {
+        half_rtt_us: Some(half),
+        ..Sample::new(span, cpu)
+    })
+}
+
+/// `messages` of `size` bytes one way, until the last has arrived.
+pub fn burst<L: Link + Send>(
+    links: [L; 2],
+    cpus: Option<[usize; 2]>,
+    size: usize,
+    messages: u64,
+) -> Result<Sample, LinkLimitError> {
+    let lead = |end: &mut End<L>| {
+        for _ in 0..messages {
+            end.send()?;
+        }
+        end.link.flush()?;
+        end.begin();
+        while end.told_frames < end.sent_frames {
+            end.poll()?;
+        }
+        Ok(())
+    };
+    let follow = |end: &mut End<L>| {
+        end.receive_until(end.frames_of(messages))?;
+        Ok(end.tell()?)
+    };
+    let ((), span, cpu) = between(ends(links, cpus, size), cpus, lead, follow)?;
+    Ok(Sample::new(span, cpu))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tsumuji_link::udp::{Udp, UdpConfig};
+
+    fn links() -> [Udp; 2] {
+        [(); 2].map(|()| Udp::bind("127.0.0.1:0".parse().unwrap(), UdpConfig::default()).unwrap())
+    }
+
+    /// Messages of one frame and of many cross in both ways of measuring, and none is forgotten.
+    #[test]
+    fn messages_cross() {
+        for size in [1, 1000, 300_000] {
+            let half = pingpong(links(), None, size, 5).unwrap().half_rtt_us;
+            assert!(half.unwrap().min > 0.0, "{size}");
+            assert!(
+                burst(links(), None, size, 20).unwrap().seconds > 0.0,
+                "{size}"
+            );
+        }
+    }
+
+    /// What was lost ends it in an error.
+    #[test]
+    fn loss_ends_it() {
+        let [one, other] = links();
+        let nowhere = other.local_addr();
+        drop(other);
+        let mut end = End::new(one, nowhere, None, 10);
+        end.send().unwrap();
+        assert!(matches!(end.receive_until(1), Err(LinkLimitError::Lost)));
+    }
+}

@@ -1,0 +1,168 @@
+//! Broadcasts through memory that all see: groups and roots side by side, calls that do not fit, deaths in the middle.
+
+mod common;
+
+use common::{Over, on_all};
+use tsumuji_collective::{CollectiveError, Table};
+use tsumuji_node::{NodeId, Options};
+
+/// Lengths below, at and above a piece, and none.
+const LENGTHS: [usize; 7] = [0, 4, 700, 65_536, 65_537, 300_000, 9_000_000];
+
+fn pattern(root: usize, group: usize, round: usize, len: usize) -> Vec<u8> {
+    let mixed = root * 31 + group * 7 + round * 3;
+    (0..len)
+        .map(|place| (place / 5 + place + mixed) as u8)
+        .collect()
+}
+
+/// Every length from every root, one after the other.
+#[test]
+fn all_lengths_from_all_roots() {
+    for nodes in [2, 3, 5] {
+        on_all(
+            Over::Shm,
+            nodes,
+            &Options::default(),
+            &Table::default(),
+            |member| {
+                let world = member.collectives.world();
+                for (round, len) in LENGTHS.into_iter().enumerate() {
+                    for root in 0..member.size {
+                        let want = pattern(root, 0, round, len);
+                        let mut data = if member.rank == root {
+                            want.clone()
+                        } else {
+                            vec![0; len]
+                        };
+                        member
+                            .collectives
+                            .broadcast(&mut member.endpoint, world, root, &mut data)
+                            .expect("broadcast");
+                        assert!(data == want, "{len} bytes from {root}");
+                    }
+                }
+            },
+        );
+    }
+}
+
+/// More groups than a node has rings, of some of the members and of all, with operations of all of them under way at once and
+/// waited for in orders that differ between members.
+#[test]
+fn many_groups_at_once() {
+    on_all(
+        Over::Shm,
+        4,
+        &Options::default(),
+        &Table::default(),
+        |member| {
+            let me = NodeId(member.rank as u16);
+            let mut groups = Vec::new();
+            for tag in 0..28_u32 {
+                let list: Vec<NodeId> = match tag % 3 {
+                    0 => (0..4).map(NodeId).collect(),
+                    1 => [3, 1].map(NodeId).to_vec(),
+                    _ => [2, 0, 3].map(NodeId).to_vec(),
+                };
+                if list.contains(&me) {
+                    let group = member.collectives.group(&member.endpoint, &list, 100 + tag);
+                    groups.push((tag as usize, list.len(), group.expect("group")));
+                }
+            }
+            for round in 0..4 {
+                let mut requests = Vec::new();
+                for &(tag, size, group) in &groups {
+                    let root = (tag + round) % size;
+                    let rank = member.collectives.rank(group).expect("member");
+                    let len = [5, 3_000, 200_000][(tag + round) % 3];
+                    for turn in 0..2 {
+                        let want = pattern(root, tag, round + turn, len);
+                        let data = if rank == root {
+                            want.clone()
+                        } else {
+                            vec![0; len]
+                        };
+                        let request = member
+                            .collectives
+                            .start_broadcast(&mut member.endpoint, group, root, data)
+                            .expect("start");
+                        requests.push((want, request));
+                    }
+                }
+                if (member.rank + round).is_multiple_of(2) {
+                    requests.reverse();
+                }
+                for (want, request) in requests {
+                    let got = member
+                        .collectives
+                        .wait(&mut member.endpoint, request)
+                        .expect("wait");
+                    assert!(got == want);
+                }
+            }
+        },
+    );
+}
+
+/// Calls that do not fit are found out by somebody, who is told the name, and then by all: another length, another root, another
+/// operation.
+#[test]
+fn calls_that_do_not_fit_are_named() {
+    for kind in 0..3 {
+        on_all(
+            Over::Shm,
+            3,
+            &Options::default(),
+            &Table::default(),
+            |member| {
+                let world = member.collectives.world();
+                let (endpoint, collectives) = (&mut member.endpoint, &mut member.collectives);
+                let mut data = vec![1_u8; 64];
+                for _ in 0..100 {
+                    collectives
+                        .broadcast(endpoint, world, 0, &mut data)
+                        .expect("they fit");
+                }
+                let odd = member.rank == 1;
+                let mut outcome = match (kind, odd) {
+                    (0, true) => collectives.broadcast(endpoint, world, 0, &mut data[..60]),
+                    (1, true) => collectives.broadcast(endpoint, world, 2, &mut data),
+                    (2, true) => collectives.barrier(endpoint, world),
+                    _ => collectives.broadcast(endpoint, world, 0, &mut data),
+                };
+                // Who needed nothing more may have been done.
+                for _ in 0..3 {
+                    outcome = outcome.and_then(|()| collectives.barrier(endpoint, world));
+                }
+                let named = matches!(outcome, Err(CollectiveError::Mismatch { .. }));
+                assert!(named, "kind {kind}: {outcome:?}");
+            },
+        );
+    }
+}
+
+/// Members that come late find everything that was broadcast meanwhile, also beyond what a ring holds.
+#[test]
+fn late_members_miss_nothing() {
+    on_all(
+        Over::Shm,
+        3,
+        &Options::default(),
+        &Table::default(),
+        |member| {
+            let world = member.collectives.world();
+            if member.rank > 0 {
+                std::thread::sleep(std::time::Duration::from_millis(30 * member.rank as u64));
+            }
+            for round in 0..40_000_u32 {
+                let mut data = [if member.rank == 0 { round } else { 0 }; 6];
+                member
+                    .collectives
+                    .broadcast(&mut member.endpoint, world, 0, &mut data)
+                    .expect("broadcast");
+                assert_eq!(data, [round; 6]);
+            }
+        },
+    );
+}
