@@ -36,7 +36,7 @@ pub use probe::probe;
 use crate::ether::{
     self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, Watch,
 };
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, RunRoom};
 use rx::Geometry;
 use sys::RxRing;
 use tx::{Blocked, Pushed, Tx};
@@ -319,6 +319,29 @@ impl Link for Packet {
             max,
             &mut on_frame,
         ))
+    }
+
+    fn sends_runs(&self) -> bool {
+        true
+    }
+
+    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
+        ether::destination(NAME, self.interface.mac, to)?;
+        self.flush()?;
+        let room = self.tx.run_room();
+        self.counters.refused += u64::from(room.is_none());
+        Ok(room)
+    }
+
+    fn send_run<'a>(
+        &mut self,
+        to: LinkAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<(), LinkError> {
+        let mac = ether::destination(NAME, self.interface.mac, to)?;
+        self.tx
+            .send_run(&self.socket, &mut self.counters, mac, frames);
+        Ok(())
     }
 
     #[inline]

@@ -223,13 +223,14 @@ impl SendBatch {
             iov_base: ptr::null_mut(),
             iov_len: 0,
         };
-        let mut vectors = vec![vector; frames].into_boxed_slice();
+        // Two for each frame: what is sent in two parts needs both.
+        let mut vectors = vec![vector; 2 * frames].into_boxed_slice();
         let vectors_at = vectors.as_mut_ptr();
         let headers = (0..frames)
             .map(|index| {
                 // SAFETY: all-zero bytes are a valid `mmsghdr` (null pointers, zero lengths).
                 let mut header: libc::mmsghdr = unsafe { zeroed() };
-                header.msg_hdr.msg_iov = vectors_at.wrapping_add(index);
+                header.msg_hdr.msg_iov = vectors_at.wrapping_add(2 * index);
                 header.msg_hdr.msg_iovlen = 1;
                 header
             })
@@ -243,16 +244,28 @@ impl SendBatch {
         fd: BorrowedFd<'_>,
         frames: impl Iterator<Item = &'a [u8]>,
     ) -> io::Result<usize> {
+        self.send_parts(fd, frames.map(|frame| (frame, &[][..])))
+    }
+
+    /// The same of frames in two parts each, of which the second may be empty.
+    pub(super) fn send_parts<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> io::Result<usize> {
+        let part = |bytes: &[u8]| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
         let mut count = 0;
-        for (vector, frame) in self.vectors.iter_mut().zip(frames) {
-            *vector = libc::iovec {
-                iov_base: frame.as_ptr().cast_mut().cast(),
-                iov_len: frame.len(),
-            };
+        let places = self.vectors.chunks_exact_mut(2).zip(&mut self.headers);
+        for ((vectors, header), (first, second)) in places.zip(frames) {
+            vectors.copy_from_slice(&[part(first), part(second)]);
+            header.msg_hdr.msg_iovlen = if second.is_empty() { 1 } else { 2 };
             count += 1;
         }
-        // SAFETY: the first `count` headers lead to vectors of this batch (set in `new`; the box never moves its content), and
-        // those to `frames`, borrowed for this call; the kernel only reads them, but for `msg_len`.
+        // SAFETY: the first `count` headers lead to the two vectors of their own in this batch (set in `new`; the box never moves its
+        // content), and those to `frames`, borrowed for this call; the kernel only reads them, but for `msg_len`.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),

@@ -3,6 +3,8 @@
 //! Called by `Packet::send_with` and `Packet::flush`. A single frame goes by plain `send`, several by one `sendmmsg`: that measured
 //! better than a mapped transmit ring both in latency and in rate (docs/decisions/0012).
 //!
+//! A run of frames (`send_run`) goes by `sendmmsg` from where the frames lie, only their headers being copied.
+//!
 //! A frame joins the Ethernet frame before it if that goes to the same station and has room. Invariant: queued Ethernet frames
 //! lie in the arena in queue order without gaps. One leaves the queue when the kernel has taken it, or is counted as dropped: a full device (ENOBUFS) or socket buffer (EAGAIN) keeps it for the next push.
 
@@ -14,7 +16,7 @@ use socket2::Socket;
 
 use super::sys::SendBatch;
 use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, STUCK_MAX};
-use crate::{LinkCounters, LinkError};
+use crate::{LANDING_HEAD_BYTES_MAX, LinkCounters, LinkError, RunRoom};
 use std::os::fd::AsFd;
 
 /// Ethernet frames gathered at most before they are pushed out: more gain nothing.
@@ -59,6 +61,8 @@ pub(super) struct Tx {
     frame_bytes_max: usize,
     queue: Vec<Queued>,
     used_bytes: usize,
+    /// What stands before the payloads of a run, and how long it is.
+    leads: Vec<([u8; LEAD_BYTES + LANDING_HEAD_BYTES_MAX], usize)>,
     batch: SendBatch,
     blocked: Option<Blocked>,
     /// Since when the device has refused the first frame.
@@ -73,6 +77,7 @@ impl Tx {
             frame_bytes_max,
             queue: Vec::with_capacity(BURST_FRAMES),
             used_bytes: 0,
+            leads: Vec::with_capacity(BURST_FRAMES),
             batch: SendBatch::new(BURST_FRAMES),
             blocked: None,
             stuck_since: None,
@@ -124,6 +129,54 @@ impl Tx {
             frame_bytes: bytes,
         });
         self.used_bytes = end;
+    }
+
+    /// What `send_run` takes now that all was pushed out; `None`: something is still queued.
+    pub(super) fn run_room(&self) -> Option<RunRoom> {
+        self.queue.is_empty().then_some(RunRoom {
+            frames: BURST_FRAMES,
+            bytes: GATHER_BYTES.max(self.frame_bytes_max),
+        })
+    }
+
+    /// Sends frames in two parts, each as an Ethernet frame of its own, from where they lie. What the kernel does not take now is queued,
+    /// and the next push judges why.
+    pub(super) fn send_run<'a>(
+        &mut self,
+        socket: &Socket,
+        counters: &mut LinkCounters,
+        to: MacAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) {
+        let Self { leads, batch, .. } = self;
+        leads.clear();
+        let mut bytes = 0;
+        for (head, body) in frames.clone().take(BURST_FRAMES) {
+            let mut lead = [0; LEAD_BYTES + LANDING_HEAD_BYTES_MAX];
+            ether::write_header(&mut lead, to, self.me);
+            ether::write_length(&mut lead[HEADER_BYTES..], head.len() + body.len());
+            lead[LEAD_BYTES..][..head.len()].copy_from_slice(head);
+            leads.push((lead, LEAD_BYTES + head.len()));
+            bytes += head.len() + body.len();
+        }
+        let parts = leads.iter().zip(frames.clone());
+        let parts = parts.map(|((lead, length), (_, body))| (&lead[..*length], body));
+        let taken = batch.send_parts(socket.as_fd(), parts).unwrap_or(0);
+        counters.sent_frames += taken as u64;
+        let rest = frames.skip(taken);
+        for (head, body) in rest {
+            bytes -= head.len() + body.len();
+            if self.is_full() {
+                counters.dropped_frames += 1; // tiny frames whose headers have no room left; they are repeated
+                continue;
+            }
+            self.gather(to, |slot| {
+                slot[..head.len()].copy_from_slice(head);
+                slot[head.len()..][..body.len()].copy_from_slice(body);
+                head.len() + body.len()
+            });
+        }
+        counters.sent_bytes += bytes as u64;
     }
 
     /// Gives the kernel all that is queued, as far as it takes it.

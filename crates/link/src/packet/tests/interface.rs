@@ -193,6 +193,46 @@ fn full_ring_is_counted() {
     );
 }
 
+/// Runs arrive as they were, in order, at short and long MTUs; what the kernel refuses is queued and goes later.
+#[test]
+fn runs_arrive() {
+    for mtu in [600, 9000, 65_535] {
+        std::thread::spawn(move || {
+            if !on_veth(mtu) {
+                return;
+            }
+            let (mut a, mut b) = (open("n0"), open("n1"));
+            let (to, largest) = (b.local_addr(), a.caps().frame_bytes);
+            let mut sent = Vec::new();
+            for round in 0..20u8 {
+                let room = a.run_room(to).expect("run_room").expect("room");
+                let count = (room.bytes / largest).clamp(1, room.frames);
+                let bodies: Vec<Vec<u8>> = (0..count)
+                    .map(|index| vec![round ^ index as u8; largest - 40])
+                    .collect();
+                let head = [round; 40];
+                a.send_run(to, bodies.iter().map(|body| (&head[..], &body[..])))
+                    .expect("send_run");
+                a.flush().expect("flush");
+                for body in &bodies {
+                    assert_eq!(next(&mut b).1, [&head[..], body].concat());
+                }
+                sent.push(count as u64);
+            }
+            assert_eq!(a.counters().sent_frames, sent.iter().sum::<u64>());
+            assert_eq!(a.counters().sent_bytes, b.counters().received_bytes);
+            ip("link set n0 down\n").expect("down");
+            let body = vec![1; 400];
+            a.send_run(to, std::iter::once((&[2; 40][..], &body[..])))
+                .expect("send_run");
+            a.flush().expect("flush");
+            assert_eq!(a.counters().dropped_frames, 1);
+        })
+        .join()
+        .expect("no panic");
+    }
+}
+
 /// A link announces itself when it is opened; others see no frame in that.
 #[test]
 fn opening_announces() {
