@@ -51,7 +51,7 @@ const SLOTS_HUGE: u32 = 16;
 /// Queues that a map is made for; cards have at most some hundreds.
 const QUEUES_MAX: u32 = 4096;
 /// Queue and interface stay taken for a moment after a process of ours ended: so often and so long it is tried again.
-const TRIES: u32 = 100;
+const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(10);
 /// What our program is called, by which a corpse is told from somebody else's program.
 const PROGRAM_NAME: &str = "tsumuji";
