@@ -16,11 +16,10 @@ use crate::{LinkCounters, LinkError, RunRoom};
 
 /// Frames gathered at most before they are pushed out: more gain nothing.
 pub(super) const BURST_FRAMES: usize = 64;
-/// Bytes gathered at most before they are pushed out: more would leave the cache before the kernel copies them.
-const GATHER_BYTES: usize = 64 << 10;
 /// Datagrams that one send may be cut into (the kernel's own limit is 64 or 128).
 const SEGMENTS_MAX: usize = 64;
-/// Bytes of one such send: an IP packet with its headers.
+/// Bytes of one such send, an IP packet with its headers; and what is gathered at most before it is pushed out: more would leave the
+/// cache before the kernel copies it.
 const SEGMENTED_BYTES_MAX: usize = 65_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +45,7 @@ impl Tx {
     /// `mapped`: the socket is IPv6 and takes IPv4 addresses, too. `segmenting`: the kernel knows UDP_SEGMENT.
     pub(super) fn new(frame_bytes: usize, mapped: bool, segmenting: bool) -> Self {
         Self {
-            arena: vec![0; GATHER_BYTES + frame_bytes].into(),
+            arena: vec![0; SEGMENTED_BYTES_MAX + frame_bytes].into(),
             frame_bytes,
             queue: Vec::with_capacity(BURST_FRAMES),
             used_bytes: 0,
@@ -90,8 +89,10 @@ impl Tx {
         Ok(true)
     }
 
+    /// Another frame like the last would not leave in one piece with what is gathered: cut off, it would cost as much as all of them.
     fn is_full(&self) -> bool {
-        self.queue.len() >= BURST_FRAMES || self.used_bytes >= GATHER_BYTES
+        let next_bytes = self.queue.last().map_or(0, |last| last.bytes);
+        self.queue.len() >= BURST_FRAMES || self.used_bytes + next_bytes > SEGMENTED_BYTES_MAX
     }
 
     /// What `send_run` takes now: nothing while the kernel does not take what is queued.
