@@ -12,12 +12,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::futex;
 
@@ -63,6 +63,10 @@ impl Map {
                 offset,
             )
         }?;
+        // Rings say nothing of why a process died, and would make each core dump larger than all else in it. A kernel that
+        // refuses changes nothing for us.
+        // SAFETY: the range is the mapping made above; the advice alters no byte of it.
+        let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxDontDump) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Arc::new(Self {
             base,
@@ -573,6 +577,18 @@ impl RowRw {
 #[inline]
 pub(crate) fn full_fence() {
     fence(Ordering::SeqCst);
+}
+
+/// What was stored before this is seen before what is stored behind it.
+#[inline]
+pub(crate) fn store_fence() {
+    fence(Ordering::Release);
+}
+
+/// The compiler moves nothing across; the processor may.
+#[inline]
+pub(crate) fn no_reordering() {
+    compiler_fence(Ordering::SeqCst);
 }
 
 /// What was loaded before this is not loaded again after what is loaded behind it.
