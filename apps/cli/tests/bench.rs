@@ -256,9 +256,9 @@ fn new_figures_can_be_tried() {
     assert!(code == 0 || code == 1, "{code}: {report}");
     let figures = report["figures"].as_array().unwrap();
     for wanted in [
-        "udp ping-pong",
-        "packet burst",
-        "xdp burst between hosts, no dip",
+        "udp, MTU 9000: ping-pong",
+        "packet, MTU 65535: burst",
+        "xdp, MTU 9000: burst between hosts, no dip",
         "gather 7->1",
         "dropped where they arrived",
         "broadcast to 5 nodes",

@@ -5,6 +5,8 @@ use plotters::prelude::*;
 use crate::stats::size_name;
 
 const SIZE_PIXELS: (u32, u32) = (960, 640);
+const FONT: &str = "sans-serif";
+const TEXT_PIXELS: u32 = 16;
 /// Lines, in this order; readable in print and by most colour-blind people.
 const COLORS: [RGBColor; 8] = [
     RGBColor(0, 90, 181),
@@ -74,10 +76,10 @@ fn draw(
         10_f64.powf(y_least.log10().floor())..y_most * 2.0,
     );
     let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 20))
+        .caption(title, (FONT, 22))
         .margin(14)
-        .x_label_area_size(46)
-        .y_label_area_size(74)
+        .x_label_area_size(56)
+        .y_label_area_size(84)
         .build_cartesian_2d(x.log_scale().base(2.0), y.log_scale())?;
     chart
         .configure_mesh()
@@ -85,6 +87,8 @@ fn draw(
         .y_desc(unit)
         .x_label_formatter(&|size| size_name(size.round() as usize))
         .light_line_style(RGBColor(235, 235, 235))
+        .label_style((FONT, TEXT_PIXELS))
+        .axis_desc_style((FONT, TEXT_PIXELS + 2))
         .draw()?;
     for (line, color) in lines.iter().zip(COLORS.iter().cycle()) {
         let points: Vec<_> = line.points.iter().copied().filter(&drawable).collect();
@@ -100,7 +104,8 @@ fn draw(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(SeriesLabelPosition::LowerRight) // free: time and throughput both grow with size
+        .label_font((FONT, TEXT_PIXELS))
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(200, 200, 200))
         .draw()?;

@@ -265,7 +265,9 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
     ) -> Result<SendId, SendError> {
         let id = self.send_copied(to, lane, message, true)?;
-        if !lane.is_latest() {
+        // A long message may be acknowledged by now.
+        let is_open = message.len() < AWAITED_BYTES || !self.drive.engine.is_acknowledged(to, id);
+        if is_open && !lane.is_latest() {
             self.peers.track(to, id);
         }
         Ok(id)
@@ -616,7 +618,14 @@ impl<L: Link> Endpoint<L> {
             };
         };
         let sent = id.and_then(|id| self.await_left(to, message).map(|()| id));
+        if sent.is_err() && self.drive.engine.withdraw(to) {
+            return sent;
+        }
         while !self.drive.engine.keep(to, message) {
+            if self.drive.engine.withdraw(to) {
+                let bytes = message.len();
+                return Err(SendError::NoMemory { bytes });
+            }
             // What has begun must be ended.
             self.run_lent(MEMORY_PAUSE, message, |_, _| false)?;
         }

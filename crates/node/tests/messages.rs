@@ -212,6 +212,35 @@ fn completion_forms_tell_acknowledgement() {
     }
 }
 
+/// A long message that is acknowledged while it is still being sent counts as sent, too.
+#[test]
+fn long_tracked_messages_end() {
+    const ROUNDS: usize = 40;
+    for over in ALL {
+        let (mut a, mut b) = pair(over, &Options::default());
+        let done = Arc::new(AtomicBool::new(false));
+        let done_there = Arc::clone(&done);
+        let peer = thread::spawn(move || {
+            let mut count = 0;
+            while !done_there.load(Ordering::Relaxed) {
+                let got = b.recv(Duration::from_millis(1)).expect("recv");
+                count += usize::from(got.is_some());
+            }
+            count
+        });
+        let message = pattern(300_000, 5);
+        for round in 0..ROUNDS {
+            let id = a.send_tracked(B, LANE, &message).expect("send");
+            assert!(
+                a.wait_sent(B, id, LONG).expect("alive"),
+                "round {round} over {over:?}"
+            );
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(peer.join().expect("peer"), ROUNDS);
+    }
+}
+
 #[derive(Default)]
 struct Collect {
     messages: Vec<(NodeId, Vec<u8>)>,

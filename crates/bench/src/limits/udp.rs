@@ -1,9 +1,15 @@
 //! UDP as a program would do it by hand: `sendto`, `recvfrom`, spinning, no acknowledgement.
+//!
+//! What is longer than the path's frames leaves up to 64 KiB at once, which the kernel cuts into datagrams that fit (UDP_SEGMENT), and
+//! is received as it comes (UDP_GRO): without these IP would fragment it, which no program in a hurry lets happen. Messages are
+//! as large in memory as they are said to be, on both sides.
 
 use std::io::{self, ErrorKind};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use super::place::Place;
 use super::{core_of, pin_to, relax};
@@ -13,6 +19,10 @@ use crate::stats::{HalfRtt, RoundTrips};
 
 /// Largest payload of a UDP datagram over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// IPv4's and UDP's headers.
+const HEADERS_BYTES: usize = 28;
+/// What the kernel hands over at once.
+const COALESCED_BYTES_MAX: usize = 1 << 16;
 /// A datagram that is this late is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// A burst is over when nothing came for this long after the last was sent.
@@ -45,6 +55,22 @@ fn open(place: &Place) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Payload of the largest datagram that reaches `to` from there in one frame.
+fn segment_bytes(place: &Place, to: SocketAddr) -> io::Result<usize> {
+    let probe = open(place)?;
+    probe.connect(to)?;
+    let mtu = usize::try_from(getsockopt(&probe, sockopt::IpMtu)?).unwrap_or_default();
+    Ok(mtu
+        .saturating_sub(HEADERS_BYTES)
+        .clamp(1, DATAGRAM_BYTES_MAX))
+}
+
+/// Lets the kernel cut what is sent, and join what is received.
+fn cut(socket: &UdpSocket, segment_bytes: usize) -> io::Result<()> {
+    setsockopt(socket, sockopt::UdpGsoSegment, &(segment_bytes as i32))?;
+    Ok(setsockopt(socket, sockopt::UdpGroSegment, &true)?)
+}
+
 fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
     Ok((open(&places[0])?, open(&places[1])?))
 }
@@ -53,7 +79,7 @@ fn pair(places: &[Place; 2]) -> io::Result<(UdpSocket, UdpSocket)> {
 fn send(
     socket: &UdpSocket,
     message: &[u8],
-    to: std::net::SocketAddr,
+    to: SocketAddr,
     cpus: Option<[usize; 2]>,
 ) -> io::Result<()> {
     loop {
@@ -86,14 +112,24 @@ pub fn pingpong_between(
     }
     let (asker, echo) = pair(places)?;
     let (asker_addr, echo_addr) = (asker.local_addr()?, echo.local_addr()?);
+    let segment = segment_bytes(&places[0], echo_addr)?;
+    if size > segment {
+        cut(&asker, segment)?;
+        cut(&echo, segment)?;
+    }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin_to(cpus, 1);
-            let mut buffer = vec![0; size.max(1)];
+            let mut buffer = vec![0; size + COALESCED_BYTES_MAX];
+            let mut filled = 0;
             while !stop.load(Ordering::Relaxed) {
-                match echo.recv_from(&mut buffer) {
-                    Ok((bytes, _)) => drop(send(&echo, &buffer[..bytes], asker_addr, cpus)), // a failure shows as a loss
+                match echo.recv_from(&mut buffer[filled..]) {
+                    Ok((bytes, _)) if filled + bytes < size => filled += bytes,
+                    Ok(_) => {
+                        filled = 0;
+                        drop(send(&echo, &buffer[..size], asker_addr, cpus)); // a failure shows as a loss
+                    }
                     Err(_) => relax(cpus),
                 }
             }
@@ -101,15 +137,20 @@ pub fn pingpong_between(
         let asking = scope.spawn(|| {
             pin_to(cpus, 0);
             let ask = || -> Result<HalfRtt, UdpLimitError> {
-                let mut buffer = vec![1; size.max(1)];
+                let mut buffer = vec![1; size + COALESCED_BYTES_MAX];
                 let mut trips = RoundTrips::default();
                 let mut before = Instant::now();
                 for turn in 0..iterations {
                     send(&asker, &buffer[..size], echo_addr, cpus)?;
-                    let mut spins = 0_u32;
-                    while let Err(error) = asker.recv_from(&mut buffer) {
-                        if error.kind() != ErrorKind::WouldBlock {
-                            return Err(error.into());
+                    let (mut spins, mut filled) = (0_u32, 0);
+                    loop {
+                        match asker.recv_from(&mut buffer[filled..]) {
+                            Ok((bytes, _)) if filled + bytes < size => filled += bytes,
+                            Ok(_) => break,
+                            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                                return Err(error.into());
+                            }
+                            Err(_) => {}
                         }
                         spins = spins.wrapping_add(1);
                         if spins.is_multiple_of(4096) && before.elapsed() > LOST_AFTER {
@@ -143,16 +184,13 @@ pub struct Burst {
     pub lost: f64,
 }
 
-/// `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in datagrams of the largest size, from and to
-/// their places in a message.
+/// `messages` of `size` bytes one way as fast as the kernel takes them; larger ones in pieces of up to 64 KiB, from and to their
+/// places in a message.
 pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Burst, UdpLimitError> {
     let arrived = gather(&Place::LOOPBACK, cpus, size, messages)?;
-    let pieces = pieces(size);
-    let datagrams_per_second =
-        (arrived.datagrams - 1) as f64 / arrived.span.as_secs_f64().max(1e-9);
     Ok(Burst {
-        messages_per_second: datagrams_per_second / pieces as f64,
-        lost: 1.0 - arrived.datagrams as f64 / (messages * pieces) as f64,
+        messages_per_second: arrived.behind_first / arrived.span.as_secs_f64().max(1e-9),
+        lost: 1.0 - arrived.messages / messages as f64,
     })
 }
 
@@ -164,25 +202,34 @@ pub fn gather_between(
 ) -> Result<Sample, UdpLimitError> {
     let cpus = machine::two_cpus().filter(|_| places.len() <= machine::cpus().len());
     let arrived = gather(places, cpus, size, messages)?;
-    let senders = places.len().saturating_sub(1).max(1) as u64;
-    let whole = arrived.datagrams / pieces(size) / senders;
+    let senders = places.len().saturating_sub(1).max(1);
+    let whole = (arrived.messages / senders as f64) as u64;
     Ok(Sample {
-        receive_drops: Some(messages * senders * pieces(size) - arrived.datagrams),
+        receive_drops: Some(arrived.lost_datagrams),
         iterations: Some(whole.max(1)),
         ..Sample::new(arrived.span, arrived.cpu)
     })
 }
 
-/// Datagrams of a message.
-fn pieces(size: usize) -> u64 {
-    size.div_ceil(DATAGRAM_BYTES_MAX).max(1) as u64
-}
-
 struct Arrived {
-    datagrams: u64,
+    /// Of all senders together, counted by their bytes.
+    messages: f64,
+    /// The same without what came first, when time began.
+    behind_first: f64,
+    lost_datagrams: u64,
     /// From the first to the last.
     span: Duration,
     cpu: Duration,
+}
+
+/// What one side received.
+struct Heard {
+    calls: u64,
+    bytes: u64,
+    first: Option<(Instant, u64)>,
+    last: Instant,
+    /// Spun for nothing behind the last.
+    waited: Duration,
 }
 
 fn gather(
@@ -197,28 +244,48 @@ fn gather(
     let receiver = open(root)?;
     let senders = others.iter().map(open).collect::<io::Result<Vec<_>>>()?;
     let to = receiver.local_addr()?;
-    let pieces = pieces(size);
-    let datagram = size.min(DATAGRAM_BYTES_MAX);
+    let segment = match others.first() {
+        Some(other) => segment_bytes(other, to)?,
+        None => DATAGRAM_BYTES_MAX,
+    };
+    // Whole datagrams, so that only a message's last one is shorter.
+    let piece = DATAGRAM_BYTES_MAX / segment * segment;
+    if size > segment {
+        cut(&receiver, segment)?;
+        senders.iter().try_for_each(|socket| cut(socket, segment))?;
+    }
     let sending = AtomicUsize::new(senders.len());
+    // Messages without bytes count by themselves.
+    let unit = size.max(1) as u64;
+    let wanted = messages * senders.len() as u64 * unit;
     let cpu = machine::process_cpu();
     std::thread::scope(|scope| {
-        let counting = scope.spawn(|| {
+        let hearing = scope.spawn(|| {
             core_of(0, places.len());
-            let mut message = vec![0; (datagram * pieces as usize).max(1)];
-            let (mut received, mut first, mut last) = (0_u64, None, Instant::now());
-            loop {
-                let place = (received % pieces) as usize * datagram;
-                if receiver.recv_from(&mut message[place..]).is_ok() {
-                    received += 1;
-                    last = Instant::now();
-                    first.get_or_insert(last);
-                } else if sending.load(Ordering::Relaxed) == 0 && last.elapsed() > QUIET {
+            let mut message = vec![0; size + COALESCED_BYTES_MAX];
+            let mut heard = Heard {
+                calls: 0,
+                bytes: 0,
+                first: None,
+                last: Instant::now(),
+                waited: Duration::ZERO,
+            };
+            while heard.bytes < wanted {
+                let place = (heard.bytes % unit) as usize;
+                if let Ok((bytes, _)) = receiver.recv_from(&mut message[place..]) {
+                    let bytes = if size == 0 { 1 } else { bytes as u64 };
+                    heard.calls += 1;
+                    heard.bytes += bytes;
+                    heard.last = Instant::now();
+                    heard.first.get_or_insert((heard.last, bytes));
+                } else if sending.load(Ordering::Relaxed) == 0 && heard.last.elapsed() > QUIET {
+                    heard.waited = heard.last.elapsed();
                     break;
                 } else {
                     relax(cpus);
                 }
             }
-            (received, first.map_or(Duration::ZERO, |first| last - first))
+            heard
         });
         let threads: Vec<_> = (1..)
             .zip(&senders)
@@ -226,10 +293,14 @@ fn gather(
                 let sending = &sending;
                 scope.spawn(move || {
                     core_of(node, places.len());
-                    let message = vec![1; datagram * pieces as usize];
-                    let result = (0..messages * pieces).try_for_each(|piece| {
-                        let place = (piece % pieces) as usize * datagram;
-                        send(socket, &message[place..place + datagram], to, cpus)
+                    let message = vec![1; size];
+                    let result = (0..messages).try_for_each(|_| {
+                        if size == 0 {
+                            return send(socket, &message, to, cpus);
+                        }
+                        message
+                            .chunks(piece)
+                            .try_for_each(|piece| send(socket, piece, to, cpus))
                     });
                     sending.fetch_sub(1, Ordering::Relaxed);
                     result
@@ -239,15 +310,18 @@ fn gather(
         for thread in threads {
             thread.join().expect("a sending thread does not panic")?;
         }
-        let (datagrams, span) = counting.join().expect("the counting thread does not panic");
-        if datagrams < 2 {
-            return Err(UdpLimitError::Lost);
-        }
+        let heard = hearing.join().expect("the hearing thread does not panic");
         let cpu = machine::process_cpu() - cpu;
+        let Some((first, first_bytes)) = heard.first.filter(|_| heard.calls > 1) else {
+            return Err(UdpLimitError::Lost);
+        };
+        let lost_bytes = wanted - heard.bytes.min(wanted);
         Ok(Arrived {
-            datagrams,
-            span,
-            cpu,
+            messages: heard.bytes as f64 / unit as f64,
+            behind_first: (heard.bytes - first_bytes) as f64 / unit as f64,
+            lost_datagrams: lost_bytes.div_ceil(unit.min(segment as u64)),
+            span: heard.last - first,
+            cpu: cpu.saturating_sub(heard.waited),
         })
     })
 }

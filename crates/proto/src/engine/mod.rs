@@ -306,7 +306,9 @@ impl Engine {
         notify: bool,
     ) -> Result<SendId, SubmitError> {
         let id = self.submit_stream(to, lane, length_bytes, notify)?;
-        if let Some(peer) = self.peer_mut(to) {
+        if length_bytes > 0
+            && let Some(peer) = self.peer_mut(to)
+        {
             peer.send.lend();
         }
         Ok(id)
@@ -345,6 +347,11 @@ impl Engine {
             return true;
         };
         peer.send.keep(message, &mut self.shared.pool)
+    }
+
+    /// The program takes the lent message back and wants it forgotten. `false`: some of it has left, so it must be kept.
+    pub fn withdraw(&mut self, to: NodeId) -> bool {
+        self.peer_mut(to).is_some_and(|peer| peer.send.withdraw())
     }
 
     /// Would `feed` take something now, or fail because nothing is being fed?

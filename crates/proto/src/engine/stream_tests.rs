@@ -263,3 +263,35 @@ fn lending_ends_with_the_message() {
     assert!(engine.keep(to, &message));
     assert_eq!(engine.accounts().queued_bytes, 0);
 }
+
+/// A lent message is withdrawn without a trace before anything of it has left, and not afterwards.
+#[test]
+fn withdrawn_messages_leave_nothing() {
+    let mut wire = Wire::new(2);
+    let (to, lane) = (NodeId(1), Lane::ordered(0));
+    let engine = &mut wire.nodes[0].engine;
+    assert!(!engine.withdraw(to), "nothing is lent");
+    engine.submit_lent(to, lane, 50_000, true).unwrap();
+    assert!(engine.withdraw(to));
+    assert_eq!(engine.flow(to).unwrap().queued_messages, 0);
+    assert!(!engine.withdraw(to), "once");
+    wire.send(0, 1, lane, body(7, 10));
+    let message = body(8, 300_000);
+    wire.nodes[0].lent = message.clone();
+    let engine = &mut wire.nodes[0].engine;
+    engine.submit_lent(to, lane, message.len(), false).unwrap();
+    wire.run(MINUTE, |wire| {
+        wire.nodes[0].engine.unsent_bytes(to, 300_000) != Ok(Some(300_000))
+    });
+    let engine = &mut wire.nodes[0].engine;
+    assert!(!engine.withdraw(to), "some of it has left");
+    assert!(engine.keep(to, &message));
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    let got = &wire.nodes[1].inbox.messages;
+    assert!(got.len() == 2 && got[0].2 == body(7, 10) && got[1].2 == message);
+    // What was withdrawn leaves no place marked as lent.
+    let fed = body(9, 70_000);
+    stream(&mut wire, lane, &fed);
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    assert!(wire.nodes[1].inbox.messages[2].2 == fed);
+}

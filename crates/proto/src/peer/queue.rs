@@ -135,7 +135,8 @@ impl Queue {
                     return true;
                 }
                 outgoing.live = false;
-                if let Some(stream) = outgoing.stream.take() {
+                if let Some(mut stream) = outgoing.stream.take() {
+                    stream.set_lent(false);
                     self.spare_stream = Some(stream);
                     (self.feeding, self.lent) = (None, Lent::No);
                 }

@@ -215,6 +215,11 @@ impl Send {
         self.queue.keep(message, pool)
     }
 
+    /// Forgets the lent message, if nothing of it has left.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        self.queue.withdraw()
+    }
+
     /// A message is not yet fed to its end.
     pub(crate) fn is_feeding(&self) -> bool {
         self.queue.is_feeding()

@@ -91,6 +91,32 @@ impl Queue {
         true
     }
 
+    /// Forgets the message that is lent; `false`: some of it has left, or none is lent.
+    pub(in crate::peer) fn withdraw(&mut self) -> bool {
+        let (Lent::Yes, Some(slot)) = (self.lent, self.feeding) else {
+            return false;
+        };
+        let outgoing = &mut self.messages[slot as usize];
+        if outgoing.next_fragment > 0 {
+            return false;
+        }
+        outgoing.live = false;
+        if let Some(mut stream) = outgoing.stream.take() {
+            stream.set_lent(false);
+            self.spare_stream = Some(stream);
+        }
+        let priority = usize::from(outgoing.lane.priority().get());
+        self.pending[priority].retain(|&pending| pending != slot);
+        if self.pending[priority].is_empty() {
+            self.pending_mask &= !(1 << priority);
+        }
+        self.backlog -= 1;
+        self.queued_messages -= 1;
+        self.free.push(slot);
+        (self.feeding, self.lent, self.choice) = (None, Lent::No, None);
+        true
+    }
+
     /// A message is not yet fed to its end.
     pub(in crate::peer) fn is_feeding(&self) -> bool {
         self.feeding.is_some()
