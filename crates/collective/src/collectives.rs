@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use tsumuji_link::shm::coarse_ms;
 use tsumuji_node::{Endpoint, Link, NodeId};
 
 use crate::core::{Core, Tap};
@@ -571,13 +571,6 @@ impl Collectives {
         }
         Ok(())
     }
-}
-
-/// Milliseconds of a clock that is read in a few nanoseconds and goes in steps of some milliseconds.
-#[inline]
-fn coarse_ms() -> u64 {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 fn attend<L: Link>(endpoint: &mut Endpoint<L>, attended: bool) {

@@ -723,6 +723,20 @@ pub(crate) fn give_back(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Resu
     Ok(rustix::fs::fallocate(fd, flags, offset, bytes)?)
 }
 
+/// Milliseconds of a clock that is read in a few nanoseconds and goes in steps of some milliseconds.
+///
+/// By the C library: `rustix` looks for the kernel's page of clocks by itself, and fails where a checker of memory hides it.
+#[inline]
+pub fn coarse_ms() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes only into `now`, which is live and ours. It does not fail: every kernel has the clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
+}
+
 /// The largest file this process may make.
 pub(crate) fn file_size_limit_bytes() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Fsize)
