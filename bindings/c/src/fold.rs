@@ -3,8 +3,13 @@
 
 use std::ffi::c_void;
 
-/// What any type of C's may ask for.
-const ALIGN_MOST: usize = 16;
+/// What types for vector units ask for at most.
+const ALIGN_MOST: usize = 64;
+
+/// Memory that lies as well as any type asks for.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line(#[allow(dead_code, reason = "reached by a pointer")] [u8; ALIGN_MOST]);
 
 /// Elements that lie askew are moved here, so many bytes at a time: fits the first-level cache.
 const BLOCK_BYTES: usize = 4096;
@@ -47,7 +52,7 @@ impl OwnFold {
 
     /// No type of this size asks for more: sizes are multiples of alignments.
     fn align(&self) -> usize {
-        (1 << self.element_bytes.trailing_zeros().min(4)).min(ALIGN_MOST)
+        1 << (self.element_bytes.trailing_zeros()).min(ALIGN_MOST.trailing_zeros())
     }
 
     /// Both of one length, a multiple of the element's. `left`: what comes in stands left.
@@ -57,13 +62,13 @@ impl OwnFold {
             return self.call(held, incoming, left);
         }
         let step = (BLOCK_BYTES / self.element_bytes).max(1) * self.element_bytes;
-        let words = 2 * step.div_ceil(ALIGN_MOST);
-        let mut small = [0_u128; 2 * BLOCK_BYTES / ALIGN_MOST];
+        let lines = 2 * step.div_ceil(ALIGN_MOST);
+        let mut small = [Line([0; ALIGN_MOST]); 2 * BLOCK_BYTES / ALIGN_MOST];
         let mut large = Vec::new(); // of elements larger than a block
-        let block: &mut [u128] = if words <= small.len() {
+        let block: &mut [Line] = if lines <= small.len() {
             &mut small
         } else {
-            large.resize(words, 0);
+            large.resize(lines, Line([0; ALIGN_MOST]));
             &mut large
         };
         let (a, b) = block.split_at_mut(block.len() / 2);
@@ -88,9 +93,9 @@ impl OwnFold {
     }
 }
 
-fn as_bytes(words: &mut [u128]) -> &mut [u8] {
-    // SAFETY: any bytes are a word, and words have no padding; the borrow is passed on.
-    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+fn as_bytes(lines: &mut [Line]) -> &mut [u8] {
+    // SAFETY: a line is an array of bytes, as large as its alignment, so without padding; the borrow is passed on.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
 #[cfg(test)]
@@ -148,10 +153,47 @@ mod tests {
         }
     }
 
+    /// Counts elements in the context, and sees that all lies as vector units want it.
+    unsafe extern "C" fn wide(
+        context: *mut c_void,
+        left: *const c_void,
+        right: *const c_void,
+        result: *mut c_void,
+        count: usize,
+    ) {
+        for at in [left, right, result.cast_const()] {
+            assert!(at.addr().is_multiple_of(64));
+        }
+        // SAFETY: the context is a counter.
+        unsafe { *context.cast::<usize>() += count }
+    }
+
+    /// Elements of 64 bytes lie at multiples of 64, whatever address they came to.
+    #[test]
+    fn wide_elements_lie_well() {
+        for shift in [0, 8, 16, 32] {
+            let mut counted = 0_usize;
+            let context = std::ptr::from_mut(&mut counted).cast();
+            // SAFETY: `wide` takes any bytes and a counter.
+            let own = unsafe { OwnFold::new(wide, context, 64) };
+            let (mut held, incoming) = (vec![0; shift + 100 * 64], vec![0; 100 * 64]);
+            own.fold(&mut held[shift..], &incoming, true);
+            assert_eq!(counted, 100);
+        }
+    }
+
     /// Sizes of elements say how they must lie.
     #[test]
     fn alignment_follows_size() {
-        for (bytes, align) in [(1, 1), (6, 2), (12, 4), (24, 8), (48, 16), (4096, 16)] {
+        for (bytes, align) in [
+            (1, 1),
+            (6, 2),
+            (12, 4),
+            (24, 8),
+            (48, 16),
+            (32, 32),
+            (4096, 64),
+        ] {
             // SAFETY: it is not called.
             let own = unsafe { OwnFold::new(digits, std::ptr::null_mut(), bytes) };
             assert_eq!(own.align(), align);

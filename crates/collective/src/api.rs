@@ -155,7 +155,7 @@ impl Collectives {
         data: &mut [T],
     ) -> Result<(), CollectiveError> {
         let data = data.as_mut_bytes();
-        if self.broadcast_at_once(endpoint, group, root, data) {
+        if self.broadcast_at_once(endpoint, group, root, data)? {
             return Ok(());
         }
         let bytes = data.len();

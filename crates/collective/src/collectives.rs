@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use tsumuji_link::shm::coarse_ms;
 use tsumuji_node::{Endpoint, Link, NodeId};
 
 use crate::core::{Core, Tap};
@@ -18,7 +19,7 @@ use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
 use crate::operation::{After, Call, Operation};
-use crate::shared::{self, Casts};
+use crate::shared::{self, Casts, Shared};
 use crate::table::{Can, Table};
 use crate::wires::CollectiveCounters;
 
@@ -38,6 +39,13 @@ const SUSPECT_EVERY: Duration = Duration::from_millis(100);
 /// … and so does one of so many waits in which something did.
 const WAITS_PER_SUSPICION: u32 = 4096;
 
+/// Peers are answered at least this often (in milliseconds) by a member that calls but never has to wait: well below any
+/// `dead_after`, and too seldom to be felt.
+const TURN_EVERY_MS: u64 = 10;
+
+/// Who waits for a ring of its own, which nobody tells it of, looks so often.
+const LOOK_FOR_RING_EVERY: Duration = Duration::from_millis(1);
+
 /// Tells groups and requests of several `Collectives` in one process apart.
 static OWNERS: AtomicU32 = AtomicU32::new(0);
 
@@ -51,6 +59,8 @@ pub struct Collectives {
     owner: u32,
     next_id: u64,
     waits: u32,
+    /// When the endpoint last had its turn, by `coarse_ms`.
+    turned_ms: u64,
     /// Broadcasts that were to be done at once.
     pub(crate) at_once: u32,
 }
@@ -93,6 +103,7 @@ impl Collectives {
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             next_id: 0,
             waits: 0,
+            turned_ms: coarse_ms(),
             at_once: 0,
         };
         let all: Vec<NodeId> = endpoint.members().iter().map(|member| member.id).collect();
@@ -245,8 +256,26 @@ impl Collectives {
             current: None,
         };
         let done = endpoint.progress_aside(&mut tap)?;
+        self.turned_ms = coarse_ms();
         self.turn(endpoint, None)?;
         Ok(done)
+    }
+
+    /// Whether peers have had no answer for long, for want of a wait.
+    #[inline]
+    pub(crate) fn is_turn_due(&self) -> bool {
+        coarse_ms().saturating_sub(self.turned_ms) >= TURN_EVERY_MS
+    }
+
+    /// What is under way, and the endpoint too if it has not had its turn for long.
+    fn turn_or_progress<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+    ) -> Result<(), CollectiveError> {
+        if self.is_turn_due() {
+            return self.progress(endpoint).map(drop);
+        }
+        self.turn(endpoint, None)
     }
 
     /// Everything that can be done without something arriving.
@@ -365,18 +394,34 @@ impl Collectives {
         call: Call<'_>,
     ) -> Result<(), CollectiveError> {
         let mut operation = self.begin(group, call)?;
+        let outcome = self.finish(endpoint, &mut operation);
+        if outcome.is_err() {
+            let casts = &mut self.core.groups[operation.group].casts;
+            casts.leave(&operation); // others are not to wait for it
+        }
+        outcome
+    }
+
+    fn finish<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        operation: &mut Operation<'_>,
+    ) -> Result<(), CollectiveError> {
         loop {
-            self.turn(endpoint, Some(&mut operation))?;
+            self.turn(endpoint, Some(&mut *operation))?;
             // News of a failure must leave, too: others wait for it.
             if self.core.wires.outbox.is_empty() {
                 if let Some(failure) = operation.failure {
                     return Err(failure.into());
                 }
                 if operation.is_done() {
+                    if self.is_turn_due() {
+                        self.progress(endpoint)?;
+                    }
                     return Ok(());
                 }
             }
-            self.await_something(endpoint, Some(&mut operation))?;
+            self.await_something(endpoint, Some(&mut *operation))?;
         }
     }
 
@@ -402,7 +447,7 @@ impl Collectives {
         };
         self.under_way.push(operation);
         self.requests.push(Arc::downgrade(&alive));
-        self.turn(endpoint, None)?;
+        self.turn_or_progress(endpoint)?;
         Ok(request)
     }
 
@@ -439,8 +484,9 @@ impl Collectives {
         endpoint: &mut Endpoint<L>,
         request: Request<M>,
     ) -> Result<M, CollectiveError> {
-        let mut index = self.find(&request)?;
-        self.turn(endpoint, None)?;
+        self.find(&request)?;
+        self.turn_or_progress(endpoint)?;
+        let mut index = self.find(&request)?; // a turn moves what is under way
         while !self.is_over(index) {
             self.await_something(endpoint, None)?;
             self.turn(endpoint, None)?;
@@ -484,6 +530,16 @@ impl Collectives {
         } else {
             LOOK_EVERY
         };
+        let ringless = |operation: &Operation<'_>| {
+            let shared = operation.shared.as_ref();
+            operation.failure.is_none() && shared.is_some_and(Shared::is_ringless)
+        };
+        let look_every =
+            if self.under_way.iter().any(ringless) || current.as_deref().is_some_and(ringless) {
+                LOOK_FOR_RING_EVERY
+            } else {
+                look_every
+            };
         let wait = timers.chain(own).min().map_or(look_every, |timer| {
             timer
                 .saturating_duration_since(Instant::now())
@@ -496,11 +552,13 @@ impl Collectives {
         };
         if !tap.core.shares {
             endpoint.wait_aside(&mut tap, wait)?;
+            self.turned_ms = coarse_ms();
             return Ok(());
         }
         attend(endpoint, true);
         let waited = endpoint.wait_aside(&mut tap, wait);
         attend(endpoint, false);
+        self.turned_ms = coarse_ms();
         self.waits = self.waits.wrapping_add(1);
         if !waited? || self.waits.is_multiple_of(WAITS_PER_SUSPICION) {
             let groups = &mut tap.core.groups;

@@ -16,6 +16,7 @@ use tsumuji_node::{Endpoint, Link, LinkAddr, NodeId};
 
 use crate::api::broadcast_code;
 use crate::collectives::Collectives;
+use crate::error::CollectiveError;
 use crate::group::{Group, GroupState, Hash, Members, is_before};
 use crate::operation::{Failure, Operation};
 use crate::table::Algorithm;
@@ -23,7 +24,7 @@ use crate::table::Algorithm;
 /// Written or read in one turn: a fraction of any `dead_after`, for peers must be heard and answered.
 const BYTES_PER_TURN: usize = 8 << 20;
 
-/// Broadcasts done at once between two turns of the endpoint, which answers its peers.
+/// Broadcasts between two turns of the endpoint, which answers its peers: fewer where they are seldom (`is_turn_due`).
 const AT_ONCE_PER_TURN: u32 = 64;
 
 /// Looks for what is not there yet before others get their turn, where a core is ours: some times what a cache line takes.
@@ -72,6 +73,13 @@ impl Casts {
 
     fn end(&mut self, root: usize, sequence: u32) {
         self.open.retain(|open| *open != (root, sequence));
+    }
+
+    /// The operation ends here and now, well or not.
+    pub(crate) fn leave(&mut self, operation: &Operation<'_>) {
+        if let Some(shared) = &operation.shared {
+            self.end(shared.root, operation.sequence);
+        }
     }
 
     fn is_next(&self, root: usize, sequence: u32) -> bool {
@@ -132,6 +140,8 @@ pub(crate) struct Shared {
     progress: usize,
     /// There was nothing to read, or no room, when it last looked.
     starved: bool,
+    /// All rings of ours hold what other groups have not read.
+    ringless: bool,
     done: bool,
 }
 
@@ -143,12 +153,18 @@ impl Shared {
             len,
             progress: 0,
             starved: false,
+            ringless: false,
             done: false,
         }
     }
 
     pub(crate) fn is_done(&self) -> bool {
         self.done
+    }
+
+    /// Nobody tells when a ring is free: it must be looked for.
+    pub(crate) fn is_ringless(&self) -> bool {
+        self.ringless && !self.done
     }
 
     /// Can it not end without member `rank`?
@@ -171,7 +187,8 @@ pub(crate) fn advance<L: Link>(
     if shared.done || !state.casts.is_next(shared.root, at.0) {
         return;
     }
-    if shared.is_root
+    // Once somebody restarted, members that have not made the number yet would make another one than those who have.
+    if (shared.is_root || state.casts.number == 0)
         && let Some(&dead) = state.dead.first()
     {
         operation.failure = Some(Failure::Dead(state.members.nodes[dead]));
@@ -192,6 +209,7 @@ pub(crate) fn advance<L: Link>(
     let most = shared.len.min(shared.progress + BYTES_PER_TURN);
     let mut looked = 0;
     shared.starved = false;
+    shared.ringless = false;
     while !shared.done && (shared.progress < most || shared.len == 0) {
         let start = shared.progress;
         if shared.is_root {
@@ -209,6 +227,7 @@ pub(crate) fn advance<L: Link>(
                     continue;
                 }
                 shared.starved = true;
+                shared.ringless = !cast.has_ring(number);
                 return cast.watch_room(number);
             }
             shared.progress = end;
@@ -261,10 +280,16 @@ pub(crate) fn suspect<L: Link>(
     endpoint: &mut Endpoint<L>,
 ) {
     let state = &mut groups[operation.group];
-    let number = state.casts.number;
-    if number == 0 || operation.failure.is_some() || operation.is_done() {
+    if operation.failure.is_some() || operation.is_done() {
         return;
     }
+    if state.casts.number == 0 && !state.dead.is_empty() {
+        return; // the number that others cast under is not to be known any more
+    }
+    // Others may have cast though we never did.
+    let Some(number) = state.casts.number(state.members.key, endpoint) else {
+        return;
+    };
     let Some(mut cast) = endpoint.cast() else {
         return;
     };
@@ -285,6 +310,7 @@ pub(crate) fn suspect<L: Link>(
 
 impl Collectives {
     /// Does a short broadcast that needs nothing but a record written or read. `false`: it was not begun, and goes the usual way.
+    /// Peers are answered now and then, also if all broadcasts go the usual way and never wait.
     #[inline]
     pub(crate) fn broadcast_at_once<L: Link>(
         &mut self,
@@ -292,36 +318,36 @@ impl Collectives {
         group: Group,
         root: usize,
         data: &mut [u8],
-    ) -> bool {
+    ) -> Result<bool, CollectiveError> {
         if !self.core.shares {
-            return false;
+            return Ok(false);
         }
         let Some(index) = self.index(group) else {
-            return false;
+            return Ok(false);
         };
+        self.at_once = self.at_once.wrapping_add(1);
+        if self.at_once.is_multiple_of(AT_ONCE_PER_TURN) || self.is_turn_due() {
+            self.progress(endpoint)?;
+        }
         if self.core.groups[index].casts.at_once_bytes != Some(data.len())
             || !self.is_quiet()
             || self.core.has_early()
         {
-            return false;
-        }
-        self.at_once = self.at_once.wrapping_add(1);
-        if self.at_once.is_multiple_of(AT_ONCE_PER_TURN) && self.progress(endpoint).is_err() {
-            return false; // the usual way meets the error again
+            return Ok(false);
         }
         if endpoint.deaths_in_all() != self.core.deaths {
-            return false;
+            return Ok(false);
         }
         let spins = endpoint.spins();
         let state = &mut self.core.groups[index];
         let casts = &state.casts;
         // The memory of lengths is gone with a failure or a death.
         if casts.at_once_bytes.is_none() || casts.number == 0 || !casts.open.is_empty() {
-            return false;
+            return Ok(false);
         }
         let (sequence, code) = (state.sequence, broadcast_code(Algorithm::Shared));
         let Some(mut cast) = endpoint.cast() else {
-            return false;
+            return Ok(false);
         };
         let total = data.len() as u64;
         let done = if root == state.members.rank {
@@ -332,7 +358,7 @@ impl Collectives {
             data.len() <= cast.piece_bytes() && cast.write(group, (sequence, code), total, data)
         } else {
             let Some(&node) = casts.nodes.get(root) else {
-                return false;
+                return Ok(false);
             };
             let mut looks = if spins { LOOKS } else { 1 };
             loop {
@@ -354,7 +380,7 @@ impl Collectives {
             state.sequence = sequence.wrapping_add(1);
             self.core.wires.counters.operations += 1;
         }
-        done
+        Ok(done)
     }
 
     /// Broadcasts of so many bytes are shared in this group.

@@ -208,3 +208,59 @@ fn leaving_after_ones_part_is_no_death() {
         }
     }
 }
+
+/// Seldom calls, none of which ever waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Busy {
+    Alternating,
+    Equal,
+    Started,
+}
+
+/// A member that computes between broadcasts and never has to wait in one is not taken for dead, be it the root or who reads last.
+#[test]
+fn busy_members_are_alive() {
+    let busy = |kind: Busy, slow: u16| {
+        let mut options = quick();
+        options.keep_alive = Duration::from_millis(100);
+        std::thread::scope(|scope| {
+            for mut endpoint in cluster(Over::Shm, 2, &options) {
+                scope.spawn(move || {
+                    let mut collectives = Collectives::with_table(&mut endpoint, Table::default());
+                    let world = collectives.world();
+                    let me = endpoint.me();
+                    // So many that 64 of them take longer than `dead_after`.
+                    for round in 0..100 {
+                        if me.0 == slow {
+                            std::thread::sleep(Duration::from_millis(35));
+                        }
+                        let odd = kind == Busy::Alternating && round % 2 == 1;
+                        let mut data = vec![1_u8; if odd { 60 } else { 64 }];
+                        let outcome = if kind == Busy::Started {
+                            collectives
+                                .start_broadcast(&mut endpoint, world, 0, data)
+                                .and_then(|begun| collectives.wait(&mut endpoint, begun))
+                                .map(drop)
+                        } else {
+                            collectives.broadcast(&mut endpoint, world, 0, &mut data)
+                        };
+                        assert!(
+                            outcome.is_ok(),
+                            "{kind:?}, {slow}, {me}, {round}: {outcome:?}"
+                        );
+                    }
+                    let end = collectives.barrier(&mut endpoint, world);
+                    assert!(end.is_ok(), "{kind:?}, {slow}, {me}: {end:?}");
+                    endpoint.close(LONG);
+                });
+            }
+        });
+    };
+    std::thread::scope(|scope| {
+        for kind in [Busy::Alternating, Busy::Equal, Busy::Started] {
+            for slow in 0..2 {
+                scope.spawn(move || busy(kind, slow));
+            }
+        }
+    });
+}

@@ -385,3 +385,22 @@ fn different_tables_are_found_out() {
         },
     );
 }
+
+/// A request that was dropped is forgotten while another one is waited for, which is still the one waited for.
+#[test]
+fn dropped_requests_leave_others_alone() {
+    let (options, table) = (Options::default(), Table::default());
+    on_all(Over::Shm, 1, &options, &table, |member| {
+        let (endpoint, collectives) = (&mut member.endpoint, &mut member.collectives);
+        let world = collectives.world();
+        let mut begin = |word: u64| {
+            collectives
+                .start_broadcast(endpoint, world, 0, vec![word])
+                .expect("start")
+        };
+        let (dropped, waited) = (begin(1), begin(2));
+        drop(dropped);
+        let words = collectives.wait(endpoint, waited).expect("wait");
+        assert_eq!(words, [2]);
+    });
+}

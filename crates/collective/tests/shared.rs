@@ -47,8 +47,8 @@ fn all_lengths_from_all_roots() {
     }
 }
 
-/// More groups than a node has rings, of some of the members and of all, with operations of all of them under way at once and
-/// waited for in orders that differ between members.
+/// More groups than a node has rings, of some of the members and of all, with operations of all of them under way at once, from one
+/// root or from several, and waited for in orders that differ between members.
 #[test]
 fn many_groups_at_once() {
     on_all(
@@ -59,7 +59,7 @@ fn many_groups_at_once() {
         |member| {
             let me = NodeId(member.rank as u16);
             let mut groups = Vec::new();
-            for tag in 0..28_u32 {
+            for tag in 0..40_u32 {
                 let list: Vec<NodeId> = match tag % 3 {
                     0 => (0..4).map(NodeId).collect(),
                     1 => [3, 1].map(NodeId).to_vec(),
@@ -67,13 +67,15 @@ fn many_groups_at_once() {
                 };
                 if list.contains(&me) {
                     let group = member.collectives.group(&member.endpoint, &list, 100 + tag);
-                    groups.push((tag as usize, list.len(), group.expect("group")));
+                    let hub = list.iter().position(|node| *node == NodeId(3));
+                    let hub = hub.expect("it is in all of them");
+                    groups.push((tag as usize, (hub, list.len()), group.expect("group")));
                 }
             }
             for round in 0..4 {
                 let mut requests = Vec::new();
-                for &(tag, size, group) in &groups {
-                    let root = (tag + round) % size;
+                for &(tag, (hub, size), group) in &groups {
+                    let root = if round < 2 { hub } else { (tag + round) % size };
                     let rank = member.collectives.rank(group).expect("member");
                     let len = [5, 3_000, 200_000][(tag + round) % 3];
                     for turn in 0..2 {
@@ -105,11 +107,47 @@ fn many_groups_at_once() {
     );
 }
 
+/// A root whose rings are all unread goes on as members read, group by group, in the order in which it wrote.
+#[test]
+fn more_groups_than_rings_in_order() {
+    on_all(
+        Over::Shm,
+        3,
+        &Options::default(),
+        &Table::default(),
+        |member| {
+            let all: Vec<NodeId> = (0..3).map(NodeId).collect();
+            let groups: Vec<_> = (0..40)
+                .map(|tag| member.collectives.group(&member.endpoint, &all, 100 + tag))
+                .collect::<Result<_, _>>()
+                .expect("groups");
+            for round in 0..5 {
+                if member.rank > 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(20)); // the root is far ahead
+                }
+                for (place, &group) in groups.iter().enumerate() {
+                    let want = pattern(0, place, round, 100);
+                    let mut data = if member.rank == 0 {
+                        want.clone()
+                    } else {
+                        vec![0; 100]
+                    };
+                    member
+                        .collectives
+                        .broadcast(&mut member.endpoint, group, 0, &mut data)
+                        .expect("broadcast");
+                    assert!(data == want, "group {place}, round {round}");
+                }
+            }
+        },
+    );
+}
+
 /// Calls that do not fit are found out by somebody, who is told the name, and then by all: another length, another root, another
-/// operation.
+/// operation, as the group's first or later.
 #[test]
 fn calls_that_do_not_fit_are_named() {
-    for kind in 0..3 {
+    for (kind, fitting) in (0..3).flat_map(|kind| [(kind, 0), (kind, 100)]) {
         on_all(
             Over::Shm,
             3,
@@ -119,7 +157,7 @@ fn calls_that_do_not_fit_are_named() {
                 let world = member.collectives.world();
                 let (endpoint, collectives) = (&mut member.endpoint, &mut member.collectives);
                 let mut data = vec![1_u8; 64];
-                for _ in 0..100 {
+                for _ in 0..fitting {
                     collectives
                         .broadcast(endpoint, world, 0, &mut data)
                         .expect("they fit");
@@ -136,7 +174,7 @@ fn calls_that_do_not_fit_are_named() {
                     outcome = outcome.and_then(|()| collectives.barrier(endpoint, world));
                 }
                 let named = matches!(outcome, Err(CollectiveError::Mismatch { .. }));
-                assert!(named, "kind {kind}: {outcome:?}");
+                assert!(named, "kind {kind} after {fitting}: {outcome:?}");
             },
         );
     }

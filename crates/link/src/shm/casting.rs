@@ -35,6 +35,9 @@ const LINE_WORDS: usize = 8;
 /// Words of all bindings.
 pub(super) const BINDING_WORDS: usize = (1 + CASTS) * LINE_WORDS;
 
+/// Rings that are taken into use rather than one that its group has read.
+const FRESH_RINGS: usize = 8;
+
 /// Groups looked for in vain that are remembered of a peer: more than operations are under way.
 const MISSED_MAX: usize = 512;
 
@@ -216,9 +219,7 @@ impl<'a> Cast<'a> {
             bytes: payload.len(),
         };
         out.writer.write(&out.ring, &head, payload);
-        if !shm.casting.is_fenced {
-            sys::full_fence();
-        }
+        fence_before_bell(shm.casting.is_fenced);
         for &(node, _) in &out.members {
             ring_bell(&mut shm.peers[usize::from(node)], shm.socket.as_ref());
         }
@@ -299,9 +300,7 @@ impl<'a> Cast<'a> {
         let position = cast.reader.position() & POSITION_MASK;
         peer.cast_taken.store(cast.slot, generation | position);
         if cast.reader.quarter() != before {
-            if !shm.casting.is_fenced {
-                sys::full_fence();
-            }
+            fence_before_bell(shm.casting.is_fenced);
             ring_bell(peer, shm.socket.as_ref());
         }
         true
@@ -335,6 +334,11 @@ impl<'a> Cast<'a> {
     /// Watches for room for what could not be written.
     pub fn watch_room(&mut self, group: u64) {
         self.0.casting.watches.push(Watch::Room { group });
+    }
+
+    /// Whether a ring is the group's. Where none is, `watch_room` wakes nobody: look again a little later.
+    pub fn has_ring(&self, group: u64) -> bool {
+        self.0.casting.out.iter().any(|out| out.group == group)
     }
 
     /// Watches for another process that attaches.
@@ -375,8 +379,16 @@ impl Shm {
             out.group == 0 || least_read(out, slot, &self.peers, self.life) == out.writer.tail()
         };
         let slots = || casting.out.iter().enumerate();
+        // Rings that were never used come first, as long as few are: all of them would fill the caches. Then the one bound longest
+        // ago: its group is the least likely to go on.
+        let rank = |slot: usize, out: &Out| match out.group {
+            0 if slot >= FRESH_RINGS => u64::MAX,
+            0 => 0,
+            _ => out.start >> POSITION_BITS,
+        };
         let slot = slots()
-            .find(|(slot, out)| is_read(*slot, out))
+            .filter(|(slot, out)| is_read(*slot, out))
+            .min_by_key(|(slot, out)| rank(*slot, out))
             .or_else(|| slots().find(|(_, out)| out.abandoned))
             .map(|(slot, _)| slot)?;
         let members: Option<Vec<(u16, u64)>> = group
@@ -406,6 +418,8 @@ impl Shm {
         casting.bindings.store(group_word(slot), group.number);
         casting.bound += 1;
         casting.bindings.store(0, casting.bound);
+        // And all of that before any byte that is written for the next group: those stores are plain.
+        sys::store_fence();
         Some(slot)
     }
 
@@ -526,6 +540,16 @@ fn bind_in(inbound: &mut Inbound, layout: &Layout, group: u64) -> Option<usize> 
 fn is_bound(inbound: &Inbound, cast: &In) -> bool {
     inbound.bindings.load(group_word(cast.slot)) == cast.group
         && inbound.bindings.load(start_word(cast.slot)) == cast.start
+}
+
+/// Between what was published and the look at a bell (invariant 4).
+#[inline]
+fn fence_before_bell(is_fenced: bool) {
+    if is_fenced {
+        sys::no_reordering(); // who sleeps makes the processor's fence
+    } else {
+        sys::full_fence();
+    }
 }
 
 /// Wakes the peer if it sleeps.

@@ -95,6 +95,29 @@ fn the_slowest_member_is_waited_for() {
     }
 }
 
+/// Groups keep their rings while few are in use; of many groups, those that casted last do.
+#[test]
+fn groups_keep_their_rings() {
+    let job = job(2);
+    let (mut a, mut b) = (join(&job, 0), join(&job, 1));
+    turn(&mut a);
+    turn(&mut b);
+    let few = FRESH_RINGS as u64;
+    for group in 1..=100 {
+        assert!(write(&mut a, group, &[1], 0, b"read"));
+        assert!(read(&mut b, 0, group).is_some());
+        let oldest = group.saturating_sub(few);
+        for older in 1..=group {
+            let keeps = Cast::new(&mut a).has_ring(older);
+            assert_eq!(keeps, older > oldest, "{older} after {group}");
+        }
+    }
+    for group in 101..=100 + CASTS as u64 {
+        assert!(write(&mut a, group, &[1], 0, b"unread"), "{group}");
+    }
+    assert!(!Cast::new(&mut a).has_ring(100));
+}
+
 /// Rings go from group to group once they are read; with all rings unread another group must wait, unless one was given up,
 /// whose late reader then takes nothing.
 #[test]

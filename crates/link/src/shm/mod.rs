@@ -42,6 +42,7 @@ pub use segment::{
     FRAME_BYTES_MAX, LIVES_MAX, NODES_MAX, RING_BYTES_MAX, ShmAttachError, ShmConfig,
     ShmCreateError, ShmJob,
 };
+pub use sys::coarse_ms;
 
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
 use broadcast::Writer;

@@ -12,12 +12,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::futex;
 
@@ -63,6 +63,10 @@ impl Map {
                 offset,
             )
         }?;
+        // Rings say nothing of why a process died, and would make each core dump larger than all else in it. A kernel that
+        // refuses changes nothing for us.
+        // SAFETY: the range is the mapping made above; the advice alters no byte of it.
+        let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxDontDump) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Arc::new(Self {
             base,
@@ -575,6 +579,18 @@ pub(crate) fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
+/// What was stored before this is seen before what is stored behind it.
+#[inline]
+pub(crate) fn store_fence() {
+    fence(Ordering::Release);
+}
+
+/// The compiler moves nothing across; the processor may.
+#[inline]
+pub(crate) fn no_reordering() {
+    compiler_fence(Ordering::SeqCst);
+}
+
 /// What was loaded before this is not loaded again after what is loaded behind it.
 #[inline]
 pub(crate) fn load_fence() {
@@ -705,6 +721,20 @@ pub(crate) fn read_word(fd: BorrowedFd<'_>, offset: u64) -> io::Result<u64> {
 pub(crate) fn give_back(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(rustix::fs::fallocate(fd, flags, offset, bytes)?)
+}
+
+/// Milliseconds of a clock that is read in a few nanoseconds and goes in steps of some milliseconds.
+///
+/// By the C library: `rustix` looks for the kernel's page of clocks by itself, and fails where a checker of memory hides it.
+#[inline]
+pub fn coarse_ms() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes only into `now`, which is live and ours. It does not fail: every kernel has the clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 /// The largest file this process may make.
