@@ -86,6 +86,7 @@ fn draw(
         .x_desc("message size")
         .y_desc(unit)
         .x_label_formatter(&|size| size_name(size.round() as usize))
+        .y_label_formatter(&|value| value.to_string()) // powers of ten, without needless zeros
         .light_line_style(RGBColor(235, 235, 235))
         .label_style((FONT, TEXT_PIXELS))
         .axis_desc_style((FONT, TEXT_PIXELS + 2))
