@@ -33,7 +33,7 @@ mod superframes {
     use super::*;
     conformance_tests!(skip if lacking(); |nodes| {
         let config = PacketConfig {
-            buffer_bytes: 32 << 20,
+            buffer_bytes: Some(32 << 20),
             ..PacketConfig::default()
         };
         open(nodes, 65_535, config)
@@ -45,7 +45,7 @@ mod small_ring {
     conformance_tests!(skip if lacking(); |nodes| {
         let config = PacketConfig {
             frame_bytes: Some(1000),
-            buffer_bytes: 600_000,
+            buffer_bytes: Some(600_000),
             ..PacketConfig::default()
         };
         open(nodes, 1500, config)

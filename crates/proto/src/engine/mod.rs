@@ -96,10 +96,14 @@ impl Engine {
             config.frame_bytes
         );
         config.frame_bytes = config.frame_bytes.min(FRAME_BYTES_MAX);
+        let mut credit = Credit::new(config.receive_frames);
+        if !config.lossless {
+            credit.begin_small();
+        }
         let shared = Shared {
             pool: Pool::new(),
             memory: Memory::new(config.budget_bytes, config.message_limit_bytes),
-            credit: Credit::new(config.receive_frames),
+            credit,
             suci: Suci::new(config.receive_frames),
             counters: Counters::default(),
             events: VecDeque::new(),
