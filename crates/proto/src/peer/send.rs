@@ -164,21 +164,39 @@ impl Send {
         control!(&mut self.control, begin(agreed));
     }
 
-    #[inline]
-    pub(crate) fn submit(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
-        self.queue.push(lane, body, notify)
+    pub(crate) fn submit(
+        &mut self,
+        lane: Lane,
+        body: Vec<u8>,
+        notify: bool,
+        pool: &mut Pool,
+    ) -> SendId {
+        self.queue.push(lane, body, notify, pool)
     }
 
-    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes. Returns what it replaced.
+    /// As `submit`, of a copy of two parts that follow each other. `None`: there is no memory for it.
+    #[inline]
+    pub(crate) fn submit_copied(
+        &mut self,
+        lane: Lane,
+        parts: (&[u8], &[u8]),
+        notify: bool,
+        pool: &mut Pool,
+    ) -> Option<SendId> {
+        self.queue.push_copied(lane, parts, notify, pool)
+    }
+
+    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes.
     pub(crate) fn submit_latest(
         &mut self,
         lane: Lane,
         body: Vec<u8>,
         deadline: Option<Instant>,
-    ) -> (SendId, Option<Vec<u8>>) {
+        pool: &mut Pool,
+    ) -> SendId {
         self.clocked |= deadline.is_some();
         let deadline = deadline.unwrap_or(NEVER);
-        self.queue.push_latest(lane, body, deadline)
+        self.queue.push_latest(lane, body, deadline, pool)
     }
 
     /// Latest messages that did not arrive.
@@ -499,7 +517,7 @@ mod tests {
         let mut send = sender(2, &mut pool);
         let mut now = Instant::from_nanos(0);
         for _ in 0..2 {
-            send.submit(Lane::ordered(0), vec![1], false);
+            send.submit(Lane::ordered(0), vec![1], false, &mut pool);
             assert!(leave(&mut send, now, &mut pool).is_some());
         }
         now += MILLISECOND.times(10);
@@ -523,7 +541,7 @@ mod tests {
         for lossless in [true, false] {
             let mut send = sender(10, &mut pool);
             let mut now = Instant::from_nanos(0);
-            send.submit(Lane::ordered(0), vec![1], false);
+            send.submit(Lane::ordered(0), vec![1], false, &mut pool);
             assert!(leave(&mut send, now, &mut pool).is_some());
             let last_heard = now;
             for _ in 0..5 {
