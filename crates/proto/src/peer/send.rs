@@ -280,6 +280,12 @@ impl Send {
         self.queue.retransmitted
     }
 
+    /// Something waits to be sent, perhaps for credit.
+    #[inline]
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.queue.has_backlog()
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         control!(&self.control, in_flight())
     }
