@@ -14,8 +14,7 @@ use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use tsumuji_wire::{
-    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, DropReason, Frame, Hello, Lane,
-    NodeId, flags,
+    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, flags,
 };
 
 /// Unit of the delay that a data frame states.
@@ -27,13 +26,12 @@ impl Engine {
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += frame.len() as u64;
-        let parsed = tsumuji_wire::parse(frame);
-        // Whatever is lent to a call has to lie in memory: so the frequent kind goes no other way than its own.
-        let used = match (self.shared.config.congestion, parsed) {
-            (Congestion::Credit, Ok(Frame::Data(data))) => {
+        // What may be one of several kinds has to lie in memory: so the frequent kind goes no other way than its own.
+        let used = match tsumuji_wire::parse_data(frame) {
+            Some(data) if self.shared.config.congestion == Congestion::Credit => {
                 self.handle_data::<false>(now, &data, sink)
             }
-            (_, parsed) => self.handle_other(now, parsed, sink),
+            _ => self.handle_other(now, frame, sink),
         };
         if let Err(reason) = used {
             self.shared.counters.drops.count(reason);
@@ -45,11 +43,11 @@ impl Engine {
     fn handle_other(
         &mut self,
         now: Instant,
-        parsed: Result<Frame<'_>, DropReason>,
+        frame: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), Drop> {
         let suci = self.shared.config.congestion == Congestion::Suci;
-        match parsed {
+        match tsumuji_wire::parse(frame) {
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
                     sink.share(share);
@@ -126,13 +124,12 @@ impl Engine {
             || shared.credit.is_least_holder(used_bytes)
             || shared.credit.has_policy();
         let memory = &mut shared.memory;
-        let result = if !LANDED
-            && let Some(number) = peer.receive.take_in_turn(data, size, fair, memory)
-        {
-            settle(now, data, number, Taken::Frame, peer, shared, sink)
-        } else {
-            take_other::<LANDED>(now, data, (size, fair), peer, shared, sink)
-        };
+        let result =
+            if !LANDED && let Some(number) = peer.receive.take_in_turn(data, size, fair, memory) {
+                settle(now, data, number, Taken::Frame, peer, shared, sink)
+            } else {
+                take_other::<LANDED>(now, data, (size, fair), peer, shared, sink)
+            };
         raise_credit(peer, shared);
         notify_writable(peer, shared);
         enqueue_after_frame(peer, shared, &mut self.ready, now);

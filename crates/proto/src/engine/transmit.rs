@@ -115,7 +115,10 @@ impl Engine {
             let bytes = write_data(now, (id, busy), lent, peer, &mut self.shared, slot);
             // Nothing else is due, as would be found when it is asked next.
             if !peer.send.has_backlog() && !peer.send.is_clocked() && !peer.receive.ack_now {
-                if self.ready.front() == Some(&id.0) {
+                if !busy && peer.queued {
+                    self.ready.clear(); // nobody else stands there
+                    peer.queued = false;
+                } else if self.ready.front() == Some(&id.0) {
                     self.ready.pop_front();
                     peer.queued = false;
                 }

@@ -388,12 +388,15 @@ impl Queue {
     pub(super) fn pop(&mut self, pool: &mut Pool, counters: &mut Counters) -> Option<Part> {
         match self.choice.take()? {
             Choice::New { priority } => self.pop_new(priority, pool),
-            Choice::Repair { priority } => {
-                self.retransmitted += 1;
-                counters.retransmitted_frames += 1;
-                self.pop_repair(priority)
-            }
+            Choice::Repair { priority } => self.pop_again(priority, counters),
         }
+    }
+
+    #[cold]
+    fn pop_again(&mut self, priority: usize, counters: &mut Counters) -> Option<Part> {
+        self.retransmitted += 1;
+        counters.retransmitted_frames += 1;
+        self.pop_repair(priority)
     }
 
     #[inline]

@@ -295,7 +295,7 @@ impl Send {
     }
 
     /// Something waits that may leave now.
-    #[inline]
+    #[inline(always)] // asked several times for each frame; mostly nothing waits
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
         control!(&mut self.control, may_leave(now, &mut self.queue))
             && !(self.clocked && self.is_held(now))
