@@ -540,6 +540,35 @@ mod tests {
         assert_eq!(probed, [0, 1, 0, 1]);
     }
 
+    /// A small message's buffer serves the next one of its slot; a larger one goes back to the pool.
+    #[test]
+    fn small_buffers_stay() {
+        let (mut pool, mut counters) = (Pool::new(), Counters::default());
+        let mut send = sender(10, &mut pool);
+        let (now, mut places) = (Instant::from_nanos(0), vec![]);
+        for (number, bytes) in (1..).zip([8, 64, 90, 8]) {
+            let message = vec![number as u8; bytes];
+            let parts = (&message[..1], &message[1..]);
+            send.submit_copied(Lane::ordered(0), parts, false, &mut pool)
+                .unwrap();
+            assert!(send.is_sendable(now));
+            let next = send.next_fragment(now, &[], &mut pool, &mut counters);
+            let payload = next.unwrap().payload;
+            assert_eq!(payload, message);
+            places.push(payload.as_ptr());
+            let news = AckNews {
+                ack: (FIRST_NUMBER + number) as u32,
+                bitmap: &[],
+                delay: Duration::ZERO,
+            };
+            assert!(send.on_ack(now, &news, &mut pool, &mut counters, |_| ()));
+            assert_eq!((send.queued_messages(), send.queued_bytes()), (0, 0));
+        }
+        assert_eq!((places[1], places[3]), (places[0], places[0]));
+        let large = pool.take(90).unwrap();
+        assert_eq!(large.as_ptr(), places[2]);
+    }
+
     /// Where nothing is lost, silence is asked about; only what a peer that was heard has not acknowledged goes again.
     #[test]
     fn silence_of_a_lossless_link_is_asked_about() {
