@@ -43,6 +43,7 @@ pub mod metrics;
 mod options;
 mod peers;
 pub mod quantity;
+mod runqueue;
 pub mod security;
 mod sys;
 mod table;
