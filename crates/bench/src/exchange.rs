@@ -384,6 +384,7 @@ pub fn measure(
 ) -> Result<Measured, ExchangeError> {
     let link = spec.link;
     spec.command.push(serde_json::to_string(plan)?.into());
+    spec.env.extend(security.env());
     spec.with_self = true;
     spec.name_prefix = "receiver".to_owned();
     spec.self_name = "sender".to_owned();

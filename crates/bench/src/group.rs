@@ -404,6 +404,7 @@ pub fn measure(
     security: &Security,
 ) -> Result<Sample, ExchangeError> {
     spec.command.push(serde_json::to_string(plan)?.into());
+    spec.env.extend(security.env());
     spec.with_self = true;
     spec.name_prefix = "node".to_owned();
     spec.self_name = "root".to_owned();

@@ -329,7 +329,6 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
         );
         let stated = between.security.stated(between.link.as_ref(), None);
         let mut ours = Ours::here(link, program);
-        ours.env = security::env(&stated);
         ours.security = stated;
         return Ok(Stage {
             ours,
@@ -354,7 +353,6 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     let stated = between.security.stated(between.link.as_ref(), Some(&file));
     let link = file.hosts()[0].link;
     let mut ours = Ours::here(link, program);
-    ours.env = security::env(&stated);
     ours.security = stated;
     if asked.beside.vs.is_some() {
         // The first node is started where it belongs; peers are led to the hosts from here.

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
+use crate::compare::Cell;
 use crate::machine::{self, Machine};
 use crate::stop;
 use crate::versus::Standing;
@@ -210,6 +211,19 @@ fn micros(standing: &Standing) -> String {
             rounds.spread_percent() / 2.0
         ),
         Err(reason) => format!("- ({}: {reason})", standing.name),
+    }
+}
+
+/// What one contender reached at one size, as figures show it.
+fn told(cell: &Cell, unit: &str) -> String {
+    match (&cell.numbers, &cell.failure) {
+        (Some(numbers), _) => format!(
+            "{:.3} {unit} ({}, +-{:.0} %)",
+            numbers.headline.median,
+            cell.name,
+            numbers.headline.spread_percent() / 2.0
+        ),
+        (None, reason) => format!("- ({}: {})", cell.name, reason.as_deref().unwrap_or("-")),
     }
 }
 

@@ -13,17 +13,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
-use tsumuji_node::bootstrap::{ENV_KEY, ENV_SEAL};
 use tsumuji_node::{LinkSpec, SealMode, Security};
 use tsumuji_seal::{ClusterKey, Keys, OVERHEAD_BYTES, Sealed};
-use tsumuji_testbed::Testbed;
 
-use super::{Report, Say, Setting, Wanted, add};
+use super::{Report, Say, Setting, Wanted, add, told};
+use crate::compare::{self, Contender, Plan};
 use crate::contest::Ours;
 use crate::machine;
-use crate::ops::{Job, Op};
+use crate::ops::Op;
 use crate::stats::size_name;
-use crate::versus::{Contender, Standing, alternate};
+use crate::versus::Standing;
 
 /// A small frame and a jumbo frame.
 const SIZES: [usize; 2] = [64, 9000];
@@ -51,85 +50,54 @@ pub(super) fn sealing(setting: &Setting, report: &mut Report, say: Say<'_>) {
         Err(reason) => return super::missing(report, say, "sealed half round trips", &reason),
     };
     for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
-        trips(setting, report, say, &link.to_string(), |mode| {
-            half(setting, None, link, mode, &key)
-        });
+        let ours = Ours::here(link, setting.program.clone());
+        trips(setting, &ours, &key, report, say);
     }
     match super::testbed(2, None, 9000) {
         Err(reason) => super::missing(report, say, "packet half round trip, sealed", &reason),
         Ok(testbed) => {
-            trips(setting, report, say, "packet", |mode| {
-                half(setting, Some(&testbed), LinkSpec::Packet(None), mode, &key)
-            });
+            let link = LinkSpec::Packet(None);
+            let ours = Ours::between(link, setting.program.clone(), testbed.hosts_file());
+            trips(setting, &ours, &key, report, say);
             super::down(testbed, say);
         }
     }
 }
 
 /// Half-round-trips without key, authenticated and encrypted, in turn.
-fn trips(
-    setting: &Setting,
-    report: &mut Report,
-    say: Say<'_>,
-    link: &str,
-    half: impl Fn(Option<SealMode>) -> Result<f64, String>,
-) {
-    let half = &half;
-    let contender = |name: String, mode| Contender::new(name, move || half(mode));
-    let mut contenders = vec![contender("no key".to_owned(), None)];
-    contenders.extend(MODES.map(|mode| contender(mode.to_string(), Some(mode))));
-    let standings = alternate(setting.rounds, &mut contenders);
-    let micros = |standing: &Standing| match &standing.result {
-        Ok(rounds) => format!("{:.3} us ({})", rounds.median, standing.name),
-        Err(reason) => format!("- ({}: {reason})", standing.name),
-    };
-    for sealed in &standings[1..] {
-        add(
-            report,
-            say,
-            format!("{link} half round trip, {MESSAGE_BYTES} B, sealed"),
-            micros(sealed),
-            micros(&standings[0]),
-            sealed.ratio_to(&standings[0]),
-            Wanted::Nothing,
-        );
-    }
-}
-
-/// p50 in microseconds, between the first two hosts of a testbed or two processes of this host.
-fn half(
-    setting: &Setting,
-    testbed: Option<&Testbed>,
-    link: LinkSpec,
-    mode: Option<SealMode>,
-    key: &Path,
-) -> Result<f64, String> {
-    let usual = match testbed {
-        None => Ours::here(link, setting.program.clone()),
-        Some(testbed) => Ours::between(link, setting.program.clone(), testbed.hosts_file()),
-    };
-    let ours = match mode {
-        None => usual,
-        Some(mode) => Ours {
-            security: Security::Sealed {
-                key_file: key.to_owned(),
-                mode,
-            },
-            env: vec![
-                (ENV_KEY.into(), key.into()),
-                (ENV_SEAL.into(), mode.to_string().into()),
-            ],
-            ..usual
+fn trips(setting: &Setting, usual: &Ours, key: &Path, report: &mut Report, say: Say<'_>) {
+    let sealed = MODES.map(|mode| Ours {
+        security: Security::Sealed {
+            key_file: key.to_owned(),
+            mode,
         },
-    };
-    let sample = ours.measure(&Job {
+        ..usual.clone()
+    });
+    let contender = |name: String, ours| Contender::new(name, move |job| Ours::measure(ours, job));
+    let mut contenders = vec![contender("no key".to_owned(), usual)];
+    contenders.extend(
+        MODES
+            .iter()
+            .zip(&sealed)
+            .map(|(mode, ours)| contender(mode.to_string(), ours)),
+    );
+    let plan = Plan {
         op: Op::Pingpong,
-        size: MESSAGE_BYTES,
-        iterations: setting.round_trips / 2,
         nodes: 2,
-    })?;
-    let half = sample.half_rtt_us.ok_or("no times in the report")?;
-    Ok(half.p50)
+        sizes: vec![MESSAGE_BYTES],
+        iterations: Some(setting.round_trips / 2),
+        bits_per_second: None,
+        rounds: setting.rounds,
+    };
+    let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+    for row in &comparison.results {
+        for (index, cell) in row.contenders.iter().enumerate().skip(1) {
+            let name = format!("{} half round trip, {MESSAGE_BYTES} B, sealed", usual.link);
+            let (ours, beside) = (told(cell, "us"), told(&row.contenders[0], "us"));
+            let ratio = 1.0 / row.times_better(index, 0);
+            add(report, say, name, ours, beside, ratio, Wanted::Nothing);
+        }
+    }
 }
 
 /// Seal and open, each mode and size.
