@@ -11,10 +11,11 @@ use std::time::Duration;
 use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{Congestion, LinkSpec, Security};
+use tsumuji_testbed::Testbed;
 
 use crate::compare::Contender;
 use crate::exchange::{self, Kind};
-use crate::limits::place::Place;
+use crate::limits::place::{Place, of_testbed};
 use crate::limits::{copy, tcp, udp};
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
@@ -208,6 +209,14 @@ impl Ground {
         places: Vec::new(),
         closed: None,
     };
+
+    /// The hosts of a testbed.
+    pub fn of(testbed: &Testbed) -> Self {
+        Self {
+            places: of_testbed(testbed),
+            closed: None,
+        }
+    }
 }
 
 /// Ours first, then the peers, which run beside the first of ours.

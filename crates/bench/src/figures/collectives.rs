@@ -8,7 +8,6 @@ use tsumuji_testbed::{Rate, Testbed};
 use super::{Report, Say, Setting, Wanted, add, down, told};
 use crate::compare::{self, Comparison, Plan};
 use crate::contest::{self, Ground, Ours, Peer};
-use crate::limits::place::of_testbed;
 use crate::machine;
 use crate::ops::Op;
 use crate::peers::mpi::MPICH_RANKS_MOST;
@@ -61,10 +60,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
         Ok(testbed) => testbed,
         Err(reason) => return super::missing(report, say, &title, &reason),
     };
-    let ground = Ground {
-        places: of_testbed(&testbed),
-        closed: None,
-    };
+    let ground = Ground::of(&testbed);
     // One frame on the cable reaches all over raw Ethernet only.
     let links: &[&str] = if op == Op::Gather {
         &["udp", "packet"]

@@ -18,7 +18,7 @@ use crate::alone;
 use crate::compare::{self, Comparison, Contender, Plan};
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::limits::broadcast;
-use crate::limits::place::{Place, of_testbed};
+use crate::limits::place::Place;
 use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
@@ -102,10 +102,7 @@ struct Course<'a> {
 
 impl<'a> Course<'a> {
     fn over(setting: &'a Setting, testbed: &'a Testbed) -> Self {
-        let ground = Ground {
-            places: of_testbed(testbed),
-            closed: None,
-        };
+        let ground = Ground::of(testbed);
         Self {
             setting,
             testbed,

@@ -16,7 +16,6 @@ use super::messages::{DIP, dips};
 use super::{Point, Report, Say, Setting, Sweep, Wanted, add, down, told};
 use crate::compare::{self, Comparison, Contender, Plan, Row};
 use crate::contest::{self, Ground, Ours, Peer};
-use crate::limits::place::of_testbed;
 use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
@@ -159,10 +158,7 @@ fn over(course: &Course, setting: &Setting, testbed: &Testbed, report: &mut Repo
         Ours::between(link, setting.program.clone(), testbed.hosts_file())
     });
     let links: Vec<Ours> = links.collect();
-    let ground = Ground {
-        places: of_testbed(testbed),
-        closed: None,
-    };
+    let ground = Ground::of(testbed);
     for op in [Op::Pingpong, Op::Burst] {
         let comparison = compared(setting, op, &links, &ground, say);
         if op == Op::Pingpong {
