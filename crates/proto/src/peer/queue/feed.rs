@@ -3,8 +3,6 @@
 //! Called by `send`. Such a message is fed piece by piece; or it is lent: it stays where the program has it, and whoever writes
 //! frames brings it along, until the queue is to keep what is not acknowledged. What was fed or kept lies in the message's `stream`.
 
-use alloc::vec::Vec;
-
 use super::{Lent, Queue};
 use crate::message::SendId;
 use crate::peer::stream::AHEAD_BYTES;
@@ -24,10 +22,10 @@ impl Queue {
         }
         let mut stream = self.spare_stream.take().unwrap_or_default();
         stream.begin(self.fragment_bytes);
-        let (slot, id) =
-            self.push_outgoing(lane, Vec::new(), Some(stream), length_bytes, 0, notify);
+        let slot = self.free_slot();
+        self.messages[slot as usize].stream = Some(stream);
         self.feeding = Some(slot);
-        Some(id)
+        Some(self.enlist(slot, lane, length_bytes, false, notify))
     }
 
     /// The message that `push_stream` just gave a place is lent until `keep`.
@@ -73,7 +71,7 @@ impl Queue {
                 return false;
             };
             body.extend_from_slice(message);
-            outgoing.body = body;
+            pool.put(core::mem::replace(&mut outgoing.body, body));
             stream.set_lent(false);
             self.spare_stream = outgoing.stream.take();
             message.len()
