@@ -31,7 +31,7 @@ impl Engine {
         // Whatever is lent to a call has to lie in memory: so the frequent kind goes no other way than its own.
         let used = match (self.shared.config.congestion, parsed) {
             (Congestion::Credit, Ok(Frame::Data(data))) => {
-                self.handle_data::<false>(now, &data, sink)
+                self.handle_data::<false>(now, &data, data.payload.len(), sink)
             }
             (_, parsed) => self.handle_other(now, parsed, sink),
         };
@@ -90,6 +90,7 @@ impl Engine {
         &mut self,
         now: Instant,
         data: &Data<'_>,
+        payload_bytes: usize,
         sink: &mut impl Sink,
     ) -> Result<(), Drop> {
         let (peer, shared) = find(
@@ -126,9 +127,10 @@ impl Engine {
             || shared.credit.is_least_holder(used_bytes)
             || shared.credit.has_policy();
         let Shared { memory, pool, .. } = shared;
+        let sizes = (payload_bytes, size);
         let (number, taken) = peer
             .receive
-            .take::<LANDED>(now, data, size, fair, memory, pool);
+            .take::<LANDED>(now, data, sizes, fair, memory, pool);
         let refused = matches!(taken, Taken::Refused(Refusal::Memory));
         shared.credit.set_refused(&mut peer.receive.grant, refused);
         // What memory refused waits at the sender, whatever it said.

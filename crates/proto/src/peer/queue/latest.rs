@@ -55,18 +55,14 @@ impl Queue {
             self.next_id += 1;
             outgoing.length_bytes = body.len();
             outgoing.fragments = super::fragments(body.len(), self.fragment_bytes);
-            outgoing.fed = outgoing.fragments;
             self.queued_bytes = self.queued_bytes + body.len() - outgoing.body.len();
             let id = outgoing.id;
             self.dropped.superseded += 1;
             return (id, Some(mem::replace(&mut outgoing.body, body)));
         }
-        let (length_bytes, fragments) = (
-            body.len(),
-            super::fragments(body.len(), self.fragment_bytes),
-        );
+        let length_bytes = body.len();
         self.queued_bytes += length_bytes;
-        let (slot, id) = self.push_outgoing(lane, body, None, length_bytes, fragments, false);
+        let (slot, id) = self.push_outgoing(lane, body, None, length_bytes, false);
         self.waiting.push(Waiting {
             lane,
             slot,
