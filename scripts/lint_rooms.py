@@ -43,6 +43,7 @@ PURE_MAY_USE = {"wire": {"zerocopy"}, "proto": {"thiserror", "zerocopy"}}
 MAY_BE_UNSAFE = [
     # `*` stands for folders, too.
     "crates/link/src/*/sys.rs",
+    "crates/link/src/shm/sys/*.rs",
     "crates/link/src/*ring*.rs",
     "crates/link/src/xdp/umem.rs",
     "crates/node/src/sys.rs",

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use super::Shm;
 use super::cast::{self, Head, Look, Reader, Writer};
 use super::doorbell::{self, Ring};
+use super::layout::{CASTS, Layout};
 use super::peers::{Inbound, Peer};
-use super::segment::{CASTS, Layout};
 use super::sys::{self, BellSocket, CastRo, CastRw, Map, RowRw};
 
 /// Of a word that tells a position: these bits; above them the binding's generation.

@@ -1,7 +1,7 @@
 //! `shm`: processes of one host over shared memory. No rights needed, nothing in `/dev/shm`, nothing lost between the living.
 //!
 //! The launcher makes the job's memory (`ShmJob::create`) and hands the descriptor to the processes; each attaches under its
-//! node index. `segment` is the layout and who owns which life, `peers` the argument why dying anywhere harms nobody, `ring`,
+//! node index. `layout` says what lies where, `segment` who owns which life, `peers` the argument why dying anywhere harms nobody, `ring`,
 //! `broadcast` and `cast` the three kinds of rings, `casting` gives the last to groups, `doorbell` is the waking, `sys` the only
 //! `unsafe` beside them.
 //!
@@ -23,6 +23,8 @@ mod broadcast;
 mod cast;
 mod casting;
 mod doorbell;
+mod errors;
+mod layout;
 mod peers;
 mod probe;
 mod ring;
@@ -37,11 +39,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 pub use casting::{Cast, CastGroup, CastHead, Found};
+pub use errors::{ShmAttachError, ShmCreateError};
+pub use layout::{FRAME_BYTES_MAX, LIVES_MAX, NODES_MAX, RING_BYTES_MAX, ShmConfig};
 pub use probe::probe;
-pub use segment::{
-    FRAME_BYTES_MAX, LIVES_MAX, NODES_MAX, RING_BYTES_MAX, ShmAttachError, ShmConfig,
-    ShmCreateError, ShmJob,
-};
+pub use segment::ShmJob;
 pub use sys::coarse_ms;
 
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};

@@ -24,8 +24,10 @@ use std::sync::atomic::Ordering;
 
 use super::broadcast::{Reader, Writer};
 use super::casting::{BINDING_WORDS, In};
+use super::errors::ShmAttachError;
+use super::layout::{CASTS, Layout};
 use super::ring::{Consumer, Producer};
-use super::segment::{CASTS, Job, Layout, ShmAttachError};
+use super::segment::Job;
 use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, RowRo, RowRw, WordsRo, WriteWord};
 use crate::LinkAddr;
 

@@ -8,14 +8,19 @@ use std::time::Duration;
 use tsumuji_link::Link;
 use tsumuji_proto::{Flow, FlowPolicy, Lane, NodeId, Pace, Payload, RemoteFlow, Window};
 
+use super::Endpoint;
 use crate::clock::from_std;
-use crate::endpoint::Endpoint;
 use crate::error::SendError;
 
 /// After so long without an answer, question or answer is taken for lost: some round trips, and seldom enough to be no load.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 impl<L: Link> Endpoint<L> {
+    /// State of the traffic with `to`; `None` if it is not another member.
+    pub fn flow(&self, to: NodeId) -> Option<Flow> {
+        self.drive.engine.flow(to)
+    }
+
     /// What peers may send ahead at present, and the budget for what has arrived.
     pub fn window(&self) -> Window {
         self.drive.engine.window()

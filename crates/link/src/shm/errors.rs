@@ -1,0 +1,86 @@
+//! Why a job's memory could not be made or joined, each reason with what to do about it.
+
+use std::io;
+
+use super::layout::NODES_MAX;
+
+/// Why a job's memory could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShmCreateError {
+    /// Too many or no nodes.
+    #[error("a shared-memory job of {nodes} nodes is not possible; take 1 to {NODES_MAX}")]
+    Nodes {
+        /// What was asked for.
+        nodes: usize,
+    },
+    /// A size that the rings cannot have.
+    #[error("{what} = {value} is not possible; {accepted}")]
+    Size {
+        /// Which.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What would be taken.
+        accepted: &'static str,
+    },
+    /// The process may not make a file that large.
+    #[error(
+        "shared memory for {nodes} nodes needs an address range of {bytes} bytes, the file size limit is {limit}; raise it with `ulimit -f unlimited`"
+    )]
+    FileSizeLimit {
+        /// Nodes.
+        nodes: usize,
+        /// What the smallest layout needs.
+        bytes: u64,
+        /// RLIMIT_FSIZE.
+        limit: u64,
+    },
+    /// The kernel refused.
+    #[error("cannot make shared memory (memfd_create, ftruncate, seals): {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Why a process could not join a job.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShmAttachError {
+    /// The descriptor is something else.
+    #[error("the descriptor is no tsumuji shared memory of this version: {reason}")]
+    Foreign {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No such node in the job.
+    #[error("node {node} does not exist in a job of {nodes} nodes (0 to {last})", last = nodes - 1)]
+    NoSuchNode {
+        /// Asked for.
+        node: u16,
+        /// In the job.
+        nodes: usize,
+    },
+    /// A living process has the index.
+    #[error(
+        "node {node} of this job is taken by a living process; end it first or take another index"
+    )]
+    Taken {
+        /// Asked for.
+        node: u16,
+    },
+    /// Too many restarts.
+    #[error(
+        "this job's {lives} lives are used up (each attach takes one); start the job anew, or with more lives"
+    )]
+    NoLivesLeft {
+        /// The job's limit.
+        lives: u64,
+    },
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which step, and what may help.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,348 @@
+//! What lies where in the job's memory.
+//!
+//! ```text
+//! head     magic, sizes | next life | changes | directory: node → life     mapped by all, writable
+//! bells    64 bytes a node                                                 mapped by all, writable
+//! life 1   identity | broadcast counters | starts | heads | bindings of casting rings | how far we read others' casting rings |
+//!          rings | broadcast ring | casting rings
+//! life 2   …                                           writable by the process that lives it, read-only for all others
+//! ```
+//!
+//! Offsets alone: `segment`, `peers` and `casting` make views by them.
+
+use super::cast;
+use super::errors::ShmCreateError;
+use super::ring::{LINE_BYTES, record_lines};
+
+/// Nodes of a job: the directory stays small and the regions within any address space.
+pub const NODES_MAX: usize = 1024;
+/// The largest frame: beyond it a ring of sane size holds too few.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// The largest ring.
+pub const RING_BYTES_MAX: usize = 1 << 30;
+/// The most lives of a job.
+pub const LIVES_MAX: u64 = 1 << 20;
+
+/// Memory for rings that one node's processes are meant to touch at most, by default.
+const RINGS_BYTES_PER_NODE: usize = 16 << 20;
+/// A casting ring by default: a fraction of a second-level cache, so that what is written there is still in it when it is read.
+const CAST_BYTES: usize = 512 << 10;
+/// The smallest and the largest one.
+const CAST_BYTES_LIMITS: std::ops::RangeInclusive<usize> = 16 << 10..=16 << 20;
+/// Casting rings of a node: groups to which it may have broadcast something that not all have read.
+pub(crate) const CASTS: usize = 32;
+/// All parts start at a multiple of this: the largest page size of the processors we build for. Untouched space costs nothing.
+pub(super) const PAGE_BYTES: usize = 64 << 10;
+
+/// Sizes of a job's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShmConfig {
+    /// Largest frame.
+    pub frame_bytes: usize,
+    /// Each of the rings between two nodes; a power of two that holds two largest frames.
+    pub ring_bytes: usize,
+    /// Each node's broadcast ring; a power of two that holds four largest frames.
+    pub broadcast_bytes: usize,
+    /// Each of a node's casting rings, of which one serves a group; a power of two from 16 KiB on.
+    pub cast_bytes: usize,
+    /// How often processes may attach in all. Costs only address space.
+    pub lives: u64,
+}
+
+impl ShmConfig {
+    /// The default sizes for a job of `nodes` nodes.
+    ///
+    /// 32 KiB of payload and room for headers in a frame: copying it takes ten times as long as the work per frame, and large
+    /// messages still overlap the sender's copy with the receiver's. 1 MiB a ring: both directions of a pair stay in a second-level
+    /// cache; less when many nodes would make it add up.
+    pub fn for_nodes(nodes: usize) -> Self {
+        let share = RINGS_BYTES_PER_NODE / nodes.saturating_sub(1).max(1);
+        let ring_bytes = prev_power_of_two(share).clamp(128 << 10, 1 << 20);
+        Self {
+            frame_bytes: (32 << 10) + 128 - 8,
+            ring_bytes,
+            broadcast_bytes: 512 << 10,
+            cast_bytes: CAST_BYTES,
+            lives: (nodes as u64 * 16).max(4096),
+        }
+    }
+}
+
+fn prev_power_of_two(value: usize) -> usize {
+    1 << value.max(1).ilog2()
+}
+
+/// Offsets of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) nodes: usize,
+    pub(crate) frame_bytes: usize,
+    pub(crate) ring_bytes: usize,
+    pub(crate) broadcast_bytes: usize,
+    pub(crate) cast_bytes: usize,
+    pub(crate) lives: u64,
+    pub(super) head_bytes: usize,
+    ring_stride_bytes: usize,
+    rings_at: usize,
+    broadcast_at: usize,
+    casts_at: usize,
+    cast_stride_bytes: usize,
+    pub(super) life_bytes: usize,
+    pub(super) total_bytes: u64,
+}
+
+/// Offsets in the head.
+pub(super) mod head {
+    pub(in crate::shm) const MAGIC: usize = 0;
+    pub(in crate::shm) const NODES: usize = 8;
+    pub(in crate::shm) const FRAME_BYTES: usize = 16;
+    pub(in crate::shm) const RING_BYTES: usize = 24;
+    pub(in crate::shm) const BROADCAST_BYTES: usize = 32;
+    pub(in crate::shm) const LIVES: usize = 40;
+    pub(in crate::shm) const CAST_BYTES: usize = 48;
+    pub(in crate::shm) const NEXT_LIFE: usize = 64;
+    pub(in crate::shm) const CHANGES: usize = 128;
+    pub(in crate::shm) const DIRECTORY: usize = 192;
+}
+
+/// Offsets in a life. Each counter that one side writes and the other polls has a line of its own.
+pub(super) mod life {
+    pub(in crate::shm) const NODE: usize = 0;
+    pub(in crate::shm) const LIFE: usize = 8;
+    pub(in crate::shm) const BELL_NAME: usize = 16;
+    pub(in crate::shm) const BROADCAST_TAIL: usize = 64;
+    pub(in crate::shm) const BROADCAST_NEWEST: usize = 72;
+    pub(in crate::shm) const BROADCAST_RESERVE: usize = 128;
+    pub(in crate::shm) const STARTS: usize = 192;
+}
+
+impl Layout {
+    pub(super) fn new(nodes: usize, config: ShmConfig) -> Result<Self, ShmCreateError> {
+        if !(1..=NODES_MAX).contains(&nodes) {
+            return Err(ShmCreateError::Nodes { nodes });
+        }
+        let size = |ok: bool, what, value, accepted| {
+            ok.then_some(()).ok_or(ShmCreateError::Size {
+                what,
+                value,
+                accepted,
+            })
+        };
+        let frame_bytes = config.frame_bytes;
+        size(
+            (64..=FRAME_BYTES_MAX).contains(&frame_bytes),
+            "frame_bytes",
+            frame_bytes as u64,
+            "64 to 1048576",
+        )?;
+        let record_bytes = (record_lines(frame_bytes) as usize + 1) * LINE_BYTES;
+        size(
+            config.ring_bytes.is_power_of_two()
+                && (2 * record_bytes..=RING_BYTES_MAX).contains(&config.ring_bytes),
+            "ring_bytes",
+            config.ring_bytes as u64,
+            "a power of two, at least twice a frame and at most 1 GiB",
+        )?;
+        size(
+            config.broadcast_bytes.is_power_of_two()
+                && (4 * record_bytes..=RING_BYTES_MAX).contains(&config.broadcast_bytes),
+            "broadcast_bytes",
+            config.broadcast_bytes as u64,
+            "a power of two, at least four times a frame and at most 1 GiB",
+        )?;
+        size(
+            config.cast_bytes.is_power_of_two() && CAST_BYTES_LIMITS.contains(&config.cast_bytes),
+            "cast_bytes",
+            config.cast_bytes as u64,
+            "a power of two from 16 KiB to 16 MiB",
+        )?;
+        size(
+            (nodes as u64..=LIVES_MAX).contains(&config.lives),
+            "lives",
+            config.lives,
+            "at least one a node and at most 1048576",
+        )?;
+        // The limits above keep all of these far below 2^63.
+        let page = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
+        let head_bytes = page(head::DIRECTORY + nodes * 8) + page(nodes * LINE_BYTES);
+        let ring_stride_bytes = page(config.ring_bytes + record_bytes);
+        let lines = 2 * nodes + (1 + CASTS) + nodes * CAST_TAKEN_LINES;
+        let rings_at = page(life::STARTS + lines * LINE_BYTES);
+        let broadcast_at = rings_at + nodes * ring_stride_bytes;
+        let casts_at = broadcast_at + page(config.broadcast_bytes);
+        let cast_stride_bytes = page(config.cast_bytes + cast::margin_bytes(config.cast_bytes));
+        let life_bytes = casts_at + CASTS * cast_stride_bytes;
+        Ok(Self {
+            nodes,
+            frame_bytes,
+            ring_bytes: config.ring_bytes,
+            broadcast_bytes: config.broadcast_bytes,
+            cast_bytes: config.cast_bytes,
+            lives: config.lives,
+            head_bytes,
+            ring_stride_bytes,
+            rings_at,
+            broadcast_at,
+            casts_at,
+            cast_stride_bytes,
+            life_bytes,
+            total_bytes: head_bytes as u64 + config.lives * life_bytes as u64,
+        })
+    }
+
+    pub(crate) fn ring_lines(&self) -> u64 {
+        (self.ring_bytes / LINE_BYTES) as u64
+    }
+
+    pub(crate) fn broadcast_words(&self) -> u64 {
+        (self.broadcast_bytes / 8) as u64
+    }
+
+    pub(super) fn directory_at(&self, node: usize) -> usize {
+        head::DIRECTORY + node * 8
+    }
+
+    /// In the head's map.
+    pub(crate) fn bell_at(&self, node: usize) -> usize {
+        (head::DIRECTORY + self.nodes * 8).next_multiple_of(PAGE_BYTES) + node * LINE_BYTES
+    }
+
+    pub(super) fn life_at(&self, life: u64) -> u64 {
+        self.head_bytes as u64 + (life - 1) * self.life_bytes as u64
+    }
+
+    /// In a life's map, as all below: where its rings' consumers must start. One line a consumer.
+    pub(crate) fn start_at(&self, consumer: usize) -> StartAt {
+        let line = life::STARTS + consumer * LINE_BYTES;
+        StartAt {
+            life: line,
+            ring: line + 8,
+            broadcast: line + 16,
+            broadcast_sequence: line + 24,
+        }
+    }
+
+    /// How far the life, as consumer, has come in each producer's ring. One line a producer.
+    pub(crate) fn consumed_at(&self, producer: usize) -> ConsumedAt {
+        let line = life::STARTS + (self.nodes + producer) * LINE_BYTES;
+        ConsumedAt {
+            life: line,
+            head: line + 8,
+        }
+    }
+
+    /// The ring towards a consumer: offset and bytes with its margin.
+    pub(crate) fn ring_at(&self, consumer: usize) -> (usize, usize) {
+        (
+            self.rings_at + consumer * self.ring_stride_bytes,
+            self.ring_stride_bytes,
+        )
+    }
+
+    /// A casting ring: offset and bytes with its margin.
+    pub(crate) fn cast_at(&self, slot: usize) -> (usize, usize) {
+        (
+            self.casts_at + slot * self.cast_stride_bytes,
+            self.cast_stride_bytes,
+        )
+    }
+
+    /// To which groups casting rings were given: a line with the count, then one line each.
+    pub(crate) fn cast_bindings_at(&self) -> usize {
+        life::STARTS + 2 * self.nodes * LINE_BYTES
+    }
+
+    /// How far the life has read each of a writer's casting rings: the writer's life, then a word for each ring.
+    pub(crate) fn cast_taken_at(&self, writer: usize) -> CastTakenAt {
+        let lines = 2 * self.nodes + (1 + CASTS) + writer * CAST_TAKEN_LINES;
+        let line = life::STARTS + lines * LINE_BYTES;
+        CastTakenAt {
+            life: line,
+            words: line + LINE_BYTES,
+        }
+    }
+
+    /// The broadcast ring.
+    pub(crate) fn broadcast_at(&self) -> usize {
+        self.broadcast_at
+    }
+
+    /// Its counters: tail, newest, reserve.
+    pub(crate) fn broadcast_counters_at(&self) -> [usize; 3] {
+        [
+            life::BROADCAST_TAIL,
+            life::BROADCAST_NEWEST,
+            life::BROADCAST_RESERVE,
+        ]
+    }
+}
+
+/// Written by a producer for one consumer; `life` last.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StartAt {
+    pub(crate) life: usize,
+    pub(crate) ring: usize,
+    pub(crate) broadcast: usize,
+    pub(crate) broadcast_sequence: usize,
+}
+
+/// Written by a consumer for one producer; `head` belongs to the producer's life named in `life`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConsumedAt {
+    pub(crate) life: usize,
+    pub(crate) head: usize,
+}
+
+/// Written by a reader for one writer; `words` belong to the writer's life named in `life`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CastTakenAt {
+    pub(crate) life: usize,
+    pub(crate) words: usize,
+}
+
+/// Lines that a reader has for each writer.
+const CAST_TAKEN_LINES: usize = 1 + (CASTS * 8).div_ceil(LINE_BYTES);
+
+#[cfg(test)]
+impl Layout {
+    /// Words that `reader` looks at in a peer's region: counters, starts, heads, and the front of the rings.
+    pub(crate) fn interesting_words_for_test(&self, reader: usize) -> Vec<usize> {
+        let start = self.start_at(reader);
+        let consumed = self.consumed_at(reader);
+        let (ring, _) = self.ring_at(reader);
+        let mut words = vec![
+            life::NODE,
+            life::LIFE,
+            life::BELL_NAME,
+            start.life,
+            start.ring,
+            start.broadcast,
+            start.broadcast_sequence,
+            consumed.life,
+            consumed.head,
+        ];
+        words.extend(self.broadcast_counters_at());
+        words.extend((0..self.ring_bytes).step_by(64).map(|at| ring + at));
+        words.extend(
+            (0..self.broadcast_bytes / 4)
+                .step_by(8)
+                .map(|at| self.broadcast_at + at),
+        );
+        words
+    }
+
+    /// Words that `reader` looks at in a peer's region when it is cast to, or casts.
+    pub(crate) fn cast_words_for_test(&self, reader: usize) -> Vec<usize> {
+        let taken = self.cast_taken_at(reader);
+        let mut words = vec![taken.life];
+        words.extend((0..CASTS).map(|slot| taken.words + slot * 8));
+        words.extend(
+            (0..(1 + CASTS) * LINE_BYTES)
+                .step_by(8)
+                .map(|at| self.cast_bindings_at() + at),
+        );
+        let (cast, _) = self.cast_at(0);
+        words.extend((0..self.cast_bytes / 4).step_by(8).map(|at| cast + at));
+        words
+    }
+}

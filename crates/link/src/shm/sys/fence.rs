@@ -1,0 +1,46 @@
+//! Fences: of this thread, of the compiler alone, and of all threads that take part.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, compiler_fence, fence};
+
+/// The full fence of the doorbell handshake.
+#[inline]
+pub(crate) fn full_fence() {
+    fence(Ordering::SeqCst);
+}
+
+/// What was stored before this is seen before what is stored behind it.
+#[inline]
+pub(crate) fn store_fence() {
+    fence(Ordering::Release);
+}
+
+/// The compiler moves nothing across; the processor may.
+#[inline]
+pub(crate) fn no_reordering() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// What was loaded before this is not loaded again after what is loaded behind it.
+#[inline]
+pub(crate) fn load_fence() {
+    fence(Ordering::Acquire);
+}
+
+/// Says that this process takes part in `fence_others`. Once for each process; `false`: the kernel cannot.
+pub(crate) fn is_fenced_by_others() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED))
+}
+
+/// A full fence here and, between two of its instructions, in every thread of every process for which `is_fenced_by_others`.
+/// `false`: the kernel cannot.
+pub(crate) fn fence_others() -> bool {
+    fence(Ordering::SeqCst);
+    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: the call takes three integers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}

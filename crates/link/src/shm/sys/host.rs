@@ -1,0 +1,38 @@
+//! What else the kernel is asked for: what another process has in its memory, and the time at little cost.
+
+use std::io;
+
+/// Copies what process `pid` has at `address` into `target`; how many bytes that were. The kernel refuses what this process may
+/// not trace, and addresses that are not the other's.
+pub(crate) fn read_process(pid: u32, address: u64, target: &mut [u8]) -> io::Result<usize> {
+    let (Ok(pid), Ok(start)) = (libc::pid_t::try_from(pid), usize::try_from(address)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let local = libc::iovec {
+        iov_base: target.as_mut_ptr().cast(),
+        iov_len: target.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(start),
+        iov_len: target.len(),
+    };
+    // SAFETY: `local` is exactly the exclusively borrowed `target`, of which any bytes are valid; the remote range is only read,
+    // by the kernel, which checks it against the other process's address space and answers EFAULT otherwise. Both vectors live
+    // through the call, and their counts are 1.
+    let read = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// Milliseconds of a clock that is read in a few nanoseconds and goes in steps of some milliseconds.
+///
+/// By the C library: `rustix` looks for the kernel's page of clocks by itself, and fails where a checker of memory hides it.
+#[inline]
+pub fn coarse_ms() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes only into `now`, which is live and ours. It does not fail: every kernel has the clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
+}

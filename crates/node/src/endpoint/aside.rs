@@ -1,0 +1,85 @@
+//! For libraries between the endpoint and the program: messages and shares of their own (see [`Aside`]), and what they need to
+//! know of the link.
+
+use std::time::Duration;
+
+use tsumuji_link::Link;
+use tsumuji_proto::{DeliveryClass, Lane, NodeId, Payload, Priority};
+
+use super::Endpoint;
+use crate::aside::{ASIDE_CHANNEL, Aside, ToAside};
+use crate::error::{EndpointError, SendError};
+
+impl<L: Link> Endpoint<L> {
+    /// For libraries above the endpoint: one turn; what came for them goes to `aside`, all else to where it stays for the program.
+    /// Returns how much was done. Never waits.
+    pub fn progress_aside(&mut self, aside: &mut impl Aside) -> Result<usize, EndpointError> {
+        let mut before = 0;
+        if !self.shelf.is_empty() {
+            before = self.hand_over_aside(aside);
+        }
+        let mut intake = ToAside {
+            aside,
+            inbox: &mut self.inbox,
+            peers: &mut self.peers,
+        };
+        Ok(before + self.drive.turn(true, &mut intake)?)
+    }
+
+    /// The same until something was done; `false`: nothing within `timeout`. Idles as the policy says.
+    pub fn wait_aside(
+        &mut self,
+        aside: &mut impl Aside,
+        timeout: Duration,
+    ) -> Result<bool, EndpointError> {
+        if !self.shelf.is_empty() {
+            self.hand_over_aside(aside);
+            return Ok(true);
+        }
+        let mut intake = ToAside {
+            aside,
+            inbox: &mut self.inbox,
+            peers: &mut self.peers,
+        };
+        Ok(self.drive.run_until(&mut intake, timeout, |_, _| true)?)
+    }
+
+    /// For libraries above the endpoint: queues `head` and `body` as one message of theirs, ordered among those of its priority,
+    /// or says [`SendError::WouldBlock`].
+    pub fn try_send_aside(
+        &mut self,
+        to: NodeId,
+        priority: Priority,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<(), SendError> {
+        let lane = Lane::new(DeliveryClass::Ordered, priority, ASIDE_CHANNEL);
+        self.drive
+            .submit(to, lane, Payload::Joined(head, body), false)
+            .map(drop)
+    }
+
+    /// For libraries above the endpoint: memory in which one writes what a group reads, where the link has such.
+    #[inline]
+    pub fn cast(&mut self) -> Option<tsumuji_link::shm::Cast<'_>> {
+        self.drive.link.cast()
+    }
+
+    /// Whether this endpoint, while it waits, polls without giving its core away at once.
+    pub fn spins(&self) -> bool {
+        self.drive.spins()
+    }
+
+    /// Largest message that travels in one frame, so that its receiver reads it where the link has it.
+    pub fn frame_message_bytes(&self) -> usize {
+        let Self { drive, .. } = self;
+        (drive.caps().frame_bytes).saturating_sub(tsumuji_wire::DATA_HEADER_BYTES)
+    }
+
+    #[cold]
+    fn hand_over_aside(&mut self, aside: &mut impl Aside) -> usize {
+        let count = self.shelf.hand_over(&mut self.drive.engine, aside);
+        self.drive.touched();
+        count
+    }
+}

@@ -1,0 +1,82 @@
+//! Who is there: peers that were met, that died, and how often; trying a dead one again.
+
+use std::time::Duration;
+
+use tsumuji_link::Link;
+use tsumuji_proto::{Congestion, NodeId};
+
+use super::Endpoint;
+use crate::error::{EndpointError, SendError};
+
+impl<L: Link> Endpoint<L> {
+    /// Hello was exchanged with the peer's present life.
+    pub fn is_up(&self, peer: NodeId) -> bool {
+        self.peers.is_up(peer)
+    }
+
+    /// Waits until hello was exchanged with everyone; returns those still missing after `timeout`.
+    pub fn wait_up(&mut self, timeout: Duration) -> Result<Vec<NodeId>, EndpointError> {
+        let peers: Vec<NodeId> = self.drive.table.peers().collect();
+        if !peers.iter().all(|peer| self.peers.is_up(*peer)) {
+            self.run_until(timeout, |_, kept| {
+                let settled = |peer: &NodeId| {
+                    kept.peers.is_up(*peer) || kept.peers.other_congestion(*peer).is_some()
+                };
+                peers.iter().all(settled)
+            })?;
+        }
+        Ok(peers
+            .into_iter()
+            .filter(|peer| !self.peers.is_up(*peer))
+            .collect())
+    }
+
+    /// What a peer runs that is not met because this node runs another congestion control.
+    pub fn other_congestion(&self, peer: NodeId) -> Option<Congestion> {
+        self.peers.other_congestion(peer)
+    }
+
+    /// Tries a dead peer again: its process may have been restarted.
+    pub fn revive(&mut self, peer: NodeId) -> Result<(), SendError> {
+        self.known(peer)?;
+        let now = self.drive.look();
+        self.drive.engine.revive_peer(now, peer);
+        self.peers.revive(peer);
+        self.drive.touched();
+        Ok(())
+    }
+
+    /// The peer died or left, and is not up again.
+    pub fn is_dead(&self, peer: NodeId) -> bool {
+        self.peers.is_dead(peer)
+    }
+
+    /// How often `peer` died or left, as far as turns have told.
+    pub fn deaths(&self, peer: NodeId) -> u64 {
+        self.peers.deaths(peer)
+    }
+
+    /// How often anyone did: a cheap question whether somebody new has.
+    pub fn deaths_in_all(&self) -> u64 {
+        self.peers.deaths_in_all()
+    }
+
+    pub(super) fn known(&self, peer: NodeId) -> Result<(), SendError> {
+        let member = peer != self.me() && usize::from(peer.0) < self.membership.members.len();
+        if member {
+            Ok(())
+        } else {
+            Err(SendError::UnknownPeer { peer })
+        }
+    }
+
+    pub(super) fn alive(&self, peer: NodeId) -> Result<(), SendError> {
+        if let Some(theirs) = self.peers.other_congestion(peer) {
+            Err(SendError::OtherCongestion { peer, theirs })
+        } else if self.peers.is_dead(peer) {
+            Err(SendError::PeerDead { peer })
+        } else {
+            Ok(())
+        }
+    }
+}

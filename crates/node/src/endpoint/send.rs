@@ -1,0 +1,247 @@
+//! Sending messages, waiting for room in the queue, and waiting for acknowledgements.
+//!
+//! A short message is copied into the engine's queue. A long one is lent to the engine: frames leave from where the caller has
+//! it, and only what is left when the call returns is copied.
+
+use std::time::Duration;
+
+use tsumuji_link::Link;
+use tsumuji_proto::{Engine, Lane, NodeId, Payload, SendId};
+
+use super::Endpoint;
+use crate::aside::ASIDE_CHANNEL;
+use crate::drive::refused;
+use crate::error::{EndpointError, SendError};
+
+/// Messages queued to one peer before blocking forms wait, however small: half of what the engine takes.
+const QUEUED_MESSAGES: usize = 1 << 19;
+
+/// Messages of this size and more leave from where the caller has them.
+const LENT_BYTES: usize = 32 << 10;
+
+/// Of such a message of this size and more `send` waits until nearly all has left; what a shorter one has left waits in the queue.
+const AWAITED_BYTES: usize = 256 << 10;
+
+/// Nearly all: but for what fills a link's burst.
+const AHEAD_BYTES: usize = 64 << 10;
+
+/// How long to wait for memory for the next piece of a message that has begun to leave.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+
+/// Longer than any program runs; a wait without limit.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+impl<L: Link> Endpoint<L> {
+    /// Sends a copy of `message`; waits while the queue to `to` is full.
+    ///
+    /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
+    /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
+    /// length.
+    #[inline]
+    pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        self.send_copied(to, lane, message, false).map(drop)
+    }
+
+    /// Sends `message` without copying it into the queue; waits while the queue to `to` is full.
+    pub fn send_owned(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: Vec<u8>,
+    ) -> Result<(), SendError> {
+        unreserved(lane)?;
+        self.wait_writable(to, message.len(), FOREVER)?; // before the message is given away
+        self.drive
+            .submit(to, lane, Payload::Owned(message), false)
+            .map(drop)
+    }
+
+    /// Sends a copy of `message`, or says [`SendError::WouldBlock`].
+    pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        unreserved(lane)?;
+        self.drive
+            .submit(to, lane, Payload::Copied(message), false)
+            .map(drop)
+    }
+
+    /// Like `send`, and names the message so that its acknowledgement can be asked for. One of a *latest* lane is never waited for: it
+    /// counts as sent.
+    pub fn send_tracked(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &[u8],
+    ) -> Result<SendId, SendError> {
+        let id = self.send_copied(to, lane, message, true)?;
+        // A long message may be acknowledged by now.
+        let is_open = message.len() < AWAITED_BYTES || !self.drive.engine.is_acknowledged(to, id);
+        if is_open && !lane.is_latest() {
+            self.peers.track(to, id);
+        }
+        Ok(id)
+    }
+
+    /// Has the peer acknowledged the whole of a tracked message? Takes a turn. A message that failed with its peer is an error.
+    pub fn is_sent(&mut self, to: NodeId, id: SendId) -> Result<bool, SendError> {
+        if !self.peers.is_sent(to, id)? {
+            self.progress()?;
+        }
+        self.peers.is_sent(to, id)
+    }
+
+    /// Waits until a tracked message is acknowledged; `false`: not within `timeout`.
+    pub fn wait_sent(
+        &mut self,
+        to: NodeId,
+        id: SendId,
+        timeout: Duration,
+    ) -> Result<bool, SendError> {
+        if !self.peers.is_sent(to, id)? {
+            self.run_until(timeout, |_, kept| {
+                !matches!(kept.peers.is_sent(to, id), Ok(false))
+            })?;
+        }
+        self.peers.is_sent(to, id)
+    }
+
+    /// Waits until a message of `bytes` can be queued to `to` without waiting; `false`: not within `timeout`.
+    ///
+    /// A message larger than the whole queue is taken when nothing else waits.
+    pub fn wait_writable(
+        &mut self,
+        to: NodeId,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<bool, SendError> {
+        self.known(to)?;
+        let limit = self.send_queue_bytes;
+        let has_room = |engine: &Engine| {
+            let Some(flow) = engine.flow(to) else {
+                return false;
+            };
+            let (queued, bytes) = (
+                flow.queued_messages,
+                flow.queued_bytes.saturating_add(bytes),
+            );
+            queued == 0 || bytes <= limit && queued < QUEUED_MESSAGES
+        };
+        if has_room(&self.drive.engine) || self.peers.is_lost(to) {
+            return self.alive(to).map(|()| true);
+        }
+        let writable = self.run_until(timeout, |engine, kept| {
+            has_room(engine) || kept.peers.is_lost(to)
+        })?;
+        self.alive(to).map(|()| writable)
+    }
+
+    /// Waits until all messages that were sent to living peers are acknowledged; `false`: not within `timeout`.
+    pub fn flush(&mut self, timeout: Duration) -> Result<bool, EndpointError> {
+        let nodes = self.membership.members.len();
+        let all_sent = |engine: &Engine| {
+            let peers = (0..=u16::MAX).take(nodes).map(NodeId);
+            peers
+                .filter_map(|peer| engine.flow(peer))
+                .all(|flow| flow.queued_messages == 0)
+        };
+        Ok(
+            all_sent(&self.drive.engine)
+                || self.run_until(timeout, |engine, _| all_sent(engine))?,
+        )
+    }
+
+    /// Messages to `to` that are not yet acknowledged.
+    pub fn queue_length(&self, to: NodeId) -> usize {
+        self.drive
+            .engine
+            .flow(to)
+            .map_or(0, |flow| flow.queued_messages)
+    }
+
+    #[inline]
+    fn send_copied(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &[u8],
+        notify: bool,
+    ) -> Result<SendId, SendError> {
+        unreserved(lane)?;
+        if message.len() >= LENT_BYTES && !lane.is_latest() {
+            return self.send_lent(to, lane, message, notify);
+        }
+        loop {
+            match self
+                .drive
+                .submit(to, lane, Payload::Copied(message), notify)
+            {
+                Err(SendError::WouldBlock { .. }) if self.queue_length(to) == 0 => {
+                    return Err(SendError::NoMemory {
+                        bytes: message.len(),
+                    });
+                }
+                Err(SendError::WouldBlock { .. }) => {
+                    self.wait_writable(to, message.len(), FOREVER)?
+                }
+                done => return done,
+            };
+        }
+    }
+
+    /// A long message leaves from where the caller has it. Copied is what is on its way when nearly all has left: a copy of all would
+    /// be made before anything leaves, drive everything else from the caches, and take memory for as long as it travels.
+    fn send_lent(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &[u8],
+        notify: bool,
+    ) -> Result<SendId, SendError> {
+        let id = loop {
+            match self.drive.submit_lent(to, lane, message, notify) {
+                Err(SendError::WouldBlock { .. }) => self.wait_writable(to, 0, FOREVER)?,
+                done => break done,
+            };
+        };
+        let sent = id.and_then(|id| self.await_left(to, message).map(|()| id));
+        if sent.is_err() && self.drive.engine.withdraw(to) {
+            return sent;
+        }
+        while !self.drive.engine.keep(to, message) {
+            if self.drive.engine.withdraw(to) {
+                let bytes = message.len();
+                return Err(SendError::NoMemory { bytes });
+            }
+            // What has begun must be ended.
+            self.run_lent(MEMORY_PAUSE, message, |_, _| false)?;
+        }
+        sent
+    }
+
+    /// Until so much of the lent message has left that the rest may wait in the queue.
+    fn await_left(&mut self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
+        let unsent = |engine: &Engine| engine.unsent_bytes(to, message.len());
+        if message.len() < AWAITED_BYTES {
+            return unsent(&self.drive.engine).map(drop).map_err(refused);
+        }
+        self.run_lent(Duration::ZERO, message, |_, _| true)?; // what is acknowledged need not be copied
+        let waits = |engine: &Engine| matches!(unsent(engine), Ok(Some(AHEAD_BYTES..)));
+        if waits(&self.drive.engine) {
+            self.run_lent(FOREVER, message, |engine, kept| {
+                !waits(engine) || kept.peers.is_lost(to)
+            })?;
+        }
+        self.alive(to)?;
+        unsent(&self.drive.engine).map(drop).map_err(refused)
+    }
+}
+
+/// Programs keep off the channel of the libraries between them and the endpoint.
+#[inline]
+fn unreserved(lane: Lane) -> Result<(), SendError> {
+    if lane.channel() == ASIDE_CHANNEL {
+        return Err(SendError::ReservedChannel {
+            channel: ASIDE_CHANNEL,
+        });
+    }
+    Ok(())
+}
