@@ -63,15 +63,18 @@ fn bytes_of_another_message_never_leave() {
         (Congestion::Suci, false, 3),
     ] {
         let mut wire = Wire::under(3, congestion);
-        (wire.scatters, wire.random, wire.loss_percent) = (scatters, seed, 10);
         wire.run(MINUTE, |wire| {
-            wire.nodes[0].engine.is_up(NodeId(1)) && wire.nodes[0].engine.is_up(NodeId(2))
+            let up = |of: usize, peer: u16| wire.nodes[of].engine.is_up(NodeId(peer));
+            up(0, 1) && up(0, 2) && up(1, 0) && up(2, 0)
         });
+        (wire.scatters, wire.random, wire.loss_percent) = (scatters, seed, 10);
         let (first, second) = (body(1, 3_000_000), body(2, 3_000_000));
         wire.nodes[0].lend(1, LANE, first.clone(), false);
-        wire.run(Duration::from_millis(1), |_| false);
-        let unsent = wire.nodes[0].unsent_bytes().unwrap().unwrap();
-        assert!(0 < unsent && unsent < first.len(), "{unsent}");
+        wire.run(MINUTE, |wire| {
+            let unsent = wire.nodes[0].unsent_bytes().unwrap();
+            unsent.is_some_and(|bytes| bytes < 2_000_000)
+        });
+        assert_ne!(wire.nodes[0].unsent_bytes(), Ok(Some(0)));
         let left = wire.nodes[0].lent.take();
 
         wire.nodes[0].lend(2, LANE, second.clone(), false);
@@ -85,7 +88,7 @@ fn bytes_of_another_message_never_leave() {
         let drops = wire.nodes[1].engine.counters().drops;
         assert!(
             drops.get(crate::counters::Drop::Malformed) > 0,
-            "empty ones"
+            "{congestion}: {drops:?}"
         );
         let again = wire.nodes[0].engine.submit_lent(NodeId(1), LANE, 9, false);
         assert_eq!(again, Err(SubmitError::QueueFull { peer: NodeId(1) }));

@@ -164,17 +164,13 @@ impl<E: Machine> Net<E> {
             let loan = Loan::new(peer, lending.id, &lending.body);
             let unsent = engine.unsent_bytes(&loan);
             let waits = matches!(unsent, Ok(Some(bytes)) if bytes > lending.ahead_bytes);
-            (!waits).then_some((peer, unsent.is_ok(), engine.keep(&loan)))
+            (!waits).then(|| (peer, engine.keep(&loan)))
         });
-        let Some((peer, stands, kept)) = ended else {
+        let Some((peer, kept)) = ended else {
             return false;
         };
         self.check(kept, || format!("{node} could not keep what it lent"));
-        let lending = self.host_mut(node).lending.remove(&peer);
-        if stands {
-            // What is written there now must not matter.
-            drop(lending.map(|mut lending| lending.body.fill(0xee)));
-        }
+        self.host_mut(node).lending.remove(&peer);
         self.offer(node, peer);
         true
     }
