@@ -209,32 +209,21 @@ impl Engine {
             peer.wants_writable = true;
             return Err(SubmitError::QueueFull { peer: to });
         }
-        let body = match payload {
-            Payload::Owned(bytes) => bytes,
-            Payload::Copied(_) | Payload::Joined(..) => {
-                let Some(mut body) = self.shared.pool.take(size) else {
-                    peer.wants_writable = true;
-                    return Err(SubmitError::QueueFull { peer: to });
-                };
-                if let Payload::Joined(head, rest) = payload {
-                    body.extend_from_slice(head);
-                    body.extend_from_slice(rest);
-                } else if let Payload::Copied(bytes) = payload {
-                    body.extend_from_slice(bytes);
-                }
-                body
-            }
+        let (send, pool) = (&mut peer.send, &mut self.shared.pool);
+        let submitted = match payload {
+            _ if lane.is_latest() => body_of(payload, size, pool)
+                .map(|body| send.submit_latest(lane, body, deadline, pool)),
+            Payload::Copied(bytes) => send.submit_copied(lane, (bytes, &[]), notify, pool),
+            Payload::Joined(head, rest) => send.submit_copied(lane, (head, rest), notify, pool),
+            Payload::Owned(body) => Some(send.submit(lane, body, notify, pool)),
         };
-        let id = if lane.is_latest() {
-            let (id, replaced) = peer.send.submit_latest(lane, body, deadline);
-            self.shared.pool.put(replaced.unwrap_or_default());
-            if let Some(at) = deadline {
-                self.shared.arm(peer, at);
-            }
-            id
-        } else {
-            peer.send.submit(lane, body, notify)
+        let Some(id) = submitted else {
+            peer.wants_writable = true;
+            return Err(SubmitError::QueueFull { peer: to });
         };
+        if let Some(at) = deadline {
+            self.shared.arm(peer, at);
+        }
         await_turn(&mut self.ready, peer);
         Ok(id)
     }
@@ -639,6 +628,19 @@ fn admit<'a>(
         return Err(SubmitError::QueueFull { peer: to });
     }
     Ok(peer)
+}
+
+/// The message in a buffer of its own; `None`: there is no memory for a copy.
+fn body_of(payload: Payload<'_>, size: usize, pool: &mut Pool) -> Option<Vec<u8>> {
+    let (head, rest) = match payload {
+        Payload::Owned(body) => return Some(body),
+        Payload::Copied(bytes) => (bytes, &[][..]),
+        Payload::Joined(head, rest) => (head, rest),
+    };
+    let mut body = pool.take(size)?;
+    body.extend_from_slice(head);
+    body.extend_from_slice(rest);
+    Some(body)
 }
 
 /// Whether something may leave now is asked when the peer's turn comes.

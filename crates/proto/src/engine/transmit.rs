@@ -119,40 +119,24 @@ impl Engine {
         } else if peer.inbound.is_some() {
             self.write_suci(now, id, loan, slot)
         } else if !gap && !peer.ping_due && peer.send.is_sendable(now) {
-            self.write_data(now, id, busy, loan, slot)
+            let bytes = write_data(now, (id, busy), loan, peer, &mut self.shared, slot);
+            // Nothing else is due, as would be found when it is asked next.
+            if !peer.send.has_backlog() && !peer.send.is_clocked() && !peer.receive.ack_now {
+                if !busy && peer.queued {
+                    self.ready.clear(); // nobody else stands there
+                    peer.queued = false;
+                } else if self.ready.front() == Some(&id.0) {
+                    self.ready.pop_front();
+                    peer.queued = false;
+                }
+                return bytes;
+            }
+            bytes
         } else {
             self.write_ack(now, id, slot)
         };
         if busy {
             self.ready.rotate_left(1);
-        }
-        bytes
-    }
-
-    #[inline]
-    fn write_data(
-        &mut self,
-        now: Instant,
-        id: NodeId,
-        busy: bool,
-        loan: &Loan<'_>,
-        slot: &mut [u8],
-    ) -> usize {
-        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
-            return 0;
-        };
-        let Peer { send, receive, .. } = peer;
-        let session = peer.session.outgoing;
-        let (towards, shared) = ((id, session, busy), &mut self.shared);
-        let Some((data, _)) = next_data(now, towards, loan, send, receive, shared) else {
-            return 0;
-        };
-        let bytes = data.write(slot).unwrap_or(0);
-        if !receive.arrivals.has_gap() {
-            receive.on_ack_sent();
-        }
-        if let Some(at) = peer.send.frame_deadline() {
-            self.shared.arm(peer, at);
         }
         bytes
     }
@@ -242,6 +226,30 @@ impl Engine {
         }
         written.unwrap_or(0)
     }
+}
+
+#[inline]
+fn write_data(
+    now: Instant,
+    (id, busy): (NodeId, bool),
+    loan: &Loan<'_>,
+    peer: &mut Peer,
+    shared: &mut Shared,
+    slot: &mut [u8],
+) -> usize {
+    let Peer { send, receive, .. } = peer;
+    let towards = (id, peer.session.outgoing, busy);
+    let Some((data, _)) = next_data(now, towards, loan, send, receive, shared) else {
+        return 0;
+    };
+    let bytes = data.write(slot).unwrap_or(0);
+    if !receive.arrivals.has_gap() {
+        receive.on_ack_sent();
+    }
+    if let Some(at) = peer.send.frame_deadline() {
+        shared.arm(peer, at);
+    }
+    bytes
 }
 
 /// The data frame that leaves next, and what it carries; call only after `is_sendable` said yes. It tells of what has arrived: see

@@ -77,23 +77,29 @@ impl LaneReceive {
         }
     }
 
-    /// A message that lies whole in its frame, and has its turn: most do. `None`: it is not one.
+    /// A message that lies whole in its frame, and has its turn: most do.
+    pub(crate) fn has_turn(&self, fragment: &Fragment<'_>) -> bool {
+        fragment.message == self.next && self.slots.is_empty() && fragment.is_whole()
+    }
+
+    /// Takes a message that lies whole in its frame. `false`: memory refuses it, or it does not have its turn.
     #[inline]
     pub(crate) fn accept_at_once(
         &mut self,
-        fragment: &Fragment<'_>,
+        message_low: u32,
+        length: usize,
         fair: bool,
         memory: &mut Memory,
-    ) -> Option<Accepted> {
-        if fragment.message != self.next || !self.slots.is_empty() || !fragment.is_whole() {
-            return None;
+    ) -> bool {
+        if message_low != self.next as u32
+            || !self.slots.is_empty()
+            || !memory.admits(length, fair, self.ordered)
+        {
+            return false;
         }
-        if !memory.admits(fragment.length, fair, self.ordered) {
-            return Some(Accepted::NoMemory);
-        }
-        memory.hold(fragment.length);
+        memory.hold(length);
         self.next += 1;
-        Some(Accepted::Frame)
+        true
     }
 
     /// Any other. `fair`: the sender's share of memory is not used up.

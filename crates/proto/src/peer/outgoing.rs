@@ -34,6 +34,27 @@ pub(super) struct Outgoing {
     pub(super) live: bool,
 }
 
+impl Outgoing {
+    /// A place for messages, without one.
+    pub(super) fn new() -> Self {
+        Self {
+            lane: Lane(0),
+            lane_index: 0,
+            number: 0,
+            id: SendId(0),
+            body: Vec::new(),
+            lending: None,
+            length_bytes: 0,
+            fragments: 0,
+            next_fragment: 0,
+            acknowledged: 0,
+            bitmap: Vec::new(),
+            notify: false,
+            live: false,
+        }
+    }
+}
+
 /// How many a message has; even an empty one has one. Messages have less than 2³² bytes.
 #[inline]
 pub(super) fn fragments(message_bytes: usize, fragment_bytes: usize) -> u32 {

@@ -4,7 +4,7 @@
 //!
 //! Invariants: a message lies in `messages` until its last fragment is acknowledged; a fragment is in at most one of flight,
 //! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
-//! follow from `pending` and `repairs`.
+//! follow from `pending` and `repairs`; a slot named in `free` has no lending and no bitmap, and an empty body.
 
 mod begun;
 pub(super) mod latest;
@@ -26,6 +26,10 @@ use crate::message::{Loan, SendId};
 use crate::pool::{Pool, has_bit, set_bit};
 use crate::time::Instant;
 use tsumuji_wire::{Lane, Priority};
+
+/// A message's buffer of so many bytes stays in its slot for the next one; larger ones go back to the pool. As small as the pool has
+/// them: a slot is of about the same size, and lasts as long.
+const SLOT_BODY_BYTES: usize = 64;
 
 /// Where the fragment that leaves next stands: at the front of one of two queues.
 #[derive(Debug, Clone, Copy)]
@@ -151,57 +155,81 @@ impl Queue {
         self.choice = None;
     }
 
-    #[inline]
-    pub(super) fn push(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
-        let length_bytes = body.len();
-        self.queued_bytes += length_bytes;
-        self.push_outgoing(lane, body, None, length_bytes, notify).1
-    }
-
-    #[inline]
-    fn push_outgoing(
+    /// Queues a message that lies in `body`.
+    pub(super) fn push(
         &mut self,
         lane: Lane,
         body: Vec<u8>,
-        lending: Option<Box<Lending>>,
-        length_bytes: usize,
         notify: bool,
-    ) -> (u32, SendId) {
+        pool: &mut Pool,
+    ) -> SendId {
+        let (slot, length_bytes) = (self.free_slot(), body.len());
+        let unused = core::mem::replace(&mut self.messages[slot as usize].body, body);
+        pool.put(unused);
+        self.queued_bytes += length_bytes;
+        self.enlist(slot, lane, length_bytes, notify)
+    }
+
+    /// Queues a copy of the message that `head` and `rest` make. `None`: there is no memory for it.
+    #[inline]
+    pub(super) fn push_copied(
+        &mut self,
+        lane: Lane,
+        (head, rest): (&[u8], &[u8]),
+        notify: bool,
+        pool: &mut Pool,
+    ) -> Option<SendId> {
+        let (slot, length_bytes) = (self.free_slot(), head.len() + rest.len());
+        let body = &mut self.messages[slot as usize].body;
+        if body.capacity() < length_bytes {
+            let Some(larger) = pool.take(length_bytes) else {
+                self.free.push(slot);
+                return None;
+            };
+            pool.put(core::mem::replace(body, larger));
+        }
+        body.extend_from_slice(head);
+        body.extend_from_slice(rest);
+        self.queued_bytes += length_bytes;
+        Some(self.enlist(slot, lane, length_bytes, notify))
+    }
+
+    /// A slot without a message; its body is empty.
+    #[inline]
+    fn free_slot(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.messages.push(Outgoing::new());
+            (self.messages.len() - 1) as u32
+        })
+    }
+
+    /// The message in that slot, or lent, waits for its turn.
+    #[inline]
+    fn enlist(&mut self, slot: u32, lane: Lane, length_bytes: usize, notify: bool) -> SendId {
         let id = SendId(self.next_id);
         self.next_id += 1;
         self.queued_messages += 1;
-        let outgoing = Outgoing {
-            lane,
-            lane_index: self.lane_index(lane),
-            number: 0,
-            id,
-            body,
-            lending,
-            length_bytes,
-            fragments: fragments(length_bytes, self.fragment_bytes),
-            next_fragment: 0,
-            acknowledged: 0,
-            bitmap: Vec::new(),
-            notify,
-            live: true,
-        };
-        let slot = if let Some(slot) = self.free.pop() {
-            let old = core::mem::replace(&mut self.messages[slot as usize], outgoing);
-            // It owns nothing: what it had was given back when it was acknowledged. So nothing is to be dropped.
-            debug_assert!(!old.live && old.lending.is_none());
-            debug_assert!(old.body.capacity() + old.bitmap.capacity() == 0);
-            core::mem::forget(old);
-            slot
-        } else {
-            self.messages.push(outgoing);
-            (self.messages.len() - 1) as u32
-        };
+        let lane_index = self.lane_index(lane);
+        let fragments = fragments(length_bytes, self.fragment_bytes);
+        let outgoing = &mut self.messages[slot as usize];
+        debug_assert!(!outgoing.live && outgoing.bitmap.is_empty());
+        outgoing.lane = lane;
+        outgoing.lane_index = lane_index;
+        outgoing.id = id;
+        outgoing.length_bytes = length_bytes;
+        outgoing.fragments = fragments;
+        outgoing.next_fragment = 0;
+        outgoing.acknowledged = 0;
+        outgoing.notify = notify;
+        outgoing.live = true;
         let priority = usize::from(lane.priority().get());
+        // Alone it has the turn at once, if its lane has room: most have.
+        let alone = self.backlog == 0 && self.lanes[usize::from(lane_index)].has_room();
+        self.choice = alone.then_some(Choice::New { priority });
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
         self.backlog += 1;
-        self.choice = None;
-        (slot, id)
+        id
     }
 
     pub(super) fn is_acknowledged(&self, id: SendId) -> bool {
@@ -333,12 +361,15 @@ impl Queue {
     pub(super) fn pop(&mut self, pool: &mut Pool, counters: &mut Counters) -> Option<Part> {
         match self.choice.take()? {
             Choice::New { priority } => self.pop_new(priority, pool),
-            Choice::Repair { priority } => {
-                self.retransmitted += 1;
-                counters.retransmitted_frames += 1;
-                self.pop_repair(priority)
-            }
+            Choice::Repair { priority } => self.pop_again(priority, counters),
         }
+    }
+
+    #[cold]
+    fn pop_again(&mut self, priority: usize, counters: &mut Counters) -> Option<Part> {
+        self.retransmitted += 1;
+        counters.retransmitted_frames += 1;
+        self.pop_repair(priority)
     }
 
     #[inline]
@@ -421,17 +452,20 @@ impl Queue {
             return;
         }
         outgoing.live = false;
-        let body = core::mem::take(&mut outgoing.body);
         let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;
-        self.queued_bytes -= body.len();
+        self.queued_bytes -= outgoing.body.len();
         if outgoing.notify {
             done(outgoing.id);
         }
         if outgoing.fragments > 1 {
             pool.put_bitmap(core::mem::take(&mut outgoing.bitmap));
         }
-        pool.put(body);
+        if outgoing.body.capacity() > SLOT_BODY_BYTES {
+            pool.put(core::mem::take(&mut outgoing.body));
+        } else {
+            outgoing.body.clear();
+        }
         self.lanes[lane].acknowledge(number);
         self.free.push(part.slot);
     }

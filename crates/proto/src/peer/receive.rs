@@ -128,6 +128,35 @@ impl Receive {
         lane.under_way(expand(message_low, lane.next))
     }
 
+    /// Takes the frame that is expected next, if it holds a message whole that has its turn: most do. Returns its number. `None`: it is
+    /// another one, or memory refuses it, and nothing has changed.
+    #[inline]
+    pub(crate) fn take_in_turn(
+        &mut self,
+        data: &Data<'_>,
+        size: usize,
+        fair: bool,
+        memory: &mut Memory,
+    ) -> Option<u64> {
+        let (number, length) = (self.arrivals.next(), data.payload.len());
+        if data.number != number as u32
+            || self.arrivals.has_gap()
+            || data.length as usize != length
+            || length > size
+            || data.lane.is_latest()
+        {
+            return None;
+        }
+        let place = self.places.last(data.lane)?;
+        if !self.lanes[usize::from(place)].accept_at_once(data.message, length, fair, memory) {
+            return None;
+        }
+        self.grant.used_bytes += charge(length);
+        self.arrivals.mark(number);
+        self.note_arrival(data.flags & flags::ACK_NOW != 0);
+        Some(number)
+    }
+
     /// Takes one fragment of `payload_bytes`. `size`: agreed payload of every fragment but the last; `fair`: a new message may begin
     /// . `LANDED`: it lies in its place already, and `data` bears no payload.
     #[inline]
@@ -252,11 +281,12 @@ impl Receive {
             payload_bytes,
             payload: (!LANDED).then_some(data.payload),
         };
-        if !LANDED && let Some(accepted) = lane.accept_at_once(&fragment, fair, memory) {
-            if let Accepted::Frame = accepted {
-                self.grant.used_bytes += charge(fragment.length);
+        if !LANDED && lane.has_turn(&fragment) {
+            if !lane.accept_at_once(data.message, fragment.length, fair, memory) {
+                return Accepted::NoMemory;
             }
-            return accepted;
+            self.grant.used_bytes += charge(fragment.length);
+            return Accepted::Frame;
         }
         let used_before_bytes = memory.used_bytes();
         let remaining_before_bytes = lane.remaining_bytes;

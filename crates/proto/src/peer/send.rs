@@ -164,21 +164,39 @@ impl Send {
         control!(&mut self.control, begin(agreed));
     }
 
-    #[inline]
-    pub(crate) fn submit(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
-        self.queue.push(lane, body, notify)
+    pub(crate) fn submit(
+        &mut self,
+        lane: Lane,
+        body: Vec<u8>,
+        notify: bool,
+        pool: &mut Pool,
+    ) -> SendId {
+        self.queue.push(lane, body, notify, pool)
     }
 
-    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes. Returns what it replaced.
+    /// As `submit`, of a copy of two parts that follow each other. `None`: there is no memory for it.
+    #[inline]
+    pub(crate) fn submit_copied(
+        &mut self,
+        lane: Lane,
+        parts: (&[u8], &[u8]),
+        notify: bool,
+        pool: &mut Pool,
+    ) -> Option<SendId> {
+        self.queue.push_copied(lane, parts, notify, pool)
+    }
+
+    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes.
     pub(crate) fn submit_latest(
         &mut self,
         lane: Lane,
         body: Vec<u8>,
         deadline: Option<Instant>,
-    ) -> (SendId, Option<Vec<u8>>) {
+        pool: &mut Pool,
+    ) -> SendId {
         self.clocked |= deadline.is_some();
         let deadline = deadline.unwrap_or(NEVER);
-        self.queue.push_latest(lane, body, deadline)
+        self.queue.push_latest(lane, body, deadline, pool)
     }
 
     /// Latest messages that did not arrive.
@@ -238,6 +256,12 @@ impl Send {
         self.queue.retransmitted
     }
 
+    /// Something waits to be sent, perhaps for credit.
+    #[inline]
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.queue.has_backlog()
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         control!(&self.control, in_flight())
     }
@@ -247,7 +271,7 @@ impl Send {
     }
 
     /// Something waits that may leave now.
-    #[inline]
+    #[inline(always)] // asked several times for each frame; mostly nothing waits
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
         control!(&mut self.control, may_leave(now, &mut self.queue))
             && !(self.clocked && self.is_held(now))
@@ -475,7 +499,7 @@ mod tests {
         let mut send = sender(2, &mut pool);
         let mut now = Instant::from_nanos(0);
         for _ in 0..2 {
-            send.submit(Lane::ordered(0), vec![1], false);
+            send.submit(Lane::ordered(0), vec![1], false, &mut pool);
             assert!(leave(&mut send, now, &mut pool).is_some());
         }
         now += MILLISECOND.times(10);
@@ -492,6 +516,35 @@ mod tests {
         assert_eq!(probed, [0, 1, 0, 1]);
     }
 
+    /// A small message's buffer serves the next one of its slot; a larger one goes back to the pool.
+    #[test]
+    fn small_buffers_stay() {
+        let (mut pool, mut counters) = (Pool::new(), Counters::default());
+        let mut send = sender(10, &mut pool);
+        let (now, mut places) = (Instant::from_nanos(0), vec![]);
+        for (number, bytes) in (1..).zip([8, 64, 90, 8]) {
+            let message = vec![number as u8; bytes];
+            let parts = (&message[..1], &message[1..]);
+            send.submit_copied(Lane::ordered(0), parts, false, &mut pool)
+                .unwrap();
+            assert!(send.is_sendable(now));
+            let next = send.next_fragment(now, &Loan::NONE, &mut pool, &mut counters);
+            let payload = next.unwrap().payload;
+            assert_eq!(payload, message);
+            places.push(payload.as_ptr());
+            let news = AckNews {
+                ack: (FIRST_NUMBER + number) as u32,
+                bitmap: &[],
+                delay: Duration::ZERO,
+            };
+            assert!(send.on_ack(now, &news, &mut pool, &mut counters, |_| ()));
+            assert_eq!((send.queued_messages(), send.queued_bytes()), (0, 0));
+        }
+        assert_eq!((places[1], places[3]), (places[0], places[0]));
+        let large = pool.take(90).unwrap();
+        assert_eq!(large.as_ptr(), places[2]);
+    }
+
     /// Where nothing is lost, silence is asked about; only what a peer that was heard has not acknowledged goes again.
     #[test]
     fn silence_of_a_lossless_link_is_asked_about() {
@@ -499,7 +552,7 @@ mod tests {
         for lossless in [true, false] {
             let mut send = sender(10, &mut pool);
             let mut now = Instant::from_nanos(0);
-            send.submit(Lane::ordered(0), vec![1], false);
+            send.submit(Lane::ordered(0), vec![1], false, &mut pool);
             assert!(leave(&mut send, now, &mut pool).is_some());
             let last_heard = now;
             for _ in 0..5 {

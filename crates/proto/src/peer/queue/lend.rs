@@ -3,8 +3,6 @@
 //! Called by `send`. Whoever writes frames brings the message along as a `Loan`, until the queue is to keep what is not acknowledged, or
 //! to forget it. What was kept lies in the message's `lending`, or in its `body` if nothing had left.
 
-use alloc::vec::Vec;
-
 use super::Queue;
 use crate::message::{Loan, SendId};
 use crate::pool::Pool;
@@ -45,7 +43,9 @@ impl Queue {
         }
         let mut lending = self.spare_lending.take().unwrap_or_default();
         lending.begin(to);
-        let (slot, id) = self.push_outgoing(lane, Vec::new(), Some(lending), length_bytes, notify);
+        let slot = self.free_slot();
+        self.messages[slot as usize].lending = Some(lending);
+        let id = self.enlist(slot, lane, length_bytes, notify);
         self.lent = Lent::Yes { slot, id };
         Some(id)
     }
@@ -87,7 +87,7 @@ impl Queue {
                     return false;
                 };
                 body.extend_from_slice(message);
-                outgoing.body = body;
+                pool.put(core::mem::replace(&mut outgoing.body, body));
                 lending.end();
                 self.spare_lending = outgoing.lending.take();
                 message.len()
