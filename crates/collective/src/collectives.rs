@@ -19,7 +19,7 @@ use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
 use crate::operation::{After, Call, Operation};
-use crate::shared::{self, Casts, Shared};
+use crate::shared::{self, Casts};
 use crate::table::{Can, Table};
 use crate::wires::CollectiveCounters;
 
@@ -42,9 +42,6 @@ const WAITS_PER_SUSPICION: u32 = 4096;
 /// Peers are answered at least this often (in milliseconds) by a member that calls but never has to wait: well below any
 /// `dead_after`, and too seldom to be felt.
 const TURN_EVERY_MS: u64 = 10;
-
-/// Who waits for a ring of its own, which nobody tells it of, looks so often.
-const LOOK_FOR_RING_EVERY: Duration = Duration::from_millis(1);
 
 /// Tells groups and requests of several `Collectives` in one process apart.
 static OWNERS: AtomicU32 = AtomicU32::new(0);
@@ -530,16 +527,6 @@ impl Collectives {
         } else {
             LOOK_EVERY
         };
-        let ringless = |operation: &Operation<'_>| {
-            let shared = operation.shared.as_ref();
-            operation.failure.is_none() && shared.is_some_and(Shared::is_ringless)
-        };
-        let look_every =
-            if self.under_way.iter().any(ringless) || current.as_deref().is_some_and(ringless) {
-                LOOK_FOR_RING_EVERY
-            } else {
-                look_every
-            };
         let wait = timers.chain(own).min().map_or(look_every, |timer| {
             timer
                 .saturating_duration_since(Instant::now())

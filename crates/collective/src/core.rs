@@ -15,10 +15,7 @@ use crate::group::{GroupState, is_before};
 use crate::header::{Header, Kind};
 use crate::operation::{Arrival, Failure, Handled, Operation};
 use crate::shared;
-use crate::wires::{Wires, cost};
-
-/// Control messages of one peer kept for operations that were not yet called here. More than a correct peer has under way.
-const EARLY_CONTROLS: usize = 16 << 10;
+use crate::wires::Wires;
 
 /// News of failures in groups that were not yet made here.
 const EARLY_NEWS: usize = 1024;
@@ -94,12 +91,7 @@ impl Core {
             return;
         };
         for arrival in arrivals {
-            let peer = &mut self.wires.peers[usize::from(arrival.from.0)];
-            if arrival.header.kind == Kind::Eager {
-                peer.early_bytes = peer.early_bytes.saturating_sub(cost(arrival.payload.len()));
-            } else {
-                peer.early_controls = peer.early_controls.saturating_sub(1);
-            }
+            arrival.leave(&mut self.wires);
             let group = &self.groups[operation.group].members;
             let Some(rank) = group.rank_of(arrival.from) else {
                 arrival.pay(&mut self.wires); // the group was not known when it came
@@ -121,31 +113,10 @@ impl Core {
 
     /// Keeps a message for an operation not yet called here.
     fn keep(&mut self, from: NodeId, header: Header, payload: &[u8]) {
-        let peer = &mut self.wires.peers[usize::from(from.0)];
-        let fits = if header.kind == Kind::Eager {
-            peer.early_bytes += cost(payload.len());
-            peer.early_bytes <= self.wires.eager_window_bytes
-        } else {
-            peer.early_controls += 1;
-            peer.early_controls <= EARLY_CONTROLS && payload.is_empty()
-        };
-        if !fits {
-            self.wires.counters.overrun += 1;
-            if header.kind == Kind::Eager {
-                peer.early_bytes -= cost(payload.len());
-            } else {
-                peer.early_controls -= 1;
-            }
-            return;
+        if self.wires.keeps(from, header.kind, payload.len()) {
+            let kept = self.early.entry((header.key, header.sequence));
+            kept.or_default().push(Arrival::new(from, header, payload));
         }
-        self.wires.counters.early += 1;
-        let arrival = Arrival {
-            from,
-            header,
-            payload: payload.to_vec(),
-        };
-        let kept = self.early.entry((header.key, header.sequence));
-        kept.or_default().push(arrival);
     }
 
     /// Drops what is kept for operations of `key` from `first` on.
@@ -156,12 +127,7 @@ impl Core {
                 return true;
             }
             for arrival in arrivals {
-                let peer = &mut wires.peers[usize::from(arrival.from.0)];
-                if arrival.header.kind == Kind::Eager {
-                    peer.early_bytes = peer.early_bytes.saturating_sub(cost(arrival.payload.len()));
-                } else {
-                    peer.early_controls = peer.early_controls.saturating_sub(1);
-                }
+                arrival.leave(wires);
                 arrival.pay(wires);
             }
             false
@@ -335,27 +301,12 @@ impl Aside for Tap<'_, '_> {
             let over = state.closed
                 || is_before(header.sequence, state.sequence)
                 || state.failure_of(header.sequence).is_some();
-            let handled = match &mut self.current {
-                Some(current) if names(current) => {
-                    let handled = current.handle((from, rank), &header, payload, &mut core.wires);
-                    if handled == Handled::Early {
-                        current.keep(arrival(from, header, payload));
-                    }
-                    true
-                }
-                _ => match self.under_way.iter_mut().find(|other| names(other)) {
-                    Some(other) => {
-                        let handled = other.handle((from, rank), &header, payload, &mut core.wires);
-                        if handled == Handled::Early {
-                            other.keep(arrival(from, header, payload));
-                        }
-                        true
-                    }
-                    None => false,
-                },
-            };
-            if handled {
-                return;
+            let at = (from, rank);
+            if let Some(current) = self.current.as_deref_mut().filter(|it| names(it)) {
+                return current.handle_or_keep(at, header, payload, &mut core.wires);
+            }
+            if let Some(other) = self.under_way.iter_mut().find(|it| names(it)) {
+                return other.handle_or_keep(at, header, payload, &mut core.wires);
             }
             if over {
                 core.wires.counters.late += 1;
@@ -371,35 +322,15 @@ impl Aside for Tap<'_, '_> {
     fn share(&mut self, share: Share<'_>) {
         // Frames name the group by half its key: a frame of another group with the same half is for another sequence of another
         // root, or has a place that is not missing.
-        let current = self.current.as_deref_mut();
-        let names = |key: u64, sequence: u32| key as u32 == share.epoch && sequence == share.lap;
-        if let Some(current) = current
-            && names(current.key, current.sequence)
-        {
-            let members = &self.core.groups[current.group].members;
-            if let Some(rank) = members.rank_of(share.source) {
-                current.share(rank, share.start as usize, share.payload);
-            }
-            return;
+        let names = |operation: &Operation<'_>| {
+            operation.key as u32 == share.epoch && operation.sequence == share.lap
+        };
+        let groups = &self.core.groups;
+        if let Some(current) = self.current.as_deref_mut().filter(|it| names(it)) {
+            current.share(&groups[current.group].members, &share);
+        } else if let Some(other) = self.under_way.iter_mut().find(|it| names(it)) {
+            other.share(&groups[other.group].members, &share);
         }
-        let other = self
-            .under_way
-            .iter_mut()
-            .find(|other| names(other.key, other.sequence));
-        if let Some(other) = other {
-            let members = &self.core.groups[other.group].members;
-            if let Some(rank) = members.rank_of(share.source) {
-                other.share(rank, share.start as usize, share.payload);
-            }
-        }
-    }
-}
-
-fn arrival(from: NodeId, header: Header, payload: &[u8]) -> Arrival {
-    Arrival {
-        from,
-        header,
-        payload: payload.to_vec(),
     }
 }
 

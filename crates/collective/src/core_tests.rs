@@ -4,6 +4,7 @@ use crate::header::HEADER_BYTES;
 use crate::operation::{After, Call, Source, Target};
 use crate::plan::{self, Plan};
 use crate::table::Table;
+use crate::wires::{EARLY_CONTROLS, cost};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{DeliveryClass, Membership, Options, Priority};
 

@@ -76,6 +76,14 @@ impl GroupState {
             .filter(|(first, _)| !is_before(sequence, *first))
             .map(|(_, failure)| failure)
     }
+
+    /// The death that the group knows of, counted here or told by another member of a later operation.
+    pub(crate) fn loss(&self) -> Option<Failure> {
+        let counted = self.dead.first();
+        let counted = counted.map(|&rank| Failure::Dead(self.members.nodes[rank]));
+        let told = self.failed.map(|(_, failure)| failure);
+        counted.or(told.filter(|failure| matches!(failure, Failure::Dead(_))))
+    }
 }
 
 /// Sequence numbers wrap around.

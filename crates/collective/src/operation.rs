@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::time::Instant;
 
-use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
+use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError, Share};
 use zerocopy::IntoBytes;
 
 use crate::direct::{self, Reads};
@@ -129,6 +129,19 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
+    pub(crate) fn new(from: NodeId, header: Header, payload: &[u8]) -> Self {
+        Self {
+            from,
+            header,
+            payload: payload.to_vec(),
+        }
+    }
+
+    /// It waits no longer for its operation to be called.
+    pub(crate) fn leave(&self, wires: &mut Wires) {
+        wires.keeps_no_longer(self.from, self.header.kind, self.payload.len());
+    }
+
     /// It was consumed or dropped.
     pub(crate) fn pay(&self, wires: &mut Wires) {
         if self.header.kind == Kind::Eager {
@@ -176,6 +189,8 @@ pub(crate) struct Operation<'b> {
     states: Vec<State>,
     /// Numbers of steps that are not done.
     open: Vec<u32>,
+    /// The step that was found last.
+    found: usize,
     unit: usize,
     fold: Option<Fold>,
     early: Vec<Arrival>,
@@ -206,6 +221,7 @@ impl<'b> Operation<'b> {
             states: vec![State::default(); steps.len()],
             open: (0..steps.len() as u32).collect(),
             steps,
+            found: 0,
             unit: call.unit,
             fold: call.fold,
             early: Vec::new(),
@@ -286,11 +302,16 @@ impl<'b> Operation<'b> {
         step.after.iter().all(done)
     }
 
-    fn find(&self, peer: usize, tag: u16, sends: bool) -> Option<usize> {
-        let matches = |step: &Step| {
+    fn find(&mut self, peer: usize, tag: u16, sends: bool) -> Option<usize> {
+        let matches = |number: &usize| {
+            let step = &self.steps[*number];
             step.peer == peer && step.tag == tag && (step.action == Action::Send) == sends
         };
-        self.steps.iter().position(matches)
+        // Most come about in the plan's order.
+        let mut numbers = (self.found..self.steps.len()).chain(0..self.found);
+        let number = numbers.find(matches)?;
+        self.found = number;
+        Some(number)
     }
 
     fn finish(&mut self, step: usize) {
@@ -336,6 +357,19 @@ impl<'b> Operation<'b> {
             wires.pay(from, payload.len());
         }
         Handled::Done
+    }
+
+    /// The same, kept if it is early.
+    pub(crate) fn handle_or_keep(
+        &mut self,
+        from: (NodeId, usize),
+        header: Header,
+        payload: &[u8],
+        wires: &mut Wires,
+    ) {
+        if self.handle(from, &header, payload, wires) == Handled::Early {
+            self.keep(Arrival::new(from.0, header, payload));
+        }
     }
 
     /// `None`: the member does something else than we do.
@@ -465,9 +499,10 @@ impl<'b> Operation<'b> {
         let read = match (step.action, &self.fold) {
             (Action::Fold { incoming_left }, Some(fold)) => {
                 let fold = std::sync::Arc::clone(fold);
-                let mut block = vec![0; (FOLD_BYTES / self.unit).max(1) * self.unit];
+                let mut block = std::mem::take(&mut wires.block);
+                block.resize((FOLD_BYTES / self.unit).max(1) * self.unit, 0);
                 let (mut at, target) = (address, self.slice_mut(place));
-                target.chunks_mut(block.len()).all(|held| {
+                let read = target.chunks_mut(block.len()).all(|held| {
                     let block = &mut block[..held.len()];
                     let read = direct::read(pid, at, block);
                     if read {
@@ -476,7 +511,9 @@ impl<'b> Operation<'b> {
                         at = at.wrapping_add(held.len() as u64);
                     }
                     read
-                })
+                });
+                wires.block = block;
+                read
             }
             _ => direct::read(pid, address, self.slice_mut(place)),
         };
@@ -542,12 +579,14 @@ impl<'b> Operation<'b> {
         self.algorithm
     }
 
-    /// A frame of a native broadcast by member `rank`.
-    pub(crate) fn share(&mut self, rank: usize, start: usize, payload: &[u8]) {
+    /// A frame of a native broadcast by one of the group's members.
+    pub(crate) fn share(&mut self, group: &Members, share: &Share<'_>) {
         if self.failure.is_none()
             && let Some(native) = &mut self.native
+            && let Some(rank) = group.rank_of(share.source)
         {
-            native.share(rank, start, payload, &mut self.output);
+            let start = share.start as usize;
+            native.share(rank, start, share.payload, &mut self.output);
         }
     }
 
@@ -596,9 +635,9 @@ impl<'b> Operation<'b> {
     fn take_early(&mut self, group: &Members, wires: &mut Wires) -> bool {
         let (mut took, mut index) = (false, 0);
         while index < self.early.len() {
-            let arrival = &self.early[index];
-            let rank = group.rank_of(arrival.from);
-            let number = rank.and_then(|rank| self.find(rank, arrival.header.tag, false));
+            let (from, tag) = (self.early[index].from, self.early[index].header.tag);
+            let rank = group.rank_of(from);
+            let number = rank.and_then(|rank| self.find(rank, tag, false));
             let Some(number) = number.filter(|number| self.may_begin(&self.steps[*number])) else {
                 index += 1;
                 continue;

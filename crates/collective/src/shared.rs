@@ -43,6 +43,8 @@ pub(crate) struct Casts {
     lives: Vec<u64>,
     /// Root and sequence number of broadcasts that are not done here, in order.
     open: Vec<(usize, u32)>,
+    /// A member died, or another one says so: the number may be of a life that others never knew.
+    doubted: bool,
     /// Broadcasts of that many bytes are shared.
     pub(crate) at_once_bytes: Option<usize>,
 }
@@ -89,6 +91,7 @@ impl Casts {
 
     /// The group failed from this operation on.
     pub(crate) fn fail(&mut self, first: u32) {
+        self.doubted = true;
         self.open
             .retain(|(_, sequence)| is_before(*sequence, first));
         self.at_once_bytes = None;
@@ -103,6 +106,7 @@ impl Casts {
 
     /// A member is gone.
     pub(crate) fn forget<L: Link>(&mut self, rank: usize, endpoint: &mut Endpoint<L>) {
+        self.doubted = true;
         self.at_once_bytes = None;
         if let (Some(life), Some(mut cast)) = (self.lives.get(rank), endpoint.cast()) {
             cast.forget(self.nodes[rank], *life);
@@ -140,8 +144,6 @@ pub(crate) struct Shared {
     progress: usize,
     /// There was nothing to read, or no room, when it last looked.
     starved: bool,
-    /// All rings of ours hold what other groups have not read.
-    ringless: bool,
     done: bool,
 }
 
@@ -153,18 +155,12 @@ impl Shared {
             len,
             progress: 0,
             starved: false,
-            ringless: false,
             done: false,
         }
     }
 
     pub(crate) fn is_done(&self) -> bool {
         self.done
-    }
-
-    /// Nobody tells when a ring is free: it must be looked for.
-    pub(crate) fn is_ringless(&self) -> bool {
-        self.ringless && !self.done
     }
 
     /// Can it not end without member `rank`?
@@ -206,10 +202,16 @@ pub(crate) fn advance<L: Link>(
         return; // it was there when the operation was chosen
     };
     let node = state.casts.nodes[shared.root];
+    if state.casts.doubted && !shared.is_root && !cast.is_bound(node, number) {
+        // A restarted member may have been seen here before its death was: then others cast under another number.
+        operation.failure = state.loss();
+        if operation.failure.is_some() {
+            return;
+        }
+    }
     let most = shared.len.min(shared.progress + BYTES_PER_TURN);
     let mut looked = 0;
     shared.starved = false;
-    shared.ringless = false;
     while !shared.done && (shared.progress < most || shared.len == 0) {
         let start = shared.progress;
         if shared.is_root {
@@ -227,7 +229,6 @@ pub(crate) fn advance<L: Link>(
                     continue;
                 }
                 shared.starved = true;
-                shared.ringless = !cast.has_ring(number);
                 return cast.watch_room(number);
             }
             shared.progress = end;

@@ -31,6 +31,9 @@ const EAGER_MOST_BYTES: usize = 512 << 10;
 /// Bytes queued in the engine to one peer before the rest of a long transfer waits here: more would leave the caches.
 pub(crate) const FEED_BYTES: usize = 256 << 10;
 
+/// Control messages of one peer kept for operations that were not yet called here. More than a correct peer has under way.
+pub(crate) const EARLY_CONTROLS: usize = 16 << 10;
+
 /// Pieces of a long transfer are one frame where frames are at least this long, and about `PIECE_BYTES` elsewhere.
 const LONG_FRAME_BYTES: usize = 8 << 10;
 const PIECE_BYTES: usize = 32 << 10;
@@ -93,6 +96,8 @@ pub(crate) struct Wires {
     piece_bytes: usize,
     /// Where all nodes are processes of this host.
     pub(crate) identity: Option<Identity>,
+    /// For what is read and then folded; empty before the first time.
+    pub(crate) block: Vec<u8>,
     pub(crate) counters: CollectiveCounters,
 }
 
@@ -119,6 +124,7 @@ impl Wires {
                 .clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES),
             piece_bytes: message_bytes - HEADER_BYTES,
             identity: (endpoint.link_name() == "shm").then(Identity::new),
+            block: Vec::new(),
             counters: CollectiveCounters::default(),
         }
     }
@@ -172,6 +178,37 @@ impl Wires {
                 total: 0,
             },
         );
+    }
+
+    /// A message of so many bytes is to be kept for an operation not yet called here. `false`: its sender went beyond its bounds.
+    pub(crate) fn keeps(&mut self, from: NodeId, kind: Kind, bytes: usize) -> bool {
+        let peer = &mut self.peers[usize::from(from.0)];
+        let fits = if kind == Kind::Eager {
+            peer.early_bytes + cost(bytes) <= self.eager_window_bytes
+        } else {
+            peer.early_controls < EARLY_CONTROLS && bytes == 0
+        };
+        if !fits {
+            self.counters.overrun += 1;
+            return false;
+        }
+        self.counters.early += 1;
+        if kind == Kind::Eager {
+            peer.early_bytes += cost(bytes);
+        } else {
+            peer.early_controls += 1;
+        }
+        true
+    }
+
+    /// It is kept no longer. (Nothing is, of a peer that died.)
+    pub(crate) fn keeps_no_longer(&mut self, from: NodeId, kind: Kind, bytes: usize) {
+        let peer = &mut self.peers[usize::from(from.0)];
+        if kind == Kind::Eager {
+            peer.early_bytes = peer.early_bytes.saturating_sub(cost(bytes));
+        } else {
+            peer.early_controls = peer.early_controls.saturating_sub(1);
+        }
     }
 
     /// The peer died: what was between us is void, and its next life begins anew.

@@ -35,6 +35,9 @@ const LINE_WORDS: usize = 8;
 /// Words of all bindings.
 pub(super) const BINDING_WORDS: usize = (1 + CASTS) * LINE_WORDS;
 
+/// In the line with their count: we wait for a ring that everybody has read.
+const WANTED_WORD: usize = 1;
+
 /// Rings that are taken into use rather than one that its group has read.
 const FRESH_RINGS: usize = 8;
 
@@ -118,6 +121,12 @@ impl Casting {
         }
     }
 
+    /// The group's ring.
+    #[inline]
+    fn slot_of(&self, group: u64) -> Option<usize> {
+        self.out.iter().position(|out| out.group == group)
+    }
+
     /// Whether somebody watches for something.
     pub(super) fn is_watching(&self) -> bool {
         !self.watches.is_empty()
@@ -196,11 +205,7 @@ impl<'a> Cast<'a> {
         payload: &[u8],
     ) -> bool {
         let shm = &mut *self.0;
-        let found = shm
-            .casting
-            .out
-            .iter()
-            .position(|out| out.group == group.number);
+        let found = shm.casting.slot_of(group.number);
         let Some(slot) = found.or_else(|| shm.bind(group)) else {
             return false;
         };
@@ -299,7 +304,9 @@ impl<'a> Cast<'a> {
         let generation = cast.start & !POSITION_MASK;
         let position = cast.reader.position() & POSITION_MASK;
         peer.cast_taken.store(cast.slot, generation | position);
-        if cast.reader.quarter() != before {
+        // Who waits for a ring to be all read is told of that; who waits for room in one, of each quarter.
+        let wanted = inbound.bindings.load(WANTED_WORD) != 0 && !cast.reader.is_ready(&cast.ring);
+        if cast.reader.quarter() != before || wanted {
             fence_before_bell(shm.casting.is_fenced);
             ring_bell(peer, shm.socket.as_ref());
         }
@@ -331,14 +338,22 @@ impl<'a> Cast<'a> {
         self.0.casting.watches.push(Watch::Record { node, group });
     }
 
-    /// Watches for room for what could not be written.
+    /// Watches for room for what could not be written: in the group's ring, or for a ring where it has none.
     pub fn watch_room(&mut self, group: u64) {
-        self.0.casting.watches.push(Watch::Room { group });
+        let casting = &mut self.0.casting;
+        if casting.slot_of(group).is_none() {
+            casting.bindings.store(WANTED_WORD, 1);
+        }
+        casting.watches.push(Watch::Room { group });
     }
 
-    /// Whether a ring is the group's. Where none is, `watch_room` wakes nobody: look again a little later.
-    pub fn has_ring(&self, group: u64) -> bool {
-        self.0.casting.out.iter().any(|out| out.group == group)
+    /// Whether `node` has a ring for `group`.
+    pub fn is_bound(&mut self, node: u16, group: u64) -> bool {
+        let layout = &self.0.job.layout;
+        inbound_mut(&mut self.0.peers, node).is_some_and(|inbound| {
+            inbound.casts.iter().any(|cast| cast.group == group)
+                || bind_in(inbound, layout, group).is_some()
+        })
     }
 
     /// Watches for another process that attaches.
@@ -375,22 +390,8 @@ impl Shm {
             };
             casting.out = (0..CASTS).map(ring).collect();
         }
-        let is_read = |slot: usize, out: &Out| {
-            out.group == 0 || least_read(out, slot, &self.peers, self.life) == out.writer.tail()
-        };
-        let slots = || casting.out.iter().enumerate();
-        // Rings that were never used come first, as long as few are: all of them would fill the caches. Then the one bound longest
-        // ago: its group is the least likely to go on.
-        let rank = |slot: usize, out: &Out| match out.group {
-            0 if slot >= FRESH_RINGS => u64::MAX,
-            0 => 0,
-            _ => out.start >> POSITION_BITS,
-        };
-        let slot = slots()
-            .filter(|(slot, out)| is_read(*slot, out))
-            .min_by_key(|(slot, out)| rank(*slot, out))
-            .or_else(|| slots().find(|(_, out)| out.abandoned))
-            .map(|(slot, _)| slot)?;
+        let slot = self.free_slot()?;
+        let casting = &mut self.casting;
         let members: Option<Vec<(u16, u64)>> = group
             .others
             .iter()
@@ -418,9 +419,30 @@ impl Shm {
         casting.bindings.store(group_word(slot), group.number);
         casting.bound += 1;
         casting.bindings.store(0, casting.bound);
+        casting.bindings.store(WANTED_WORD, 0); // whoever else waits for one asks anew
         // And all of that before any byte that is written for the next group: those stores are plain.
         sys::store_fence();
         Some(slot)
+    }
+
+    /// The ring that another group may have.
+    fn free_slot(&self) -> Option<usize> {
+        let is_read = |slot: usize, out: &Out| {
+            out.group == 0 || least_read(out, slot, &self.peers, self.life) == out.writer.tail()
+        };
+        let slots = || self.casting.out.iter().enumerate();
+        // Rings that were never used come first, as long as few are: all of them would fill the caches. Then the one bound longest
+        // ago: its group is the least likely to go on.
+        let rank = |slot: usize, out: &Out| match out.group {
+            0 if slot >= FRESH_RINGS => u64::MAX,
+            0 => 0,
+            _ => out.start >> POSITION_BITS,
+        };
+        slots()
+            .filter(|(slot, out)| is_read(*slot, out))
+            .min_by_key(|(slot, out)| rank(*slot, out))
+            .or_else(|| slots().find(|(_, out)| out.abandoned))
+            .map(|(slot, _)| slot)
     }
 
     /// Whether anything that is watched for is there.
@@ -439,14 +461,14 @@ impl Shm {
                     }
                 })
             }
-            Watch::Room { group } => {
-                let mut out = self.casting.out.iter().enumerate();
-                out.find(|(_, out)| out.group == group)
-                    .is_some_and(|(slot, out)| {
-                        let free = least_read(out, slot, &self.peers, self.life);
-                        out.writer.would_resume(free)
-                    })
-            }
+            Watch::Room { group } => match self.casting.slot_of(group) {
+                Some(slot) => {
+                    let out = &self.casting.out[slot];
+                    let free = least_read(out, slot, &self.peers, self.life);
+                    out.writer.would_resume(free)
+                }
+                None => self.free_slot().is_some(),
+            },
         })
     }
 

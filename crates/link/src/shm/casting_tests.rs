@@ -108,14 +108,14 @@ fn groups_keep_their_rings() {
         assert!(read(&mut b, 0, group).is_some());
         let oldest = group.saturating_sub(few);
         for older in 1..=group {
-            let keeps = Cast::new(&mut a).has_ring(older);
+            let keeps = Cast::new(&mut a).0.casting.slot_of(older).is_some();
             assert_eq!(keeps, older > oldest, "{older} after {group}");
         }
     }
     for group in 101..=100 + CASTS as u64 {
         assert!(write(&mut a, group, &[1], 0, b"unread"), "{group}");
     }
-    assert!(!Cast::new(&mut a).has_ring(100));
+    assert!(a.casting.slot_of(100).is_none());
 }
 
 /// Rings go from group to group once they are read; with all rings unread another group must wait, unless one was given up,
@@ -315,4 +315,47 @@ fn sleepers_are_woken() {
             }
         }
     });
+}
+
+/// A writer for whose group no ring is free sleeps until a member has read all of another group's, on the futex and on the descriptor.
+#[test]
+fn sleepers_are_woken_by_a_free_ring() {
+    let job = job(2);
+    let (mut a, mut b) = (join(&job, 0), join(&job, 1));
+    turn(&mut a);
+    turn(&mut b);
+    let others = &[1_u16];
+    for group in 1..=CASTS as u64 {
+        assert!(write(&mut a, group, others, 0, b"unread"));
+    }
+    for round in 0..20 {
+        let (unread, next) = (1 + round, 1 + CASTS as u64 + round);
+        assert!(!write(&mut a, next, others, 0, b"no ring is free"));
+        let mut cast = Cast::new(&mut a);
+        cast.watch_nothing();
+        cast.watch_room(next);
+        cast.attend(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if round % 2 == 0 {
+                    a.wait(LONG).expect("wait");
+                    return;
+                }
+                if a.arm_fd().expect("arm") {
+                    let fd = a.fd().expect("a descriptor");
+                    let mut fds = [rustix::event::PollFd::new(
+                        &fd,
+                        rustix::event::PollFlags::IN,
+                    )];
+                    let limit = LONG.try_into().expect("a minute");
+                    let woken = rustix::event::poll(&mut fds, Some(&limit)).expect("poll");
+                    assert_eq!(woken, 1, "nobody rang");
+                }
+            });
+            std::thread::sleep(Duration::from_millis(2)); // so that it often sleeps
+            assert!(read(&mut b, 0, unread).is_some());
+        });
+        turn(&mut a);
+        assert!(write(&mut a, next, others, 0, b"unread"), "round {round}");
+    }
 }
