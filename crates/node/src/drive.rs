@@ -19,6 +19,7 @@ use crate::clock::{Clock, from_std, to_std};
 use crate::error::SendError;
 use crate::idle::{Idle, Step};
 use crate::metrics::{NEVER, PUBLISH_EVERY, Publisher};
+use crate::pile::Pile;
 use crate::table::Table;
 
 /// Frames received in one turn before others get their turn to be sent.
@@ -67,6 +68,8 @@ pub(crate) struct Drive<L: Link> {
     idle: Idle,
     /// The link sends frames from where they lie.
     runs: bool,
+    /// On such a link: messages that leave together.
+    pile: Pile,
     /// A frame to be fanned out, where the link has no broadcast.
     scratch: Vec<u8>,
     /// Frames that did not come from where their source lives.
@@ -90,6 +93,7 @@ impl<L: Link> Drive<L> {
         let now = clock.now();
         Self {
             runs: link.sends_runs(),
+            pile: Pile::new(now),
             link,
             engine,
             table,
@@ -117,6 +121,10 @@ impl<L: Link> Drive<L> {
         look: bool,
         intake: &mut impl Intake,
     ) -> Result<usize, LinkError> {
+        if self.pile.waits() {
+            self.look();
+        }
+        self.pile.on_turn(self.now);
         let Self {
             link,
             engine,
@@ -235,7 +243,7 @@ impl<L: Link> Drive<L> {
         events
     }
 
-    /// Queues a message and sends at once what the peer's window allows.
+    /// Queues a message and sends what the peer's window allows: at once, or with the messages that follow (see `pile`).
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -245,10 +253,15 @@ impl<L: Link> Drive<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
+        let bytes = payload.bytes();
         let id = self
             .engine
             .submit(self.now, to, lane, payload, notify)
             .map_err(refused)?;
+        if self.runs && self.pile.takes(self.now, (to, lane), bytes) {
+            self.backlog = true;
+            return Ok(id);
+        }
         self.transmit(&Loan::NONE)?;
         Ok(id)
     }

@@ -42,6 +42,7 @@ mod membership;
 pub mod metrics;
 mod options;
 mod peers;
+mod pile;
 pub mod quantity;
 pub mod security;
 mod sys;

@@ -15,6 +15,18 @@ pub enum Payload<'a> {
     Owned(Vec<u8>),
 }
 
+impl Payload<'_> {
+    /// Length of the message.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Copied(bytes) => bytes.len(),
+            Self::Joined(head, body) => head.len() + body.len(),
+            Self::Owned(bytes) => bytes.len(),
+        }
+    }
+}
+
 /// Names a submitted message until it is acknowledged: per peer, increasing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SendId(pub u64);

@@ -196,11 +196,7 @@ impl Engine {
         notify: bool,
         deadline: Option<Instant>,
     ) -> Result<SendId, SubmitError> {
-        let size = match &payload {
-            Payload::Copied(bytes) => bytes.len(),
-            Payload::Joined(head, body) => head.len() + body.len(),
-            Payload::Owned(bytes) => bytes.len(),
-        };
+        let size = payload.bytes();
         let peer = admit(&mut self.peers, &self.shared.config, self.closed, to, size)?;
         // One message may exceed the limit alone: otherwise it could never leave.
         if peer.send.queued_bytes() + size > self.shared.config.send_queue_bytes
