@@ -496,7 +496,7 @@ impl Credit {
     }
 
     /// A data frame came. Tells whether other senders should be looked at again.
-    #[inline]
+    #[inline(always)] // as `engine::receive::settle`
     pub(crate) fn on_frame(
         &mut self,
         now: Instant,
@@ -525,6 +525,12 @@ impl Credit {
             self.claimed -= before - grant.claim();
         }
         let wants = grant.backlog || grant.urgency.1 > 0;
+        (wants || grant.active) && self.on_want(now, peer, grant, wants)
+    }
+
+    /// The peer wants to send more, or wanted to.
+    #[inline(never)]
+    fn on_want(&mut self, now: Instant, peer: u16, grant: &mut Grant, wants: bool) -> bool {
         match (wants, grant.active) {
             (true, false) => {
                 self.activate(now, peer, grant);

@@ -12,11 +12,11 @@ pub(crate) const FIRST_NUMBER: u64 = (1 << 32) - 1000;
 
 const WORDS: usize = (NUMBER_WINDOW / 64) as usize;
 
-/// The number with these low 32 bits that lies nearest to `near`.
+/// The number with these low 32 bits that lies nearest to `near`, which is far below 2⁶³: no run has so many frames.
 #[inline]
 pub(crate) fn expand(low: u32, near: u64) -> u64 {
     let delta = low.wrapping_sub(near as u32) as i32;
-    near.saturating_add_signed(i64::from(delta))
+    near.cast_signed().wrapping_add(i64::from(delta)).max(0) as u64
 }
 
 /// What a number means to the receiver.

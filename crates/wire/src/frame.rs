@@ -216,7 +216,13 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
         return Err(DropReason::Sealed);
     }
     match version_kind & 0xf {
-        kind::DATA => parse_data(bytes),
+        kind::DATA => {
+            let (raw, rest) = RawData::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
+            let payload = rest
+                .get(..usize::from(raw.payload_bytes.get()))
+                .ok_or(DropReason::Truncated)?;
+            data_of(raw, payload).map(Frame::Data)
+        }
         kind::SHARE => parse_share(bytes),
         kind::ACK => parse_ack(bytes),
         kind => parse_seldom(kind, bytes),
@@ -245,13 +251,15 @@ pub(crate) fn first_byte(kind: u8) -> u8 {
     VERSION << 4 | kind
 }
 
+/// As `parse`, where the bytes are a legal data frame, as most are. `None`: they are not; `parse` says what they are.
 #[inline]
-fn parse_data(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
-    let (raw, rest) = RawData::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
-    let payload = rest
-        .get(..usize::from(raw.payload_bytes.get()))
-        .ok_or(DropReason::Truncated)?;
-    data_of(raw, payload).map(Frame::Data)
+pub fn parse_data(bytes: &[u8]) -> Option<Data<'_>> {
+    let (raw, rest) = RawData::ref_from_prefix(bytes).ok()?;
+    if raw.version_kind != first_byte(kind::DATA) || raw.flags & flags::SEALED != 0 {
+        return None;
+    }
+    let payload = rest.get(..usize::from(raw.payload_bytes.get()))?;
+    data_of(raw, payload).ok()
 }
 
 /// Reads the header of a data frame whose payload lies elsewhere: there are `payload_bytes` of it, as the header must say. In the

@@ -11,8 +11,8 @@ mod raw;
 pub mod report;
 
 pub use frame::{
-    Ack, Control, Data, DropReason, Frame, Hello, Permit, Share, flags, parse, parse_data_head,
-    source_of,
+    Ack, Control, Data, DropReason, Frame, Hello, Permit, Share, flags, parse, parse_data,
+    parse_data_head, source_of,
 };
 pub use id::{DeliveryClass, Lane, NodeId, Priority};
 pub use raw::{

@@ -14,8 +14,7 @@ use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use tsumuji_wire::{
-    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, DropReason, Frame, Hello, Lane,
-    NodeId, flags,
+    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, flags,
 };
 
 /// Unit of the delay that a data frame states.
@@ -27,13 +26,12 @@ impl Engine {
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += frame.len() as u64;
-        let parsed = tsumuji_wire::parse(frame);
-        // Whatever is lent to a call has to lie in memory: so the frequent kind goes no other way than its own.
-        let used = match (self.shared.config.congestion, parsed) {
-            (Congestion::Credit, Ok(Frame::Data(data))) => {
-                self.handle_data::<false>(now, &data, sink)
+        // What may be one of several kinds has to lie in memory: so the frequent kind goes no other way than its own.
+        let used = match tsumuji_wire::parse_data(frame) {
+            Some(data) if self.shared.config.congestion == Congestion::Credit => {
+                self.handle_data::<false>(now, &data, data.payload.len(), sink)
             }
-            (_, parsed) => self.handle_other(now, parsed, sink),
+            _ => self.handle_other(now, frame, sink),
         };
         if let Err(reason) = used {
             self.shared.counters.drops.count(reason);
@@ -45,11 +43,11 @@ impl Engine {
     fn handle_other(
         &mut self,
         now: Instant,
-        parsed: Result<Frame<'_>, DropReason>,
+        frame: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), Drop> {
         let suci = self.shared.config.congestion == Congestion::Suci;
-        match parsed {
+        match tsumuji_wire::parse(frame) {
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
                     sink.share(share);
@@ -90,6 +88,7 @@ impl Engine {
         &mut self,
         now: Instant,
         data: &Data<'_>,
+        payload_bytes: usize,
         sink: &mut impl Sink,
     ) -> Result<(), Drop> {
         let (peer, shared) = find(
@@ -125,38 +124,14 @@ impl Engine {
         let fair = used_bytes <= free_bytes
             || shared.credit.is_least_holder(used_bytes)
             || shared.credit.has_policy();
-        let Shared { memory, pool, .. } = shared;
-        let (number, taken) = peer
-            .receive
-            .take::<LANDED>(now, data, size, fair, memory, pool);
-        let refused = matches!(taken, Taken::Refused(Refusal::Memory));
-        shared.credit.set_refused(&mut peer.receive.grant, refused);
-        // What memory refused waits at the sender, whatever it said.
-        let more = data.flags & flags::MORE != 0 || refused;
-        let seen = Seen {
-            next: number + 1,
-            floor: peer.receive.arrivals.base(),
-            more,
-            busy: data.flags & flags::BUSY != 0,
-            used: !matches!(taken, Taken::Refused(_)),
-        };
-        let grant = &mut peer.receive.grant;
-        grant.urgency = (
-            data.lane.priority().get(),
-            peer.receive.remaining_bytes as u64,
-        );
-        if shared.credit.on_frame(now, from.0, grant, seen) {
-            shared.credit.hungry = true;
-        }
-        let result = match taken {
-            Taken::Refused(refusal) => Err(refusal.into()),
-            taken => {
-                deliver(peer, shared, data, taken, sink);
-                peer.receive.grant.served += 1;
-                peer.receive.await_ack(now);
-                Ok(())
-            }
-        };
+        let memory = &mut shared.memory;
+        let result =
+            if !LANDED && let Some(number) = peer.receive.take_in_turn(data, size, fair, memory) {
+                settle(now, data, number, Taken::Frame, peer, shared, sink)
+            } else {
+                let sizes = (payload_bytes, size);
+                take_other::<LANDED>(now, data, sizes, fair, (peer, shared), sink)
+            };
         raise_credit(peer, shared);
         notify_writable(peer, shared);
         enqueue_after_frame(peer, shared, &mut self.ready, now);
@@ -388,6 +363,62 @@ pub(super) fn find<'a>(
         }
         _ => Ok((peer, shared)),
     }
+}
+
+/// Any frame but one that `Receive::take_in_turn` takes.
+#[inline(never)]
+fn take_other<const LANDED: bool>(
+    now: Instant,
+    data: &Data<'_>,
+    sizes: (usize, usize),
+    fair: bool,
+    (peer, shared): (&mut Peer, &mut Shared),
+    sink: &mut impl Sink,
+) -> Result<(), Drop> {
+    let Shared { memory, pool, .. } = &mut *shared;
+    let (number, taken) = peer
+        .receive
+        .take::<LANDED>(now, data, sizes, fair, memory, pool);
+    settle(now, data, number, taken, peer, shared, sink)
+}
+
+/// Notes what became of a frame, and delivers what it gave.
+#[inline(always)] // most frames give the same: the questions about it are answered when this is compiled
+fn settle(
+    now: Instant,
+    data: &Data<'_>,
+    number: u64,
+    taken: Taken,
+    peer: &mut Peer,
+    shared: &mut Shared,
+    sink: &mut impl Sink,
+) -> Result<(), Drop> {
+    let refused = matches!(taken, Taken::Refused(Refusal::Memory));
+    shared.credit.set_refused(&mut peer.receive.grant, refused);
+    // What memory refused waits at the sender, whatever it said.
+    let more = data.flags & flags::MORE != 0 || refused;
+    let seen = Seen {
+        next: number + 1,
+        floor: peer.receive.arrivals.base(),
+        more,
+        busy: data.flags & flags::BUSY != 0,
+        used: !matches!(taken, Taken::Refused(_)),
+    };
+    let grant = &mut peer.receive.grant;
+    grant.urgency = (
+        data.lane.priority().get(),
+        peer.receive.remaining_bytes as u64,
+    );
+    if shared.credit.on_frame(now, data.source.0, grant, seen) {
+        shared.credit.hungry = true;
+    }
+    if let Taken::Refused(refusal) = taken {
+        return Err(refusal.into());
+    }
+    deliver(peer, shared, data, taken, sink);
+    peer.receive.grant.served += 1;
+    peer.receive.await_ack(now);
+    Ok(())
 }
 
 #[inline(always)] // as Queue::acknowledge

@@ -4,6 +4,7 @@ use super::receive::ACK_DELAY_UNIT;
 use super::{Engine, Shared};
 use crate::congestion::Congestion;
 use crate::event::Destination;
+use crate::message::Loan;
 use crate::peer::Peer;
 use crate::peer::receive::Receive;
 use crate::peer::send::{Part, Send};
@@ -40,21 +41,21 @@ impl Engine {
     /// answered. Returns its length; 0 if nothing is due or the slot is too small.
     #[inline]
     pub fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize {
-        self.write_frame_lent(now, to, &[], slot)
+        self.write_frame_lent(now, to, &Loan::NONE, slot)
     }
 
-    /// As `write_frame`, while `lent` is a message that was given to `submit_lent` and not yet to `keep`.
+    /// As `write_frame`, while a message is lent, to whatever peer.
     #[inline]
     pub fn write_frame_lent(
         &mut self,
         now: Instant,
         to: Destination,
-        lent: &[u8],
+        loan: &Loan<'_>,
         slot: &mut [u8],
     ) -> usize {
         let bytes = match (self.shares.front().is_some(), to) {
             (true, _) => self.write_queued_share(slot),
-            (false, Destination::Peer(id)) => self.write_to_peer(now, id, lent, slot),
+            (false, Destination::Peer(id)) => self.write_to_peer(now, id, loan, slot),
             (false, Destination::Broadcast) => 0,
         };
         if bytes > 0 {
@@ -96,7 +97,13 @@ impl Engine {
     }
 
     #[inline]
-    fn write_to_peer(&mut self, now: Instant, id: NodeId, lent: &[u8], slot: &mut [u8]) -> usize {
+    fn write_to_peer(
+        &mut self,
+        now: Instant,
+        id: NodeId,
+        loan: &Loan<'_>,
+        slot: &mut [u8],
+    ) -> usize {
         let busy = self.ready.len() > 1;
         let Some(peer) = self
             .peers
@@ -110,42 +117,26 @@ impl Engine {
         let bytes = if peer.session.has_control() {
             self.write_control(now, id, slot)
         } else if peer.inbound.is_some() {
-            self.write_suci(now, id, lent, slot)
+            self.write_suci(now, id, loan, slot)
         } else if !gap && !peer.ping_due && peer.send.is_sendable(now) {
-            self.write_data(now, id, busy, lent, slot)
+            let bytes = write_data(now, (id, busy), loan, peer, &mut self.shared, slot);
+            // Nothing else is due, as would be found when it is asked next.
+            if !peer.send.has_backlog() && !peer.send.is_clocked() && !peer.receive.ack_now {
+                if !busy && peer.queued {
+                    self.ready.clear(); // nobody else stands there
+                    peer.queued = false;
+                } else if self.ready.front() == Some(&id.0) {
+                    self.ready.pop_front();
+                    peer.queued = false;
+                }
+                return bytes;
+            }
+            bytes
         } else {
             self.write_ack(now, id, slot)
         };
         if busy {
             self.ready.rotate_left(1);
-        }
-        bytes
-    }
-
-    #[inline]
-    fn write_data(
-        &mut self,
-        now: Instant,
-        id: NodeId,
-        busy: bool,
-        lent: &[u8],
-        slot: &mut [u8],
-    ) -> usize {
-        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
-            return 0;
-        };
-        let Peer { send, receive, .. } = peer;
-        let session = peer.session.outgoing;
-        let (towards, shared) = ((id, session, busy), &mut self.shared);
-        let Some((data, _)) = next_data(now, towards, lent, send, receive, shared) else {
-            return 0;
-        };
-        let bytes = data.write(slot).unwrap_or(0);
-        if !receive.arrivals.has_gap() {
-            receive.on_ack_sent();
-        }
-        if let Some(at) = peer.send.frame_deadline() {
-            self.shared.arm(peer, at);
         }
         bytes
     }
@@ -237,20 +228,44 @@ impl Engine {
     }
 }
 
+#[inline]
+fn write_data(
+    now: Instant,
+    (id, busy): (NodeId, bool),
+    loan: &Loan<'_>,
+    peer: &mut Peer,
+    shared: &mut Shared,
+    slot: &mut [u8],
+) -> usize {
+    let Peer { send, receive, .. } = peer;
+    let towards = (id, peer.session.outgoing, busy);
+    let Some((data, _)) = next_data(now, towards, loan, send, receive, shared) else {
+        return 0;
+    };
+    let bytes = data.write(slot).unwrap_or(0);
+    if !receive.arrivals.has_gap() {
+        receive.on_ack_sent();
+    }
+    if let Some(at) = peer.send.frame_deadline() {
+        shared.arm(peer, at);
+    }
+    bytes
+}
+
 /// The data frame that leaves next, and what it carries; call only after `is_sendable` said yes. It tells of what has arrived: see
 /// `Receive::on_ack_sent`.
 #[inline(always)] // on every frame's way
 pub(super) fn next_data<'a>(
     now: Instant,
     (id, session, busy): (NodeId, u32, bool),
-    lent: &'a [u8],
+    loan: &Loan<'a>,
     send: &'a mut Send,
     receive: &Receive,
     shared: &mut Shared,
 ) -> Option<(Data<'a>, Part)> {
     let ack_delay = receive.ack_delay(now).as_nanos() / ACK_DELAY_UNIT.as_nanos();
     let (ack, credit) = (receive.arrivals.base(), receive.grant.granted);
-    let next = send.next_fragment(now, lent, &mut shared.pool, &mut shared.counters)?;
+    let next = send.next_fragment(now, loan, &mut shared.pool, &mut shared.counters)?;
     let mut bits = 0;
     if next.more {
         bits |= flags::MORE;

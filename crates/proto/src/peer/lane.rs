@@ -30,12 +30,14 @@ pub(crate) struct Fragment<'a> {
     pub(crate) length: usize,
     /// Agreed size of all fragments but the last.
     pub(crate) size: usize,
-    pub(crate) payload: &'a [u8],
+    pub(crate) payload_bytes: usize,
+    /// `None`: a link has put it where it belongs.
+    pub(crate) payload: Option<&'a [u8]>,
 }
 
 impl Fragment<'_> {
     fn is_whole(&self) -> bool {
-        self.payload.len() == self.length
+        self.payload_bytes == self.length
     }
 }
 
@@ -75,23 +77,29 @@ impl LaneReceive {
         }
     }
 
-    /// A message that lies whole in its frame, and has its turn: most do. `None`: it is not one.
+    /// A message that lies whole in its frame, and has its turn: most do.
+    pub(crate) fn has_turn(&self, fragment: &Fragment<'_>) -> bool {
+        fragment.message == self.next && self.slots.is_empty() && fragment.is_whole()
+    }
+
+    /// Takes a message that lies whole in its frame. `false`: memory refuses it, or it does not have its turn.
     #[inline]
     pub(crate) fn accept_at_once(
         &mut self,
-        fragment: &Fragment<'_>,
+        message_low: u32,
+        length: usize,
         fair: bool,
         memory: &mut Memory,
-    ) -> Option<Accepted> {
-        if fragment.message != self.next || !self.slots.is_empty() || !fragment.is_whole() {
-            return None;
+    ) -> bool {
+        if message_low != self.next as u32
+            || !self.slots.is_empty()
+            || !memory.admits(length, fair, self.ordered)
+        {
+            return false;
         }
-        if !memory.admits(fragment.length, fair, self.ordered) {
-            return Some(Accepted::NoMemory);
-        }
-        memory.hold(fragment.length);
+        memory.hold(length);
         self.next += 1;
-        Some(Accepted::Frame)
+        true
     }
 
     /// Any other. `fair`: the sender's share of memory is not used up.
@@ -128,6 +136,10 @@ impl LaneReceive {
         let fair = fair || head && self.slots.len() > 1;
         let slot = &mut self.slots[index];
         if let Slot::Empty = slot {
+            if fragment.payload.is_none() {
+                self.trim();
+                return Accepted::Beyond; // it lies in no message
+            }
             if !memory.reserve(fragment.length, fair, head) {
                 self.trim();
                 return Accepted::NoMemory;
@@ -148,7 +160,13 @@ impl LaneReceive {
         }
         // An empty message has no fragment to insert: it is whole from the start.
         if fragment.length > 0 {
-            if !reassembly.insert(fragment.offset, fragment.payload) {
+            let end = fragment.offset + fragment.payload_bytes;
+            let is_new = match fragment.payload {
+                Some(payload) => reassembly.insert(fragment.offset, payload),
+                None if !reassembly.reaches(end) => return Accepted::Beyond, // no place of it was lent
+                None => reassembly.mark(fragment.offset),
+            };
+            if !is_new {
                 return Accepted::Duplicate;
             }
             self.remaining_bytes -= fragment.size;
@@ -174,25 +192,6 @@ impl LaneReceive {
         self.pop_done();
         memory.deliver_reserved(body.len());
         Accepted::Whole(body)
-    }
-
-    /// As `accept`, for a fragment of `size` bytes at most that a link put into its place: see `landing`.
-    pub(crate) fn accept_landed(
-        &mut self,
-        id: u64,
-        offset: usize,
-        size: usize,
-        memory: &mut Memory,
-        pool: &mut Pool,
-    ) -> Accepted {
-        let marked = self
-            .under_way(id)
-            .is_some_and(|reassembly| reassembly.mark(offset));
-        if !marked {
-            return Accepted::Duplicate;
-        }
-        self.remaining_bytes -= size;
-        self.settle((id - self.next) as usize, memory, pool)
     }
 
     /// The message that arrives under this number.

@@ -4,26 +4,32 @@
 //!
 //! Invariants: a message lies in `messages` until its last fragment is acknowledged; a fragment is in at most one of flight,
 //! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
-//! follow from `pending` and `repairs`.
+//! follow from `pending` and `repairs`; a slot named in `free` has no lending and no bitmap, and an empty body.
 
 mod begun;
-mod feed;
 pub(super) mod latest;
+mod lend;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use self::latest::{Dropped, NEVER, Waiting};
+use self::lend::Lent;
+pub(crate) use self::lend::LoanState;
 use super::flight::Part;
+use super::lending::Lending;
 use super::outgoing::{LaneSend, Outgoing, fragments};
 use super::places::Places;
-use super::stream::Stream;
 use crate::counters::Counters;
-use crate::message::SendId;
+use crate::message::{Loan, SendId};
 use crate::pool::{Pool, has_bit, set_bit};
 use crate::time::Instant;
 use tsumuji_wire::{Lane, Priority};
+
+/// A message's buffer of so many bytes stays in its slot for the next one; larger ones go back to the pool. As small as the pool has
+/// them: a slot is of about the same size, and lasts as long.
+const SLOT_BODY_BYTES: usize = 64;
 
 /// Where the fragment that leaves next stands: at the front of one of two queues.
 #[derive(Debug, Clone, Copy)]
@@ -41,15 +47,6 @@ pub(super) struct Place<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// Whether the message that is being fed stays with the program meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lent {
-    No,
-    Yes,
-    /// It did, and was acknowledged whole.
-    Acknowledged,
-}
-
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Payload bytes of every fragment but the last; known with the session.
@@ -64,10 +61,8 @@ pub(crate) struct Queue {
     begun_first: bool,
     messages: Vec<Outgoing>,
     free: Vec<u32>,
-    /// The message that is being fed.
-    feeding: Option<u32>,
     lent: Lent,
-    spare_stream: Option<Box<Stream>>,
+    spare_lending: Option<Box<Lending>>,
     pending: [VecDeque<u32>; Priority::COUNT],
     repairs: [VecDeque<Part>; Priority::COUNT],
     /// Bit p: `pending[p]` has an entry.
@@ -99,9 +94,8 @@ impl Queue {
             begun_first: false,
             messages: Vec::new(),
             free: Vec::new(),
-            feeding: None,
             lent: Lent::No,
-            spare_stream: None,
+            spare_lending: None,
             pending: Default::default(),
             repairs: Default::default(),
             pending_mask: 0,
@@ -135,10 +129,10 @@ impl Queue {
                     return true;
                 }
                 outgoing.live = false;
-                if let Some(mut stream) = outgoing.stream.take() {
-                    stream.set_lent(false);
-                    self.spare_stream = Some(stream);
-                    (self.feeding, self.lent) = (None, Lent::No);
+                if let Some(mut lending) = outgoing.lending.take() {
+                    lending.end();
+                    self.spare_lending = Some(lending);
+                    self.lent = Lent::No;
                 }
                 self.queued_bytes -= outgoing.body.len();
                 pool.put(core::mem::take(&mut outgoing.body));
@@ -157,71 +151,85 @@ impl Queue {
             .retain(|entry| messages[entry.slot as usize].live);
         for outgoing in &mut self.messages {
             outgoing.fragments = fragments(outgoing.length_bytes, self.fragment_bytes);
-            outgoing.fed = match &mut outgoing.stream {
-                None => outgoing.fragments,
-                Some(stream) => {
-                    stream.begin(self.fragment_bytes);
-                    u32::from(stream.is_lent()) * outgoing.fragments
-                }
-            };
         }
         self.choice = None;
     }
 
-    #[inline]
-    pub(super) fn push(&mut self, lane: Lane, body: Vec<u8>, notify: bool) -> SendId {
-        let (length_bytes, fed) = (body.len(), fragments(body.len(), self.fragment_bytes));
-        self.queued_bytes += length_bytes;
-        self.push_outgoing(lane, body, None, length_bytes, fed, notify)
-            .1
-    }
-
-    #[inline]
-    fn push_outgoing(
+    /// Queues a message that lies in `body`.
+    pub(super) fn push(
         &mut self,
         lane: Lane,
         body: Vec<u8>,
-        stream: Option<Box<Stream>>,
-        length_bytes: usize,
-        fed: u32,
         notify: bool,
-    ) -> (u32, SendId) {
+        pool: &mut Pool,
+    ) -> SendId {
+        let (slot, length_bytes) = (self.free_slot(), body.len());
+        let unused = core::mem::replace(&mut self.messages[slot as usize].body, body);
+        pool.put(unused);
+        self.queued_bytes += length_bytes;
+        self.enlist(slot, lane, length_bytes, notify)
+    }
+
+    /// Queues a copy of the message that `head` and `rest` make. `None`: there is no memory for it.
+    #[inline]
+    pub(super) fn push_copied(
+        &mut self,
+        lane: Lane,
+        (head, rest): (&[u8], &[u8]),
+        notify: bool,
+        pool: &mut Pool,
+    ) -> Option<SendId> {
+        let (slot, length_bytes) = (self.free_slot(), head.len() + rest.len());
+        let body = &mut self.messages[slot as usize].body;
+        if body.capacity() < length_bytes {
+            let Some(larger) = pool.take(length_bytes) else {
+                self.free.push(slot);
+                return None;
+            };
+            pool.put(core::mem::replace(body, larger));
+        }
+        body.extend_from_slice(head);
+        body.extend_from_slice(rest);
+        self.queued_bytes += length_bytes;
+        Some(self.enlist(slot, lane, length_bytes, notify))
+    }
+
+    /// A slot without a message; its body is empty.
+    #[inline]
+    fn free_slot(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.messages.push(Outgoing::new());
+            (self.messages.len() - 1) as u32
+        })
+    }
+
+    /// The message in that slot, or lent, waits for its turn.
+    #[inline]
+    fn enlist(&mut self, slot: u32, lane: Lane, length_bytes: usize, notify: bool) -> SendId {
         let id = SendId(self.next_id);
         self.next_id += 1;
         self.queued_messages += 1;
-        let outgoing = Outgoing {
-            lane,
-            lane_index: self.lane_index(lane),
-            number: 0,
-            id,
-            body,
-            stream,
-            length_bytes,
-            fragments: fragments(length_bytes, self.fragment_bytes),
-            fed,
-            next_fragment: 0,
-            acknowledged: 0,
-            bitmap: Vec::new(),
-            notify,
-            live: true,
-        };
-        let slot = if let Some(slot) = self.free.pop() {
-            let old = core::mem::replace(&mut self.messages[slot as usize], outgoing);
-            // It owns nothing: what it had was given back when it was acknowledged. So nothing is to be dropped.
-            debug_assert!(!old.live && old.stream.is_none());
-            debug_assert!(old.body.capacity() + old.bitmap.capacity() == 0);
-            core::mem::forget(old);
-            slot
-        } else {
-            self.messages.push(outgoing);
-            (self.messages.len() - 1) as u32
-        };
+        let lane_index = self.lane_index(lane);
+        let fragments = fragments(length_bytes, self.fragment_bytes);
+        let outgoing = &mut self.messages[slot as usize];
+        debug_assert!(!outgoing.live && outgoing.bitmap.is_empty());
+        outgoing.lane = lane;
+        outgoing.lane_index = lane_index;
+        outgoing.id = id;
+        outgoing.length_bytes = length_bytes;
+        outgoing.fragments = fragments;
+        outgoing.next_fragment = 0;
+        outgoing.acknowledged = 0;
+        outgoing.notify = notify;
+        outgoing.live = true;
         let priority = usize::from(lane.priority().get());
+        // Alone it has the turn at once, if its lane has room: most have.
+        let alone = self.backlog == 0 && self.lanes[usize::from(lane_index)].has_room();
+        self.choice = alone.then_some(Choice::New { priority });
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
         self.backlog += 1;
-        self.choice = None;
-        (slot, id)
+        id
     }
 
     pub(super) fn is_acknowledged(&self, id: SendId) -> bool {
@@ -265,9 +273,7 @@ impl Queue {
             if let Some(&slot) = self.pending[priority].front() {
                 let outgoing = &self.messages[slot as usize];
                 let lane = &self.lanes[usize::from(outgoing.lane_index)];
-                if outgoing.next_fragment < outgoing.fed
-                    && (outgoing.next_fragment > 0 || lane.has_room())
-                {
+                if outgoing.next_fragment > 0 || lane.has_room() {
                     return Some(Choice::New { priority });
                 }
             }
@@ -355,12 +361,15 @@ impl Queue {
     pub(super) fn pop(&mut self, pool: &mut Pool, counters: &mut Counters) -> Option<Part> {
         match self.choice.take()? {
             Choice::New { priority } => self.pop_new(priority, pool),
-            Choice::Repair { priority } => {
-                self.retransmitted += 1;
-                counters.retransmitted_frames += 1;
-                self.pop_repair(priority)
-            }
+            Choice::Repair { priority } => self.pop_again(priority, counters),
         }
+    }
+
+    #[cold]
+    fn pop_again(&mut self, priority: usize, counters: &mut Counters) -> Option<Part> {
+        self.retransmitted += 1;
+        counters.retransmitted_frames += 1;
+        self.pop_repair(priority)
     }
 
     #[inline]
@@ -389,21 +398,18 @@ impl Queue {
         Some(Part { slot, fragment, id })
     }
 
-    /// Where a part lies that `pop` just gave; `lent`: the message that is lent.
+    /// Where a part lies that `pop` just gave. One that is lent, and not by this loan, has no payload: the peer drops such a frame.
     #[inline]
-    pub(super) fn place<'a>(&'a self, part: Part, lent: &'a [u8]) -> Place<'a> {
+    pub(super) fn place<'a>(&'a self, part: Part, loan: &Loan<'a>) -> Place<'a> {
         let outgoing = &self.messages[part.slot as usize];
         let offset = part.fragment as usize * self.fragment_bytes;
-        let payload = match &outgoing.stream {
-            None => {
-                let end = outgoing.body.len().min(offset + self.fragment_bytes);
-                &outgoing.body[offset..end]
-            }
-            Some(stream) if stream.is_lent() => {
-                let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
-                lent.get(offset..end).unwrap_or_default() // none without a mistake of the caller's; the peer drops it
-            }
-            Some(stream) => stream.fragment(part.fragment, self.fragment_bytes),
+        let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
+        let payload = match &outgoing.lending {
+            None => &outgoing.body[offset..end],
+            Some(lending) => match lending.to() {
+                Some(to) => loan.part(to, outgoing.id, offset..end),
+                None => lending.fragment(part.fragment, self.fragment_bytes),
+            },
         };
         Place {
             lane: outgoing.lane,
@@ -432,31 +438,34 @@ impl Queue {
         }
         outgoing.acknowledged += 1;
         let whole = outgoing.acknowledged == outgoing.fragments;
-        if let Some(stream) = &mut outgoing.stream {
-            self.queued_bytes -= stream.acknowledge(part.fragment, pool);
+        if let Some(lending) = &mut outgoing.lending {
+            self.queued_bytes -= lending.acknowledge(part.fragment, pool);
             if whole {
-                if stream.is_lent() {
-                    stream.set_lent(false);
-                    (self.feeding, self.lent) = (None, Lent::Acknowledged);
+                if lending.to().is_some() {
+                    lending.end();
+                    self.lent = Lent::Acknowledged(outgoing.id);
                 }
-                self.spare_stream = outgoing.stream.take();
+                self.spare_lending = outgoing.lending.take();
             }
         }
         if !whole {
             return;
         }
         outgoing.live = false;
-        let body = core::mem::take(&mut outgoing.body);
         let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;
-        self.queued_bytes -= body.len();
+        self.queued_bytes -= outgoing.body.len();
         if outgoing.notify {
             done(outgoing.id);
         }
         if outgoing.fragments > 1 {
             pool.put_bitmap(core::mem::take(&mut outgoing.bitmap));
         }
-        pool.put(body);
+        if outgoing.body.capacity() > SLOT_BODY_BYTES {
+            pool.put(core::mem::take(&mut outgoing.body));
+        } else {
+            outgoing.body.clear();
+        }
         self.lanes[lane].acknowledge(number);
         self.free.push(part.slot);
     }
@@ -467,14 +476,19 @@ impl Queue {
         for outgoing in self.messages.drain(..) {
             pool.put(outgoing.body);
             pool.put_bitmap(outgoing.bitmap);
-            if let Some(mut stream) = outgoing.stream {
-                stream.clear(pool);
+            if let Some(mut lending) = outgoing.lending {
+                lending.clear(pool);
             }
         }
         let (retransmitted, dropped) = (self.retransmitted, self.dropped);
+        let lent = match self.lent {
+            Lent::Yes { .. } => Lent::No,
+            told => told,
+        };
         *self = Self {
             retransmitted,
             dropped,
+            lent,
             ..Self::new(self.next_id)
         };
         failed

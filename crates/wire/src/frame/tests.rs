@@ -179,4 +179,27 @@ proptest! {
         }
         let _ = parse(&bytes);
     }
+
+    /// The way of data frames and the way of all agree on any bytes.
+    #[test]
+    fn data_is_read_alike(
+        payload in proptest::collection::vec(any::<u8>(), 0..20),
+        left in 0usize..70,
+        (place, byte) in (0usize..12, any::<u8>()),
+        changes in any::<bool>(),
+    ) {
+        let mut slot = [0; 70];
+        let whole = Data { offset: 0, length: payload.len() as u32, ..data(&payload) };
+        whole.write(&mut slot).unwrap();
+        if changes {
+            slot[place] = byte;
+        }
+        for bytes in [&slot[..left], &slot] {
+            let told = match parse(bytes) {
+                Ok(Frame::Data(data)) => Some(data),
+                _ => None,
+            };
+            prop_assert_eq!(parse_data(bytes), told);
+        }
+    }
 }

@@ -10,6 +10,7 @@ use core::mem;
 
 use super::Queue;
 use crate::message::SendId;
+use crate::pool::Pool;
 use crate::time::Instant;
 use tsumuji_wire::Lane;
 
@@ -36,13 +37,14 @@ pub(super) struct Waiting {
 
 impl Queue {
     /// Queues a message that needs to arrive only if no newer one of its lane is there, and before `deadline`. Takes the place of
-    /// the one that waits; returns that one's body, to be used again.
+    /// the one that waits.
     pub(in crate::peer) fn push_latest(
         &mut self,
         lane: Lane,
         body: Vec<u8>,
         deadline: Instant,
-    ) -> (SendId, Option<Vec<u8>>) {
+        pool: &mut Pool,
+    ) -> SendId {
         self.first_deadline = self.first_deadline.min(deadline);
         let messages = &mut self.messages;
         let not_begun = |entry: &&mut Waiting| {
@@ -55,24 +57,21 @@ impl Queue {
             self.next_id += 1;
             outgoing.length_bytes = body.len();
             outgoing.fragments = super::fragments(body.len(), self.fragment_bytes);
-            outgoing.fed = outgoing.fragments;
             self.queued_bytes = self.queued_bytes + body.len() - outgoing.body.len();
             let id = outgoing.id;
             self.dropped.superseded += 1;
-            return (id, Some(mem::replace(&mut outgoing.body, body)));
+            pool.put(mem::replace(&mut outgoing.body, body));
+            return id;
         }
-        let (length_bytes, fragments) = (
-            body.len(),
-            super::fragments(body.len(), self.fragment_bytes),
-        );
-        self.queued_bytes += length_bytes;
-        let (slot, id) = self.push_outgoing(lane, body, None, length_bytes, fragments, false);
-        self.waiting.push(Waiting {
-            lane,
-            slot,
-            deadline,
-        });
-        (id, None)
+        let id = self.push(lane, body, false, pool);
+        if let Some(&slot) = self.pending[usize::from(lane.priority().get())].back() {
+            self.waiting.push(Waiting {
+                lane,
+                slot,
+                deadline,
+            });
+        }
+        id
     }
 
     /// All of the message has left.
