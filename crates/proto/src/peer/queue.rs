@@ -232,7 +232,6 @@ impl Queue {
     ) -> SendId {
         let id = SendId(self.next_id);
         self.next_id += 1;
-        self.queued_messages += 1;
         let lane_index = self.lane_index(lane);
         let fragments = fragments(length_bytes, self.fragment_bytes);
         let outgoing = &mut self.messages[slot as usize];
@@ -254,6 +253,7 @@ impl Queue {
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
         self.backlog += 1;
+        self.queued_messages += 1;
         id
     }
 
@@ -323,9 +323,9 @@ impl Queue {
 
     /// A fragment was lost; `ahead`: it goes before all other repairs of its priority. `false`: it is not sent again.
     pub(super) fn push_repair(&mut self, part: Part, ahead: bool) -> bool {
-        let lane = self.messages[part.slot as usize].lane;
+        let lane = self.messages[part.slot() as usize].lane;
         if lane.is_latest() {
-            self.lose(part.slot, part.id);
+            self.lose(part.slot(), part.id);
             return false;
         }
         let priority = usize::from(lane.priority().get());
@@ -367,10 +367,10 @@ impl Queue {
 
     /// The message of this part still lives and misses it.
     fn is_wanted(&self, part: &Part) -> bool {
-        let outgoing = &self.messages[part.slot as usize];
+        let outgoing = &self.messages[part.slot() as usize];
         outgoing.live
             && outgoing.id == part.id
-            && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment as usize))
+            && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment() as usize))
     }
 
     /// What `has_choice` has chosen is a fragment, never sent before, of a message of several that is not dropped: which message.
@@ -422,14 +422,14 @@ impl Queue {
         if whole && !self.waiting.is_empty() {
             self.on_latest_left(slot);
         }
-        Some(Part { slot, fragment, id })
+        Some(Part::new(slot, fragment, id))
     }
 
     /// Where a part lies that `pop` just gave; `lent`: the message that is lent.
     #[inline]
     pub(super) fn place<'a>(&'a self, part: Part, lent: &'a [u8]) -> Place<'a> {
-        let outgoing = &self.messages[part.slot as usize];
-        let offset = part.fragment as usize * self.fragment_bytes;
+        let outgoing = &self.messages[part.slot() as usize];
+        let offset = part.fragment() as usize * self.fragment_bytes;
         let payload = match &outgoing.stream {
             None => {
                 let end = outgoing.body.len().min(offset + self.fragment_bytes);
@@ -439,7 +439,7 @@ impl Queue {
                 let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
                 lent.get(offset..end).unwrap_or_default() // none without a mistake of the caller's; the peer drops it
             }
-            Some(stream) => stream.fragment(part.fragment, self.fragment_bytes),
+            Some(stream) => stream.fragment(part.fragment(), self.fragment_bytes),
         };
         Place {
             lane: outgoing.lane,
@@ -459,17 +459,17 @@ impl Queue {
         done: &mut impl FnMut(SendId),
     ) {
         self.choice = None;
-        let outgoing = &mut self.messages[part.slot as usize];
+        let outgoing = &mut self.messages[part.slot() as usize];
         if !outgoing.live || outgoing.id != part.id {
             return;
         }
-        if outgoing.fragments > 1 && !set_bit(&mut outgoing.bitmap, part.fragment as usize) {
+        if outgoing.fragments > 1 && !set_bit(&mut outgoing.bitmap, part.fragment() as usize) {
             return;
         }
         outgoing.acknowledged += 1;
         let whole = outgoing.acknowledged == outgoing.fragments;
         if let Some(stream) = &mut outgoing.stream {
-            self.queued_bytes -= stream.acknowledge(part.fragment, pool);
+            self.queued_bytes -= stream.acknowledge(part.fragment(), pool);
             if whole {
                 if stream.is_lent() {
                     stream.set_lent(false);
@@ -497,7 +497,7 @@ impl Queue {
             outgoing.body.clear();
         }
         self.lanes[lane].acknowledge(number);
-        self.free.push(part.slot);
+        self.free.push(part.slot());
     }
 
     /// The peer is gone: forgets everything; returns how many messages were not acknowledged.
