@@ -105,7 +105,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let security = args
         .security
         .stated(args.link.as_ref(), file_of_hosts.as_ref());
-    crate::security::tell(&mut spec, &security);
+    spec.env.extend(security.env());
     let nodes = spec.nodes;
     spec.name_prefix = "node".to_owned();
     let printing = if args.tag {

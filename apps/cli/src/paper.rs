@@ -10,13 +10,13 @@ use serde::Serialize;
 use serde_json::json;
 use tsumuji_bench::compare::{self, Comparison, Listener, Plan, Row};
 use tsumuji_bench::contest::{self, Ground, Ours, Peer};
-use tsumuji_bench::limits::place;
 use tsumuji_bench::machine::Machine;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::peers::mpi::MPICH_RANKS_MOST;
 use tsumuji_bench::plot::{self, Line};
 use tsumuji_bench::stats::size_name;
 use tsumuji_bench::stop;
+use tsumuji_bench::table::aligned;
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::Rate;
 
@@ -310,10 +310,7 @@ fn measure(
         congestion: Some(congestion),
         ..usual.clone()
     });
-    let ground = Ground {
-        places: place::of_testbed(&testbed),
-        closed: None,
-    };
+    let ground = Ground::of(&testbed);
     let comparison = {
         let mut contenders = contest::contenders(&ours, peers, &ground, plan.op);
         compare::run(plan, &mut contenders, machine, talk)
@@ -516,17 +513,7 @@ fn table(rows: &[Beside]) -> String {
         ]
     });
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::from("\n");
-    for row in &rows {
-        for (cell, width) in row.iter().zip(&widths) {
-            text.push_str(&format!("{cell:width$}  "));
-        }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    }
-    text
+    format!("\n{}", aligned(&rows))
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! `--key`, `--seal` and `--open`: what commands that send over a network say about its safety.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
-use tsumuji_node::bootstrap::{ENV_KEY, ENV_OPEN, ENV_SEAL};
-use tsumuji_node::{ClusterFile, LaunchSpec, LinkSpec, SealMode, Security, security};
+use tsumuji_node::{ClusterFile, LinkSpec, SealMode, Security, security};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Flags {
@@ -46,22 +44,5 @@ impl Flags {
             },
             None => Security::Unstated,
         }
-    }
-}
-
-/// Tells the processes that are launched.
-pub(crate) fn tell(spec: &mut LaunchSpec, security: &Security) {
-    spec.env.extend(env(security));
-}
-
-/// What launched processes find in their environment.
-pub(crate) fn env(security: &Security) -> Vec<(OsString, OsString)> {
-    match security {
-        Security::Unstated => Vec::new(),
-        Security::Open => vec![(ENV_OPEN.into(), "1".into())],
-        Security::Sealed { key_file, mode } => vec![
-            (ENV_KEY.into(), key_file.clone().into_os_string()),
-            (ENV_SEAL.into(), mode.to_string().into()),
-        ],
     }
 }

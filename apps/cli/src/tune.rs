@@ -151,7 +151,7 @@ pub(crate) fn run(args: Args) -> Outcome {
     let security = args
         .security
         .stated(args.link.as_ref(), file_of_hosts.as_ref());
-    crate::security::tell(&mut spec, &security);
+    spec.env.extend(security.env());
     let options = Options {
         security,
         ..Options::default()

@@ -1,6 +1,7 @@
 //! A raw link alone between two hosts of a testbed, as a contender: both its ends in this process, each in its host.
 //!
-//! Called by `contest`. Opens the ends for each measurement and closes them again: ours takes the same interfaces next.
+//! Called by `contest`; `figures` opens ends by it, too. Opens them for each measurement and closes them again: ours takes the
+//! same interfaces next.
 
 use tsumuji_link::Link;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig};
@@ -22,7 +23,7 @@ pub(crate) fn is_raw(link: &LinkSpec) -> bool {
 }
 
 /// A ping-pong or a burst over the link alone.
-pub(crate) fn measure(link: LinkSpec, places: [&Place; 2], job: &Job) -> Result<Sample, String> {
+pub(crate) fn measure(link: LinkSpec, places: &[Place], job: &Job) -> Result<Sample, String> {
     let stated = |place: &Place| match link.interface() {
         Some(name) => name.to_string(),
         None => place.interface.clone(),
@@ -45,7 +46,7 @@ pub(crate) fn measure(link: LinkSpec, places: [&Place; 2], job: &Job) -> Result<
             let parameters = spec.as_str().split_once(',').map_or("", |(_, rest)| rest);
             let pair = Dpdk::memif_pair(parameters, DpdkConfig::default());
             let (one, other) = pair.map_err(|error| error.to_string())?;
-            exchange([one, other], job)
+            exchange(vec![one, other], job)
         }
         LinkSpec::Dpdk(spec) => exchange(
             ends(places, |place| {
@@ -62,7 +63,10 @@ pub(crate) fn measure(link: LinkSpec, places: [&Place; 2], job: &Job) -> Result<
     }
 }
 
-fn exchange<L: Link + Send>(ends: [L; 2], job: &Job) -> Result<Sample, String> {
+fn exchange<L: Link + Send>(ends: Vec<L>, job: &Job) -> Result<Sample, String> {
+    let Ok(ends) = <[L; 2]>::try_from(ends) else {
+        return Err("a link alone has two ends".to_owned());
+    };
     let cpus = machine::two_cpus();
     let measured = if job.op == Op::Pingpong {
         bulk::pingpong(ends, cpus, job.size, job.iterations)
@@ -73,10 +77,10 @@ fn exchange<L: Link + Send>(ends: [L; 2], job: &Job) -> Result<Sample, String> {
 }
 
 /// Opens one end in each place.
-fn ends<L: Send, E: std::fmt::Display + Send>(
-    places: [&Place; 2],
+pub(crate) fn ends<L: Send, E: std::fmt::Display>(
+    places: &[Place],
     open: impl Fn(&Place) -> Result<L, E> + Sync,
-) -> Result<[L; 2], String> {
+) -> Result<Vec<L>, String> {
     struct Failure(String);
     impl From<std::io::Error> for Failure {
         fn from(error: std::io::Error) -> Self {
@@ -87,11 +91,15 @@ fn ends<L: Send, E: std::fmt::Display + Send>(
         let opened = place.enter(|| open(place).map_err(|error| Failure(error.to_string())));
         opened.map_err(|Failure(reason)| reason)
     };
-    // Both at once: some devices see a cable only when both ends are open.
+    // All at once: some devices see a cable only when both ends are open.
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| open(places[1]));
-        let one = open(places[0]);
-        let other = other.join().expect("opening does not panic");
-        Ok([one?, other?])
+        let opening: Vec<_> = places
+            .iter()
+            .map(|place| scope.spawn(|| open(place)))
+            .collect();
+        let opened = opening
+            .into_iter()
+            .map(|end| end.join().expect("opening does not panic"));
+        opened.collect()
     })
 }

@@ -11,10 +11,11 @@ use std::time::Duration;
 use serde_json::Value;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{Congestion, LinkSpec, Security};
+use tsumuji_testbed::Testbed;
 
 use crate::compare::Contender;
 use crate::exchange::{self, Kind};
-use crate::limits::place::Place;
+use crate::limits::place::{Place, of_testbed};
 use crate::limits::{copy, tcp, udp};
 use crate::machine;
 use crate::ops::{Job, Op, Sample};
@@ -71,8 +72,6 @@ pub struct Ours {
     pub security: Security,
     /// Who may send how much. `None`: as usual.
     pub congestion: Option<Congestion>,
-    /// What the others need in their environment.
-    pub env: Vec<(std::ffi::OsString, std::ffi::OsString)>,
 }
 
 impl Ours {
@@ -85,7 +84,6 @@ impl Ours {
             hosts_file: None,
             security: Security::Unstated,
             congestion: None,
-            env: Vec::new(),
         }
     }
 
@@ -117,7 +115,6 @@ impl Ours {
             plan.iterations = job.iterations;
             let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &command("bench-serve"));
             spec.congestion = self.congestion;
-            spec.env.extend(self.env.iter().cloned());
             exchange::measure(&plan, spec, &self.security)
                 .map(|measured| measured.sample())
                 .map_err(|error| error.to_string())
@@ -130,29 +127,48 @@ impl Ours {
                 let command = command("bench-serve-group");
                 let mut spec = group::spec(&plan, self.link, self.hosts.as_ref(), &command);
                 spec.congestion = self.congestion;
-                spec.env.extend(self.env.iter().cloned());
                 group::measure(&plan, spec, &self.security).map_err(|error| error.to_string())
             }
         }
     }
 
-    /// By the program itself, whose first node must be in its host.
+    /// The processor time of the busier of two processes that wait, as a share of a core. In hosts of a file only.
+    pub fn idle_share(&self) -> Result<f64, String> {
+        let file = self.hosts_file.as_deref();
+        let file = file.ok_or("waiting is measured between hosts")?;
+        let report = self.run_there(file, &["idle"])?;
+        let sides = report["cpu_share"].as_array();
+        let shares = sides.into_iter().flatten().filter_map(Value::as_f64);
+        let most = shares.reduce(f64::max);
+        most.ok_or_else(|| problem(&report, "`cpu_share`"))
+    }
+
     fn measure_there(&self, file: &Path, job: &Job) -> Result<Sample, String> {
-        let mut command = Command::new(&self.program);
-        command
-            .args(["bench", job.op.name(), "--hosts"])
-            .arg(file)
-            .args(["--link", &self.link.to_string()])
-            .args(["--sizes", &job.size.to_string(), "--rounds", "1"])
-            .args(["--iterations", &job.iterations.to_string()])
-            .arg("--json")
-            .envs(self.env.iter().map(|(name, value)| (name, value)));
+        let (size, iterations) = (job.size.to_string(), job.iterations.to_string());
+        let mut words = vec![job.op.name(), "--sizes", &size, "--rounds", "1"];
+        words.extend(["--iterations", &iterations]);
+        let nodes = job.nodes.to_string();
         if !job.op.is_pair() {
-            command.args(["--nodes", &job.nodes.to_string()]);
+            words.extend(["--nodes", &nodes]);
         }
         if let Some(congestion) = self.congestion {
-            command.args(["--congestion", congestion.name()]);
+            words.extend(["--congestion", congestion.name()]);
         }
+        let report = self.run_there(file, &words)?;
+        serde_json::from_value(report["results"][0].clone())
+            .map_err(|_| problem(&report, "a sample"))
+    }
+
+    /// What `tsumuji bench` says in JSON: its first node must be in its host.
+    fn run_there(&self, file: &Path, words: &[&str]) -> Result<Value, String> {
+        let mut command = Command::new(&self.program);
+        command
+            .arg("bench")
+            .args(words)
+            .arg("--hosts")
+            .arg(file)
+            .args(["--link", &self.link.to_string()])
+            .arg("--json");
         match &self.security {
             Security::Unstated => {}
             Security::Open => {
@@ -165,17 +181,17 @@ impl Ours {
         }
         let left = peers::run_within(&mut command, PATIENCE, "tsumuji")
             .map_err(|error| error.to_string())?;
-        let complaint = || match left.status {
+        serde_json::from_str(&left.stdout).map_err(|_| match left.status {
             None => left.failure("tsumuji").to_string(),
             Some(_) => left.stderr.lines().last().unwrap_or("no output").to_owned(),
-        };
-        let report: Value = serde_json::from_str(&left.stdout).map_err(|_| complaint())?;
-        let result = report["results"][0].clone();
-        serde_json::from_value(result).map_err(|_| match report["error"].as_str() {
-            Some(reason) => reason.to_owned(),
-            None => complaint(),
         })
     }
+}
+
+/// Why a report of ours lacks what was asked for.
+fn problem(report: &Value, wanted: &str) -> String {
+    let error = report["error"].as_str();
+    error.map_or_else(|| format!("no {wanted} in the report"), str::to_owned)
 }
 
 /// Where a comparison takes place.
@@ -193,6 +209,14 @@ impl Ground {
         places: Vec::new(),
         closed: None,
     };
+
+    /// The hosts of a testbed.
+    pub fn of(testbed: &Testbed) -> Self {
+        Self {
+            places: of_testbed(testbed),
+            closed: None,
+        }
+    }
 }
 
 /// Ours first, then the peers, which run beside the first of ours.
@@ -284,11 +308,7 @@ pub fn link_alone(link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
         return Contender::absent(name, no_such(op));
     }
     Contender::new(name, move |job| {
-        let places = places(ground, job);
-        let [one, other] = &places[..] else {
-            return Err("a link alone has two ends".to_owned());
-        };
-        alone::measure(link, [one, other], job)
+        alone::measure(link, &places(ground, job), job)
     })
 }
 

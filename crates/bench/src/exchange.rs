@@ -376,6 +376,15 @@ pub fn spec(link: LinkSpec, hosts: Option<&Hosts>, command: &[OsString]) -> Laun
     spec
 }
 
+/// Whether measuring may go on: nobody died, and nobody wants it to end.
+pub(crate) fn watch(launcher: &mut Launcher) -> Result<(), ExchangeError> {
+    match launcher.check() {
+        _ if stop::is_wanted() => Err(ExchangeError::Interrupted),
+        Some(failure) => Err(failure.into()),
+        None => Ok(()),
+    }
+}
+
 /// Measures once.
 pub fn measure(
     plan: &Plan,
@@ -384,6 +393,7 @@ pub fn measure(
 ) -> Result<Measured, ExchangeError> {
     let link = spec.link;
     spec.command.push(serde_json::to_string(plan)?.into());
+    spec.env.extend(security.env());
     spec.with_self = true;
     spec.name_prefix = "receiver".to_owned();
     spec.self_name = "sender".to_owned();
@@ -396,11 +406,7 @@ pub fn measure(
     };
     let endpoint = launcher.endpoint(options, None, None)?;
     let mut runner = Runner::new(endpoint, plan.spin);
-    let mut watch = || match launcher.check() {
-        _ if stop::is_wanted() => Err(ExchangeError::Interrupted),
-        Some(failure) => Err(failure.into()),
-        None => Ok(()),
-    };
+    let mut watch = || watch(&mut launcher);
     let message = vec![0x5a; plan.size];
 
     runner.ask(&message, WARM_UP.min(plan.iterations), &mut watch)?;

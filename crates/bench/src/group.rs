@@ -19,9 +19,9 @@ use tsumuji_node::{
     Security, endpoint_from_env,
 };
 
-use crate::exchange::ExchangeError;
+use crate::exchange::{ExchangeError, watch};
+use crate::machine;
 use crate::ops::{Job, Op, Sample};
-use crate::{machine, stop};
 
 /// What is measured.
 const DATA: Lane = Lane::ordered(0);
@@ -404,6 +404,7 @@ pub fn measure(
     security: &Security,
 ) -> Result<Sample, ExchangeError> {
     spec.command.push(serde_json::to_string(plan)?.into());
+    spec.env.extend(security.env());
     spec.with_self = true;
     spec.name_prefix = "node".to_owned();
     spec.self_name = "root".to_owned();
@@ -415,11 +416,7 @@ pub fn measure(
         ..plan.options()
     };
     let mut member = Member::new(launcher.endpoint(options, None, None)?, *plan)?;
-    let mut watch = || match launcher.check() {
-        _ if stop::is_wanted() => Err(ExchangeError::Interrupted),
-        Some(failure) => Err(failure.into()),
-        None => Ok(()),
-    };
+    let mut watch = || watch(&mut launcher);
     let (span, cpu) = member.run(&mut watch)?;
     let others = plan.nodes - 1;
     member.poll_until(&mut watch, |arrivals| arrivals.reports.len() >= others)?;

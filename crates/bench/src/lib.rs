@@ -21,6 +21,7 @@ pub mod peers;
 pub mod plot;
 pub mod stats;
 pub mod stop;
+pub mod table;
 pub mod versus;
 
 #[cfg(doctest)]

@@ -146,6 +146,16 @@ pub trait Receiver {
     fn landed(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
 }
 
+/// A receiver that has no places to lend.
+pub(crate) struct Plain<F>(pub(crate) F);
+
+impl<F: FnMut(LinkAddr, &[u8])> Receiver for Plain<F> {
+    #[inline]
+    fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
+        (self.0)(from, frame);
+    }
+}
+
 /// What fits one call of [`Link::send_run`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunRoom {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, Receiver};
 use tsumuji_proto::{
-    Delivery, Destination, Engine, Event, Instant, NodeId, Payload, SendId, Share, Sink,
+    Delivery, Destination, Engine, Event, Instant, Loan, NodeId, Payload, SendId, Share, Sink,
     SubmitError,
 };
 
@@ -19,6 +19,8 @@ use crate::clock::{Clock, from_std, to_std};
 use crate::error::SendError;
 use crate::idle::{Idle, Step};
 use crate::metrics::{NEVER, PUBLISH_EVERY, Publisher};
+use crate::pile::Pile;
+use crate::runqueue::Runqueue;
 use crate::table::Table;
 
 /// Frames received in one turn before others get their turn to be sent.
@@ -44,8 +46,8 @@ pub(crate) trait Intake {
     fn share(&mut self, share: Share<'_>);
     fn event(&mut self, event: &Event);
     /// The message that is lent to the engine.
-    fn lent(&self) -> &[u8] {
-        &[]
+    fn lent(&self) -> &Loan<'_> {
+        &Loan::NONE
     }
     /// Shares that it had no room for, ever, where it counts them.
     fn dropped_shares(&self) -> u64 {
@@ -65,8 +67,11 @@ pub(crate) struct Drive<L: Link> {
     due: Option<Instant>,
     backlog: bool,
     idle: Idle,
+    runqueue: Runqueue,
     /// The link sends frames from where they lie.
     runs: bool,
+    /// On such a link: messages that leave together.
+    pile: Pile,
     /// A frame to be fanned out, where the link has no broadcast.
     scratch: Vec<u8>,
     /// Frames that did not come from where their source lives.
@@ -90,6 +95,7 @@ impl<L: Link> Drive<L> {
         let now = clock.now();
         Self {
             runs: link.sends_runs(),
+            pile: Pile::new(now),
             link,
             engine,
             table,
@@ -99,6 +105,7 @@ impl<L: Link> Drive<L> {
             due: None,
             backlog: true,
             idle,
+            runqueue: Runqueue::default(),
             scratch,
             misplaced_frames: 0,
             publish_at: if publisher.is_some() { now } else { NEVER },
@@ -117,6 +124,10 @@ impl<L: Link> Drive<L> {
         look: bool,
         intake: &mut impl Intake,
     ) -> Result<usize, LinkError> {
+        if self.pile.waits() {
+            self.look();
+        }
+        self.pile.on_turn(self.now);
         let Self {
             link,
             engine,
@@ -169,7 +180,7 @@ impl<L: Link> Drive<L> {
     }
 
     /// Sends what is due, as far as the link takes it, and wakes receivers. `lent`: the message that is lent to the engine.
-    pub(crate) fn transmit(&mut self, lent: &[u8]) -> Result<usize, LinkError> {
+    pub(crate) fn transmit(&mut self, lent: &Loan<'_>) -> Result<usize, LinkError> {
         let Self {
             link,
             engine,
@@ -235,7 +246,7 @@ impl<L: Link> Drive<L> {
         events
     }
 
-    /// Queues a message and sends at once what the peer's window allows.
+    /// Queues a message and sends what the peer's window allows: at once, or with the messages that follow (see `pile`).
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -245,11 +256,16 @@ impl<L: Link> Drive<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
+        let bytes = payload.bytes();
         let id = self
             .engine
             .submit(self.now, to, lane, payload, notify)
             .map_err(refused)?;
-        self.transmit(&[])?;
+        if self.runs && self.pile.takes(self.now, (to, lane), bytes) {
+            self.backlog = true;
+            return Ok(id);
+        }
+        self.transmit(&Loan::NONE)?;
         Ok(id)
     }
 
@@ -266,25 +282,30 @@ impl<L: Link> Drive<L> {
         self.engine
             .submit_latest(to, lane, payload, deadline)
             .map_err(refused)?;
-        self.transmit(&[])?;
+        self.transmit(&Loan::NONE)?;
         Ok(())
     }
 
-    /// Queues a message that stays with the caller until `keep`, and sends at once what the peer's window allows.
+    /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a loan.
     pub(crate) fn submit_lent(
         &mut self,
         to: NodeId,
         lane: tsumuji_proto::Lane,
-        message: &[u8],
+        length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
-        let id = self
-            .engine
-            .submit_lent(to, lane, message.len(), notify)
-            .map_err(refused)?;
-        self.transmit(message).map_err(SendError::Link)?;
-        Ok(id)
+        self.engine
+            .submit_lent(to, lane, length_bytes, notify)
+            .map_err(refused)
+    }
+
+    /// Ends the session with a peer, as if it had died.
+    pub(crate) fn give_up(&mut self, peer: NodeId, intake: &mut impl Intake) {
+        let now = self.look();
+        self.engine.give_up(now, peer);
+        self.take_events(intake);
+        self.touched();
     }
 
     /// The program is done with a message that an intake had kept. Peers learn of it in the next turn.
@@ -350,6 +371,10 @@ impl<L: Link> Drive<L> {
                 Step::Spin => {}
                 Step::Yield => rustix::thread::sched_yield(),
                 Step::Sleep => self.sleep(deadline)?,
+            }
+            if self.idle.asks() {
+                let delay_ns = self.runqueue.delay_ns();
+                self.idle.kept_waiting(self.now.as_nanos(), delay_ns);
             }
         }
     }
@@ -439,7 +464,7 @@ fn send_run<L: Link>(
     addr: Option<LinkAddr>,
     now: Instant,
     to: Destination,
-    lent: &[u8],
+    lent: &Loan<'_>,
 ) -> Result<usize, LinkError> {
     let Some(addr) = addr else {
         return Ok(0); // the engine knows no peer that is not in the table

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tsumuji_link::{Link, LinkCounters, SealCounters};
-use tsumuji_proto::{Config, Engine, NodeId};
+use tsumuji_proto::{Config, Engine, Loan, NodeId};
 
 use crate::aside::Shelf;
 use crate::bootstrap::rendezvous::random_u64;
@@ -193,14 +193,14 @@ impl<L: Link> Endpoint<L> {
         timeout: Duration,
         done: impl FnMut(&Engine, &Kept<'_>) -> bool,
     ) -> Result<bool, EndpointError> {
-        self.run_lent(timeout, &[], done)
+        self.run_lent(timeout, &Loan::NONE, done)
     }
 
     /// The same while `lent` is lent to the engine.
     fn run_lent(
         &mut self,
         timeout: Duration,
-        lent: &[u8],
+        lent: &Loan<'_>,
         mut done: impl FnMut(&Engine, &Kept<'_>) -> bool,
     ) -> Result<bool, EndpointError> {
         let mut kept = Kept {
@@ -226,7 +226,7 @@ impl<L: Link> Drop for Endpoint<L> {
         for _ in 0..farewells {
             let now = self.drive.look();
             self.drive.engine.close(now);
-            while let Ok(1..) = self.drive.transmit(&[]) {} // a failed link has nobody to tell
+            while let Ok(1..) = self.drive.transmit(&Loan::NONE) {} // a failed link has nobody to tell
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Made by `endpoint` for each call into `drive`.
 
-use tsumuji_proto::{Delivery, Event, Share};
+use tsumuji_proto::{Delivery, Event, Loan, Share};
 
 use crate::aside::{ASIDE_CHANNEL, ASIDE_PORT, Shelf};
 use crate::drive::Intake;
@@ -51,7 +51,7 @@ pub(crate) struct Kept<'a> {
     pub(crate) shelf: &'a mut Shelf,
     pub(crate) peers: &'a mut Peers,
     /// The message that is lent to the engine meanwhile.
-    pub(crate) lent: &'a [u8],
+    pub(crate) lent: &'a Loan<'a>,
 }
 
 impl Intake for Kept<'_> {
@@ -79,7 +79,7 @@ impl Intake for Kept<'_> {
         }
     }
 
-    fn lent(&self) -> &[u8] {
+    fn lent(&self) -> &Loan<'_> {
         self.lent
     }
 

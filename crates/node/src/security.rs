@@ -4,6 +4,7 @@
 //! (`docs/security.md`); shared memory and loopback need neither. `Keyed` is a sealed link that looks at its key file now and then, so
 //! that keys change while it runs.
 
+use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -12,6 +13,7 @@ use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounte
 use tsumuji_seal::{Keys, SealMode, Sealed};
 
 use crate::any_link::{AnyLink, Unsealed};
+use crate::bootstrap::{ENV_KEY, ENV_OPEN, ENV_SEAL};
 use crate::error::OpenError;
 
 /// What is stated about a link's safety.
@@ -44,6 +46,18 @@ impl Security {
                 link: link.caps().name,
             }),
             Self::Open | Self::Unstated => Ok(AnyLink::Open(link)),
+        }
+    }
+
+    /// What tells launched processes the same (see [`LaunchSpec::env`](crate::LaunchSpec::env)).
+    pub fn env(&self) -> Vec<(OsString, OsString)> {
+        match self {
+            Self::Unstated => Vec::new(),
+            Self::Open => vec![(ENV_OPEN.into(), "1".into())],
+            Self::Sealed { key_file, mode } => vec![
+                (ENV_KEY.into(), key_file.into()),
+                (ENV_SEAL.into(), mode.to_string().into()),
+            ],
         }
     }
 }

@@ -26,3 +26,43 @@ fn trying_alone_repairs_losses() {
         assert!(start.elapsed() < LONG, "{received} of {MESSAGES} came");
     }
 }
+
+/// What a program sends before it computes leaves at once; and what of a long run has piled up leaves with its next call, all of it.
+#[test]
+fn one_call_sends_what_piled_up() {
+    const AT_ONCE: usize = 16;
+    let mut both = cluster(Over::Udp, 2, &Options::default()).into_iter();
+    let (mut a, mut b) = (both.next().expect("two"), both.next().expect("two"));
+    let start = Instant::now();
+    while !(a.is_up(NodeId(1)) && b.is_up(NodeId(0))) {
+        a.progress().expect("link");
+        b.progress().expect("link");
+        assert!(start.elapsed() < LONG, "they do not meet");
+    }
+    let mut all_arrive = |messages: usize| {
+        let start = Instant::now();
+        for expected in 0..messages {
+            let message = loop {
+                if let Some(message) = b.try_recv().expect("link") {
+                    break message;
+                }
+                assert!(start.elapsed() < LONG, "{expected} of {messages} came");
+            };
+            assert_eq!(message.body, [expected as u8; 100]);
+        }
+    };
+    let mut send = |messages: usize| {
+        a.progress().expect("link");
+        for number in 0..messages {
+            a.send(NodeId(1), Lane::ordered(0), &[number as u8; 100])
+                .expect("queued");
+        }
+    };
+    send(AT_ONCE);
+    all_arrive(AT_ONCE);
+    for messages in [17, 60, 100] {
+        send(messages);
+        send(0);
+        all_arrive(messages);
+    }
+}

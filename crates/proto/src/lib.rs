@@ -34,7 +34,7 @@ pub use congestion::{Congestion, UnknownCongestion};
 pub use counters::{Counters, Drop, DropCounts};
 pub use engine::{Engine, Landing};
 pub use event::{Accounts, Destination, Event, Flow, RemoteFlow, Window};
-pub use message::{Body, Delivery, Payload, SendId, Sink, SubmitError};
+pub use message::{Body, Delivery, Loan, Payload, SendId, Sink, SubmitError};
 pub use peer::pace::Pace;
 pub use policy::{FlowPolicy, Room, Sender};
 pub use time::{Duration, Instant};

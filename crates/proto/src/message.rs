@@ -1,6 +1,7 @@
 //! Messages on their way in and out, as the caller sees them.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use tsumuji_wire::{Lane, NodeId, Share};
 
 /// The bytes of a message handed to `submit`.
@@ -14,9 +15,71 @@ pub enum Payload<'a> {
     Owned(Vec<u8>),
 }
 
+impl Payload<'_> {
+    /// Length of the message.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Copied(bytes) => bytes.len(),
+            Self::Joined(head, body) => head.len() + body.len(),
+            Self::Owned(bytes) => bytes.len(),
+        }
+    }
+}
+
 /// Names a submitted message until it is acknowledged: per peer, increasing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SendId(pub u64);
+
+/// A message that stays with the program while it leaves: it goes along with each call that writes frames, from
+/// `Engine::submit_lent` to `Engine::keep` or `Engine::withdraw`.
+///
+/// It says whose bytes these are, so that those of another message never leave in the place of one that nobody brings along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loan<'a> {
+    to: NodeId,
+    id: SendId,
+    message: &'a [u8],
+}
+
+impl<'a> Loan<'a> {
+    /// Nothing is lent.
+    pub const NONE: Loan<'static> = Loan {
+        to: NodeId(u16::MAX),
+        id: SendId(u64::MAX),
+        message: &[],
+    };
+
+    /// The message that `Engine::submit_lent` named so.
+    pub const fn new(to: NodeId, id: SendId, message: &'a [u8]) -> Self {
+        Self { to, id, message }
+    }
+
+    /// To whom.
+    pub const fn to(&self) -> NodeId {
+        self.to
+    }
+
+    /// Its name.
+    pub const fn id(&self) -> SendId {
+        self.id
+    }
+
+    /// The message.
+    pub const fn message(&self) -> &'a [u8] {
+        self.message
+    }
+
+    /// Those bytes of the message of that name; none of any other.
+    #[inline]
+    pub(crate) fn part(&self, to: NodeId, id: SendId, place: Range<usize>) -> &'a [u8] {
+        if (self.to, self.id) == (to, id) {
+            self.message.get(place).unwrap_or_default()
+        } else {
+            &[]
+        }
+    }
+}
 
 /// A message that arrived.
 #[derive(Debug)]

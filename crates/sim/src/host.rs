@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::frames::FrameId;
 use crate::payload::checksum;
 use crate::wires::Port;
-use tsumuji_proto::{Body, Config, Delivery, Event, Instant, Lane, NodeId, Share, Sink};
+use tsumuji_proto::{Body, Config, Delivery, Event, Instant, Lane, NodeId, SendId, Share, Sink};
 
 /// As of common network cards' drivers, which keep it short lest frames wait where no priority holds.
 pub(crate) const TRANSMIT_RING_FRAMES: usize = 64;
@@ -68,18 +68,19 @@ pub(crate) enum Wish {
         bytes: usize,
         count: u64,
     },
-    /// One message, handed over piece by piece while it leaves.
-    Fed {
+    /// One message, lent to the engine while it leaves.
+    Lent {
         bytes: usize,
     },
 }
 
-/// A message that a program hands over piece by piece.
+/// A message that a program lends to the engine.
 #[derive(Debug)]
-pub(crate) struct Feeding {
+pub(crate) struct Lending {
+    pub(crate) id: SendId,
     pub(crate) body: Vec<u8>,
-    /// Bytes the engine has taken.
-    pub(crate) taken: usize,
+    /// The program takes it back once no more than this waits to leave.
+    pub(crate) ahead_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -116,7 +117,7 @@ pub(crate) struct Host<E> {
 
     pub(crate) wishes: BTreeMap<NodeId, VecDeque<(Lane, Wish)>>,
     /// One at a time for each peer.
-    pub(crate) feeding: BTreeMap<NodeId, Feeding>,
+    pub(crate) lending: BTreeMap<NodeId, Lending>,
     pub(crate) events: Vec<(Instant, Event)>,
     pub(crate) received: Vec<Received>,
     pub(crate) bodies: Vec<Vec<u8>>,
@@ -150,7 +151,7 @@ impl<E> Host<E> {
             consume_planned: false,
             largest: 0,
             wishes: BTreeMap::new(),
-            feeding: BTreeMap::new(),
+            lending: BTreeMap::new(),
             events: Vec::new(),
             received: Vec::new(),
             bodies: Vec::new(),
@@ -182,7 +183,7 @@ impl<E> Host<E> {
         self.held_bytes = 0;
         self.consume_planned = false;
         self.wishes.clear();
-        self.feeding.clear();
+        self.lending.clear();
     }
 }
 

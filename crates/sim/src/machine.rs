@@ -1,8 +1,8 @@
 //! What the net runs: the production engine, or a stand-in when the net itself is under test.
 
 use tsumuji_proto::{
-    Config, Congestion, Destination, Duration, Engine, Event, Flow, Instant, Lane, NodeId, Payload,
-    SendId, Sink, SubmitError,
+    Config, Congestion, Destination, Duration, Engine, Event, Flow, Instant, Lane, Loan, NodeId,
+    Payload, SendId, Sink, SubmitError,
 };
 
 /// The engine as the net drives it. Every function means what the engine's own function of that name means.
@@ -32,8 +32,8 @@ pub trait Machine {
         start: u32,
         payload: &[u8],
     ) -> Result<(), SubmitError>;
-    /// A stand-in need not know how to be fed.
-    fn submit_stream(
+    /// A stand-in need not know how to be lent a message.
+    fn submit_lent(
         &mut self,
         to: NodeId,
         _lane: Lane,
@@ -42,14 +42,20 @@ pub trait Machine {
     ) -> Result<SendId, SubmitError> {
         Err(SubmitError::UnknownPeer { peer: to })
     }
-    fn feed(&mut self, to: NodeId, _rest: &[u8]) -> Result<usize, SubmitError> {
-        Err(SubmitError::UnknownPeer { peer: to })
+    fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
+        Err(SubmitError::UnknownPeer { peer: loan.to() })
     }
-    fn is_hungry(&self, _to: NodeId) -> bool {
-        false
+    fn keep(&mut self, _loan: &Loan<'_>) -> bool {
+        true
     }
     fn next_destination(&mut self, now: Instant) -> Option<Destination>;
-    fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize;
+    fn write_frame_lent(
+        &mut self,
+        now: Instant,
+        to: Destination,
+        loan: &Loan<'_>,
+        slot: &mut [u8],
+    ) -> usize;
     fn defer(&mut self, to: Destination);
     fn handle_timeout(&mut self, now: Instant);
     fn poll_timeout(&self) -> Option<Instant>;
@@ -115,26 +121,32 @@ impl Machine for Engine {
     ) -> Result<(), SubmitError> {
         self.submit_share(to, port, epoch, lap, start, payload)
     }
-    fn submit_stream(
+    fn submit_lent(
         &mut self,
         to: NodeId,
         lane: Lane,
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        self.submit_stream(to, lane, length_bytes, notify)
+        self.submit_lent(to, lane, length_bytes, notify)
     }
-    fn feed(&mut self, to: NodeId, rest: &[u8]) -> Result<usize, SubmitError> {
-        self.feed(to, rest)
+    fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
+        self.unsent_bytes(loan)
     }
-    fn is_hungry(&self, to: NodeId) -> bool {
-        self.is_hungry(to)
+    fn keep(&mut self, loan: &Loan<'_>) -> bool {
+        self.keep(loan)
     }
     fn next_destination(&mut self, now: Instant) -> Option<Destination> {
         self.next_destination(now)
     }
-    fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize {
-        self.write_frame(now, to, slot)
+    fn write_frame_lent(
+        &mut self,
+        now: Instant,
+        to: Destination,
+        loan: &Loan<'_>,
+        slot: &mut [u8],
+    ) -> usize {
+        self.write_frame_lent(now, to, loan, slot)
     }
     fn defer(&mut self, to: Destination) {
         self.defer(to);

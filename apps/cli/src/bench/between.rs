@@ -83,7 +83,6 @@ impl Pair {
     pub(super) fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
         let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
         spec.congestion = self.congestion;
-        crate::security::tell(&mut spec, &self.security);
         exchange::measure(plan, spec, &self.security)
     }
 }

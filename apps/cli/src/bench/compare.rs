@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use tsumuji_bench::compare::{self, Comparison, Listener, Plan};
 use tsumuji_bench::contest::{self, Ground, Ours, Peer};
-use tsumuji_bench::limits::place::{self, Place};
+use tsumuji_bench::limits::place::Place;
 use tsumuji_bench::ops::Op;
 use tsumuji_bench::plot;
 use tsumuji_bench::stop;
@@ -20,7 +20,7 @@ use super::between::Between;
 use super::sizes::Sizes;
 use crate::output::{self, PendingFile};
 use crate::talk::Talk;
-use crate::{DONE, NOT_REACHED, Outcome, hosts, security};
+use crate::{DONE, NOT_REACHED, Outcome, hosts};
 
 /// Rounds beside peers, where nobody says how many.
 const ROUNDS: u64 = 3;
@@ -329,7 +329,6 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
         );
         let stated = between.security.stated(between.link.as_ref(), None);
         let mut ours = Ours::here(link, program);
-        ours.env = security::env(&stated);
         ours.security = stated;
         return Ok(Stage {
             ours,
@@ -354,7 +353,6 @@ fn stage(asked: &Asked<'_>, inside: bool) -> anyhow::Result<Stage> {
     let stated = between.security.stated(between.link.as_ref(), Some(&file));
     let link = file.hosts()[0].link;
     let mut ours = Ours::here(link, program);
-    ours.env = security::env(&stated);
     ours.security = stated;
     if asked.beside.vs.is_some() {
         // The first node is started where it belongs; peers are led to the hosts from here.
@@ -389,10 +387,7 @@ fn staged_in_testbed(
     let testbed = testbed(nodes, rate, mtu)?;
     Ok(Stage {
         ours: Ours::between(link, program, testbed.hosts_file()),
-        ground: Ground {
-            places: place::of_testbed(&testbed),
-            closed: None,
-        },
+        ground: Ground::of(&testbed),
         nodes,
         _testbed: Some(testbed),
     })

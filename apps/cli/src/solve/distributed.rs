@@ -161,7 +161,7 @@ fn launch_spec(
     (spec.stdout, spec.stdout_to_stderr) = (Printing::Tagged, true);
     spec.env
         .push((bootstrap::ENV_SEED.into(), args.seed.to_string().into()));
-    crate::security::tell(&mut spec, security);
+    spec.env.extend(security.env());
     spec.env.push(metrics::env(metrics::wanted(args.metrics)?));
     if args.loss > 0.0 {
         spec.env

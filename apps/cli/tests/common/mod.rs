@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 
 /// Longer than any run here takes on a busy machine; a run that exceeds it hangs.
@@ -20,27 +23,38 @@ pub(crate) fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command
 }
 
+/// Waits for the end of a process; `false`: it hangs, or works for ever.
+fn ends(pid: u32) -> bool {
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    let end = match pidfd_open(id, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return true, // it is gone
+        end => end.unwrap(),
+    };
+    let patience = Timespec::try_from(PATIENCE).unwrap();
+    loop {
+        match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&patience)) {
+            Err(Errno::INTR) => {}
+            ended => return ended.unwrap() == 1,
+        }
+    }
+}
+
 /// Waits for the end of a started program; kills it and fails the test when it hangs.
 pub(crate) fn finish(mut child: Child) -> Output {
     let mut stdout = child.stdout.take();
     let mut stderr = child.stderr.take();
     let out = std::thread::spawn(move || read_all(stdout.as_mut()));
     let err = std::thread::spawn(move || read_all(stderr.as_mut()));
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!(
-                "the program hangs; it said: {}",
-                String::from_utf8_lossy(&err.join().unwrap())
-            );
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let has_ended = ends(child.id());
+    if !has_ended {
+        child.kill().unwrap();
+    }
+    let status = child.wait().unwrap();
+    assert!(
+        has_ended,
+        "the program hangs; it said: {}",
+        String::from_utf8_lossy(&err.join().unwrap())
+    );
     Output {
         status,
         stdout: out.join().unwrap(),
@@ -203,13 +217,8 @@ pub(crate) fn wait_until_at_work(pids: &[u32]) {
 
 /// Waits until none of these processes runs. The bound only turns a hang into a failure.
 pub(crate) fn wait_until_gone(pids: &[u32]) {
-    let begun = Instant::now();
-    while let Some(pid) = pids
-        .iter()
-        .find(|&&pid| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|it| !it.is_empty()))
-    {
-        assert!(begun.elapsed() < PATIENCE, "process {pid} still runs");
-        std::thread::sleep(Duration::from_millis(5));
+    for &pid in pids {
+        assert!(ends(pid), "process {pid} still runs");
     }
 }
 

@@ -5,12 +5,12 @@
 use tsumuji_node::{Congestion, LinkSpec};
 use tsumuji_testbed::{Rate, Testbed};
 
-use super::{Report, Say, Setting, Wanted, add};
+use super::{Report, Say, Setting, Wanted, add, down, told};
 use crate::compare::{self, Comparison, Plan};
 use crate::contest::{self, Ground, Ours, Peer};
-use crate::limits::place::of_testbed;
 use crate::machine;
 use crate::ops::Op;
+use crate::peers::mpi::MPICH_RANKS_MOST;
 use crate::stats::size_name;
 
 /// As in the paper.
@@ -22,8 +22,6 @@ const BROADCAST_BYTES: usize = 128 << 10;
 /// Nodes of a gather, and of a broadcast.
 const GATHERS: [usize; 2] = [8, 32];
 const BROADCASTS: [usize; 3] = [5, 8, 40];
-/// More ranks of MPICH than that on few cores measure the scheduler.
-const MPICH_RANKS_MOST: usize = 8;
 /// Share of the cable's rate, counted in payload.
 const SHARE: Wanted = Wanted::AtLeast(0.9);
 const SHM_SIZES: [usize; 9] = [
@@ -62,10 +60,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
         Ok(testbed) => testbed,
         Err(reason) => return super::missing(report, say, &title, &reason),
     };
-    let ground = Ground {
-        places: of_testbed(&testbed),
-        closed: None,
-    };
+    let ground = Ground::of(&testbed);
     // One frame on the cable reaches all over raw Ethernet only.
     let links: &[&str] = if op == Op::Gather {
         &["udp", "packet"]
@@ -120,9 +115,7 @@ fn on_cables(setting: &Setting, op: Op, nodes: usize, report: &mut Report, say: 
             drops(&title, &comparison, switch, report, say);
         }
     }
-    if let Err(error) = testbed.down() {
-        say(&format!("warning: the testbed was not removed: {error}"));
-    }
+    down(testbed, say);
 }
 
 /// Frames to node 0 that found the queue of its port full.
@@ -214,18 +207,7 @@ fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
         let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
         for row in &comparison.results {
             for peer in 1..=peers.len() {
-                let told = |index: usize| {
-                    let cell = &row.contenders[index];
-                    match (&cell.numbers, &cell.failure) {
-                        (Some(numbers), _) => {
-                            format!("{:.2} us ({})", numbers.headline.median, cell.name)
-                        }
-                        (None, reason) => {
-                            let reason = reason.as_deref().unwrap_or("-");
-                            format!("- ({}: {reason})", cell.name)
-                        }
-                    }
-                };
+                let told = |index: usize| told(&row.contenders[index], comparison.unit);
                 let name = format!(
                     "shm broadcast to {nodes} nodes, {}, times better",
                     size_name(row.size)

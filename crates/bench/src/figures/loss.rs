@@ -2,7 +2,7 @@
 
 use tsumuji_node::LinkSpec;
 
-use super::{Report, Say, Setting, Wanted, add};
+use super::{Report, Say, Setting, Wanted, add, shown};
 use crate::contest::Ours;
 use crate::loss::{self, Line, Plan};
 use crate::stats::{Rounds, size_name};
@@ -41,9 +41,8 @@ pub(super) fn loss(setting: &Setting, report: &mut Report, say: Say<'_>) {
 }
 
 fn beside(bytes: usize, ours: &Line, tcp: &Line, report: &mut Report, say: Say<'_>) {
-    let told = |line: &Line, result: &Result<Rounds, String>, unit: &str| match result {
-        Ok(rounds) => format!("{:.3} {unit} ({})", rounds.median, line.name),
-        Err(reason) => format!("- ({}: {reason})", line.name),
+    let told = |line: &Line, result: &Result<Rounds, String>, unit: &str| {
+        shown(&line.name, result.as_ref().map_err(String::as_str), unit)
     };
     let median =
         |result: &Result<Rounds, String>| result.as_ref().map_or(f64::NAN, |rounds| rounds.median);

@@ -17,8 +17,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tsumuji_testbed::{Name, Rate, Spec, Testbed};
 
+use crate::compare::Cell;
 use crate::machine::{self, Machine};
+use crate::stats::Rounds;
 use crate::stop;
+use crate::table::aligned;
 use crate::versus::Standing;
 
 /// What is measured, and with what.
@@ -202,14 +205,30 @@ fn down(testbed: Testbed, say: Say<'_>) {
 
 /// A time as figures show it, with the name of whoever took it.
 fn micros(standing: &Standing) -> String {
-    match &standing.result {
-        Ok(rounds) => format!(
-            "{:.3} us ({}, +-{:.0} %)",
-            rounds.median,
-            standing.name,
-            rounds.spread_percent() / 2.0
-        ),
-        Err(reason) => format!("- ({}: {reason})", standing.name),
+    shown(
+        &standing.name,
+        standing.result.as_ref().map_err(String::as_str),
+        "us",
+    )
+}
+
+/// What one contender reached at one size, as figures show it.
+fn told(cell: &Cell, unit: &str) -> String {
+    let numbers = cell.numbers.as_ref().map(|numbers| &numbers.headline);
+    let reason = cell.failure.as_deref().unwrap_or("not measured");
+    shown(&cell.name, numbers.ok_or(reason), unit)
+}
+
+fn shown(name: &str, result: Result<&Rounds, &str>, unit: &str) -> String {
+    match result {
+        Ok(rounds) => {
+            let spread = match rounds.rounds {
+                0 | 1 => String::new(),
+                _ => format!(", +-{} %", rounds.half_spread()),
+            };
+            format!("{:.3} {unit} ({name}{spread})", rounds.median)
+        }
+        Err(reason) => format!("- ({name}: {reason})"),
     }
 }
 
@@ -314,23 +333,7 @@ fn table(figures: &[Figure]) -> String {
         ]
     });
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    let widths: Vec<usize> = (0..6)
-        .map(|column| {
-            rows.iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        for (cell, width) in row.iter().zip(&widths) {
-            text.push_str(&format!("{cell:width$}  "));
-        }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    }
-    text
+    aligned(&rows)
 }
 
 #[cfg(test)]
@@ -345,30 +348,5 @@ mod tests {
         assert_eq!(Wanted::AtLeast(0.85).verdict(0.84), Verdict::Missed);
         assert_eq!(Wanted::AtLeast(0.85).verdict(f64::NAN), Verdict::Open);
         assert_eq!(Wanted::Nothing.verdict(5.0), Verdict::Open);
-    }
-
-    /// Columns line up, also where a name is not plain ASCII.
-    #[test]
-    fn table_lines_up() {
-        let figure = |name: &str| Figure {
-            name: name.to_owned(),
-            ours: "1 µs".to_owned(),
-            beside: "2 µs".to_owned(),
-            ratio: Some(0.5),
-            wanted: "<= 1".to_owned(),
-            verdict: Verdict::Reached,
-        };
-        let text = table(&[figure("a"), figure("größer")]);
-        let columns: Vec<usize> = text
-            .lines()
-            .map(|line| line.chars().collect::<String>().find("wanted").unwrap_or(0))
-            .collect();
-        assert!(columns[0] > 0);
-        let places: Vec<usize> = text
-            .lines()
-            .skip(1)
-            .map(|line| line.chars().take_while(|&c| c != '<').count())
-            .collect();
-        assert_eq!(places[0], places[1]);
     }
 }

@@ -13,10 +13,9 @@ use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Testbed;
 
 use super::messages::{DIP, dips};
-use super::{Point, Report, Say, Setting, Sweep, Wanted, add};
+use super::{Point, Report, Say, Setting, Sweep, Wanted, add, down, told};
 use crate::compare::{self, Comparison, Contender, Plan, Row};
 use crate::contest::{self, Ground, Ours, Peer};
-use crate::limits::place::of_testbed;
 use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
@@ -127,9 +126,7 @@ pub(super) fn mpi(setting: &Setting, report: &mut Report, say: Say<'_>) {
             .filter(|(link, _)| probe.works || !link.starts_with("dpdk:"))
             .collect();
         over(&Course { promises, mtu }, setting, &testbed, report, say);
-        if let Err(error) = testbed.down() {
-            say(&format!("warning: the testbed was not removed: {error}"));
-        }
+        down(testbed, say);
     }
 }
 
@@ -161,10 +158,7 @@ fn over(course: &Course, setting: &Setting, testbed: &Testbed, report: &mut Repo
         Ours::between(link, setting.program.clone(), testbed.hosts_file())
     });
     let links: Vec<Ours> = links.collect();
-    let ground = Ground {
-        places: of_testbed(testbed),
-        closed: None,
-    };
+    let ground = Ground::of(testbed);
     for op in [Op::Pingpong, Op::Burst] {
         let comparison = compared(setting, op, &links, &ground, say);
         if op == Op::Pingpong {
@@ -235,19 +229,6 @@ fn least(
         .min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-fn told(row: &Row, index: usize, unit: &str) -> String {
-    let cell = &row.contenders[index];
-    match (&cell.numbers, &cell.failure) {
-        (Some(numbers), _) => format!(
-            "{:.3} {unit} ({}, {})",
-            numbers.headline.median,
-            size_name(row.size),
-            cell.name
-        ),
-        (None, reason) => format!("- ({}: {})", cell.name, reason.as_deref().unwrap_or("-")),
-    }
-}
-
 /// Adds the worst size of one link beside one peer.
 fn worst(
     report: &mut Report,
@@ -262,7 +243,9 @@ fn worst(
     let row = found.map(|(row, _)| row).or(comparison.results.first());
     let Some(row) = row else { return };
     let ratio = found.map_or(f64::NAN, |(_, value)| value);
-    let (ours, beside) = (told(row, own, unit), told(row, peer, unit));
+    let told = |index: usize| told(&row.contenders[index], unit);
+    let ours = format!("{} at {}", told(own), size_name(row.size));
+    let beside = told(peer);
     add(report, say, name, ours, beside, ratio, wanted);
 }
 

@@ -1,38 +1,34 @@
 //! What sealing costs: nanoseconds and cycles of each frame, sealed and opened apart from each other, and half-round-trips with and
 //! without a key.
 //!
-//! Frames go through the wrapper that nodes use, over a link in memory that does nothing but hold them; what that link takes by
-//! itself is measured in turn and taken off. Nothing is promised here: the figures are for whoever chooses a mode.
+//! Frames go through the wrapper that nodes use, over shared memory of which both ends are in this process; what that link takes
+//! by itself is measured in turn and taken off. Nothing is promised here: the figures are for whoever chooses a mode.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::hint::black_box;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
-use tsumuji_node::bootstrap::{ENV_KEY, ENV_SEAL};
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::{Link, LinkAddr};
 use tsumuji_node::{LinkSpec, SealMode, Security};
-use tsumuji_seal::{ClusterKey, Keys, OVERHEAD_BYTES, Sealed};
-use tsumuji_testbed::Testbed;
+use tsumuji_seal::{ClusterKey, Keys, Sealed};
 
-use super::{Report, Say, Setting, Wanted, add};
+use super::{Report, Say, Setting, Wanted, add, told};
+use crate::compare::{self, Contender, Plan};
 use crate::contest::Ours;
 use crate::machine;
-use crate::ops::{Job, Op};
+use crate::ops::Op;
 use crate::stats::size_name;
-use crate::versus::{Contender, Standing, alternate};
+use crate::versus::Standing;
 
 /// A small frame and a jumbo frame.
 const SIZES: [usize; 2] = [64, 9000];
 /// Of the message of a half-round-trip.
 const MESSAGE_BYTES: usize = 64;
-/// Frames sealed, then opened, at a time: they stay in the caches.
-const BURST_FRAMES: usize = 64;
+/// Frames sealed, then opened, at a time: the ring has room for them, and they stay in the caches.
+const BURST_FRAMES: usize = 32;
 /// Frames of one measurement.
-const FRAMES: usize = 64 * 2000;
+const FRAMES: usize = BURST_FRAMES * 4000;
 const MODES: [SealMode; 2] = [SealMode::Auth, SealMode::Encrypt];
 
 /// Everything about the cost of sealing.
@@ -51,85 +47,54 @@ pub(super) fn sealing(setting: &Setting, report: &mut Report, say: Say<'_>) {
         Err(reason) => return super::missing(report, say, "sealed half round trips", &reason),
     };
     for link in [LinkSpec::Shm, LinkSpec::Udp(None)] {
-        trips(setting, report, say, &link.to_string(), |mode| {
-            half(setting, None, link, mode, &key)
-        });
+        let ours = Ours::here(link, setting.program.clone());
+        trips(setting, &ours, &key, report, say);
     }
     match super::testbed(2, None, 9000) {
         Err(reason) => super::missing(report, say, "packet half round trip, sealed", &reason),
         Ok(testbed) => {
-            trips(setting, report, say, "packet", |mode| {
-                half(setting, Some(&testbed), LinkSpec::Packet(None), mode, &key)
-            });
+            let link = LinkSpec::Packet(None);
+            let ours = Ours::between(link, setting.program.clone(), testbed.hosts_file());
+            trips(setting, &ours, &key, report, say);
             super::down(testbed, say);
         }
     }
 }
 
 /// Half-round-trips without key, authenticated and encrypted, in turn.
-fn trips(
-    setting: &Setting,
-    report: &mut Report,
-    say: Say<'_>,
-    link: &str,
-    half: impl Fn(Option<SealMode>) -> Result<f64, String>,
-) {
-    let half = &half;
-    let contender = |name: String, mode| Contender::new(name, move || half(mode));
-    let mut contenders = vec![contender("no key".to_owned(), None)];
-    contenders.extend(MODES.map(|mode| contender(mode.to_string(), Some(mode))));
-    let standings = alternate(setting.rounds, &mut contenders);
-    let micros = |standing: &Standing| match &standing.result {
-        Ok(rounds) => format!("{:.3} us ({})", rounds.median, standing.name),
-        Err(reason) => format!("- ({}: {reason})", standing.name),
-    };
-    for sealed in &standings[1..] {
-        add(
-            report,
-            say,
-            format!("{link} half round trip, {MESSAGE_BYTES} B, sealed"),
-            micros(sealed),
-            micros(&standings[0]),
-            sealed.ratio_to(&standings[0]),
-            Wanted::Nothing,
-        );
-    }
-}
-
-/// p50 in microseconds, between the first two hosts of a testbed or two processes of this host.
-fn half(
-    setting: &Setting,
-    testbed: Option<&Testbed>,
-    link: LinkSpec,
-    mode: Option<SealMode>,
-    key: &Path,
-) -> Result<f64, String> {
-    let usual = match testbed {
-        None => Ours::here(link, setting.program.clone()),
-        Some(testbed) => Ours::between(link, setting.program.clone(), testbed.hosts_file()),
-    };
-    let ours = match mode {
-        None => usual,
-        Some(mode) => Ours {
-            security: Security::Sealed {
-                key_file: key.to_owned(),
-                mode,
-            },
-            env: vec![
-                (ENV_KEY.into(), key.into()),
-                (ENV_SEAL.into(), mode.to_string().into()),
-            ],
-            ..usual
+fn trips(setting: &Setting, usual: &Ours, key: &Path, report: &mut Report, say: Say<'_>) {
+    let sealed = MODES.map(|mode| Ours {
+        security: Security::Sealed {
+            key_file: key.to_owned(),
+            mode,
         },
-    };
-    let sample = ours.measure(&Job {
+        ..usual.clone()
+    });
+    let contender = |name: String, ours| Contender::new(name, move |job| Ours::measure(ours, job));
+    let mut contenders = vec![contender("no key".to_owned(), usual)];
+    contenders.extend(
+        MODES
+            .iter()
+            .zip(&sealed)
+            .map(|(mode, ours)| contender(mode.to_string(), ours)),
+    );
+    let plan = Plan {
         op: Op::Pingpong,
-        size: MESSAGE_BYTES,
-        iterations: setting.round_trips / 2,
         nodes: 2,
-    })?;
-    let half = sample.half_rtt_us.ok_or("no times in the report")?;
-    Ok(half.p50)
+        sizes: vec![MESSAGE_BYTES],
+        iterations: Some(setting.round_trips / 2),
+        bits_per_second: None,
+        rounds: setting.rounds,
+    };
+    let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+    for row in &comparison.results {
+        for (index, cell) in row.contenders.iter().enumerate().skip(1) {
+            let name = format!("{} half round trip, {MESSAGE_BYTES} B, sealed", usual.link);
+            let (ours, beside) = (told(cell, "us"), told(&row.contenders[0], "us"));
+            let ratio = 1.0 / row.times_better(index, 0);
+            add(report, say, name, ours, beside, ratio, Wanted::Nothing);
+        }
+    }
 }
 
 /// Seal and open, each mode and size.
@@ -194,16 +159,22 @@ fn round<L: Link>(ends: [L; 2], size: usize) -> [f64; 2] {
                 slot[0] = 7; // what writes the frame is not measured
                 size
             });
-            assert!(sent.is_ok_and(|sent| sent), "a link in memory has room");
+            assert!(sent.is_ok_and(|sent| sent), "the ring has room");
         }
+        a.flush().expect("shared memory does not fail");
         let between = Instant::now();
-        let received = b.recv_burst(BURST_FRAMES, |_, frame| {
-            black_box(frame[frame.len() - 1]);
-        });
-        assert!(
-            received.is_ok_and(|frames| frames == BURST_FRAMES),
-            "all arrive"
-        );
+        let mut received = 0;
+        for _ in 0..BURST_FRAMES {
+            let wanted = BURST_FRAMES - received;
+            let taken = b.recv_burst(wanted, |_, frame| {
+                black_box(frame[frame.len() - 1]);
+            });
+            received += taken.expect("shared memory does not fail");
+            if received == BURST_FRAMES {
+                break;
+            }
+        }
+        assert_eq!(received, BURST_FRAMES, "all arrive");
         sending += between - begun;
         receiving += between.elapsed();
     }
@@ -211,7 +182,7 @@ fn round<L: Link>(ends: [L; 2], size: usize) -> [f64; 2] {
 }
 
 /// Two sealed ends with a session.
-fn met(mode: SealMode) -> [Sealed<Mem>; 2] {
+fn met(mode: SealMode) -> [Sealed<Shm>; 2] {
     let keys = ClusterKey::generate().and_then(|key| Keys::new([key]));
     let keys = keys.expect("the kernel has randomness");
     let seal = |end| Sealed::new(end, &keys, mode).expect("frames are long enough");
@@ -220,90 +191,14 @@ fn met(mode: SealMode) -> [Sealed<Mem>; 2] {
     while !(a.has_session(LinkAddr::Local(1)) && b.has_session(LinkAddr::Local(0))) {
         for end in [&mut b, &mut a] {
             end.recv_burst(BURST_FRAMES, |_, _| {})
-                .expect("it never fails");
+                .expect("shared memory does not fail");
         }
     }
     [a, b]
 }
 
-/// Frames on their way to one end, and buffers for more.
-#[derive(Default)]
-struct Pipe {
-    full: VecDeque<(usize, Vec<u8>)>,
-    empty: Vec<Vec<u8>>,
-}
-
-/// One end of a link in memory.
-struct Mem {
-    me: u16,
-    pipes: [Rc<RefCell<Pipe>>; 2],
-}
-
-fn ends() -> [Mem; 2] {
-    let pipes: [Rc<RefCell<Pipe>>; 2] = Default::default();
-    [0, 1].map(|me| Mem {
-        me,
-        pipes: pipes.clone(),
-    })
-}
-
-impl Link for Mem {
-    fn caps(&self) -> LinkCaps {
-        LinkCaps {
-            name: "mem",
-            frame_bytes: SIZES[1] + OVERHEAD_BYTES,
-            receive_frames: 2 * BURST_FRAMES,
-            burst_frames: BURST_FRAMES,
-            broadcast: false,
-            lossless: true,
-        }
-    }
-    fn local_addr(&self) -> LinkAddr {
-        LinkAddr::Local(self.me)
-    }
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        let mut pipe = self.pipes[usize::from(self.me)].borrow_mut();
-        let mut frames = 0;
-        while frames < max
-            && let Some((bytes, frame)) = pipe.full.pop_front()
-        {
-            on_frame(LinkAddr::Local(1 - self.me), &frame[..bytes]);
-            pipe.empty.push(frame);
-            frames += 1;
-        }
-        Ok(frames)
-    }
-    fn send_with(
-        &mut self,
-        _to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        let mut pipe = self.pipes[usize::from(1 - self.me)].borrow_mut();
-        let spare = pipe.empty.pop();
-        let mut frame = spare.unwrap_or_else(|| vec![0; SIZES[1] + OVERHEAD_BYTES]);
-        let bytes = fill(&mut frame);
-        if bytes > 0 {
-            pipe.full.push_back((bytes, frame));
-        }
-        Ok(true)
-    }
-    fn flush(&mut self) -> Result<(), LinkError> {
-        Ok(())
-    }
-    fn wait(&mut self, _timeout: Duration) -> Result<(), LinkError> {
-        Ok(())
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        Ok(true)
-    }
-    fn counters(&self) -> LinkCounters {
-        LinkCounters::default()
-    }
+/// Two ends of shared memory, both in this process.
+fn ends() -> [Shm; 2] {
+    let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("memory for two");
+    [0, 1].map(|node| Shm::attach(&job, node).expect("the job is new"))
 }

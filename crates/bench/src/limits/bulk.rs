@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use tsumuji_link::{Link, LinkAddr, LinkError};
 
-use super::link::LinkLimitError;
 use super::{pin_to, relax};
 use crate::machine;
 use crate::ops::Sample;
@@ -32,6 +31,18 @@ const BURST_FRAMES: usize = 64;
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Empty polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 1 << 14;
+
+/// Why a link alone could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkLimitError {
+    /// The link failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// No answer.
+    #[error("a frame was lost on a link without other traffic")]
+    Lost,
+}
 
 /// One end of the link, with its message.
 struct End<L> {

@@ -1,14 +1,14 @@
 //! What this machine can do at best: the same exchanges done bare, without header, acknowledgement or protocol.
 //!
 //! Each limit takes the two cores it may use and answers like our own benchmark does, so that they can be put side by
-//! side. They share nothing with the code they are compared with; `link` and `bulk` are the
-//! exception: the link alone, to tell what the engine above it costs.
+//! side. They share nothing with the code they are compared with; `bulk` and `broadcast` are
+//! the exception: the link alone, to tell what the engine above it costs.
 
 pub mod bandwidth;
+pub mod broadcast;
 pub mod bulk;
 pub mod cacheline;
 pub mod copy;
-pub mod link;
 pub mod place;
 mod ring;
 pub mod tcp;

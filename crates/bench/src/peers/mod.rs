@@ -12,13 +12,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::ops::Job;
 use crate::stop;
 
-/// How often a peer is looked at whether it has ended.
-const LOOK: Duration = Duration::from_millis(2);
+/// Who waits for a peer looks up this often whether all is to end; its own end is noticed at once.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 /// From an end asked for to one that is forced: enough to remove what was made.
 const GRACE: Duration = Duration::from_secs(5);
 /// A compiler or a solver that takes longer hangs.
@@ -111,13 +115,14 @@ impl Ended {
     }
 
     fn wait_while(&mut self, patient: impl Fn() -> bool) -> Option<ExitStatus> {
-        loop {
-            match self.0.try_wait() {
-                Ok(None) if patient() => std::thread::sleep(LOOK),
-                Ok(status) => return status,
-                Err(_) => return None,
+        let end = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).ok()?;
+        while patient() {
+            let _ = poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&LOOK)); // a signal only makes us look early
+            if let Some(status) = self.0.try_wait().ok()? {
+                return Some(status);
             }
         }
+        self.0.try_wait().ok().flatten()
     }
 }
 
@@ -125,8 +130,8 @@ impl Drop for Ended {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
             // It leads a group of its own, see `run_within`.
-            let group = rustix::process::Pid::from_raw(self.0.id().cast_signed());
-            let signal = |signal| group.map(|id| rustix::process::kill_process_group(id, signal));
+            let group = Pid::from_child(&self.0);
+            let signal = |signal| rustix::process::kill_process_group(group, signal);
             let _ = signal(Signal::TERM);
             let asked = Instant::now();
             if self.wait_while(|| asked.elapsed() < GRACE).is_none() {

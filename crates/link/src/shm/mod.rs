@@ -155,11 +155,6 @@ impl Shm {
         self.job.layout.nodes
     }
 
-    /// Whether a process has ever attached as `node`. It may have died since.
-    pub fn has_attached(&self, node: u16) -> bool {
-        usize::from(node) < self.nodes() && self.job.life_of(node.into()) != 0
-    }
-
     /// Gives back what our earlier lives left, as soon as every other process has turned away from it. Called whenever one
     /// more may have: a peer told us where to start, or the directory changed.
     #[cold]

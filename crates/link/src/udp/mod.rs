@@ -40,7 +40,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 pub use probe::probe;
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, RunRoom};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Plain, Receiver, RunRoom};
 use rx::Rx;
 use tx::Tx;
 
@@ -286,7 +286,7 @@ impl Link for Udp {
         max: usize,
         on_frame: impl FnMut(LinkAddr, &[u8]),
     ) -> Result<usize, LinkError> {
-        self.recv_landing(max, &mut rx::Plain(on_frame))
+        self.recv_landing(max, &mut Plain(on_frame))
     }
 
     #[inline]

@@ -20,16 +20,6 @@ const BATCH_DATAGRAMS: usize = 16;
 /// better served by whole batches.
 const DISTRUST_MAX: u32 = 64;
 
-/// A receiver that has no places to lend.
-pub(super) struct Plain<F>(pub(super) F);
-
-impl<F: FnMut(LinkAddr, &[u8])> Receiver for Plain<F> {
-    #[inline]
-    fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
-        (self.0)(from, frame);
-    }
-}
-
 /// Buffers, and what of them is not yet handed over.
 #[derive(Debug)]
 pub(super) struct Rx {

@@ -42,7 +42,7 @@ pub use errors::XdpOpenError;
 pub use probe::probe;
 
 use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Plain, Receiver};
 use rx::Rx;
 use tx::Tx;
 use umem::Umem;
@@ -235,15 +235,20 @@ impl Link for Xdp {
     fn recv_burst(
         &mut self,
         max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+        on_frame: impl FnMut(LinkAddr, &[u8]),
     ) -> Result<usize, LinkError> {
-        let frames = self.rx.receive(
-            &mut self.umem,
-            &mut self.counters,
-            self.mac,
-            max,
-            &mut on_frame,
-        );
+        self.recv_landing(max, &mut Plain(on_frame))
+    }
+
+    #[inline]
+    fn recv_landing(
+        &mut self,
+        max: usize,
+        receiver: &mut impl Receiver,
+    ) -> Result<usize, LinkError> {
+        let frames = self
+            .rx
+            .receive(&mut self.umem, &mut self.counters, self.mac, max, receiver);
         self.drive_receive();
         Ok(frames)
     }

@@ -1,16 +1,17 @@
 //! Receive half: frames out of the receive ring, and their chunks back into the fill ring.
 //!
-//! Called by `Xdp::recv_burst`. A frame in one chunk is lent as it lies in the UMEM. A frame in several chunks (a jumbo frame: a
-//! chunk is a page at most) is joined in one buffer of ours and lent from there: one copy. Chunks go back as soon as their frame
-//! was handled, the kernel being told once for each batch, so that the fill ring runs empty only if the program is slow.
+//! Called by `Xdp::recv_landing`. A frame in one chunk is lent as it lies in the UMEM. A frame in several chunks (a jumbo frame: a
+//! chunk is a page at most) goes straight to its place if the receiver says that it is the one expected there; else it is joined in
+//! one buffer of ours and lent from there: one copy more. Chunks go back as soon as their frame was handled, the kernel being told
+//! once for each batch, so that the fill ring runs empty only if the program is slow.
 //!
 //! Invariant: between two calls every receive chunk is the kernel's, also if a handler panicked.
 
 use super::JOIN_BYTES_MAX;
 use super::ring::{CONTINUED, Consumer, Desc, Producer};
 use super::umem::{Received, Umem};
-use crate::ether::{self, MacAddr};
-use crate::{LinkAddr, LinkCounters};
+use crate::ether::{self, LEAD_BYTES, LENGTH_BYTES, MacAddr};
+use crate::{LANDING_HEAD_BYTES_MAX, LinkAddr, LinkCounters, Receiver};
 
 /// Chunks handled before the kernel is told: often enough that it never waits for them, seldom enough to cost nothing.
 const REFILL_CHUNKS: u32 = 32;
@@ -28,8 +29,8 @@ pub(super) struct Rx {
 struct Joining {
     bytes: Vec<u8>,
     active: bool,
-    /// It is longer than any frame of ours: skip it.
-    overlong: bool,
+    /// It is longer than any frame of ours, or not whole: skip it.
+    spoilt: bool,
 }
 
 impl Rx {
@@ -47,7 +48,7 @@ impl Rx {
             joining: Joining {
                 bytes: Vec::with_capacity(JOIN_BYTES_MAX),
                 active: false,
-                overlong: false,
+                spoilt: false,
             },
         }
     }
@@ -66,10 +67,10 @@ impl Rx {
         counters: &mut LinkCounters,
         own: MacAddr,
         max: usize,
-        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+        receiver: &mut impl Receiver,
     ) -> usize {
         // What arrives meanwhile is for the next call: that bounds the loop.
-        let available = self.ring.available();
+        let mut left = self.ring.available();
         let joining = &mut self.joining;
         let mut round = Round {
             fill: &mut self.fill,
@@ -79,13 +80,16 @@ impl Rx {
             held: None,
         };
         let mut handed = 0;
-        for _ in 0..available {
-            if handed >= max {
-                break;
+        while left > 0 && handed < max {
+            if let Some(chunks) = round.long_frame(left, joining) {
+                left -= chunks;
+                handed += round.receive_long(chunks, joining, own, counters, receiver);
+                continue;
             }
+            left -= 1;
             let Some((bytes, continued)) = round.next() else {
                 // A descriptor that made no sense (the UMEM counts it): its frame cannot be whole.
-                joining.overlong |= joining.active;
+                joining.spoilt |= joining.active;
                 continue;
             };
             let whole = if !continued && !joining.active {
@@ -94,11 +98,8 @@ impl Rx {
                 joining.add(bytes);
                 if continued { None } else { joining.finish() }
             };
-            match whole.map(|whole| ether::accept(whole, own)) {
-                Some(Ok((from, payload))) => {
-                    handed += ether::hand_over(from, payload, counters, on_frame);
-                }
-                Some(Err(ignored)) => counters.dropped_frames += u64::from(ignored.is_drop()),
+            match whole {
+                Some(whole) => handed += hand_over(whole, own, counters, receiver),
                 None => counters.dropped_frames += u64::from(!continued),
             }
             round.give_back();
@@ -107,24 +108,105 @@ impl Rx {
     }
 }
 
+/// Hands over what is in an Ethernet frame; answers how many frames of ours.
+#[inline]
+fn hand_over(
+    whole: &[u8],
+    own: MacAddr,
+    counters: &mut LinkCounters,
+    receiver: &mut impl Receiver,
+) -> usize {
+    match ether::accept(whole, own) {
+        Ok((from, payload)) => hand_over_frames(from, payload, counters, receiver),
+        Err(ignored) => {
+            counters.dropped_frames += u64::from(ignored.is_drop());
+            0
+        }
+    }
+}
+
+#[inline]
+fn hand_over_frames(
+    from: MacAddr,
+    payload: &[u8],
+    counters: &mut LinkCounters,
+    receiver: &mut impl Receiver,
+) -> usize {
+    ether::hand_over(from, payload, counters, &mut |from, frame: &[u8]| {
+        receiver.frame(from, frame);
+    })
+}
+
+/// A frame of ours of which the receiver knows where its payload belongs.
+struct Expected {
+    from: MacAddr,
+    head: [u8; LANDING_HEAD_BYTES_MAX],
+    head_bytes: usize,
+    body_bytes: usize,
+}
+
+impl Expected {
+    /// The first frame in an Ethernet frame that begins with `chunk` and goes on behind it. `None`: the receiver does not expect it.
+    fn find(chunk: &[u8], own: MacAddr, receiver: &mut impl Receiver) -> Option<Self> {
+        let head_bytes = receiver.landing()?.head_bytes;
+        let (from, payload) = ether::accept(chunk, own).ok()?;
+        let (length, frame) = payload.split_first_chunk::<LENGTH_BYTES>()?;
+        let bytes = usize::from(u16::from_le_bytes(*length));
+        let head = frame.get(..head_bytes)?;
+        let body_bytes = bytes.checked_sub(head_bytes)?;
+        let goes_on = bytes > frame.len();
+        if !goes_on || !receiver.is_expected(LinkAddr::Ether(from), 0, head, body_bytes) {
+            return None;
+        }
+        let mut copied = [0; LANDING_HEAD_BYTES_MAX];
+        copied.get_mut(..head_bytes)?.copy_from_slice(head);
+        Some(Self {
+            from,
+            head: copied,
+            head_bytes,
+            body_bytes,
+        })
+    }
+
+    /// Where its payload begins in the Ethernet frame.
+    fn body_at(&self) -> usize {
+        LEAD_BYTES + self.head_bytes
+    }
+}
+
 impl Joining {
+    fn begin(&mut self) {
+        self.bytes.clear();
+        (self.active, self.spoilt) = (true, false);
+    }
+
+    /// Fills `place`, which becomes what is left of it, and joins what does not fit there. `false`: that is too much.
+    #[inline]
+    fn take(&mut self, bytes: &[u8], place: &mut &mut [u8]) -> bool {
+        let (placed, joined) = bytes.split_at(bytes.len().min(place.len()));
+        let (filled, rest) = std::mem::take(place).split_at_mut(placed.len());
+        filled.copy_from_slice(placed);
+        *place = rest;
+        let fits = self.bytes.len() + joined.len() <= JOIN_BYTES_MAX;
+        if fits {
+            self.bytes.extend_from_slice(joined);
+        }
+        fits
+    }
+
+    /// Joins a chunk of a frame whose chunks come one at a time.
     fn add(&mut self, bytes: &[u8]) {
         if !self.active {
-            self.bytes.clear();
-            self.active = true;
+            self.begin();
         }
-        if self.bytes.len() + bytes.len() <= JOIN_BYTES_MAX {
-            self.bytes.extend_from_slice(bytes);
-        } else {
-            self.overlong = true;
-        }
+        self.spoilt |= !self.take(bytes, &mut &mut [][..]);
     }
 
     /// Ends a frame; `None`: it is unusable. The bytes stay until the next one begins.
     fn finish(&mut self) -> Option<&[u8]> {
         self.active = false;
-        let overlong = std::mem::take(&mut self.overlong);
-        (!overlong).then_some(&self.bytes[..])
+        let spoilt = std::mem::take(&mut self.spoilt);
+        (!spoilt).then_some(&self.bytes[..])
     }
 }
 
@@ -154,6 +236,69 @@ impl Round<'_> {
         Some((self.umem.received(received), continued))
     }
 
+    /// The chunks of the next frame, if it has several and all are among the `left` that are there, and none of it was seen before.
+    #[inline]
+    fn long_frame(&self, left: u32, joining: &Joining) -> Option<u32> {
+        let goes_on = |ahead| self.ring.peek(self.seen + ahead).options & CONTINUED != 0;
+        if joining.active || !goes_on(0) {
+            return None;
+        }
+        (1..left)
+            .find(|&ahead| !goes_on(ahead))
+            .map(|last| last + 1)
+    }
+
+    /// Takes a frame of so many chunks: its payload to where the receiver expects it, or all of it joined.
+    fn receive_long(
+        &mut self,
+        chunks: u32,
+        joining: &mut Joining,
+        own: MacAddr,
+        counters: &mut LinkCounters,
+        receiver: &mut impl Receiver,
+    ) -> usize {
+        // Until the last chunk was seen: if the receiver panics, what follows is not taken for a frame of its own.
+        joining.begin();
+        joining.spoilt = true;
+        let first = self.next().map_or(&[][..], |(bytes, _)| bytes);
+        let expected = Expected::find(first, own, receiver);
+        let place = expected.as_ref().and_then(|expected| {
+            let landing = receiver.landing()?;
+            landing.place.get_mut(..expected.body_bytes)
+        });
+        let from_byte = match (&expected, &place) {
+            (Some(expected), Some(_)) => expected.body_at(),
+            _ => 0,
+        };
+        let is_placed = place.is_some();
+        let mut rest = place.unwrap_or_default();
+        let mut is_whole = !first.is_empty() && joining.take(&first[from_byte..], &mut rest);
+        self.give_back();
+        for _ in 1..chunks {
+            is_whole &= match self.next() {
+                Some((bytes, _)) => joining.take(bytes, &mut rest),
+                None => false,
+            };
+            self.give_back();
+        }
+        is_whole &= rest.is_empty();
+        joining.spoilt = !is_whole;
+        match (joining.finish(), expected.filter(|_| is_placed)) {
+            (None, _) => {
+                counters.dropped_frames += 1;
+                0
+            }
+            (Some(whole), None) => hand_over(whole, own, counters, receiver),
+            (Some(joined), Some(expected)) => {
+                let (head, from) = (&expected.head[..expected.head_bytes], expected.from);
+                counters.received_frames += 1;
+                counters.received_bytes += (head.len() + expected.body_bytes) as u64;
+                receiver.landed(LinkAddr::Ether(from), head, expected.body_bytes);
+                1 + hand_over_frames(from, joined, counters, receiver)
+            }
+        }
+    }
+
     #[inline]
     fn give_back(&mut self) {
         if let Some(received) = self.held.take() {
@@ -174,5 +319,233 @@ impl Drop for Round<'_> {
     fn drop(&mut self) {
         self.give_back();
         self.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::plain::PlainRing;
+    use super::super::umem::{HEADROOM_BYTES, Layout};
+    use super::*;
+    use crate::{Landing, Plain};
+
+    const LAYOUT: Layout = Layout {
+        chunk_bytes: 2048,
+        receive_chunks: 16,
+        slots: 1,
+        chunks_per_slot: 1,
+    };
+    const ME: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const PEER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+    const HEAD: [u8; 4] = *b"head";
+
+    /// The receive half, and the kernel's ends of its rings.
+    struct Bench {
+        rx: Rx,
+        umem: Umem,
+        counters: LinkCounters,
+        fill: Consumer<u64>,
+        ring: Producer<Desc>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let (fill, ring) = (PlainRing::new(16, 7), PlainRing::new(16, u32::MAX - 3));
+            let mut umem = Umem::new(LAYOUT).expect("memory");
+            Self {
+                rx: Rx::new(fill.producer_end(), ring.consumer_end(), &mut umem),
+                umem,
+                counters: LinkCounters::default(),
+                fill: fill.consumer_end(),
+                ring: ring.producer_end(),
+            }
+        }
+
+        /// The kernel receives `part` of an Ethernet frame; `goes_on`: not its last.
+        fn part(&mut self, part: &[u8], goes_on: bool) {
+            assert!(self.fill.available() > 0, "a chunk to fill");
+            let addr = self.fill.peek(0) + HEADROOM_BYTES as u64;
+            self.fill.release(1);
+            self.umem.receive_for_test(addr, part);
+            assert!(self.ring.push(Desc {
+                addr,
+                bytes: part.len() as u32,
+                options: if goes_on { CONTINUED } else { 0 },
+            }));
+            self.ring.submit();
+        }
+
+        fn frame(&mut self, frame: &[u8]) {
+            let parts: Vec<_> = frame.chunks(1700).collect();
+            for (index, part) in parts.iter().enumerate() {
+                self.part(part, index + 1 < parts.len());
+            }
+        }
+
+        fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
+            let Self { rx, umem, .. } = self;
+            let handed = rx.receive(umem, &mut self.counters, ME, max, receiver);
+            assert_eq!(umem.accounts().receive_ours, 0, "all chunks are given back");
+            handed
+        }
+    }
+
+    /// An Ethernet frame with frames of ours.
+    fn ethernet(frames: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = vec![0; ether::HEADER_BYTES];
+        ether::write_header(&mut bytes, ME, PEER);
+        for frame in frames {
+            bytes.extend((frame.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(frame);
+        }
+        bytes
+    }
+
+    fn data(bytes: usize, seed: u8) -> Vec<u8> {
+        let body = (0..bytes).map(|at| (at / 3) as u8 ^ seed);
+        HEAD.into_iter().chain(body).collect()
+    }
+
+    /// Expects frames that begin with `HEAD`, each with the bytes of one payload after the other.
+    #[derive(Default)]
+    struct Taker {
+        place: Vec<u8>,
+        refuses: bool,
+        panics: bool,
+        landed: Vec<usize>,
+        frames: Vec<Vec<u8>>,
+    }
+
+    impl Receiver for Taker {
+        fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
+            assert_eq!(from, LinkAddr::Ether(PEER));
+            self.frames.push(frame.to_vec());
+        }
+
+        fn landing(&mut self) -> Option<Landing<'_>> {
+            (!self.place.is_empty()).then_some(Landing {
+                head_bytes: HEAD.len(),
+                body_bytes: 6000,
+                place: &mut self.place,
+            })
+        }
+
+        fn is_expected(&mut self, _: LinkAddr, index: usize, head: &[u8], body: usize) -> bool {
+            assert!(!self.panics, "as the test wishes");
+            !self.refuses && index == 0 && head == HEAD && body == 6000
+        }
+
+        fn landed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+            assert_eq!((from, head), (LinkAddr::Ether(PEER), &HEAD[..]));
+            self.landed.push(body_bytes);
+        }
+    }
+
+    fn taker() -> Taker {
+        Taker {
+            place: vec![0; 6000],
+            ..Taker::default()
+        }
+    }
+
+    /// An expected frame of several chunks goes to its place, what shares its Ethernet frame is handed over, and the rest as ever.
+    #[test]
+    fn expected_frames_land() {
+        let (mut bench, mut taker) = (Bench::new(), taker());
+        let (long, unexpected) = (data(6000, 9), data(5000, 1));
+        bench.frame(&ethernet(&[&long, b"behind", &[7; 300]]));
+        bench.frame(&ethernet(&[&unexpected, b"more"]));
+        bench.frame(&ethernet(&[b"short"]));
+        assert_eq!(bench.receive(64, &mut taker), 6);
+        assert_eq!(taker.landed, [6000]);
+        assert_eq!(taker.place, long[HEAD.len()..]);
+        let frames: [&[u8]; 5] = [b"behind", &[7; 300], &unexpected, b"more", b"short"];
+        assert_eq!(taker.frames, frames);
+        let counted = bench.counters.received_frames + bench.counters.dropped_frames;
+        assert_eq!(counted, 6);
+    }
+
+    /// Where nothing is expected, or the place is too small for what is, long frames are joined as ever.
+    #[test]
+    fn others_are_joined() {
+        let long = data(6000, 3);
+        for (place_bytes, refuses) in [(0, false), (5999, false), (6000, true)] {
+            let (mut bench, mut taker) = (Bench::new(), taker());
+            taker.place.resize(place_bytes, 0);
+            taker.refuses = refuses;
+            bench.frame(&ethernet(&[&long, b"behind"]));
+            assert_eq!(bench.receive(64, &mut taker), 2);
+            assert_eq!(taker.frames, [&long[..], b"behind"], "{place_bytes}");
+            assert!(taker.landed.is_empty());
+        }
+    }
+
+    /// A frame that ends before its length says so is dropped, wherever it was to go, and the next one arrives.
+    #[test]
+    fn cut_frames_are_dropped() {
+        for expects in [true, false] {
+            let (mut bench, mut taker) = (Bench::new(), taker());
+            taker.refuses = !expects;
+            let whole = ethernet(&[&data(6000, 5)]);
+            bench.frame(&whole[..whole.len() - 1]);
+            bench.frame(&ethernet(&[b"next"]));
+            assert_eq!(bench.receive(64, &mut taker), 1);
+            assert_eq!(taker.frames, [b"next"]);
+            assert!(taker.landed.is_empty());
+            assert_eq!(bench.counters.dropped_frames, 1);
+        }
+    }
+
+    /// Chunks of one frame may come one at a time, and no call hands over more frames than it was asked for.
+    #[test]
+    fn chunks_may_come_singly() {
+        let (mut bench, mut taker) = (Bench::new(), taker());
+        let long = data(6000, 5);
+        let whole = ethernet(&[&long]);
+        for (index, part) in whole.chunks(1700).enumerate() {
+            bench.part(part, index < 3);
+            assert_eq!(bench.receive(1, &mut taker), usize::from(index == 3));
+        }
+        bench.frame(&whole);
+        bench.frame(&ethernet(&[b"a"]));
+        bench.frame(&ethernet(&[b"b"]));
+        for count in 1..=3 {
+            assert_eq!(bench.receive(1, &mut taker), 1);
+            assert_eq!(taker.landed.len() + taker.frames.len(), 1 + count);
+        }
+        assert_eq!(bench.receive(1, &mut taker), 0);
+        assert_eq!(taker.frames, [&long[..], b"a", b"b"]);
+    }
+
+    /// A frame longer than any of ours is dropped, and after a receiver that panicked the rest of its frame is.
+    #[test]
+    fn overlong_and_abandoned_frames_are_dropped() {
+        let (mut bench, mut taker) = (Bench::new(), taker());
+        for _ in 0..5 {
+            for _ in 0..10 {
+                bench.part(&[1; 1700], true);
+            }
+            assert_eq!(bench.receive(64, &mut taker), 0);
+        }
+        bench.part(&[1; 100], false);
+        assert_eq!(bench.receive(64, &mut taker), 0);
+        assert_eq!(bench.counters.dropped_frames, 1);
+
+        taker.panics = true;
+        // All but the first chunk would by themselves be frames.
+        let mut whole = ethernet(&[&data(1700, 0)]);
+        whole.truncate(1700);
+        for goes_on in [true, true, false] {
+            bench.part(&whole, goes_on);
+        }
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            bench.receive(64, &mut taker);
+        }));
+        assert!(caught.is_err());
+        bench.frame(&ethernet(&[b"next"]));
+        let mut seen = Vec::new();
+        bench.receive(64, &mut Plain(|_, frame: &[u8]| seen.push(frame.to_vec())));
+        assert_eq!(seen, [b"next"]);
+        assert_eq!(bench.counters.dropped_frames, 2);
     }
 }

@@ -161,6 +161,15 @@ impl Umem {
         unsafe { self.memory.slice(received.at, received.bytes) }
     }
 
+    /// Writes into a chunk as the kernel does.
+    #[cfg(test)]
+    pub(super) fn receive_for_test(&mut self, addr: u64, bytes: &[u8]) {
+        let chunk = (addr / self.layout.chunk_bytes as u64) as usize;
+        assert_eq!(self.owners[chunk], Owner::Kernel);
+        // SAFETY: the chunk is the kernel's, which the test plays: nothing of ours refers to it.
+        unsafe { self.memory.slice_mut(addr as usize, bytes.len()) }.copy_from_slice(bytes);
+    }
+
     /// Takes a free slot.
     #[inline]
     pub(super) fn take_slot(&mut self) -> Option<Slot> {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Flow, FlowPolicy, Lane, NodeId, Pace, Payload, RemoteFlow, Window};
+use tsumuji_proto::{Flow, FlowPolicy, Lane, Loan, NodeId, Pace, Payload, RemoteFlow, Window};
 
 use super::Endpoint;
 use crate::clock::from_std;
@@ -153,7 +153,7 @@ impl<L: Link> Endpoint<L> {
         let now = self.drive.look();
         let asked = self.drive.engine.ask_flows(now, node, first, most);
         asked.map_err(crate::drive::refused)?;
-        self.drive.transmit(&[])?;
+        self.drive.transmit(&Loan::NONE)?;
         Ok(())
     }
 

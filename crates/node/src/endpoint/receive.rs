@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::Body;
+use tsumuji_proto::{Body, Loan};
 
 use super::Endpoint;
 use crate::error::{EndpointError, RecvError};
@@ -62,7 +62,7 @@ impl<L: Link> Endpoint<L> {
             inbox: &mut self.inbox,
             shelf: &mut self.shelf,
             peers: &mut self.peers,
-            lent: &[],
+            lent: &Loan::NONE,
         };
         Ok(self.drive.turn(true, &mut kept)?)
     }

@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Engine, Lane, NodeId, Payload, SendId};
+use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
 
 use super::Endpoint;
 use crate::aside::ASIDE_CHANNEL;
 use crate::drive::refused;
 use crate::error::{EndpointError, SendError};
+use crate::intake::Kept;
 
 /// Messages queued to one peer before blocking forms wait, however small: half of what the engine takes.
 const QUEUED_MESSAGES: usize = 1 << 19;
@@ -37,6 +38,10 @@ impl<L: Link> Endpoint<L> {
     /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
     /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
     /// length.
+    ///
+    /// Messages that follow each other in a long, fast loop may leave together, over links whose calls cost more than what they carry
+    /// (`udp`, `packet`). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long
+    /// calls `progress` first, as it does for whatever else waits for room at the peer.
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         self.send_copied(to, lane, message, false).map(drop)
@@ -74,7 +79,7 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<SendId, SendError> {
         let id = self.send_copied(to, lane, message, true)?;
         // A long message may be acknowledged by now.
-        let is_open = message.len() < AWAITED_BYTES || !self.drive.engine.is_acknowledged(to, id);
+        let is_open = message.len() < LENT_BYTES || !self.drive.engine.is_acknowledged(to, id);
         if is_open && !lane.is_latest() {
             self.peers.track(to, id);
         }
@@ -197,41 +202,68 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         let id = loop {
-            match self.drive.submit_lent(to, lane, message, notify) {
+            match self.drive.submit_lent(to, lane, message.len(), notify) {
                 Err(SendError::WouldBlock { .. }) => self.wait_writable(to, 0, FOREVER)?,
-                done => break done,
+                done => break done?,
             };
         };
-        let sent = id.and_then(|id| self.await_left(to, message).map(|()| id));
-        if sent.is_err() && self.drive.engine.withdraw(to) {
-            return sent;
+        let loan = Loan::new(to, id, message);
+        let left = self.await_left(&loan);
+        if let Ok(None) = self.drive.engine.unsent_bytes(&loan) {
+            return Ok(id); // acknowledged, whatever became of peer or link since
         }
-        while !self.drive.engine.keep(to, message) {
-            if self.drive.engine.withdraw(to) {
-                let bytes = message.len();
-                return Err(SendError::NoMemory { bytes });
-            }
-            // What has begun must be ended.
-            self.run_lent(MEMORY_PAUSE, message, |_, _| false)?;
+        if left.is_err() && self.drive.engine.withdraw(&loan) {
+            return left.map(|()| id);
         }
-        sent
+        left.and(self.take_back(&loan)).map(|()| id)
     }
 
     /// Until so much of the lent message has left that the rest may wait in the queue.
-    fn await_left(&mut self, to: NodeId, message: &[u8]) -> Result<(), SendError> {
-        let unsent = |engine: &Engine| engine.unsent_bytes(to, message.len());
-        if message.len() < AWAITED_BYTES {
-            return unsent(&self.drive.engine).map(drop).map_err(refused);
+    fn await_left(&mut self, loan: &Loan<'_>) -> Result<(), SendError> {
+        self.drive.transmit(loan)?;
+        let (to, unsent) = (loan.to(), |engine: &Engine| engine.unsent_bytes(loan));
+        if loan.message().len() >= AWAITED_BYTES {
+            self.run_lent(Duration::ZERO, loan, |_, _| true)?; // what is acknowledged need not be copied
+            let waits = |engine: &Engine| matches!(unsent(engine), Ok(Some(AHEAD_BYTES..)));
+            if waits(&self.drive.engine) {
+                self.run_lent(FOREVER, loan, |engine, kept| {
+                    !waits(engine) || kept.peers.is_lost(to)
+                })?;
+            }
         }
-        self.run_lent(Duration::ZERO, message, |_, _| true)?; // what is acknowledged need not be copied
-        let waits = |engine: &Engine| matches!(unsent(engine), Ok(Some(AHEAD_BYTES..)));
-        if waits(&self.drive.engine) {
-            self.run_lent(FOREVER, message, |engine, kept| {
-                !waits(engine) || kept.peers.is_lost(to)
-            })?;
+        if unsent(&self.drive.engine).map_err(refused)?.is_some() {
+            self.alive(to)?; // one that is never met
         }
-        self.alive(to)?;
-        unsent(&self.drive.engine).map(drop).map_err(refused)
+        Ok(())
+    }
+
+    /// Has the engine keep what is not acknowledged of the lent message. None is ever left lent: who would bring it along?
+    fn take_back(&mut self, loan: &Loan<'_>) -> Result<(), SendError> {
+        while !self.drive.engine.keep(loan) {
+            if self.drive.engine.withdraw(loan) {
+                let bytes = loan.message().len();
+                return Err(SendError::NoMemory { bytes });
+            }
+            // What has begun must be ended: there may be memory soon, or all may leave, or its peer die.
+            let waited = self.run_lent(MEMORY_PAUSE, loan, |_, _| false);
+            if let Ok(None) = self.drive.engine.unsent_bytes(loan) {
+                return Ok(());
+            }
+            if let Err(error) = waited {
+                let mut kept = Kept {
+                    inbox: &mut self.inbox,
+                    shelf: &mut self.shelf,
+                    peers: &mut self.peers,
+                    lent: &Loan::NONE,
+                };
+                self.drive.give_up(loan.to(), &mut kept);
+                return Err(error.into());
+            }
+            if let Err(gone) = self.drive.engine.unsent_bytes(loan) {
+                return Err(refused(gone));
+            }
+        }
+        Ok(())
     }
 }
 

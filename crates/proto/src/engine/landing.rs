@@ -26,6 +26,31 @@ pub(super) struct Guess {
     pub(super) message_low: u32,
 }
 
+/// The place that was lent last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LentPlace {
+    message: Guess,
+    length_bytes: usize,
+    /// Offset in the message of its first byte, and how many it has.
+    start: usize,
+    bytes: usize,
+}
+
+impl LentPlace {
+    /// How far into the place the payload lies, if this is a fragment of the message whose place it is.
+    fn skipped_bytes(&self, data: &Data<'_>) -> Option<usize> {
+        let Guess {
+            from,
+            lane,
+            message_low,
+        } = self.message;
+        let same = (data.source, data.lane, data.message) == (from, lane, message_low)
+            && data.length as usize == self.length_bytes;
+        let skipped = (data.offset as usize).checked_sub(self.start)?;
+        (same && skipped < self.bytes).then_some(skipped)
+    }
+}
+
 /// Where the payloads of the frames belong that are likely to come next.
 #[derive(Debug)]
 pub struct Landing<'a> {
@@ -47,6 +72,7 @@ impl Engine {
     }
 
     fn lend(&mut self) -> Option<Landing<'_>> {
+        self.place = None;
         let guess = self.shared.guess.take()?;
         if self.shared.config.congestion != Congestion::Credit {
             return None;
@@ -60,10 +86,17 @@ impl Engine {
         }
         let body_bytes = peer.send.fragment_bytes();
         let message = peer.receive.under_way(guess.lane, guess.message_low)?;
-        if message.awaited(LANDING_BYTES).1 == 0 {
+        let (start, bytes) = message.awaited(LANDING_BYTES);
+        if bytes == 0 {
             return None;
         }
         self.shared.guess = Some(guess);
+        self.place = Some(LentPlace {
+            message: guess,
+            length_bytes: message.length_bytes(),
+            start,
+            bytes,
+        });
         Some(Landing {
             head_bytes: DATA_HEADER_BYTES,
             body_bytes,
@@ -74,33 +107,23 @@ impl Engine {
     /// Is the frame with this header, whose payload of `body_bytes` lies at `index` times a payload's length in the place that
     /// `landing` lent, the one that belongs there? Nothing may have been handled since.
     pub fn is_expected(&mut self, index: usize, head: &[u8], body_bytes: usize) -> bool {
-        let (Some(guess), Ok(data)) = (self.shared.guess, parse_data_head(head, body_bytes)) else {
+        let (Some(place), Ok(data)) = (self.place, parse_data_head(head, body_bytes)) else {
             return false;
         };
-        if data.destination != self.shared.config.me
-            || (data.source, data.lane, data.message) != (guess.from, guess.lane, guess.message_low)
-        {
-            return false;
-        }
-        let Some(peer) = self.peer_mut(guess.from) else {
+        let Some(peer) = self.peer(data.source) else {
             return false;
         };
-        if !peer.is_up() || data.session != peer.session.incoming {
-            return false;
-        }
         let size = peer.send.fragment_bytes();
-        let Some(message) = peer.receive.under_way(guess.lane, guess.message_low) else {
-            return false;
-        };
-        let (start, bytes) = message.awaited(LANDING_BYTES);
         let skipped = index.saturating_mul(size);
-        data.length as usize == message.length_bytes()
-            && skipped < bytes
-            && data.offset as usize == start + skipped
-            && body_bytes == size.min(bytes - skipped)
+        place.skipped_bytes(&data) == Some(skipped)
+            && body_bytes == size.min(place.bytes - skipped)
+            && data.destination == self.shared.config.me
+            && peer.is_up()
+            && data.session == peer.session.incoming
     }
 
-    /// As `handle_frame`, for a frame that `is_expected` said yes to. Those of one place are told in their order.
+    /// As `handle_frame`, for a frame that `is_expected` said yes to. Those of one place are told in their order, and may be refused
+    /// each by itself: what of a place was not taken means nothing.
     pub fn handle_landed(
         &mut self,
         now: Instant,
@@ -111,8 +134,10 @@ impl Engine {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += (head.len() + body_bytes) as u64;
         let used = match parse_data_head(head, body_bytes) {
-            Ok(data) if self.is_under_way(&data) => self.handle_data::<true>(now, &data, sink),
-            Ok(_) => Err(Drop::Duplicate),
+            Ok(data) if self.lies_in_place(&data) => {
+                self.handle_data::<true>(now, &data, body_bytes, sink)
+            }
+            Ok(_) => Err(Drop::Malformed), // a mistake of the driver's: its bytes are not where they belong
             Err(reason) => Err(Drop::from(reason)),
         };
         if let Err(reason) = used {
@@ -120,12 +145,8 @@ impl Engine {
         }
     }
 
-    /// A fragment before it, of the same place, may have been refused or have ended what was under way.
-    fn is_under_way(&mut self, data: &Data<'_>) -> bool {
-        let awaited = |peer: &mut crate::peer::Peer| {
-            let message = peer.receive.under_way(data.lane, data.message)?;
-            Some(message.awaited(1).0)
-        };
-        self.peer_mut(data.source).and_then(awaited) == Some(data.offset as usize)
+    fn lies_in_place(&self, data: &Data<'_>) -> bool {
+        self.place
+            .is_some_and(|place| place.skipped_bytes(data).is_some())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::tests::{MINUTE, Wire, body};
 use super::*;
+use crate::counters::Drop;
 
 fn scattering(count: u16) -> Wire {
     let mut wire = Wire::new(count);
@@ -90,10 +91,15 @@ fn forged_headers_are_not_expected() {
     wire.send(0, 1, Lane::ordered(0), body(0, 20_000));
     let now = wire.now;
     let to = wire.nodes[0].engine.next_destination(now).unwrap();
-    assert_eq!(wire.nodes[0].engine.begin_run(now, to, &[], (6, 65_000)), 6);
+    assert_eq!(
+        wire.nodes[0]
+            .engine
+            .begin_run(now, to, &Loan::NONE, (6, 65_000)),
+        6
+    );
     let frames: Vec<_> = wire.nodes[0]
         .engine
-        .run(&[])
+        .run(&Loan::NONE)
         .map(|(head, body)| (head.to_vec(), body.to_vec()))
         .collect();
     let node = &mut wire.nodes[1];
@@ -123,25 +129,108 @@ fn forged_headers_are_not_expected() {
     repeated[12..16].copy_from_slice(&frames[0].0[12..16]);
     node.engine
         .handle_landed(now, &repeated, bytes, &mut node.inbox);
-    assert_eq!(
-        node.engine
-            .counters()
-            .drops
-            .get(crate::counters::Drop::Duplicate),
-        1
-    );
+    assert_eq!(node.engine.counters().drops.get(Drop::Duplicate), 1);
     assert!(node.engine.is_expected(0, head, bytes), "as before");
-    // The next of the same place does not belong where it would now be thought to lie.
+    // What was never lent lies nowhere.
+    let mut elsewhere = head.clone();
+    elsewhere[28..32].copy_from_slice(&0_u32.to_le_bytes());
     node.engine
-        .handle_landed(now, &frames[2].0, bytes, &mut node.inbox);
-    assert_eq!(
-        node.engine
-            .counters()
-            .drops
-            .get(crate::counters::Drop::Duplicate),
-        2
-    );
-    assert!(node.engine.is_expected(0, head, bytes), "as before");
+        .handle_landed(now, &elsewhere, bytes, &mut node.inbox);
+    let drops = node.engine.counters().drops;
+    assert_eq!(drops.get(Drop::Malformed), 1);
+    assert_eq!(drops.total(), 2);
+}
+
+/// The heads and payloads of a message of that many bytes that node 0 sends to node 1, both up.
+fn fragments_of(wire: &mut Wire, bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    wire.send(0, 1, Lane::ordered(0), body(0, bytes));
+    let (now, to) = (wire.now, Destination::Peer(NodeId(1)));
+    let mut fragments = Vec::new();
+    while wire.nodes[0].engine.has_run(now, to) {
+        let begun = wire.nodes[0]
+            .engine
+            .begin_run(now, to, &Loan::NONE, (44, 65_000));
+        assert!(begun > 0);
+        let run = wire.nodes[0].engine.run(&Loan::NONE);
+        fragments.extend(run.map(|(head, body)| (head.to_vec(), body.to_vec())));
+    }
+    fragments
+}
+
+/// One refused head of a datagram is refused alone: the fragments behind it lie in their places, and are taken.
+#[test]
+fn a_refused_head_is_refused_alone() {
+    let mut wire = scattering(2);
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
+    let fragments = fragments_of(&mut wire, 1432 * 6);
+    let (now, node) = (wire.now, &mut wire.nodes[1]);
+    let first = [&fragments[0].0[..], &fragments[0].1].concat();
+    node.engine.handle_frame(now, &first, &mut node.inbox);
+    let landing = node.engine.landing().unwrap();
+    for (place, (_, payload)) in landing.place.chunks_mut(1432).zip(&fragments[1..]) {
+        place.copy_from_slice(payload);
+    }
+    // The second fragment comes under the first one's number.
+    let mut heads: Vec<_> = fragments[1..]
+        .iter()
+        .map(|(head, _)| head.clone())
+        .collect();
+    let number = heads[0][12..16].to_vec();
+    heads[0][12..16].copy_from_slice(&fragments[0].0[12..16]);
+    for (index, head) in heads.iter().enumerate() {
+        assert!(node.engine.is_expected(index, head, 1432));
+    }
+    for head in &heads {
+        node.engine.handle_landed(now, head, 1432, &mut node.inbox);
+    }
+    let drops = node.engine.counters().drops;
+    assert_eq!((drops.get(Drop::Duplicate), drops.total()), (1, 1));
+    // It comes again as itself, and the message is whole.
+    heads[0][12..16].copy_from_slice(&number);
+    let again = [&heads[0][..], &fragments[1].1].concat();
+    node.engine.handle_frame(now, &again, &mut node.inbox);
+    assert!(node.inbox.messages[0].2 == body(0, 1432 * 6));
+    // Whatever comes of it now, in place or not, is an old one.
+    node.engine
+        .handle_landed(now, &heads[1], 1432, &mut node.inbox);
+    assert_eq!(node.inbox.messages.len(), 1);
+}
+
+/// R-14 holds for fragments that land as for those that are copied: none is taken 4096 or more beyond the first that is missing.
+#[test]
+fn landed_fragments_stay_within_the_window() {
+    let mut wire = scattering(2);
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
+    let one = fragments_of(&mut wire, 1432 * 2).remove(0);
+    let length = 1432 * 5000_u32;
+    // An attacker of the session, or a sender of whose numbers all but the second were answered: what a message of 5000 would be.
+    let head = |fragment: u32| {
+        let mut head = one.0.clone();
+        let number = u32::from_le_bytes(head[12..16].try_into().unwrap());
+        head[12..16].copy_from_slice(&number.wrapping_add(fragment).to_le_bytes());
+        head[28..32].copy_from_slice(&(fragment * 1432).to_le_bytes());
+        head[32..36].copy_from_slice(&length.to_le_bytes());
+        head[36..38].copy_from_slice(&0_u16.to_le_bytes()); // nothing before it is awaited
+        head
+    };
+    let (now, node) = (wire.now, &mut wire.nodes[1]);
+    for fragment in (0..4096).filter(|&fragment| fragment != 1) {
+        let frame = [&head(fragment)[..], &one.1].concat();
+        node.engine.handle_frame(now, &frame, &mut node.inbox);
+    }
+    assert_eq!(node.engine.counters().drops.total(), 0);
+    let landing = node.engine.landing().unwrap();
+    assert!(landing.place.len() > 1432 * 3);
+    // Fragment 1 is missing, so 4096 is the last that may be taken.
+    for index in 0..3 {
+        let head = head(4096 + index as u32);
+        assert!(node.engine.is_expected(index, &head, 1432));
+        node.engine.handle_landed(now, &head, 1432, &mut node.inbox);
+    }
+    let copied = [&head(4099)[..], &one.1].concat();
+    node.engine.handle_frame(now, &copied, &mut node.inbox);
+    let drops = node.engine.counters().drops;
+    assert_eq!((drops.get(Drop::Window), drops.total()), (3, 3));
 }
 
 /// A run ends with its message, with what fits, and before anything that may not leave.
@@ -158,35 +247,44 @@ fn runs_end() {
     };
     submit(engine, 1000);
     assert!(!engine.has_run(now, to), "a short message");
-    assert_eq!(engine.begin_run(now, to, &[], (10, 65_000)), 0);
+    assert_eq!(engine.begin_run(now, to, &Loan::NONE, (10, 65_000)), 0);
     engine.write_frame(now, to, &mut [0; 1472]);
     submit(engine, 5000);
     submit(engine, 5000);
     assert!(engine.has_run(now, to));
     assert_eq!(
-        engine.begin_run(now, to, &[], (10, 1471)),
+        engine.begin_run(now, to, &Loan::NONE, (10, 1471)),
         0,
         "nothing fits"
     );
-    assert_eq!(engine.begin_run(now, to, &[], (10, 1472 * 3 - 1)), 2);
     assert_eq!(
-        engine.begin_run(now, to, &[], (10, 65_000)),
+        engine.begin_run(now, to, &Loan::NONE, (10, 1472 * 3 - 1)),
+        2
+    );
+    assert_eq!(
+        engine.begin_run(now, to, &Loan::NONE, (10, 65_000)),
         2,
         "of one message"
     );
     assert_eq!(
-        engine.run(&[]).map(|(_, body)| body.len()).sum::<usize>(),
+        engine
+            .run(&Loan::NONE)
+            .map(|(_, body)| body.len())
+            .sum::<usize>(),
         5000 - 2864
     );
-    assert_eq!(engine.begin_run(now, to, &[], (1, 65_000)), 1);
+    assert_eq!(engine.begin_run(now, to, &Loan::NONE, (1, 65_000)), 1);
     let flow = engine.flow(NodeId(1)).unwrap();
     assert_eq!(flow.in_flight_frames, 6);
     let left = flow.credit_frames;
     submit(engine, 1432 * 200);
     let sent: usize = (0..10)
-        .map(|_| engine.begin_run(now, to, &[], (44, 65_000)))
+        .map(|_| engine.begin_run(now, to, &Loan::NONE, (44, 65_000)))
         .sum();
     assert_eq!(sent, left, "no more than was granted");
     let unknown = Destination::Peer(NodeId(77));
-    assert!(!engine.has_run(now, unknown) && engine.begin_run(now, unknown, &[], (9, 65_000)) == 0);
+    assert!(
+        !engine.has_run(now, unknown)
+            && engine.begin_run(now, unknown, &Loan::NONE, (9, 65_000)) == 0
+    );
 }

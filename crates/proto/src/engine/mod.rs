@@ -21,7 +21,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use self::landing::Guess;
+use self::landing::{Guess, LentPlace};
 use self::run::Run;
 use crate::alarms::Alarms;
 use crate::config::Config;
@@ -30,9 +30,9 @@ use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
 use crate::event::{Accounts, Destination, Event, Flow};
 use crate::memory::{Memory, charge};
-use crate::message::{Payload, SendId, SubmitError};
+use crate::message::{Loan, Payload, SendId, SubmitError};
 use crate::peer::Peer;
-use crate::peer::send::Lent;
+use crate::peer::send::LoanState;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::shares::{QueuedShare, Shares};
@@ -59,6 +59,8 @@ pub struct Engine {
     due: Vec<u16>,
     shares: Shares,
     run: Run,
+    /// Where a link may have put payloads.
+    place: Option<LentPlace>,
     closed: bool,
 }
 
@@ -114,6 +116,7 @@ impl Engine {
             due: Vec::new(),
             shares: Shares::default(),
             run: Run::default(),
+            place: None,
             closed: false,
         }
     }
@@ -193,11 +196,7 @@ impl Engine {
         notify: bool,
         deadline: Option<Instant>,
     ) -> Result<SendId, SubmitError> {
-        let size = match &payload {
-            Payload::Copied(bytes) => bytes.len(),
-            Payload::Joined(head, body) => head.len() + body.len(),
-            Payload::Owned(bytes) => bytes.len(),
-        };
+        let size = payload.bytes();
         let peer = admit(&mut self.peers, &self.shared.config, self.closed, to, size)?;
         // One message may exceed the limit alone: otherwise it could never leave.
         if peer.send.queued_bytes() + size > self.shared.config.send_queue_bytes
@@ -225,68 +224,9 @@ impl Engine {
         Ok(id)
     }
 
-    /// Queues a message of `length_bytes` that `feed` brings piece by piece, as its fragments leave: it takes little memory,
-    /// whatever its length. Other messages of its priority to the same peer wait behind it. One at a time for each peer.
-    ///
-    /// # Panics
-    /// If `lane` is a latest one: what may be dropped is not fed.
-    pub fn submit_stream(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        length_bytes: usize,
-        notify: bool,
-    ) -> Result<SendId, SubmitError> {
-        assert!(!lane.is_latest(), "messages of latest lanes are not fed");
-        let peer = admit(
-            &mut self.peers,
-            &self.shared.config,
-            self.closed,
-            to,
-            length_bytes,
-        )?;
-        // An empty message has a fragment, and nothing to feed.
-        let submitted = match length_bytes {
-            0 => {
-                let pool = &mut self.shared.pool;
-                Some(peer.send.submit(lane, Vec::new(), notify, pool))
-            }
-            _ => peer.send.submit_stream(lane, length_bytes, notify),
-        };
-        await_turn(&mut self.ready, peer);
-        submitted.ok_or(SubmitError::QueueFull { peer: to })
-    }
-
-    /// Takes as much as may wait now of `rest`, the part not yet taken of the message last given to `submit_stream`. Returns how
-    /// many bytes; 0 until the peer is up, and while enough waits (see `is_hungry`).
-    pub fn feed(&mut self, to: NodeId, rest: &[u8]) -> Result<usize, SubmitError> {
-        let Some(peer) = self
-            .peers
-            .get_mut(usize::from(to.0))
-            .and_then(Option::as_deref_mut)
-        else {
-            return Err(SubmitError::UnknownPeer { peer: to });
-        };
-        let taken = if peer.is_up() {
-            peer.send.feed(rest, &mut self.shared.pool)
-        } else {
-            peer.send.is_feeding().then_some(0)
-        };
-        await_turn(&mut self.ready, peer);
-        let (size, limit) = (rest.len(), peer.message_limit_bytes);
-        taken.ok_or(if peer.is_up() && size > limit {
-            SubmitError::TooLarge {
-                size,
-                limit,
-                peer: to,
-            }
-        } else {
-            SubmitError::PeerDead { peer: to }
-        })
-    }
-
-    /// Queues a message that stays with the program: it goes along with each call that writes frames (`write_frame_lent`,
-    /// `begin_run`, `run`), until `keep`. In all else as `submit_stream`.
+    /// Queues a message of `length_bytes` that stays with the program: it goes along with each call that writes frames
+    /// (`write_frame_lent`, `begin_run`, `run`), until `keep` or `withdraw`, whatever its length. Other messages of its priority to the
+    /// same peer wait behind it. One at a time for each peer.
     ///
     /// # Panics
     /// If `lane` is a latest one: what may be dropped is not lent.
@@ -297,59 +237,61 @@ impl Engine {
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        let id = self.submit_stream(to, lane, length_bytes, notify)?;
-        if length_bytes > 0
-            && let Some(peer) = self.peer_mut(to)
-        {
-            peer.send.lend();
-        }
-        Ok(id)
+        assert!(!lane.is_latest(), "messages of latest lanes are not lent");
+        let config = &self.shared.config;
+        let peer = admit(&mut self.peers, config, self.closed, to, length_bytes)?;
+        let submitted = peer.send.submit_lent(to, lane, length_bytes, notify);
+        await_turn(&mut self.ready, peer);
+        submitted.ok_or(SubmitError::QueueFull { peer: to })
     }
 
-    /// What of the lent message, of that length, has not left; `None`: it is acknowledged whole. An error if it failed.
-    pub fn unsent_bytes(
-        &self,
-        to: NodeId,
-        length_bytes: usize,
-    ) -> Result<Option<usize>, SubmitError> {
+    /// What of the lent message has not left; `None`: it is acknowledged whole, even if its peer is gone by now. An error if it failed,
+    /// or was taken back.
+    pub fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
+        let to = loan.to();
         let Some(peer) = self.peer(to) else {
             return Err(SubmitError::UnknownPeer { peer: to });
         };
-        let limit = peer.message_limit_bytes;
-        match peer.send.lent() {
-            Lent::Yes => Ok(Some(peer.send.unsent_bytes())),
-            Lent::Acknowledged => Ok(None),
-            Lent::No if peer.is_up() && length_bytes > limit => Err(SubmitError::TooLarge {
-                size: length_bytes,
+        let (size, limit) = (loan.message().len(), peer.message_limit_bytes);
+        match peer.send.loan_state(loan) {
+            LoanState::Unsent(bytes) => Ok(Some(bytes)),
+            LoanState::Acknowledged => Ok(None),
+            LoanState::Gone if peer.is_up() && size > limit => Err(SubmitError::TooLarge {
+                size,
                 limit,
                 peer: to,
             }),
-            Lent::No => Err(SubmitError::PeerDead { peer: to }),
+            LoanState::Gone => Err(SubmitError::PeerDead { peer: to }),
         }
     }
 
     /// The program takes the lent message back: what is not acknowledged of it is copied. `false`: there is no memory for that; it
     /// is still lent.
-    pub fn keep(&mut self, to: NodeId, message: &[u8]) -> bool {
-        let Some(peer) = self
-            .peers
-            .get_mut(usize::from(to.0))
-            .and_then(Option::as_deref_mut)
-        else {
+    ///
+    /// # Panics
+    /// If the loan is of another length than was said when it was lent.
+    pub fn keep(&mut self, loan: &Loan<'_>) -> bool {
+        let peer = self.peers.get_mut(usize::from(loan.to().0));
+        let Some(peer) = peer.and_then(Option::as_deref_mut) else {
             return true;
         };
-        peer.send.keep(message, &mut self.shared.pool)
+        peer.send.keep(loan, &mut self.shared.pool)
     }
 
     /// The program takes the lent message back and wants it forgotten. `false`: some of it has left, so it must be kept.
-    pub fn withdraw(&mut self, to: NodeId) -> bool {
-        self.peer_mut(to).is_some_and(|peer| peer.send.withdraw())
+    pub fn withdraw(&mut self, loan: &Loan<'_>) -> bool {
+        self.peer_mut(loan.to())
+            .is_some_and(|peer| peer.send.withdraw(loan))
     }
 
-    /// Would `feed` take something now, or fail because nothing is being fed?
-    pub fn is_hungry(&self, to: NodeId) -> bool {
-        self.peer(to)
-            .is_some_and(|peer| peer.is_up() && (peer.send.is_hungry() || !peer.send.is_feeding()))
+    /// Ends the session with `peer` as if it had died: for who can neither send what it began, nor keep it. If the peer lives, it
+    /// will find out when it sends.
+    pub fn give_up(&mut self, now: Instant, peer: NodeId) {
+        let state = self.peers.get_mut(usize::from(peer.0));
+        if let Some(state) = state.and_then(Option::as_deref_mut) {
+            receive::end_session(now, state, &mut self.shared);
+            self.enqueue(peer, now);
+        }
     }
 
     /// Is the message acknowledged whole? Also yes for one that failed: with its peer's death, or as too large.
@@ -732,7 +674,7 @@ mod hostile_tests;
 #[cfg(test)]
 mod landing_tests;
 #[cfg(test)]
-mod stream_tests;
+mod lending_tests;
 #[cfg(test)]
 mod suci_tests;
 #[cfg(test)]

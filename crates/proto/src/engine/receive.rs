@@ -29,7 +29,7 @@ impl Engine {
         // What may be one of several kinds has to lie in memory: so the frequent kind goes no other way than its own.
         let used = match tsumuji_wire::parse_data(frame) {
             Some(data) if self.shared.config.congestion == Congestion::Credit => {
-                self.handle_data::<false>(now, &data, sink)
+                self.handle_data::<false>(now, &data, data.payload.len(), sink)
             }
             _ => self.handle_other(now, frame, sink),
         };
@@ -88,6 +88,7 @@ impl Engine {
         &mut self,
         now: Instant,
         data: &Data<'_>,
+        payload_bytes: usize,
         sink: &mut impl Sink,
     ) -> Result<(), Drop> {
         let (peer, shared) = find(
@@ -128,7 +129,8 @@ impl Engine {
             if !LANDED && let Some(number) = peer.receive.take_in_turn(data, size, fair, memory) {
                 settle(now, data, number, Taken::Frame, peer, shared, sink)
             } else {
-                take_other::<LANDED>(now, data, (size, fair), peer, shared, sink)
+                let sizes = (payload_bytes, size);
+                take_other::<LANDED>(now, data, sizes, fair, (peer, shared), sink)
             };
         raise_credit(peer, shared);
         notify_writable(peer, shared);
@@ -368,15 +370,15 @@ pub(super) fn find<'a>(
 fn take_other<const LANDED: bool>(
     now: Instant,
     data: &Data<'_>,
-    (size, fair): (usize, bool),
-    peer: &mut Peer,
-    shared: &mut Shared,
+    sizes: (usize, usize),
+    fair: bool,
+    (peer, shared): (&mut Peer, &mut Shared),
     sink: &mut impl Sink,
 ) -> Result<(), Drop> {
     let Shared { memory, pool, .. } = &mut *shared;
     let (number, taken) = peer
         .receive
-        .take::<LANDED>(now, data, size, fair, memory, pool);
+        .take::<LANDED>(now, data, sizes, fair, memory, pool);
     settle(now, data, number, taken, peer, shared, sink)
 }
 

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use super::Engine;
 use super::transmit::next_data;
 use crate::event::Destination;
+use crate::message::Loan;
 use crate::peer::Peer;
 use crate::peer::send::Part;
 use crate::time::Instant;
@@ -35,13 +36,13 @@ impl Engine {
         self.peer_mut(id).is_some_and(|peer| begins_run(now, peer))
     }
 
-    /// Takes up to `most_frames` frames that are due there, of `most_bytes` together; `lent` as for `write_frame_lent`. Returns how
+    /// Takes up to `most_frames` frames that are due there, of `most_bytes` together; `loan` as for `write_frame_lent`. Returns how
     /// many: none if `has_run` says no, or none fits.
     pub fn begin_run(
         &mut self,
         now: Instant,
         to: Destination,
-        lent: &[u8],
+        loan: &Loan<'_>,
         (most_frames, most_bytes): (usize, usize),
     ) -> usize {
         self.run.frames.clear();
@@ -71,7 +72,7 @@ impl Engine {
         {
             let (send, receive) = (&mut peer.send, &peer.receive);
             let (towards, shared) = ((id, session, busy), &mut self.shared);
-            let Some((data, part)) = next_data(now, towards, lent, send, receive, shared) else {
+            let Some((data, part)) = next_data(now, towards, loan, send, receive, shared) else {
                 break;
             };
             whole = data.payload.len() == size;
@@ -92,11 +93,14 @@ impl Engine {
         self.run.frames.len()
     }
 
-    /// Header and payload of each frame of the run; `lent` as for `begin_run`.
-    pub fn run<'a>(&'a self, lent: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
+    /// Header and payload of each frame of the run; `loan` as for `begin_run`.
+    pub fn run<'a>(
+        &'a self,
+        loan: &'a Loan<'a>,
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
         let peer = self.run.to.and_then(|to| self.peer(to));
         self.run.frames.iter().map(move |(head, part)| {
-            let payload = peer.map_or(&[][..], |peer| peer.send.payload(*part, lent));
+            let payload = peer.map_or(&[][..], |peer| peer.send.payload(*part, loan));
             (&head[..], payload)
         })
     }

@@ -6,7 +6,7 @@
 use super::receive::{deliver, find, notify_writable};
 use super::{Engine, Shared, enqueue_after_frame};
 use crate::counters::Drop;
-use crate::message::Sink;
+use crate::message::{Loan, Sink};
 use crate::peer::Peer;
 use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::AckNews;
@@ -282,7 +282,7 @@ impl Engine {
         &mut self,
         now: Instant,
         id: NodeId,
-        lent: &[u8],
+        loan: &Loan<'_>,
         slot: &mut [u8],
     ) -> usize {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
@@ -295,20 +295,26 @@ impl Engine {
         } else if peer.send.suci().is_some_and(|control| control.is_ask_due()) {
             self.write_ask(id, slot)
         } else if peer.send.is_sendable(now) {
-            self.write_data_suci(now, id, lent, slot)
+            self.write_data_suci(now, id, loan, slot)
         } else {
             0
         }
     }
 
-    fn write_data_suci(&mut self, now: Instant, id: NodeId, lent: &[u8], slot: &mut [u8]) -> usize {
+    fn write_data_suci(
+        &mut self,
+        now: Instant,
+        id: NodeId,
+        loan: &Loan<'_>,
+        slot: &mut [u8],
+    ) -> usize {
         let me = self.shared.config.me;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
         let session = peer.session.outgoing;
         let Shared { pool, counters, .. } = &mut self.shared;
-        let Some(next) = peer.send.next_fragment(now, lent, pool, counters) else {
+        let Some(next) = peer.send.next_fragment(now, loan, pool, counters) else {
             return 0;
         };
         // An acknowledgement carries no data, and data carries no acknowledgement.

@@ -31,10 +31,35 @@ pub(super) struct Node {
     pub(super) inbox: Inbox,
     pub(super) events: Vec<Event>,
     /// The message that is lent to the engine.
-    pub(super) lent: Vec<u8>,
+    pub(super) lent: Option<(NodeId, SendId, Vec<u8>)>,
     /// Releases each message at once.
     consumes: bool,
     pub(super) cut_off: bool,
+}
+
+impl Node {
+    /// Submits a message that is lent from now on.
+    pub(super) fn lend(&mut self, to: u16, lane: Lane, message: Vec<u8>, notify: bool) {
+        let to = NodeId(to);
+        let submitted = self.engine.submit_lent(to, lane, message.len(), notify);
+        self.lent = Some((to, submitted.unwrap(), message));
+    }
+
+    pub(super) fn unsent_bytes(&self) -> Result<Option<usize>, SubmitError> {
+        self.engine.unsent_bytes(&loan(&self.lent))
+    }
+
+    /// Takes back what is lent.
+    pub(super) fn keep(&mut self) -> bool {
+        let kept = self.engine.keep(&loan(&self.lent));
+        self.lent = self.lent.take().filter(|_| !kept);
+        kept
+    }
+}
+
+fn loan(lent: &Option<(NodeId, SendId, Vec<u8>)>) -> Loan<'_> {
+    let lent = lent.as_ref();
+    lent.map_or(Loan::NONE, |(to, id, message)| Loan::new(*to, *id, message))
 }
 
 /// Nodes and the frames between them.
@@ -124,7 +149,7 @@ impl Wire {
             engine,
             inbox,
             events: Vec::new(),
-            lent: Vec::new(),
+            lent: None,
             consumes: true,
             cut_off: false,
         }
@@ -167,7 +192,7 @@ impl Wire {
                     continue;
                 }
                 let Node { engine, lent, .. } = &mut self.nodes[from];
-                let bytes = engine.write_frame_lent(self.now, to, lent, &mut slot);
+                let bytes = engine.write_frame_lent(self.now, to, &loan(lent), &mut slot);
                 let frame = slot[..bytes].to_vec();
                 if self.nodes[from].cut_off {
                     continue;
@@ -190,8 +215,9 @@ impl Wire {
 
     fn pump_run(&mut self, from: usize, to: Destination) {
         let Node { engine, lent, .. } = &mut self.nodes[from];
-        let frames = engine.begin_run(self.now, to, lent, (5, 1472 * 5));
-        let run: Vec<Vec<u8>> = engine.run(lent).map(|(a, b)| [a, b].concat()).collect();
+        let loan = loan(lent);
+        let frames = engine.begin_run(self.now, to, &loan, (5, 1472 * 5));
+        let run: Vec<Vec<u8>> = engine.run(&loan).map(|(a, b)| [a, b].concat()).collect();
         assert!(frames > 0 && run.len() == frames);
         let sizes: Vec<_> = run.iter().map(Vec::len).collect();
         let (_, whole) = sizes.split_last().unwrap();

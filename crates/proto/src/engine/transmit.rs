@@ -4,6 +4,7 @@ use super::receive::ACK_DELAY_UNIT;
 use super::{Engine, Shared};
 use crate::congestion::Congestion;
 use crate::event::Destination;
+use crate::message::Loan;
 use crate::peer::Peer;
 use crate::peer::receive::Receive;
 use crate::peer::send::{Part, Send};
@@ -40,21 +41,21 @@ impl Engine {
     /// answered. Returns its length; 0 if nothing is due or the slot is too small.
     #[inline]
     pub fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize {
-        self.write_frame_lent(now, to, &[], slot)
+        self.write_frame_lent(now, to, &Loan::NONE, slot)
     }
 
-    /// As `write_frame`, while `lent` is a message that was given to `submit_lent` and not yet to `keep`.
+    /// As `write_frame`, while a message is lent, to whatever peer.
     #[inline]
     pub fn write_frame_lent(
         &mut self,
         now: Instant,
         to: Destination,
-        lent: &[u8],
+        loan: &Loan<'_>,
         slot: &mut [u8],
     ) -> usize {
         let bytes = match (self.shares.front().is_some(), to) {
             (true, _) => self.write_queued_share(slot),
-            (false, Destination::Peer(id)) => self.write_to_peer(now, id, lent, slot),
+            (false, Destination::Peer(id)) => self.write_to_peer(now, id, loan, slot),
             (false, Destination::Broadcast) => 0,
         };
         if bytes > 0 {
@@ -96,7 +97,13 @@ impl Engine {
     }
 
     #[inline]
-    fn write_to_peer(&mut self, now: Instant, id: NodeId, lent: &[u8], slot: &mut [u8]) -> usize {
+    fn write_to_peer(
+        &mut self,
+        now: Instant,
+        id: NodeId,
+        loan: &Loan<'_>,
+        slot: &mut [u8],
+    ) -> usize {
         let busy = self.ready.len() > 1;
         let Some(peer) = self
             .peers
@@ -110,9 +117,9 @@ impl Engine {
         let bytes = if peer.session.has_control() {
             self.write_control(now, id, slot)
         } else if peer.inbound.is_some() {
-            self.write_suci(now, id, lent, slot)
+            self.write_suci(now, id, loan, slot)
         } else if !gap && !peer.ping_due && peer.send.is_sendable(now) {
-            let bytes = write_data(now, (id, busy), lent, peer, &mut self.shared, slot);
+            let bytes = write_data(now, (id, busy), loan, peer, &mut self.shared, slot);
             // Nothing else is due, as would be found when it is asked next.
             if !peer.send.has_backlog() && !peer.send.is_clocked() && !peer.receive.ack_now {
                 if !busy && peer.queued {
@@ -225,14 +232,14 @@ impl Engine {
 fn write_data(
     now: Instant,
     (id, busy): (NodeId, bool),
-    lent: &[u8],
+    loan: &Loan<'_>,
     peer: &mut Peer,
     shared: &mut Shared,
     slot: &mut [u8],
 ) -> usize {
     let Peer { send, receive, .. } = peer;
     let towards = (id, peer.session.outgoing, busy);
-    let Some((data, _)) = next_data(now, towards, lent, send, receive, shared) else {
+    let Some((data, _)) = next_data(now, towards, loan, send, receive, shared) else {
         return 0;
     };
     let bytes = data.write(slot).unwrap_or(0);
@@ -251,14 +258,14 @@ fn write_data(
 pub(super) fn next_data<'a>(
     now: Instant,
     (id, session, busy): (NodeId, u32, bool),
-    lent: &'a [u8],
+    loan: &Loan<'a>,
     send: &'a mut Send,
     receive: &Receive,
     shared: &mut Shared,
 ) -> Option<(Data<'a>, Part)> {
     let ack_delay = receive.ack_delay(now).as_nanos() / ACK_DELAY_UNIT.as_nanos();
     let (ack, credit) = (receive.arrivals.base(), receive.grant.granted);
-    let next = send.next_fragment(now, lent, &mut shared.pool, &mut shared.counters)?;
+    let next = send.next_fragment(now, loan, &mut shared.pool, &mut shared.counters)?;
     let mut bits = 0;
     if next.more {
         bits |= flags::MORE;

@@ -30,12 +30,14 @@ pub(crate) struct Fragment<'a> {
     pub(crate) length: usize,
     /// Agreed size of all fragments but the last.
     pub(crate) size: usize,
-    pub(crate) payload: &'a [u8],
+    pub(crate) payload_bytes: usize,
+    /// `None`: a link has put it where it belongs.
+    pub(crate) payload: Option<&'a [u8]>,
 }
 
 impl Fragment<'_> {
     fn is_whole(&self) -> bool {
-        self.payload.len() == self.length
+        self.payload_bytes == self.length
     }
 }
 
@@ -134,6 +136,10 @@ impl LaneReceive {
         let fair = fair || head && self.slots.len() > 1;
         let slot = &mut self.slots[index];
         if let Slot::Empty = slot {
+            if fragment.payload.is_none() {
+                self.trim();
+                return Accepted::Beyond; // it lies in no message
+            }
             if !memory.reserve(fragment.length, fair, head) {
                 self.trim();
                 return Accepted::NoMemory;
@@ -154,7 +160,13 @@ impl LaneReceive {
         }
         // An empty message has no fragment to insert: it is whole from the start.
         if fragment.length > 0 {
-            if !reassembly.insert(fragment.offset, fragment.payload) {
+            let end = fragment.offset + fragment.payload_bytes;
+            let is_new = match fragment.payload {
+                Some(payload) => reassembly.insert(fragment.offset, payload),
+                None if !reassembly.reaches(end) => return Accepted::Beyond, // no place of it was lent
+                None => reassembly.mark(fragment.offset),
+            };
+            if !is_new {
                 return Accepted::Duplicate;
             }
             self.remaining_bytes -= fragment.size;
@@ -180,25 +192,6 @@ impl LaneReceive {
         self.pop_done();
         memory.deliver_reserved(body.len());
         Accepted::Whole(body)
-    }
-
-    /// As `accept`, for a fragment of `size` bytes at most that a link put into its place: see `landing`.
-    pub(crate) fn accept_landed(
-        &mut self,
-        id: u64,
-        offset: usize,
-        size: usize,
-        memory: &mut Memory,
-        pool: &mut Pool,
-    ) -> Accepted {
-        let marked = self
-            .under_way(id)
-            .is_some_and(|reassembly| reassembly.mark(offset));
-        if !marked {
-            return Accepted::Duplicate;
-        }
-        self.remaining_bytes -= size;
-        self.settle((id - self.next) as usize, memory, pool)
     }
 
     /// The message that arrives under this number.

@@ -89,7 +89,7 @@ impl LatestReceive {
             Some(partial) if message > partial.message => stream.drop_partial(memory, pool),
             _ => {}
         }
-        if fragment.payload.len() == fragment.length {
+        if fragment.payload_bytes == fragment.length {
             stream.drop_partial(memory, pool);
             if !memory.admits(fragment.length, true, false) {
                 return Accepted::Kept;
@@ -120,7 +120,8 @@ impl LatestReceive {
             return Accepted::Beyond;
         }
         partial.touched = now;
-        if !reassembly.insert(fragment.offset, fragment.payload) || !reassembly.is_whole() {
+        let payload = fragment.payload.unwrap_or_default(); // none of a latest message ever lies in its place
+        if !reassembly.insert(fragment.offset, payload) || !reassembly.is_whole() {
             return Accepted::Kept;
         }
         stream.next = message + 1;
@@ -174,7 +175,8 @@ mod tests {
             offset,
             length,
             size: 4,
-            payload: &[7; 4][..length.min(4)],
+            payload_bytes: length.min(4),
+            payload: Some(&[7; 4][..length.min(4)]),
         }
     }
 

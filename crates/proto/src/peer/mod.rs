@@ -5,6 +5,7 @@
 pub(crate) mod flight;
 pub(crate) mod lane;
 pub(crate) mod latest;
+mod lending;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
 pub(crate) mod pace;
@@ -15,7 +16,6 @@ pub(crate) mod receive;
 pub(crate) mod rtt;
 pub(crate) mod send;
 pub(crate) mod session;
-mod stream;
 
 use crate::alarms::Alarm;
 use crate::congestion::Congestion;

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::lane::LANE_WINDOW;
-use super::stream::Stream;
+use super::lending::Lending;
 use crate::message::SendId;
 use crate::numbers::{Arrivals, FIRST_NUMBER, NUMBER_WINDOW};
 use tsumuji_wire::Lane;
@@ -21,13 +21,11 @@ pub(super) struct Outgoing {
     /// Within the lane; known once the first fragment leaves.
     pub(super) number: u64,
     pub(super) id: SendId,
-    /// All of it, unless it comes as a stream.
+    /// All of it, unless it is or was lent.
     pub(super) body: Vec<u8>,
-    pub(super) stream: Option<Box<Stream>>,
+    pub(super) lending: Option<Box<Lending>>,
     pub(super) length_bytes: usize,
     pub(super) fragments: u32,
-    /// Fragments that are here: all, unless it comes as a stream.
-    pub(super) fed: u32,
     pub(super) next_fragment: u32,
     pub(super) acknowledged: u32,
     /// Which fragments are acknowledged; empty for messages of one fragment.
@@ -45,10 +43,9 @@ impl Outgoing {
             number: 0,
             id: SendId(0),
             body: Vec::new(),
-            stream: None,
+            lending: None,
             length_bytes: 0,
             fragments: 0,
-            fed: 0,
             next_fragment: 0,
             acknowledged: 0,
             bitmap: Vec::new(),

@@ -4,23 +4,25 @@
 //!
 //! Invariants: a message lies in `messages` until its last fragment is acknowledged; a fragment is in at most one of flight,
 //! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
-//! follow from `pending` and `repairs`; a slot named in `free` has no stream and no bitmap, and an empty body.
+//! follow from `pending` and `repairs`; a slot named in `free` has no lending and no bitmap, and an empty body.
 
 mod begun;
-mod feed;
 pub(super) mod latest;
+mod lend;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use self::latest::{Dropped, NEVER, Waiting};
+use self::lend::Lent;
+pub(crate) use self::lend::LoanState;
 use super::flight::Part;
+use super::lending::Lending;
 use super::outgoing::{LaneSend, Outgoing, fragments};
 use super::places::Places;
-use super::stream::Stream;
 use crate::counters::Counters;
-use crate::message::SendId;
+use crate::message::{Loan, SendId};
 use crate::pool::{Pool, has_bit, set_bit};
 use crate::time::Instant;
 use tsumuji_wire::{Lane, Priority};
@@ -45,15 +47,6 @@ pub(super) struct Place<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// Whether the message that is being fed stays with the program meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lent {
-    No,
-    Yes,
-    /// It did, and was acknowledged whole.
-    Acknowledged,
-}
-
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Payload bytes of every fragment but the last; known with the session.
@@ -68,10 +61,8 @@ pub(crate) struct Queue {
     begun_first: bool,
     messages: Vec<Outgoing>,
     free: Vec<u32>,
-    /// The message that is being fed.
-    feeding: Option<u32>,
     lent: Lent,
-    spare_stream: Option<Box<Stream>>,
+    spare_lending: Option<Box<Lending>>,
     pending: [VecDeque<u32>; Priority::COUNT],
     repairs: [VecDeque<Part>; Priority::COUNT],
     /// Bit p: `pending[p]` has an entry.
@@ -103,9 +94,8 @@ impl Queue {
             begun_first: false,
             messages: Vec::new(),
             free: Vec::new(),
-            feeding: None,
             lent: Lent::No,
-            spare_stream: None,
+            spare_lending: None,
             pending: Default::default(),
             repairs: Default::default(),
             pending_mask: 0,
@@ -139,10 +129,10 @@ impl Queue {
                     return true;
                 }
                 outgoing.live = false;
-                if let Some(mut stream) = outgoing.stream.take() {
-                    stream.set_lent(false);
-                    self.spare_stream = Some(stream);
-                    (self.feeding, self.lent) = (None, Lent::No);
+                if let Some(mut lending) = outgoing.lending.take() {
+                    lending.end();
+                    self.spare_lending = Some(lending);
+                    self.lent = Lent::No;
                 }
                 self.queued_bytes -= outgoing.body.len();
                 pool.put(core::mem::take(&mut outgoing.body));
@@ -161,13 +151,6 @@ impl Queue {
             .retain(|entry| messages[entry.slot as usize].live);
         for outgoing in &mut self.messages {
             outgoing.fragments = fragments(outgoing.length_bytes, self.fragment_bytes);
-            outgoing.fed = match &mut outgoing.stream {
-                None => outgoing.fragments,
-                Some(stream) => {
-                    stream.begin(self.fragment_bytes);
-                    u32::from(stream.is_lent()) * outgoing.fragments
-                }
-            };
         }
         self.choice = None;
     }
@@ -184,7 +167,7 @@ impl Queue {
         let unused = core::mem::replace(&mut self.messages[slot as usize].body, body);
         pool.put(unused);
         self.queued_bytes += length_bytes;
-        self.enlist(slot, lane, length_bytes, true, notify)
+        self.enlist(slot, lane, length_bytes, notify)
     }
 
     /// Queues a copy of the message that `head` and `rest` make. `None`: there is no memory for it.
@@ -208,7 +191,7 @@ impl Queue {
         body.extend_from_slice(head);
         body.extend_from_slice(rest);
         self.queued_bytes += length_bytes;
-        Some(self.enlist(slot, lane, length_bytes, true, notify))
+        Some(self.enlist(slot, lane, length_bytes, notify))
     }
 
     /// A slot without a message; its body is empty.
@@ -220,16 +203,9 @@ impl Queue {
         })
     }
 
-    /// The message in that slot, of which all or nothing is here, waits for its turn.
+    /// The message in that slot, or lent, waits for its turn.
     #[inline]
-    fn enlist(
-        &mut self,
-        slot: u32,
-        lane: Lane,
-        length_bytes: usize,
-        all: bool,
-        notify: bool,
-    ) -> SendId {
+    fn enlist(&mut self, slot: u32, lane: Lane, length_bytes: usize, notify: bool) -> SendId {
         let id = SendId(self.next_id);
         self.next_id += 1;
         let lane_index = self.lane_index(lane);
@@ -241,14 +217,13 @@ impl Queue {
         outgoing.id = id;
         outgoing.length_bytes = length_bytes;
         outgoing.fragments = fragments;
-        outgoing.fed = if all { fragments } else { 0 };
         outgoing.next_fragment = 0;
         outgoing.acknowledged = 0;
         outgoing.notify = notify;
         outgoing.live = true;
         let priority = usize::from(lane.priority().get());
         // Alone it has the turn at once, if its lane has room: most have.
-        let alone = self.backlog == 0 && all && self.lanes[usize::from(lane_index)].has_room();
+        let alone = self.backlog == 0 && self.lanes[usize::from(lane_index)].has_room();
         self.choice = alone.then_some(Choice::New { priority });
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
@@ -298,9 +273,7 @@ impl Queue {
             if let Some(&slot) = self.pending[priority].front() {
                 let outgoing = &self.messages[slot as usize];
                 let lane = &self.lanes[usize::from(outgoing.lane_index)];
-                if outgoing.next_fragment < outgoing.fed
-                    && (outgoing.next_fragment > 0 || lane.has_room())
-                {
+                if outgoing.next_fragment > 0 || lane.has_room() {
                     return Some(Choice::New { priority });
                 }
             }
@@ -425,21 +398,18 @@ impl Queue {
         Some(Part::new(slot, fragment, id))
     }
 
-    /// Where a part lies that `pop` just gave; `lent`: the message that is lent.
+    /// Where a part lies that `pop` just gave. One that is lent, and not by this loan, has no payload: the peer drops such a frame.
     #[inline]
-    pub(super) fn place<'a>(&'a self, part: Part, lent: &'a [u8]) -> Place<'a> {
+    pub(super) fn place<'a>(&'a self, part: Part, loan: &Loan<'a>) -> Place<'a> {
         let outgoing = &self.messages[part.slot() as usize];
         let offset = part.fragment() as usize * self.fragment_bytes;
-        let payload = match &outgoing.stream {
-            None => {
-                let end = outgoing.body.len().min(offset + self.fragment_bytes);
-                &outgoing.body[offset..end]
-            }
-            Some(stream) if stream.is_lent() => {
-                let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
-                lent.get(offset..end).unwrap_or_default() // none without a mistake of the caller's; the peer drops it
-            }
-            Some(stream) => stream.fragment(part.fragment(), self.fragment_bytes),
+        let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
+        let payload = match &outgoing.lending {
+            None => &outgoing.body[offset..end],
+            Some(lending) => match lending.to() {
+                Some(to) => loan.part(to, outgoing.id, offset..end),
+                None => lending.fragment(part.fragment(), self.fragment_bytes),
+            },
         };
         Place {
             lane: outgoing.lane,
@@ -468,14 +438,14 @@ impl Queue {
         }
         outgoing.acknowledged += 1;
         let whole = outgoing.acknowledged == outgoing.fragments;
-        if let Some(stream) = &mut outgoing.stream {
-            self.queued_bytes -= stream.acknowledge(part.fragment(), pool);
+        if let Some(lending) = &mut outgoing.lending {
+            self.queued_bytes -= lending.acknowledge(part.fragment(), pool);
             if whole {
-                if stream.is_lent() {
-                    stream.set_lent(false);
-                    (self.feeding, self.lent) = (None, Lent::Acknowledged);
+                if lending.to().is_some() {
+                    lending.end();
+                    self.lent = Lent::Acknowledged(outgoing.id);
                 }
-                self.spare_stream = outgoing.stream.take();
+                self.spare_lending = outgoing.lending.take();
             }
         }
         if !whole {
@@ -506,14 +476,19 @@ impl Queue {
         for outgoing in self.messages.drain(..) {
             pool.put(outgoing.body);
             pool.put_bitmap(outgoing.bitmap);
-            if let Some(mut stream) = outgoing.stream {
-                stream.clear(pool);
+            if let Some(mut lending) = outgoing.lending {
+                lending.clear(pool);
             }
         }
         let (retransmitted, dropped) = (self.retransmitted, self.dropped);
+        let lent = match self.lent {
+            Lent::Yes { .. } => Lent::No,
+            told => told,
+        };
         *self = Self {
             retransmitted,
             dropped,
+            lent,
             ..Self::new(self.next_id)
         };
         failed

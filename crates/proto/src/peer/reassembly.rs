@@ -94,6 +94,11 @@ impl Reassembly {
         true
     }
 
+    /// Is there a place for all before `end`?
+    pub(crate) fn reaches(&self, end: usize) -> bool {
+        end <= self.buffer.len()
+    }
+
     fn fill_to(&mut self, end: usize) {
         if self.buffer.len() < end {
             self.buffer.resize(end, 0);

@@ -157,20 +157,20 @@ impl Receive {
         Some(number)
     }
 
-    /// Takes one fragment. `size`: agreed payload of every fragment but the last; `fair`: a new message may begin.
-    /// `LANDED`: it lies in its place, obeys R-14, and `data` bears no payload.
+    /// Takes one fragment of `payload_bytes`. `size`: agreed payload of every fragment but the last; `fair`: a new message may begin
+    /// . `LANDED`: it lies in its place already, and `data` bears no payload.
     #[inline]
     pub(crate) fn take<const LANDED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
-        size: usize,
+        (payload_bytes, size): (usize, usize),
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> (u64, Taken) {
         let number = expand(data.number, self.arrivals.next());
-        if !LANDED && !is_fragment(data, size, memory) {
+        if !is_fragment(data, (payload_bytes, size), memory) {
             return (self.arrivals.base(), Taken::Refused(Refusal::Malformed));
         }
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
@@ -186,11 +186,8 @@ impl Receive {
             }
             Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
         }
-        let accepted = if LANDED {
-            self.keep_landed(data, size, memory, pool)
-        } else {
-            self.keep(now, data, size, fair, memory, pool)
-        };
+        let sizes = (payload_bytes, size);
+        let accepted = self.keep::<LANDED>(now, data, sizes, fair, memory, pool);
         let taken = match accepted {
             Accepted::Frame => Taken::Frame,
             Accepted::Whole(body) => Taken::Whole(body),
@@ -220,7 +217,7 @@ impl Receive {
     ) -> Taken {
         let expected = self.arrivals.base();
         let number = expand(data.number, expected);
-        if !is_fragment(data, size, memory) {
+        if !is_fragment(data, (data.payload.len(), size), memory) {
             return Taken::Refused(Refusal::Malformed);
         }
         if number != expected {
@@ -234,7 +231,10 @@ impl Receive {
         }
         let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.lane, memory);
         memory.set_beyond(beyond);
-        let taken = self.keep(now, data, size, true, memory, pool).into();
+        let sizes = (data.payload.len(), size);
+        let taken = self
+            .keep::<false>(now, data, sizes, true, memory, pool)
+            .into();
         memory.set_beyond(false);
         if !matches!(taken, Taken::Refused(_)) {
             self.arrivals.mark(number);
@@ -258,13 +258,13 @@ impl Receive {
         others && memory.is_idle()
     }
 
-    /// Puts a fragment where it belongs.
+    /// Puts a fragment where it belongs; `LANDED`: it lies there.
     #[inline]
-    fn keep(
+    fn keep<const LANDED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
-        size: usize,
+        (payload_bytes, size): (usize, usize),
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
@@ -278,9 +278,10 @@ impl Receive {
             offset: data.offset as usize,
             length: data.length as usize,
             size,
-            payload: data.payload,
+            payload_bytes,
+            payload: (!LANDED).then_some(data.payload),
         };
-        if lane.has_turn(&fragment) {
+        if !LANDED && lane.has_turn(&fragment) {
             if !lane.accept_at_once(data.message, fragment.length, fair, memory) {
                 return Accepted::NoMemory;
             }
@@ -293,23 +294,6 @@ impl Receive {
         let remaining_bytes = lane.remaining_bytes;
         self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
         self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
-        accepted
-    }
-
-    /// As `keep`, of a fragment that lies in its place.
-    fn keep_landed(
-        &mut self,
-        data: &Data<'_>,
-        size: usize,
-        memory: &mut Memory,
-        pool: &mut Pool,
-    ) -> Accepted {
-        let lane = self.lane(data.lane);
-        let before_bytes = lane.remaining_bytes;
-        let id = expand(data.message, lane.next);
-        let accepted = lane.accept_landed(id, data.offset as usize, size, memory, pool);
-        let landed_bytes = before_bytes - lane.remaining_bytes;
-        self.remaining_bytes -= landed_bytes;
         accepted
     }
 
@@ -328,7 +312,8 @@ impl Receive {
             offset: data.offset as usize,
             length: data.length as usize,
             size,
-            payload: data.payload,
+            payload_bytes: data.payload.len(),
+            payload: Some(data.payload),
         };
         let others_bytes = memory.used_bytes() - self.grant.used_bytes;
         let accepted = self.latest.accept(now, data.lane, &fragment, memory, pool);
@@ -414,12 +399,12 @@ impl Receive {
 
 /// Does the frame hold a whole fragment as R-14 has it, of a message that is not too long?
 #[inline]
-fn is_fragment(data: &Data<'_>, size: usize, memory: &Memory) -> bool {
+fn is_fragment(data: &Data<'_>, (payload_bytes, size): (usize, usize), memory: &Memory) -> bool {
     let (offset, length) = (data.offset as usize, data.length as usize);
     let fits = if length > size {
-        offset % size == 0 && data.payload.len() == size.min(length - offset)
+        offset % size == 0 && payload_bytes == size.min(length - offset)
     } else {
-        data.payload.len() == length
+        payload_bytes == length
     };
     fits && length <= memory.limit_bytes()
 }

@@ -14,18 +14,18 @@ pub(crate) use super::flight::AckNews;
 pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
-pub(crate) use super::queue::Lent;
+pub(crate) use super::queue::LoanState;
 use super::queue::Queue;
 use super::queue::latest::{Dropped, NEVER};
 use super::rtt::Rtt;
 use crate::congestion::{Books, Congestion, Sending};
 use crate::counters::Counters;
-use crate::message::SendId;
+use crate::message::{Loan, SendId};
 use crate::pool::Pool;
 use crate::time::Instant;
 pub(crate) use go_back::GoBack;
 use selective::Selective;
-use tsumuji_wire::Lane;
+use tsumuji_wire::{Lane, NodeId};
 
 /// The fragment to write next.
 pub(crate) struct NextFragment<'a> {
@@ -204,53 +204,29 @@ impl Send {
         self.queue.dropped
     }
 
-    /// A message of `length_bytes` that `feed` will bring; `None` while another one is being fed.
-    pub(crate) fn submit_stream(
+    /// A message of `length_bytes` that stays with the program until `keep` or `withdraw`; `None` while another one does.
+    pub(crate) fn submit_lent(
         &mut self,
+        to: NodeId,
         lane: Lane,
         length_bytes: usize,
         notify: bool,
     ) -> Option<SendId> {
-        self.queue.push_stream(lane, length_bytes, notify)
+        self.queue.push_lent(to, lane, length_bytes, notify)
     }
 
-    /// The message of that stream stays with the program until `keep`.
-    pub(crate) fn lend(&mut self) {
-        self.queue.lend();
-    }
-
-    pub(crate) fn lent(&self) -> Lent {
-        self.queue.lent()
-    }
-
-    /// What of the lent message has not left.
-    pub(crate) fn unsent_bytes(&self) -> usize {
-        self.queue.unsent_bytes()
+    pub(crate) fn loan_state(&self, loan: &Loan<'_>) -> LoanState {
+        self.queue.loan_state(loan)
     }
 
     /// Copies what is not acknowledged of the lent message; `false`: there is no memory.
-    pub(crate) fn keep(&mut self, message: &[u8], pool: &mut Pool) -> bool {
-        self.queue.keep(message, pool)
+    pub(crate) fn keep(&mut self, loan: &Loan<'_>, pool: &mut Pool) -> bool {
+        self.queue.keep(loan, pool)
     }
 
     /// Forgets the lent message, if nothing of it has left.
-    pub(crate) fn withdraw(&mut self) -> bool {
-        self.queue.withdraw()
-    }
-
-    /// A message is not yet fed to its end.
-    pub(crate) fn is_feeding(&self) -> bool {
-        self.queue.is_feeding()
-    }
-
-    /// More of a message could be fed now.
-    pub(crate) fn is_hungry(&self) -> bool {
-        self.queue.is_hungry()
-    }
-
-    /// Takes as much of `rest` as may wait to leave; `None`: no such message is being fed.
-    pub(crate) fn feed(&mut self, rest: &[u8], pool: &mut Pool) -> Option<usize> {
-        self.queue.feed(rest, pool)
+    pub(crate) fn withdraw(&mut self, loan: &Loan<'_>) -> bool {
+        self.queue.withdraw(loan)
     }
 
     pub(crate) fn is_acknowledged(&self, id: SendId) -> bool {
@@ -308,8 +284,8 @@ impl Send {
     }
 
     /// The payload of a part that has left, as long as no acknowledgement was taken since.
-    pub(crate) fn payload<'a>(&'a self, part: Part, lent: &'a [u8]) -> &'a [u8] {
-        self.queue.place(part, lent).payload
+    pub(crate) fn payload<'a>(&'a self, part: Part, loan: &Loan<'a>) -> &'a [u8] {
+        self.queue.place(part, loan).payload
     }
 
     /// Drops latest messages whose deadline has passed. Under `suci` a message that has begun to leave keeps its numbers, and
@@ -323,21 +299,21 @@ impl Send {
 
     /// A fragment leaves: the pacer takes note, and may want an answer at once.
     #[cold]
-    fn is_asking(&mut self, now: Instant, part: Part, lent: &[u8]) -> bool {
+    fn is_asking(&mut self, now: Instant, part: Part, loan: &Loan<'_>) -> bool {
         let in_flight = self.in_flight();
-        let payload_bytes = self.queue.place(part, lent).payload.len();
+        let payload_bytes = self.queue.place(part, loan).payload.len();
         match &mut self.pacer {
             None => false,
             Some(pacer) => pacer.on_sent(now, payload_bytes, in_flight),
         }
     }
 
-    /// Takes the next fragment; `lent`: the message that is lent. Call only after `is_sendable` said yes.
+    /// Takes the next fragment; `loan`: the message that is lent, if one is. Call only after `is_sendable` said yes.
     #[inline]
     pub(crate) fn next_fragment<'a>(
         &'a mut self,
         now: Instant,
-        lent: &'a [u8],
+        loan: &Loan<'a>,
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<NextFragment<'a>> {
@@ -345,8 +321,8 @@ impl Send {
             &mut self.control,
             depart(now, &mut self.queue, pool, counters)
         )?;
-        let asks = self.clocked && self.is_asking(now, departure.part, lent);
-        let place = self.queue.place(departure.part, lent);
+        let asks = self.clocked && self.is_asking(now, departure.part, loan);
+        let place = self.queue.place(departure.part, loan);
         Some(NextFragment {
             part: departure.part,
             number: departure.number,
@@ -512,7 +488,7 @@ mod tests {
         if !send.is_sendable(now) {
             return None;
         }
-        let next = send.next_fragment(now, &[], pool, &mut counters)?;
+        let next = send.next_fragment(now, &Loan::NONE, pool, &mut counters)?;
         Some(next.message - FIRST_NUMBER)
     }
 
@@ -552,7 +528,7 @@ mod tests {
             send.submit_copied(Lane::ordered(0), parts, false, &mut pool)
                 .unwrap();
             assert!(send.is_sendable(now));
-            let next = send.next_fragment(now, &[], &mut pool, &mut counters);
+            let next = send.next_fragment(now, &Loan::NONE, &mut pool, &mut counters);
             let payload = next.unwrap().payload;
             assert_eq!(payload, message);
             places.push(payload.as_ptr());

@@ -8,7 +8,7 @@ use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
 use crate::timeline::Happening;
 use crate::wires::wire_bytes;
-use tsumuji_proto::{Destination, Duration, Event, NodeId};
+use tsumuji_proto::{Destination, Duration, Event, Loan, NodeId};
 
 /// Frames that a processor without cost takes from its ring in one turn.
 const RECEIVE_BURST: usize = 32;
@@ -368,7 +368,7 @@ impl<E: Machine> Net<E> {
             };
             let Some(to) = engine.next_destination(now) else {
                 // A program's answer to an event may be more to send.
-                if self.take_events(node) || self.feed_hungry(node) {
+                if self.take_events(node) || self.take_back(node) {
                     continue;
                 }
                 break;
@@ -418,7 +418,14 @@ impl<E: Machine> Net<E> {
         let limit = host.config.frame_bytes;
         self.slot.resize(limit, 0);
         // What a slot held before must not matter: the last frame is still in it.
-        let length = engine.write_frame(now, to, &mut self.slot);
+        let lending = match to {
+            Destination::Peer(peer) => host.lending.get_key_value(&peer),
+            Destination::Broadcast => None,
+        };
+        let loan = lending.map_or(Loan::NONE, |(&peer, lending)| {
+            Loan::new(peer, lending.id, &lending.body)
+        });
+        let length = engine.write_frame_lent(now, to, &loan, &mut self.slot);
         let departure = host.card.send(now, wire_bytes(length));
         host.departures.push_back(departure);
         self.check(length > 0 && length <= limit, || {

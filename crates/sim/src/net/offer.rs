@@ -1,11 +1,12 @@
-//! What the simulated programs wish to send, on its way into their engines: at once, when there is room, or piece by piece.
+//! What the simulated programs wish to send, on its way into their engines: at once, when there is room, or
+//! lent while it leaves.
 
 use super::Net;
-use crate::host::{Feeding, Wish};
+use crate::host::{Lending, Wish};
 use crate::machine::Machine;
 use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
-use tsumuji_proto::{Lane, NodeId, Payload, SubmitError};
+use tsumuji_proto::{Lane, Loan, NodeId, Payload, SubmitError};
 
 impl<E: Machine> Net<E> {
     /// A program drops what it still wished to send to a dead peer.
@@ -13,7 +14,7 @@ impl<E: Machine> Net<E> {
         for (_, wish) in self.host_mut(from).wishes.remove(&to).unwrap_or_default() {
             self.wishes -= 1;
             self.refused_messages += match wish {
-                Wish::Given(_) | Wish::Fed { .. } => 1,
+                Wish::Given(_) | Wish::Lent { .. } => 1,
                 Wish::Made { count, .. } => count,
             };
         }
@@ -32,7 +33,7 @@ impl<E: Machine> Net<E> {
                 return;
             };
             self.wishes -= 1;
-            if matches!(wish, Wish::Fed { .. }) && host.feeding.contains_key(&to) {
+            if matches!(wish, Wish::Lent { .. }) && host.lending.contains_key(&to) {
                 return self.put_back(from, to, lane, wish);
             }
             // Kept aside: a refused message is made anew from the same state.
@@ -123,10 +124,10 @@ impl<E: Machine> Net<E> {
                 };
                 (id, message, notify)
             }
-            Wish::Fed { bytes } => {
+            Wish::Lent { bytes } => {
                 let seed = self.payload_rng.bits();
                 let notify = seed & 1 == 0;
-                let id = engine.submit_stream(to, lane, *bytes, notify)?;
+                let id = engine.submit_lent(to, lane, *bytes, notify)?;
                 let mut body = vec![0; *bytes];
                 fill(seed, &mut body);
                 let message = Expected {
@@ -135,9 +136,14 @@ impl<E: Machine> Net<E> {
                     submitted: now,
                     keep: false,
                 };
-                if *bytes > 0 {
-                    host.feeding.insert(to, Feeding { body, taken: 0 });
-                }
+                // Taken back at once, at the end, or somewhere between.
+                let ahead_bytes = bytes / 4 * (seed >> 1 & 7) as usize;
+                let lending = Lending {
+                    id,
+                    body,
+                    ahead_bytes,
+                };
+                host.lending.insert(to, lending);
                 (id, message, notify)
             }
         };
@@ -148,32 +154,23 @@ impl<E: Machine> Net<E> {
         Ok(())
     }
 
-    /// Gives the engine what it wants of messages that are handed over piece by piece. False if it wants nothing.
-    pub(super) fn feed_hungry(&mut self, node: NodeId) -> bool {
+    /// Takes back a message of which enough has left, or all failed. False if there is none.
+    pub(super) fn take_back(&mut self, node: NodeId) -> bool {
         let host = &mut self.hosts[usize::from(node.0)];
         let Some(engine) = host.engine.as_mut() else {
             return false;
         };
-        let hungry = host.feeding.keys().find(|peer| engine.is_hungry(**peer));
-        let Some(peer) = hungry.copied() else {
+        let ended = host.lending.iter().find_map(|(&peer, lending)| {
+            let loan = Loan::new(peer, lending.id, &lending.body);
+            let unsent = engine.unsent_bytes(&loan);
+            let waits = matches!(unsent, Ok(Some(bytes)) if bytes > lending.ahead_bytes);
+            (!waits).then(|| (peer, engine.keep(&loan)))
+        });
+        let Some((peer, kept)) = ended else {
             return false;
         };
-        let Some(feeding) = host.feeding.get_mut(&peer) else {
-            return false;
-        };
-        match engine.feed(peer, &feeding.body[feeding.taken..]) {
-            Ok(0) => self.fail(&format!("{node} is hungry for {peer} and takes nothing")),
-            Ok(bytes) => {
-                feeding.taken += bytes;
-                if feeding.taken < feeding.body.len() {
-                    return true;
-                }
-            }
-            // The session it was begun in is over, whatever the peer is now.
-            Err(SubmitError::PeerDead { .. }) => {}
-            Err(other) => self.fail(&format!("{node} could not feed {peer}: {other}")),
-        }
-        self.host_mut(node).feeding.remove(&peer);
+        self.check(kept, || format!("{node} could not keep what it lent"));
+        self.host_mut(node).lending.remove(&peer);
         self.offer(node, peer);
         true
     }

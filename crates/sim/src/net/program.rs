@@ -32,9 +32,9 @@ impl<E: Machine> Net<E> {
         }
     }
 
-    /// A program sends one message of `bytes` random bytes piece by piece, as the engine asks for them.
-    pub fn feed(&mut self, from: NodeId, to: NodeId, lane: Lane, bytes: usize) {
-        self.wish(from, to, lane, Wish::Fed { bytes });
+    /// A program lends one message of `bytes` random bytes to the engine, and takes it back when some part of it has left.
+    pub fn lend(&mut self, from: NodeId, to: NodeId, lane: Lane, bytes: usize) {
+        self.wish(from, to, lane, Wish::Lent { bytes });
     }
 
     /// A program publishes `bytes` of a shared vector, best effort; content is made from the stamp and checked on arrival.

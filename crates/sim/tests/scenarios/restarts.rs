@@ -1,5 +1,5 @@
 //! Thousands of processes that are killed or leave, and come back as new lives, at every moment there is: while they say hello,
-//! inside long messages, while a message is fed piece by piece, under losses, copies, late frames and cuts.
+//! inside long messages, while a message is lent, under losses, copies, late frames and cuts.
 //!
 //! The judge watches every delivery and event. Beside it, after every step: the books of every engine balance (`Accounts`). After
 //! every few deaths: all that live find each other within a bounded time, all that was sent since arrives, and nothing of the
@@ -90,7 +90,7 @@ impl Cluster {
         if longest > 10_000 && chance.chance(500_000) {
             // Some are longer than all that may wait to leave.
             let bytes = bytes + chance.below(2) * 400_000;
-            self.net.feed(self.nodes[at], to, lane, bytes);
+            self.net.lend(self.nodes[at], to, lane, bytes);
         } else {
             self.net.stream(self.nodes[at], to, lane, bytes, count);
         }
@@ -196,7 +196,7 @@ impl Cluster {
             .collect();
         for (from, to) in self.pairs() {
             self.net.stream(from, to, Lane::ordered(2), 5_000, 2);
-            self.net.feed(from, to, Lane::ordered(3), 30_000);
+            self.net.lend(from, to, Lane::ordered(3), 30_000);
         }
         self.net.run_until_idle();
         self.run_for(config().keep_alive.times(3));

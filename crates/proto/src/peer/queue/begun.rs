@@ -21,7 +21,6 @@ impl Queue {
             }
             if let Some(&slot) = self.pending[priority].front()
                 && self.is_begun(slot)
-                && self.messages[slot as usize].next_fragment < self.messages[slot as usize].fed
             {
                 return Some(Choice::New { priority });
             }

@@ -57,7 +57,6 @@ impl Queue {
             self.next_id += 1;
             outgoing.length_bytes = body.len();
             outgoing.fragments = super::fragments(body.len(), self.fragment_bytes);
-            outgoing.fed = outgoing.fragments;
             self.queued_bytes = self.queued_bytes + body.len() - outgoing.body.len();
             let id = outgoing.id;
             self.dropped.superseded += 1;

@@ -1,0 +1,46 @@
+//! Broadcast over a link alone: one frame to many ends, without engine, acknowledgement or endpoint.
+
+use std::time::Duration;
+
+use tsumuji_link::{Link, LinkAddr, LinkError};
+
+/// `frames` broadcast frames from the first end, a pause after each, to all the others. Returns the frames that the sender handed to
+/// the medium, and those that each other end received.
+pub fn broadcast<L: Link>(
+    ends: &mut [L],
+    size: usize,
+    frames: u64,
+    pause: Duration,
+) -> Result<(u64, Vec<u64>), LinkError> {
+    let Some((sender, receivers)) = ends.split_first_mut() else {
+        return Ok((0, Vec::new()));
+    };
+    let frame = vec![1; size];
+    let before = sender.counters().sent_frames;
+    let mut received = vec![0; receivers.len()];
+    let mut collect = |receivers: &mut [L]| -> Result<(), LinkError> {
+        for (link, received) in receivers.iter_mut().zip(&mut received) {
+            *received += link.recv_burst(64, |_, bytes| {
+                std::hint::black_box(bytes);
+            })? as u64;
+        }
+        Ok(())
+    };
+    for _ in 0..frames {
+        while !sender.send_with(LinkAddr::Broadcast, |slot| {
+            slot[..size].copy_from_slice(&frame);
+            size
+        })? {
+            sender.flush()?;
+            std::thread::yield_now();
+        }
+        sender.flush()?;
+        std::thread::sleep(pause);
+        collect(receivers)?;
+    }
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(1));
+        collect(receivers)?;
+    }
+    Ok((sender.counters().sent_frames - before, received))
+}

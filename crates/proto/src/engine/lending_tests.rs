@@ -1,0 +1,274 @@
+//! Long messages that stay with the program while they leave.
+
+use super::tests::{MINUTE, Wire, body, config};
+use super::*;
+use crate::time::Duration;
+use alloc::vec;
+
+const LANE: Lane = Lane::ordered(0);
+
+/// Lends `message` from node 0 to node 1 until no more than `ahead` bytes of it wait, then has the engine keep the rest. Returns
+/// what is held of it then.
+fn lend(wire: &mut Wire, lane: Lane, message: &[u8], ahead: usize) -> usize {
+    wire.nodes[0].lend(1, lane, message.to_vec(), false);
+    wire.run(MINUTE, |wire| {
+        let unsent = wire.nodes[0].unsent_bytes().unwrap();
+        unsent.is_none_or(|bytes| bytes <= ahead)
+    });
+    assert!(wire.nodes[0].keep());
+    wire.nodes[0].engine.flow(NodeId(1)).unwrap().queued_bytes
+}
+
+/// Lent messages arrive whole and in order among others, over a bad wire, in runs or not, and only what is under way is kept.
+#[test]
+fn lent_messages_survive_a_bad_wire() {
+    for seed in 0..6 {
+        for congestion in Congestion::ALL {
+            let mut wire = Wire::under(2, congestion);
+            wire.scatters = seed % 2 == 0;
+            if seed > 1 {
+                (wire.random, wire.loss_percent) = (seed, 20);
+                (wire.jitter_us, wire.duplicate_percent) = (50, 10);
+            }
+            let sizes = [3_000_000, 0, 1, 1432, 65_536, 100_000, 1_000_000];
+            let sent: Vec<_> = sizes.iter().map(|&size| body(size, size)).collect();
+            for (index, message) in sent.iter().enumerate() {
+                let ahead = [0, 50_000, 200_000][index % 3];
+                let held = lend(&mut wire, LANE, message, ahead);
+                assert!(held < 1_500_000, "{held} bytes held, seed {seed}");
+                wire.send(0, 1, LANE, body(7, 10));
+            }
+            wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+            let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
+            assert_eq!((flow.queued_bytes, flow.queued_messages), (0, 0));
+            let got = &wire.nodes[1].inbox.messages;
+            assert_eq!(got.len(), 2 * sent.len());
+            for (pair, sent) in got.chunks(2).zip(&sent) {
+                assert!(
+                    pair[0].2 == *sent && pair[1].2 == body(7, 10),
+                    "seed {seed} {congestion}"
+                );
+            }
+        }
+    }
+}
+
+/// A message that nobody brings along any more never leaves with the bytes of another: whatever is lent to another peer meanwhile,
+/// or once more to the same one, its fragments leave empty, and are dropped.
+#[test]
+fn bytes_of_another_message_never_leave() {
+    for (congestion, scatters, seed) in [
+        (Congestion::Credit, false, 1),
+        (Congestion::Credit, true, 2),
+        (Congestion::Suci, false, 3),
+    ] {
+        let mut wire = Wire::under(3, congestion);
+        wire.run(MINUTE, |wire| {
+            let up = |of: usize, peer: u16| wire.nodes[of].engine.is_up(NodeId(peer));
+            up(0, 1) && up(0, 2) && up(1, 0) && up(2, 0)
+        });
+        (wire.scatters, wire.random, wire.loss_percent) = (scatters, seed, 10);
+        let (first, second) = (body(1, 3_000_000), body(2, 3_000_000));
+        wire.nodes[0].lend(1, LANE, first.clone(), false);
+        wire.run(MINUTE, |wire| {
+            let unsent = wire.nodes[0].unsent_bytes().unwrap();
+            unsent.is_some_and(|bytes| bytes < 2_000_000)
+        });
+        assert_ne!(wire.nodes[0].unsent_bytes(), Ok(Some(0)));
+        let left = wire.nodes[0].lent.take();
+
+        wire.nodes[0].lend(2, LANE, second.clone(), false);
+        wire.run(Duration::from_secs(5), |wire| wire.queued(0, 2) == 0);
+        assert!(wire.nodes[0].keep());
+        assert!(wire.nodes[2].inbox.messages[0].2 == second);
+        assert!(
+            wire.nodes[1].inbox.messages.is_empty(),
+            "nobody has the rest"
+        );
+        let drops = wire.nodes[1].engine.counters().drops;
+        assert!(
+            drops.get(crate::counters::Drop::Malformed) > 0,
+            "{congestion}: {drops:?}"
+        );
+        let again = wire.nodes[0].engine.submit_lent(NodeId(1), LANE, 9, false);
+        assert_eq!(again, Err(SubmitError::QueueFull { peer: NodeId(1) }));
+
+        // Whose bytes it is brings it along again, and all of it comes.
+        wire.nodes[0].lent = left;
+        wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+        assert!(wire.nodes[1].inbox.messages[0].2 == first);
+        assert_eq!(wire.nodes[0].unsent_bytes(), Ok(None));
+    }
+}
+
+/// Who can neither bring it along nor keep it gives its peer up: the session ends on both sides, nothing of the message comes, and the
+/// next session works.
+#[test]
+fn giving_up_ends_the_session() {
+    for congestion in Congestion::ALL {
+        let mut wire = Wire::under(2, congestion);
+        let to = NodeId(1);
+        wire.nodes[0].lend(1, LANE, body(1, 3_000_000), false);
+        wire.run(MINUTE, |wire| {
+            wire.nodes[0].unsent_bytes() != Ok(Some(3_000_000))
+        });
+        let now = wire.now;
+        wire.nodes[0].engine.give_up(now, to);
+        assert_eq!(
+            wire.nodes[0].unsent_bytes(),
+            Err(SubmitError::PeerDead { peer: to })
+        );
+        assert!(wire.nodes[0].keep() && !wire.nodes[0].engine.is_up(to));
+        assert_eq!(wire.nodes[0].engine.accounts().queued_bytes, 0);
+        let now = wire.now;
+        wire.nodes[0].engine.revive_peer(now, to);
+        wire.run(Duration::from_secs(5), |wire| {
+            wire.nodes[0].engine.is_up(to) && wire.nodes[1].engine.is_up(NodeId(0))
+        });
+        let message = body(2, 300_000);
+        lend(&mut wire, LANE, &message, 0);
+        wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+        let got = &wire.nodes[1].inbox.messages;
+        assert!(got.len() == 1 && got[0].2 == message, "{congestion}");
+        assert_eq!(wire.nodes[1].engine.accounts().memory_bytes, 0);
+    }
+}
+
+/// A lent message that is acknowledged whole needs no copy, and the next one is taken.
+#[test]
+fn what_is_acknowledged_is_not_kept() {
+    let mut wire = Wire::new(2);
+    let to = NodeId(1);
+    for turn in 0..3 {
+        let message = body(turn, 300_000);
+        wire.nodes[0].lend(1, LANE, message.clone(), true);
+        assert_eq!(
+            wire.nodes[0].engine.submit_lent(to, LANE, 10, false),
+            Err(SubmitError::QueueFull { peer: to }),
+            "one at a time"
+        );
+        assert_eq!(wire.nodes[0].unsent_bytes(), Ok(Some(300_000)));
+        wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+        assert_eq!(wire.nodes[0].unsent_bytes(), Ok(None));
+        let id = wire.nodes[0].lent.as_ref().unwrap().1;
+        assert!(wire.nodes[0].keep() && wire.nodes[0].engine.is_acknowledged(to, id));
+        assert_eq!(wire.nodes[0].engine.flow(to).unwrap().queued_bytes, 0);
+        assert_eq!(wire.nodes[1].inbox.messages[turn].2, message);
+    }
+}
+
+/// What was acknowledged has not failed, even if its peer dies before anybody asks.
+#[test]
+fn acknowledged_before_death() {
+    let mut wire = Wire::new(2);
+    wire.nodes[0].lend(1, LANE, body(1, 300_000), false);
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    wire.nodes[1].cut_off = true;
+    wire.run(Duration::from_secs(5), |wire| {
+        !wire.nodes[0].engine.is_up(NodeId(1))
+    });
+    assert_eq!(wire.nodes[0].unsent_bytes(), Ok(None));
+}
+
+/// What is taken back before the peer is up waits like any other message, and leaves in whatever fragments are agreed on.
+#[test]
+fn kept_before_hello() {
+    let mut wire = Wire::new(2);
+    let message = body(1, 100_000);
+    wire.nodes[0].lend(1, LANE, message.clone(), false);
+    assert!(wire.nodes[0].keep());
+    let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
+    assert_eq!(flow.queued_bytes, message.len());
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    assert_eq!(wire.nodes[1].inbox.messages[0].2, message);
+}
+
+/// Whoever lends a message learns that its peer takes none of that length; the program is told, nothing is left of it, and the next
+/// one is taken.
+#[test]
+fn too_large_ends_lending() {
+    let mut wire = Wire::new(2);
+    let to = NodeId(1);
+    let limit = config(1, 1).message_limit_bytes;
+    let size = limit + 1;
+    wire.nodes[0].lend(1, LANE, body(1, size), true);
+    let id = wire.nodes[0].lent.as_ref().unwrap().1;
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(to));
+    let peer = to;
+    assert!(wire.nodes[0].events.contains(&Event::TooLarge {
+        peer,
+        id,
+        size,
+        limit
+    }));
+    assert_eq!(
+        wire.nodes[0].unsent_bytes(),
+        Err(SubmitError::TooLarge { size, limit, peer })
+    );
+    assert!(wire.nodes[0].keep());
+    assert_eq!(wire.nodes[0].engine.flow(to).unwrap().queued_messages, 0);
+    let message = body(2, 100_000);
+    lend(&mut wire, LANE, &message, 0);
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    assert_eq!(wire.nodes[1].inbox.messages[0].2, message);
+}
+
+/// Whoever lends a message, or has taken one back that is under way, learns that its peer died; nothing is left of it.
+#[test]
+fn death_ends_lending() {
+    for kept in [false, true] {
+        let mut wire = Wire::new(2);
+        let to = NodeId(1);
+        wire.nodes[0].lend(1, LANE, body(2, 4_000_000), false);
+        wire.run(MINUTE, |wire| {
+            wire.nodes[0].unsent_bytes() != Ok(Some(4_000_000))
+        });
+        let lent = wire.nodes[0].lent.clone();
+        assert!(!kept || wire.nodes[0].keep());
+        wire.nodes[1].cut_off = true;
+        wire.run(Duration::from_secs(5), |wire| {
+            !wire.nodes[0].engine.is_up(to)
+        });
+        wire.nodes[0].lent = lent;
+        assert_eq!(
+            wire.nodes[0].unsent_bytes(),
+            Err(SubmitError::PeerDead { peer: to })
+        );
+        assert!(wire.nodes[0].keep());
+        assert_eq!(wire.nodes[0].engine.accounts().queued_bytes, 0);
+    }
+}
+
+/// A lent message is withdrawn without a trace before anything of it has left, and not afterwards.
+#[test]
+fn withdrawn_messages_leave_nothing() {
+    let mut wire = Wire::new(2);
+    let to = NodeId(1);
+    let engine = &mut wire.nodes[0].engine;
+    assert!(!engine.withdraw(&Loan::NONE), "nothing is lent");
+    let bytes = vec![0; 50_000];
+    let id = engine.submit_lent(to, LANE, bytes.len(), true).unwrap();
+    let loan = Loan::new(to, id, &bytes);
+    assert!(engine.withdraw(&loan));
+    assert_eq!(engine.flow(to).unwrap().queued_messages, 0);
+    assert!(!engine.withdraw(&loan), "once");
+    wire.send(0, 1, LANE, body(7, 10));
+    let message = body(8, 300_000);
+    wire.nodes[0].lend(1, LANE, message.clone(), false);
+    wire.run(MINUTE, |wire| {
+        wire.nodes[0].unsent_bytes() != Ok(Some(300_000))
+    });
+    let (_, id, lent) = wire.nodes[0].lent.clone().unwrap();
+    let engine = &mut wire.nodes[0].engine;
+    let loan = Loan::new(to, id, &lent);
+    assert!(!engine.withdraw(&loan), "some of it has left");
+    assert!(wire.nodes[0].keep());
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    let got = &wire.nodes[1].inbox.messages;
+    assert!(got.len() == 2 && got[0].2 == body(7, 10) && got[1].2 == message);
+    // What was withdrawn leaves no place marked as lent.
+    let next = body(9, 70_000);
+    lend(&mut wire, LANE, &next, 0);
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    assert!(wire.nodes[1].inbox.messages[2].2 == next);
+}

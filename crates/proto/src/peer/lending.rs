@@ -1,0 +1,130 @@
+//! The body of a long message that stays with the program while it leaves, and what is copied of it in the end.
+//!
+//! Owned by an `Outgoing`. While it is lent, only a loan to this peer and of this message's id gives its bytes: others never leave in
+//! its place. What is taken back lies in pieces: copies of some whole fragments, which go back to the pool when all of
+//! these are acknowledged, so that what a message of any length takes is bounded by what was in flight.
+//!
+//! Invariants: there are no pieces while it is lent; `pieces[i]` is piece `first + i`, and the first of them has at least one fragment
+//! that is not acknowledged; pieces below `first` have none.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::pool::{Pool, has_bit};
+use tsumuji_wire::NodeId;
+
+/// A piece has about so many bytes: large enough to be copied fast, small enough that memory comes free soon.
+const PIECE_BYTES: usize = 64 << 10;
+
+#[derive(Debug, Default)]
+pub(super) struct Lending {
+    /// Towards whom it is lent; `None`: it was taken back.
+    to: Option<NodeId>,
+    piece_fragments: u32,
+    first: u32,
+    pieces: VecDeque<Piece>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    bytes: Vec<u8>,
+    /// Fragments that are not acknowledged.
+    missing: u32,
+}
+
+impl Lending {
+    /// A message is lent; what an earlier one left must have been given back.
+    pub(super) fn begin(&mut self, to: NodeId) {
+        debug_assert!(self.pieces.is_empty());
+        self.to = Some(to);
+    }
+
+    /// The peer to which the message is lent.
+    #[inline]
+    pub(super) fn to(&self) -> Option<NodeId> {
+        self.to
+    }
+
+    /// It is taken back, and nothing of it is kept here.
+    pub(super) fn end(&mut self) {
+        self.to = None;
+    }
+
+    /// Makes pieces of the lent message, from the first fragment on that `acknowledged` does not mark. Returns their bytes; `None`: there
+    /// is no memory, and it is still lent.
+    pub(super) fn keep(
+        &mut self,
+        message: &[u8],
+        fragment_bytes: usize,
+        fragments: u32,
+        acknowledged: &[u64],
+        pool: &mut Pool,
+    ) -> Option<usize> {
+        // A message of one fragment has no bitmap, and was not acknowledged: it would not be lent any more.
+        let is_missing =
+            |fragment: u32| acknowledged.is_empty() || !has_bit(acknowledged, fragment as usize);
+        self.piece_fragments = (PIECE_BYTES / fragment_bytes).max(1) as u32;
+        let first = (0..fragments).find(|&fragment| is_missing(fragment))?;
+        self.first = first / self.piece_fragments;
+        let mut kept_bytes = 0;
+        let mut from = self.first * self.piece_fragments;
+        while from < fragments {
+            let to = fragments.min(from.saturating_add(self.piece_fragments));
+            let start = from as usize * fragment_bytes;
+            let end = message.len().min(to as usize * fragment_bytes);
+            let Some(mut bytes) = pool.take(end - start) else {
+                self.clear(pool);
+                return None;
+            };
+            bytes.extend_from_slice(&message[start..end]);
+            kept_bytes += bytes.len();
+            let missing = (from..to).filter(|&fragment| is_missing(fragment)).count();
+            self.pieces.push_back(Piece {
+                bytes,
+                missing: missing as u32,
+            });
+            from = to;
+        }
+        self.to = None;
+        Some(kept_bytes)
+    }
+
+    /// The payload of a fragment that was kept and is not acknowledged; empty for any other.
+    #[inline]
+    pub(super) fn fragment(&self, fragment: u32, fragment_bytes: usize) -> &[u8] {
+        let piece = (fragment / self.piece_fragments).wrapping_sub(self.first);
+        let Some(piece) = self.pieces.get(piece as usize) else {
+            return &[];
+        };
+        let start = (fragment % self.piece_fragments) as usize * fragment_bytes;
+        let end = piece.bytes.len().min(start + fragment_bytes);
+        &piece.bytes[start..end]
+    }
+
+    /// A fragment is acknowledged for the first time. Returns the bytes that came free.
+    pub(super) fn acknowledge(&mut self, fragment: u32, pool: &mut Pool) -> usize {
+        if self.to.is_some() {
+            return 0;
+        }
+        let index = (fragment / self.piece_fragments).wrapping_sub(self.first);
+        if let Some(piece) = self.pieces.get_mut(index as usize) {
+            piece.missing -= 1;
+        }
+        let mut freed = 0;
+        while self.pieces.front().is_some_and(|piece| piece.missing == 0) {
+            if let Some(piece) = self.pieces.pop_front() {
+                freed += piece.bytes.len();
+                pool.put(piece.bytes);
+            }
+            self.first += 1;
+        }
+        freed
+    }
+
+    /// Gives back whatever is held.
+    pub(super) fn clear(&mut self, pool: &mut Pool) {
+        for piece in self.pieces.drain(..) {
+            pool.put(piece.bytes);
+        }
+    }
+}
