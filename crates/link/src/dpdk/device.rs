@@ -673,3 +673,24 @@ fn check_card(address: &str) -> Result<(), DpdkOpenError> {
 
 // Bursts both ways, the spare ones and the caches of four threads are less than the smallest pool.
 const _: () = assert!(4 + 4 * 3 / 2 < POOL_BURSTS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rings of memif are as many buffers as a cache holds, within what the driver takes.
+    #[test]
+    fn memif_rings_fit_a_cache() {
+        for (parameters, log2) in [
+            ("", 10),
+            (",bsize=9216", 7),
+            (",bsize=64896", 5),
+            (",bsize=1000000", 4),
+            (",bsize=0", 10),
+        ] {
+            let spec = format!("dpdk:net_memif{parameters}");
+            let spec: DpdkSpec = spec.parse().expect("a device");
+            assert_eq!(memif_ring_log2(&spec), log2, "{spec}");
+        }
+    }
+}
