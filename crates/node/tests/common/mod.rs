@@ -80,7 +80,7 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
         .zip(memberships)
         .zip(seeds)
         .map(|((base, membership), seed)| {
-            let impair = impair.clone().map(|config| ImpairConfig { seed, ..config });
+            let impair = impair.map(|config| ImpairConfig { seed, ..config });
             let link = Unsealed::open(base, impair, None).expect("link");
             let link = security.apply(link).expect("key");
             Endpoint::new(link, membership, options.clone()).expect("endpoint")

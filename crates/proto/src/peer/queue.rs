@@ -403,13 +403,15 @@ impl Queue {
     pub(super) fn place<'a>(&'a self, part: Part, loan: &Loan<'a>) -> Place<'a> {
         let outgoing = &self.messages[part.slot() as usize];
         let offset = part.fragment() as usize * self.fragment_bytes;
-        let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
         let payload = match &outgoing.lending {
-            None => &outgoing.body[offset..end],
-            Some(lending) => match lending.to() {
-                Some(to) => loan.part(to, outgoing.id, offset..end),
-                None => lending.fragment(part.fragment(), self.fragment_bytes),
-            },
+            None => {
+                let end = outgoing.body.len().min(offset + self.fragment_bytes);
+                &outgoing.body[offset..end]
+            }
+            Some(lending) => {
+                let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
+                lending.payload(loan, outgoing.id, (offset, end), self.fragment_bytes)
+            }
         };
         Place {
             lane: outgoing.lane,
@@ -441,7 +443,7 @@ impl Queue {
         if let Some(lending) = &mut outgoing.lending {
             self.queued_bytes -= lending.acknowledge(part.fragment(), pool);
             if whole {
-                if lending.to().is_some() {
+                if lending.is_lent() {
                     lending.end();
                     self.lent = Lent::Acknowledged(outgoing.id);
                 }
