@@ -41,7 +41,8 @@ impl<L: Link> Endpoint<L> {
     ///
     /// Messages that follow each other in a long, fast loop may leave together, over links whose calls cost more than what they carry
     /// (`udp`, `packet`). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long
-    /// calls `progress` first, as it does for whatever else waits for room at the peer.
+    /// calls `progress` first, as it does for whatever else waits for room at the peer. So it is with all calls that send, but for those of
+    /// *latest* lanes, which leave at once.
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         self.send_copied(to, lane, message, false).map(drop)
