@@ -296,8 +296,8 @@ fn priorities_are_strict() {
 fn late_pictures_are_dropped_at_the_sender() {
     const PICTURES: u64 = 300;
     const PICTURE_BYTES: usize = 40_000;
-    // Two pictures' time on the cable, about: 32 ms each.
-    const DEADLINE: std::time::Duration = std::time::Duration::from_millis(60);
+    // Three pictures' time on the cable, about: 32 ms each, and more where the receiver's core is busy with others.
+    const DEADLINE: std::time::Duration = std::time::Duration::from_millis(100);
     let Some(testbed) = testbed("video", Some("10mbit")) else {
         return;
     };
