@@ -20,6 +20,10 @@ const QUEUED_MESSAGES: usize = 1 << 19;
 /// Messages of this size and more leave from where the caller has them.
 const LENT_BYTES: usize = 32 << 10;
 
+/// So do those of this size and more that a link gathers out of several frames, unless they follow each other in a loop and leave together:
+/// their copy can be made while they travel.
+const GATHERED_BYTES: usize = 12 << 10;
+
 /// Of such a message of this size and more `send` waits until nearly all has left; what a shorter one has left waits in the queue.
 const AWAITED_BYTES: usize = 256 << 10;
 
@@ -171,7 +175,10 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         unreserved(lane)?;
-        if message.len() >= LENT_BYTES && !lane.is_latest() {
+        let bytes = message.len();
+        let lends =
+            bytes >= LENT_BYTES || bytes >= GATHERED_BYTES && self.drive.gathers(to, lane, bytes);
+        if lends && !lane.is_latest() {
             return self.send_lent(to, lane, message, notify);
         }
         loop {
