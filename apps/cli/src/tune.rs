@@ -15,7 +15,7 @@ use tsumuji_node::{
 use crate::output::{self, PendingFile};
 use crate::{DONE, Outcome, hosts};
 
-/// Members that are left when the measurement is over get this long to end by themselves.
+/// Members get this long to end by themselves when the measurement is over, and again once they are told to.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long the last acknowledgements may take.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -170,7 +170,13 @@ pub(crate) fn run(args: Args) -> Outcome {
             one.seconds * 1e6
         );
     });
+    if measured.is_ok() {
+        launcher.wait_all(GRACE); // they say goodbye, as we did
+    }
     launcher.shutdown(GRACE);
+    for exit in launcher.exits().iter().filter(|exit| !exit.success()) {
+        eprintln!("did not end by itself: {exit}");
+    }
     let (table, measurements) = measured.context("the measurement")?;
     let text = table.to_toml();
     if let Some(pending) = pending {

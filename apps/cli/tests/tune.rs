@@ -33,6 +33,8 @@ fn table_is_written_and_read() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("did not end by itself"), "{said}");
     let printed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
     let table = tsumuji_collective::Table::read(&file).expect("a table");
     assert_eq!(

@@ -335,15 +335,18 @@ typedef struct tsumuji_sender {
   uint64_t served_frames;
   // Granted and not yet used.
   uint64_t outstanding_frames;
-  // What the usual rules would grant ahead.
+  // What the usual rules would grant ahead, or under `suci` to be sent again.
   uint64_t usual_frames;
   // Frames that may be granted to all peers together.
   uint64_t pool_frames;
-  // Peers that have more to send.
+  // Peers that have more to send; under `suci`, that wait for permission to send again.
   uint64_t active_peers;
+  // 1, under `suci` only: it asks to send again what was lost, and the answer is how much of that it may. Else the answer is how far
+  // ahead it may send.
+  uint64_t repairs;
 } tsumuji_sender;
 
-// How many frames this peer may have granted ahead. Called for each data frame, by the thread that uses the handle: it must be quick, and must
+// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle: it must be quick, and must
 // not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 typedef uint64_t (*tsumuji_policy)(void *context, const struct tsumuji_sender *sender);
 
@@ -634,7 +637,8 @@ int tsumuji_set_peer_window(struct tsumuji *handle, int peer, size_t frames);
 int tsumuji_set_budget(struct tsumuji *handle, size_t bytes);
 
 // From now on `policy` decides how much peers may send to this node; NULL: the usual rules do. Whatever it says, the receive side is not overrun,
-// and no peer stops for ever. Under the congestion control `suci` it is not asked.
+// and no peer stops for ever. Under the congestion control `suci` it is asked for each window that is stated, and for each peer that asks
+// to send again.
 int tsumuji_set_policy(struct tsumuji *handle,
                        tsumuji_policy policy,
                        void *context);

@@ -283,7 +283,7 @@ static uint64_t two_at_most(void *context, const tsumuji_sender *sender)
 {
     int *asked = context;
 
-    CHECK(sender->peer == 0 && sender->pool_frames > 0);
+    CHECK(sender->peer == 0 && sender->pool_frames > 0 && sender->repairs == 0);
     *asked += 1;
     return sender->usual_frames < 2 ? sender->usual_frames : 2;
 }
@@ -450,6 +450,41 @@ static void suci(void)
 }
 
 /* A peer that ended fails one call, and is found again by the next when it is back. */
+static uint64_t what_for(void *context, const tsumuji_sender *sender)
+{
+    int *asked = context;
+
+    CHECK(sender->peer == 0 && sender->repairs <= 1);
+    asked[sender->repairs] += 1;
+    return sender->usual_frames;
+}
+
+/* Under suci a policy is told whether it decides on what is sent again, or on what is sent first: here memory refuses most. */
+static void policy_under_suci(void)
+{
+    tsumuji_options *options = tsumuji_options_new();
+    tsumuji *one = NULL, *two = NULL;
+    char buffer[1000] = "refused";
+    int asked[2] = {0, 0}, got = 0, fd = tsumuji_shm_create(2);
+
+    CHECK(tsumuji_options_set(options, "congestion", "suci") == 0 && tsumuji_options_set(options, "idle", "sleep") == 0);
+    CHECK(tsumuji_open_shm(fd, 2, 0, options, &one) == 0 && tsumuji_open_shm(fd, 2, 1, options, &two) == 0);
+    close(fd);
+    tsumuji_options_free(options);
+    while (tsumuji_is_up(one, 1) == 0 || tsumuji_is_up(two, 0) == 0)
+        CHECK(tsumuji_progress(one) >= 0 && tsumuji_progress(two) >= 0);
+    CHECK(tsumuji_set_policy(two, what_for, asked) == 0 && tsumuji_set_budget(two, 1) == 0);
+    for (int i = 0; i < 20; i++)
+        CHECK(tsumuji_send(one, 1, TSUMUJI_LANE, buffer, sizeof buffer) == 0);
+    while (got < 20) {
+        CHECK(tsumuji_progress(one) >= 0);
+        if (tsumuji_try_recv(two, buffer, sizeof buffer, NULL) == sizeof buffer)
+            got++;
+    }
+    CHECK(asked[0] > 0 && asked[1] > 0);
+    CHECK(tsumuji_close(one, 0) == 0 && tsumuji_close(two, 0) == 0);
+}
+
 static void restart(void)
 {
     datagram_addrdb *addrdb = datagram_addrdb_new();
@@ -514,6 +549,7 @@ int main(void)
     threads();
     death();
     suci();
+    policy_under_suci();
     restart();
     tables();
     puts("plain: all right");

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tsumuji_node::{Endpoint, Link};
 use zerocopy::IntoBytes;
 
+use crate::call::{After, Call, Source, Target};
 use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory, Op, RawOp};
 use crate::error::CollectiveError;
 use crate::group::Group;
-use crate::operation::{After, Call, Source, Target};
 use crate::plan::{self, Plan};
 use crate::table::{Algorithm, Can, Operation, Question};
 use crate::wires::EAGER_BYTES;

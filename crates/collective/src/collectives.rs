@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 use tsumuji_link::shm::coarse_ms;
 use tsumuji_node::{Endpoint, Link, NodeId};
 
+use crate::call::{After, Call};
 use crate::core::{Core, Tap};
 use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
-use crate::operation::{After, Call, Operation};
+use crate::operation::Operation;
 use crate::shared::{self, Casts};
 use crate::table::{Can, Table};
 use crate::wires::CollectiveCounters;

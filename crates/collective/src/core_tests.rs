@@ -1,7 +1,7 @@
 use super::*;
 use crate::Collectives;
+use crate::call::{After, Call, Source, Target};
 use crate::header::HEADER_BYTES;
-use crate::operation::{After, Call, Source, Target};
 use crate::plan::{self, Plan};
 use crate::table::Table;
 use crate::wires::{EARLY_CONTROLS, cost};

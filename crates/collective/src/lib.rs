@@ -48,11 +48,12 @@
 //! endpoint's inbox; messages of this crate that arrive during the endpoint's calls wait for the next call here. What fast
 //! members send ahead is bounded by credit: 512 KiB for each pair, less in clusters of more than 64.
 //!
-//! Rooms: `api` is what programs call; `plan` says who sends what to whom; `operation` carries a plan out, `native` a broadcast
+//! Rooms: `api` is what programs call; `call` is what they say of an operation; `plan` says who sends what to whom; `operation` carries a plan out, `native` a broadcast
 //! by the link itself, `shared` one through memory that all see, `direct` a copy out of another process; `table` chooses, `tune` measures what to choose; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
 //! purpose: reliability of messages and congestion control, which are the engine's.
 
 mod api;
+mod call;
 mod collectives;
 mod core;
 mod direct;

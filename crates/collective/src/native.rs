@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
 
+use crate::call::Target;
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::header::{Header, Kind};
-use crate::operation::Target;
 use crate::wires::{Control, Wires};
 
 /// Members that report to one: reports for each window at the root, and steps that a report takes, are both few.

@@ -2,33 +2,28 @@
 //!
 //! Driven by `collectives`: `handle` for what arrives, `advance` after each turn. Both sides of a transfer know its length. Up
 //! to `EAGER_BYTES` it is sent at once, on credit; a longer one when its receiver has opened it, and is then written where it
-//! belongs as it comes.
+//! belongs as it comes. The two halves of a transfer are `send` and `receive`.
 //!
 //! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps it waits for are
 //! done; an operation that failed touches nothing more.
 
+mod receive;
+mod send;
+
 use std::any::Any;
 use std::time::Instant;
 
-use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError, Share};
-use zerocopy::IntoBytes;
+use tsumuji_node::{Endpoint, Link, NodeId, Share};
 
-use crate::direct::{self, Reads};
-use crate::element::{Fold, Memory};
+use crate::call::{After, Call, Source, Target};
+use crate::element::Fold;
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::native::Native;
 use crate::plan::{Action, Buffer, Place, Plan, Step};
 use crate::shared::Shared;
-use crate::table::Algorithm;
-use crate::wires::{Control, EAGER_BYTES, FEED_BYTES, Wires};
-
-/// Read directly in one turn: a fraction of any `dead_after`, for peers must be heard and answered.
-const READ_PER_TURN_BYTES: usize = 8 << 20;
-
-/// Read and folded at a time: stays in the first caches.
-const FOLD_BYTES: usize = 64 << 10;
+use crate::wires::{EAGER_BYTES, Wires};
 
 /// Why an operation, and with it its group, failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,78 +39,6 @@ impl From<Failure> for CollectiveError {
             Failure::Dead(member) => Self::MemberDead { member },
             Failure::Mismatch(member) => Self::Mismatch { member },
             Failure::OtherTable(member) => Self::OtherTable { member },
-        }
-    }
-}
-
-/// What a member gives.
-pub(crate) enum Source<'b> {
-    None,
-    Slice(&'b [u8]),
-    Owned(Box<dyn Memory>),
-}
-
-/// What it gets.
-pub(crate) enum Target<'b> {
-    None,
-    Slice(&'b mut [u8]),
-    Owned(Box<dyn Memory>),
-}
-
-impl Source<'_> {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::None => &[],
-            Self::Slice(bytes) => bytes,
-            Self::Owned(memory) => memory.bytes(),
-        }
-    }
-}
-
-impl Target<'_> {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::None => &[],
-            Self::Slice(bytes) => bytes,
-            Self::Owned(memory) => memory.bytes(),
-        }
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::None => &mut [],
-            Self::Slice(bytes) => bytes,
-            Self::Owned(memory) => memory.bytes_mut(),
-        }
-    }
-}
-
-/// What a call says of its operation, before it has a place in its group's sequence.
-pub(crate) struct Call<'b> {
-    pub(crate) algorithm: u8,
-    pub(crate) input: Source<'b>,
-    pub(crate) output: Target<'b>,
-    pub(crate) plan: Plan,
-    /// Bytes of an element that is folded; 1 where none is.
-    pub(crate) unit: usize,
-    pub(crate) fold: Option<Fold>,
-    pub(crate) after: After,
-}
-
-/// A broadcast of the whole output from a root, after the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
-    Nothing,
-    Native(usize),
-    Shared(usize),
-}
-
-impl After {
-    pub(crate) fn of(algorithm: Algorithm, root: usize) -> Self {
-        match algorithm {
-            Algorithm::Native => Self::Native(root),
-            Algorithm::Shared => Self::Shared(root),
-            _ => Self::Nothing,
         }
     }
 }
@@ -449,126 +372,6 @@ impl<'b> Operation<'b> {
         Some(Handled::Done)
     }
 
-    /// The sender says where it has a transfer. `None`: nobody asked.
-    fn told_where(
-        &mut self,
-        number: usize,
-        step: &Step,
-        address: u64,
-        payload: &[u8],
-        from: NodeId,
-        wires: &mut Wires,
-    ) -> Option<()> {
-        let state = &mut self.states[number];
-        if !state.open || state.direct || state.progress > 0 || wires.identity.is_none() {
-            return None;
-        }
-        let words = direct::parse(payload)?;
-        let peer = &mut wires.peers[usize::from(from.0)];
-        if peer.reads == Reads::Unknown {
-            peer.reads = if direct::verify(words) {
-                Reads::Yes
-            } else {
-                Reads::No
-            };
-            peer.pid = words[0];
-        }
-        if peer.reads == Reads::Yes {
-            (state.direct, state.address) = (true, address);
-        } else {
-            wires.control(from, self.header(Kind::Taken, step, 0));
-        }
-        Some(())
-    }
-
-    /// Reads on where the sender has it, and says so at the end.
-    fn read(&mut self, number: usize, step: Step, from: NodeId, wires: &mut Wires) {
-        let state = self.states[number];
-        let pid = wires.peers[usize::from(from.0)].pid;
-        let end = step
-            .place
-            .len
-            .min(state.progress + READ_PER_TURN_BYTES / self.unit * self.unit);
-        let place = Place {
-            start: step.place.start + state.progress,
-            len: end - state.progress,
-            ..step.place
-        };
-        let address = state.address.wrapping_add(state.progress as u64);
-        let mut folded = state.progress > 0;
-        let read = match (step.action, &self.fold) {
-            (Action::Fold { incoming_left }, Some(fold)) => {
-                let fold = std::sync::Arc::clone(fold);
-                let mut block = std::mem::take(&mut wires.block);
-                block.resize((FOLD_BYTES / self.unit).max(1) * self.unit, 0);
-                let (mut at, target) = (address, self.slice_mut(place));
-                let read = target.chunks_mut(block.len()).all(|held| {
-                    let block = &mut block[..held.len()];
-                    let read = direct::read(pid, at, block);
-                    if read {
-                        fold(held, block, incoming_left);
-                        folded = true;
-                        at = at.wrapping_add(held.len() as u64);
-                    }
-                    read
-                });
-                wires.block = block;
-                read
-            }
-            _ => direct::read(pid, address, self.slice_mut(place)),
-        };
-        if !read {
-            let state = &mut self.states[number];
-            if matches!(step.action, Action::Fold { .. }) && folded {
-                // What the sender had is gone, so its part has failed: we will hear why. Nothing was confirmed.
-                state.told = true;
-            } else {
-                (state.direct, state.progress) = (false, 0);
-                wires.control(from, self.header(Kind::Taken, &step, 0));
-            }
-            return;
-        }
-        self.states[number].progress = end;
-        if end < step.place.len {
-            self.busy = true;
-        } else {
-            self.states[number].told = true;
-            wires.control(from, self.header(Kind::Taken, &step, step.place.len));
-        }
-    }
-
-    /// Takes the next bytes of a transfer; `None`: they are not.
-    fn receive(&mut self, number: usize, step: Step, offset: u64, payload: &[u8]) -> Option<()> {
-        let progress = self.states[number].progress;
-        let end = progress + payload.len();
-        let fits = offset == progress as u64
-            && end <= step.place.len
-            && (!payload.is_empty() || step.place.len == 0)
-            && payload.len().is_multiple_of(self.unit)
-            && !self.states[number].direct
-            && self.may_begin(&step);
-        if !fits {
-            return None;
-        }
-        let place = Place {
-            buffer: step.place.buffer,
-            start: step.place.start + progress,
-            len: payload.len(),
-        };
-        match (step.action, &self.fold) {
-            (Action::Fold { incoming_left }, Some(fold)) => {
-                let fold = std::sync::Arc::clone(fold);
-                fold(self.slice_mut(place), payload, incoming_left);
-            }
-            _ => self.slice_mut(place).copy_from_slice(payload),
-        }
-        self.states[number].progress = end;
-        if end == step.place.len {
-            self.finish(number);
-        }
-        Some(())
-    }
-
     /// Its transfers are done: what comes after them may begin.
     pub(crate) fn is_planned_done(&self) -> bool {
         self.open.is_empty()
@@ -631,140 +434,9 @@ impl<'b> Operation<'b> {
         Ok(())
     }
 
-    /// Small messages that came before the steps they had to wait for.
-    fn take_early(&mut self, group: &Members, wires: &mut Wires) -> bool {
-        let (mut took, mut index) = (false, 0);
-        while index < self.early.len() {
-            let (from, tag) = (self.early[index].from, self.early[index].header.tag);
-            let rank = group.rank_of(from);
-            let number = rank.and_then(|rank| self.find(rank, tag, false));
-            let Some(number) = number.filter(|number| self.may_begin(&self.steps[*number])) else {
-                index += 1;
-                continue;
-            };
-            let arrival = self.early.swap_remove(index);
-            let step = self.steps[number];
-            if self.receive(number, step, 0, &arrival.payload).is_none() {
-                self.failure = Some(Failure::Mismatch(arrival.from));
-            }
-            arrival.pay(wires);
-            took = true;
-        }
-        took
-    }
-
     /// Keeps a message that `handle` said is early.
     pub(crate) fn keep(&mut self, arrival: Arrival) {
         self.early.push(arrival);
-    }
-
-    /// Sends what may be sent of a transfer; whether that finished it.
-    fn send<L: Link>(
-        &mut self,
-        number: usize,
-        step: Step,
-        to: NodeId,
-        endpoint: &mut Endpoint<L>,
-        wires: &mut Wires,
-    ) -> Result<bool, CollectiveError> {
-        if !self.may_begin(&step) {
-            return Ok(false);
-        }
-        let len = step.place.len;
-        // What is read directly is not known to be sound before it is confirmed.
-        let there = step.follows.map_or(len, |receive| {
-            let from = self.states[receive as usize];
-            if from.direct && !from.done {
-                0
-            } else {
-                from.progress
-            }
-        });
-        let state = self.states[number];
-        if len <= EAGER_BYTES {
-            let ready = there == len;
-            let paid = ready && !state.open && wires.take_credit(to, len);
-            if ready && !state.open && !paid {
-                if !state.asked {
-                    self.states[number].asked = true;
-                    wires.control(to, self.header(Kind::Ask, &step, 0));
-                }
-                return Ok(false);
-            }
-            if !ready {
-                return Ok(false);
-            }
-            // Opened by its receiver it needs no credit, and is paid back by nobody.
-            let kind = if paid { Kind::Eager } else { Kind::Piece };
-            let sent = self.send_piece(kind, &step, 0, len, to, endpoint)?;
-            if sent {
-                self.finish(number);
-            } else if paid {
-                wires.give_back(to, len);
-            }
-            return Ok(sent);
-        }
-        if !state.open {
-            return Ok(false);
-        }
-        if state.direct {
-            if there == len && !state.told {
-                self.tell_where(number, &step, to, wires);
-            }
-            return Ok(false);
-        }
-        let piece = wires.piece_bytes(self.unit);
-        let mut sent = state.progress;
-        while sent < there {
-            let bytes = piece.min(len - sent);
-            let queued = endpoint.flow(to).map_or(0, |flow| flow.queued_bytes);
-            if there - sent < bytes
-                || queued >= FEED_BYTES
-                || !self.send_piece(Kind::Piece, &step, sent, bytes, to, endpoint)?
-            {
-                break;
-            }
-            sent += bytes;
-        }
-        self.states[number].progress = sent;
-        if sent == len {
-            self.finish(number);
-        }
-        Ok(sent == len)
-    }
-
-    /// The whole of a transfer is here: its receiver may read it.
-    fn tell_where(&mut self, number: usize, step: &Step, to: NodeId, wires: &mut Wires) {
-        let Some(identity) = &wires.identity else {
-            return;
-        };
-        let body = identity.words().as_bytes().to_vec();
-        let address = self.slice(step.place).as_ptr().expose_provenance();
-        self.states[number].told = true;
-        let header = self.header(Kind::Direct, step, address);
-        wires.outbox.push_back(Control { to, header, body });
-    }
-
-    fn send_piece<L: Link>(
-        &mut self,
-        kind: Kind,
-        step: &Step,
-        offset: usize,
-        bytes: usize,
-        to: NodeId,
-        endpoint: &mut Endpoint<L>,
-    ) -> Result<bool, CollectiveError> {
-        let head = self.header(kind, step, offset).to_bytes();
-        let body = &self.slice(step.place)[offset..offset + bytes];
-        match endpoint.try_send_aside(to, Priority::NORMAL, &head, body) {
-            Ok(()) => Ok(true),
-            Err(SendError::WouldBlock { .. }) => Ok(false),
-            Err(SendError::PeerDead { peer }) => {
-                self.failure = Some(Failure::Dead(peer));
-                Ok(false)
-            }
-            Err(error) => Err(CollectiveError::Send(error)),
-        }
     }
 
     /// Can it not end without member `rank`, of whom nothing more will come?

@@ -171,7 +171,6 @@ impl Default for Table {
         let rules = vec![
             rule(Broadcast, Some("shm"), None, None, Shared),
             rule(Broadcast, None, Some(2), None, Flat),
-            rule(Broadcast, None, Some(4), eager, Flat),
             rule(Broadcast, None, None, eager, Tree),
             // Receivers read the root's memory, all at once.
             rule(Broadcast, Some("shm"), None, None, Flat),
@@ -185,6 +184,8 @@ impl Default for Table {
             rule(AllReduce, None, None, eager, Doubling),
             rule(AllReduce, None, Some(2), None, Ring),
             rule(AllReduce, Some("shm"), None, None, Tree),
+            // Fewer messages than the ring has, and each costs more than its bytes.
+            rule(AllReduce, None, None, Some(64 << 10), Tree),
             rule(AllReduce, None, None, None, Ring),
             rule(AllGather, None, None, eager, Flat),
             rule(AllGather, Some("shm"), None, None, Flat),

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Over, on_all};
-use tsumuji_collective::{CollectiveError, Table};
+use common::{Member, Over, on_all};
+use tsumuji_collective::{CollectiveError, Group, Table};
 use tsumuji_node::{NodeId, Options};
 
 /// Lengths below, at and above a piece, and none.
@@ -14,6 +14,25 @@ fn pattern(root: usize, group: usize, round: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|place| (place / 5 + place + mixed) as u8)
         .collect()
+}
+
+/// What a member hands in, who is to have `want` in the end.
+fn handed_in(is_root: bool, want: &[u8]) -> Vec<u8> {
+    if is_root {
+        want.to_vec()
+    } else {
+        vec![0; want.len()]
+    }
+}
+
+/// A broadcast of `want` that everybody waits for.
+fn broadcast(member: &mut Member, group: Group, root: usize, want: &[u8]) {
+    let mut data = handed_in(member.collectives.rank(group) == Some(root), want);
+    member
+        .collectives
+        .broadcast(&mut member.endpoint, group, root, &mut data)
+        .expect("broadcast");
+    assert!(data == want, "{} bytes from {root}", want.len());
 }
 
 /// Every length from every root, one after the other.
@@ -29,17 +48,7 @@ fn all_lengths_from_all_roots() {
                 let world = member.collectives.world();
                 for (round, len) in LENGTHS.into_iter().enumerate() {
                     for root in 0..member.size {
-                        let want = pattern(root, 0, round, len);
-                        let mut data = if member.rank == root {
-                            want.clone()
-                        } else {
-                            vec![0; len]
-                        };
-                        member
-                            .collectives
-                            .broadcast(&mut member.endpoint, world, root, &mut data)
-                            .expect("broadcast");
-                        assert!(data == want, "{len} bytes from {root}");
+                        broadcast(member, world, root, &pattern(root, 0, round, len));
                     }
                 }
             },
@@ -80,11 +89,7 @@ fn many_groups_at_once() {
                     let len = [5, 3_000, 200_000][(tag + round) % 3];
                     for turn in 0..2 {
                         let want = pattern(root, tag, round + turn, len);
-                        let data = if rank == root {
-                            want.clone()
-                        } else {
-                            vec![0; len]
-                        };
+                        let data = handed_in(rank == root, &want);
                         let request = member
                             .collectives
                             .start_broadcast(&mut member.endpoint, group, root, data)
@@ -126,17 +131,7 @@ fn more_groups_than_rings_in_order() {
                     std::thread::sleep(std::time::Duration::from_millis(20)); // the root is far ahead
                 }
                 for (place, &group) in groups.iter().enumerate() {
-                    let want = pattern(0, place, round, 100);
-                    let mut data = if member.rank == 0 {
-                        want.clone()
-                    } else {
-                        vec![0; 100]
-                    };
-                    member
-                        .collectives
-                        .broadcast(&mut member.endpoint, group, 0, &mut data)
-                        .expect("broadcast");
-                    assert!(data == want, "group {place}, round {round}");
+                    broadcast(member, group, 0, &pattern(0, place, round, 100));
                 }
             }
         },
@@ -194,12 +189,7 @@ fn late_members_miss_nothing() {
                 std::thread::sleep(std::time::Duration::from_millis(30 * member.rank as u64));
             }
             for round in 0..40_000_u32 {
-                let mut data = [if member.rank == 0 { round } else { 0 }; 6];
-                member
-                    .collectives
-                    .broadcast(&mut member.endpoint, world, 0, &mut data)
-                    .expect("broadcast");
-                assert_eq!(data, [round; 6]);
+                broadcast(member, world, 0, round.to_ne_bytes().repeat(6).as_slice());
             }
         },
     );

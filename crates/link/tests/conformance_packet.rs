@@ -23,9 +23,16 @@ mod ethernet {
     conformance_tests!(skip if lacking(); |nodes| open(nodes, 1500, PacketConfig::default()));
 }
 
+/// In a ring that holds as many frames as many peers send at once, without credit.
 mod jumbo {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, PacketConfig::default()));
+    conformance_tests!(skip if lacking(); |nodes| {
+        let config = PacketConfig {
+            buffer_bytes: Some(8 << 20),
+            ..PacketConfig::default()
+        };
+        open(nodes, 9000, config)
+    });
 }
 
 /// The largest frames that a virtual cable takes, in a ring that holds as many of them as many peers send at once.
@@ -33,7 +40,7 @@ mod superframes {
     use super::*;
     conformance_tests!(skip if lacking(); |nodes| {
         let config = PacketConfig {
-            buffer_bytes: 32 << 20,
+            buffer_bytes: Some(32 << 20),
             ..PacketConfig::default()
         };
         open(nodes, 65_535, config)
@@ -45,7 +52,7 @@ mod small_ring {
     conformance_tests!(skip if lacking(); |nodes| {
         let config = PacketConfig {
             frame_bytes: Some(1000),
-            buffer_bytes: 600_000,
+            buffer_bytes: Some(600_000),
             ..PacketConfig::default()
         };
         open(nodes, 1500, config)

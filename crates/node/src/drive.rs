@@ -20,6 +20,7 @@ use crate::error::SendError;
 use crate::idle::{Idle, Step};
 use crate::metrics::{NEVER, PUBLISH_EVERY, Publisher};
 use crate::pile::Pile;
+use crate::runqueue::Runqueue;
 use crate::table::Table;
 
 /// Frames received in one turn before others get their turn to be sent.
@@ -66,6 +67,7 @@ pub(crate) struct Drive<L: Link> {
     due: Option<Instant>,
     backlog: bool,
     idle: Idle,
+    runqueue: Runqueue,
     /// The link sends frames from where they lie.
     runs: bool,
     /// On such a link: messages that leave together.
@@ -103,6 +105,7 @@ impl<L: Link> Drive<L> {
             due: None,
             backlog: true,
             idle,
+            runqueue: Runqueue::default(),
             scratch,
             misplaced_frames: 0,
             publish_at: if publisher.is_some() { now } else { NEVER },
@@ -377,6 +380,10 @@ impl<L: Link> Drive<L> {
                 Step::Spin => {}
                 Step::Yield => rustix::thread::sched_yield(),
                 Step::Sleep => self.sleep(deadline)?,
+            }
+            if self.idle.asks() {
+                let delay_ns = self.runqueue.delay_ns();
+                self.idle.kept_waiting(self.now.as_nanos(), delay_ns);
             }
         }
     }

@@ -21,6 +21,9 @@ const YIELD_UNTIL_NS: u64 = 50_000;
 /// From the start of the wait to sleep, where work usually takes longer than `USUALLY_LONG_NS`.
 const YIELD_SHORT_NS: u64 = 8_000;
 
+/// From the start of the wait to sleep, where others want the core: a yield costs them nothing, and it is as if we slept.
+const YIELD_CROWDED_NS: u64 = 200_000;
+
 /// A usual wait beyond this is not worth polling through.
 const USUALLY_LONG_NS: u64 = 200_000;
 
@@ -41,6 +44,15 @@ const WAKE_NS: u64 = 30_000;
 const STRANGERS_LEAST_NS: u64 = 5_000_000;
 const STRANGERS_MOST_NS: u64 = 2_000_000_000;
 
+/// Rests between two looks at how long the core kept us waiting: a yield counts once, a sleep, which costs more than the look,
+/// several times.
+const RESTS_PER_LOOK: u32 = 64;
+const RESTS_OF_A_SLEEP: u32 = 8;
+
+/// Kept waiting for a core for 1/2⁴ of the time, we share it; for less than 1/2⁶, it is ours again.
+const SHARED_SHIFT: u32 = 4;
+const ALONE_SHIFT: u32 = 6;
+
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -55,7 +67,7 @@ pub(crate) enum Step {
 /// What experience says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Habit {
-    /// Pollers of our own cluster on this host exceed its cores.
+    /// Others want our core: pollers of our own cluster on this host exceed its cores, or we are kept waiting for one.
     pub(crate) crowded: bool,
     /// Somebody takes whole time slices of our core.
     pub(crate) strangers: bool,
@@ -80,6 +92,7 @@ pub(crate) fn decide(policy: IdlePolicy, habit: Habit, waited_ns: u64) -> Step {
     };
     let yield_ns = match (habit.strangers, usually_long) {
         (true, _) => 0,
+        _ if habit.crowded => YIELD_CROWDED_NS,
         (false, true) => YIELD_SHORT_NS,
         (false, false) => YIELD_UNTIL_NS,
     };
@@ -96,7 +109,13 @@ pub(crate) fn decide(policy: IdlePolicy, habit: Habit, waited_ns: u64) -> Step {
 #[derive(Debug)]
 pub(crate) struct Idle {
     policy: IdlePolicy,
+    /// By the number of those that are known.
     crowded: bool,
+    /// By what the kernel tells of us.
+    shared: bool,
+    rests: u32,
+    /// When the kernel was last asked, and how long we had waited for cores then.
+    asked: Option<(u64, u64)>,
     usual_wait_ns: u64,
     /// Start of the present wait and time of its last poll.
     wait: Option<(u64, u64)>,
@@ -112,6 +131,9 @@ impl Idle {
         Self {
             policy,
             crowded: pollers > cores,
+            shared: false,
+            rests: 0,
+            asked: None,
             usual_wait_ns: SPIN_LEAST_NS,
             wait: None,
             strangers_until_ns: 0,
@@ -133,22 +155,52 @@ impl Idle {
             self.stolen(now_ns, gap_ns);
         }
         self.wait = Some((start, now_ns));
-        let habit = Habit {
-            crowded: self.crowded,
+        let waited_ns = now_ns.saturating_sub(start);
+        let step = decide(self.policy, self.habit(now_ns), waited_ns);
+        self.rests += match step {
+            _ if self.policy != IdlePolicy::Adaptive => 0, // nothing would come of it
+            Step::Spin => 0,
+            Step::Yield => 1,
+            Step::Sleep => RESTS_OF_A_SLEEP,
+        };
+        step
+    }
+
+    fn habit(&self, now_ns: u64) -> Habit {
+        Habit {
+            crowded: self.crowded || self.shared,
             strangers: now_ns < self.strangers_until_ns,
             usual_wait_ns: self.usual_wait_ns,
+        }
+    }
+
+    /// Whether `kept_waiting` should be told again.
+    #[inline]
+    pub(crate) fn asks(&self) -> bool {
+        self.rests >= RESTS_PER_LOOK
+    }
+
+    /// At `now_ns` we had waited for a core for `delay_ns` in all, though we could run. Members in other containers, and other
+    /// programs that poll, are not to be seen by their addresses.
+    pub(crate) fn kept_waiting(&mut self, now_ns: u64, delay_ns: Option<u64>) {
+        self.rests = 0;
+        let asked = delay_ns.map(|delay_ns| (now_ns, delay_ns));
+        let before = std::mem::replace(&mut self.asked, asked);
+        let (Some((then_ns, before_ns)), Some(delay_ns)) = (before, delay_ns) else {
+            return;
         };
-        decide(self.policy, habit, now_ns.saturating_sub(start))
+        let span_ns = now_ns.saturating_sub(then_ns);
+        let kept_ns = delay_ns.saturating_sub(before_ns);
+        if kept_ns > span_ns >> SHARED_SHIFT {
+            self.shared = true;
+        } else if kept_ns < span_ns >> ALONE_SHIFT {
+            self.shared = false;
+        }
     }
 
     /// Whether a wait that begins at `now_ns` begins with spinning.
     pub(crate) fn spins(&self, now_ns: u64) -> bool {
-        let habit = Habit {
-            crowded: self.crowded,
-            strangers: now_ns < self.strangers_until_ns,
-            usual_wait_ns: self.usual_wait_ns,
-        };
-        decide(self.policy, habit, 0) == Step::Spin
+        decide(self.policy, self.habit(now_ns), 0) == Step::Spin
     }
 
     /// A sleep ended at `now_ns`: the time asleep was nobody's theft.
@@ -264,13 +316,47 @@ mod tests {
             Step::Yield
         );
         assert_eq!(
-            decide(IdlePolicy::Adaptive, habit(true, false, 1), 60 * US),
+            decide(IdlePolicy::Adaptive, habit(true, false, 500), 199 * US),
+            Step::Yield
+        );
+        assert_eq!(
+            decide(IdlePolicy::Adaptive, habit(true, false, 1), 200 * US),
             Step::Sleep
         );
         assert_eq!(
             decide(IdlePolicy::Adaptive, habit(false, true, 1), 0),
             Step::Sleep
         );
+    }
+
+    /// Who is kept waiting for a core gives it away at once, and spins again when it is its own; without word of that it spins.
+    #[test]
+    fn a_shared_core_is_noticed() {
+        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        let mut now = 0;
+        let mut rest = |idle: &mut Idle, delay_ns: Option<u64>| {
+            let mut sleeps = 0;
+            while !idle.asks() {
+                idle.empty(now);
+                now += YIELD_CROWDED_NS;
+                sleeps += u32::from(idle.empty(now) == Step::Sleep);
+                now += US;
+                idle.woke(now);
+                idle.work(now);
+            }
+            assert!(sleeps <= RESTS_PER_LOOK / RESTS_OF_A_SLEEP, "{sleeps}");
+            idle.kept_waiting(now, delay_ns);
+            idle.begin();
+            idle.empty(now)
+        };
+        assert_eq!(rest(&mut idle, Some(5 * MS)), Step::Spin, "a first look");
+        assert_eq!(rest(&mut idle, Some(6 * MS)), Step::Yield, "1 ms in 1.6");
+        assert_eq!(rest(&mut idle, Some(6 * MS + 50 * US)), Step::Yield);
+        assert_eq!(rest(&mut idle, Some(6 * MS + 60 * US)), Step::Spin);
+        assert_eq!(rest(&mut idle, Some(9 * MS)), Step::Yield);
+        assert_eq!(rest(&mut idle, None), Step::Yield, "it stays as it was");
+        assert_eq!(rest(&mut idle, Some(9 * MS)), Step::Yield, "a first look");
+        assert_eq!(rest(&mut idle, Some(9 * MS)), Step::Spin);
     }
 
     /// The average follows what happens, and one long pause does not undo short habits for more than some ten waits.

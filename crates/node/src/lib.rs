@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Rooms: `endpoint` is what programs call, a file for each kind of call (`send`, `receive`, `shares`, `flow` …); `drive` is the loop that joins engine and link; `inbox` and `peers` keep what
-//! programs ask for later; `aside` separates what libraries above say among themselves; `idle` decides between spinning, yielding and sleeping; `table` binds ids to addresses;
+//! programs ask for later; `aside` separates what libraries above say among themselves; `idle` decides between spinning, yielding and sleeping, by what `runqueue` tells, too; `table` binds ids to addresses;
 //! [`metrics`] shows counters to others; [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
 //! purpose: what happens on the wire (`tsumuji_proto`), and how frames move (`tsumuji_link`).
 
@@ -44,6 +44,7 @@ mod options;
 mod peers;
 mod pile;
 pub mod quantity;
+mod runqueue;
 pub mod security;
 mod sys;
 mod table;

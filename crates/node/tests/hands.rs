@@ -217,15 +217,17 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
 }
 
 /// "Slow write": paced by the receiver's drain rate, few frames wait there, where without pacing hundreds do; nothing is lost or
-/// sent again for a loss, over either link.
+/// sent again for a loss, over either link, under either congestion control.
 #[test]
 fn slow_write_follows_a_slow_receiver() {
-    for over in PLAIN {
-        let congestion = Congestion::Credit;
+    for (over, congestion) in PLAIN
+        .into_iter()
+        .flat_map(|over| Congestion::ALL.map(|congestion| (over, congestion)))
+    {
         let free = write_to_a_slow_receiver(over, congestion, Pace::Free);
         let paced = write_to_a_slow_receiver(over, congestion, Pace::Drain);
         println!(
-            "{over:?}: {} frames in flight at most, {} when paced, {} of them held back",
+            "{over:?} {congestion}: {} frames in flight at most, {} when paced, {} of them held back",
             free.in_flight_most, paced.in_flight_most, paced.paced_frames
         );
         assert_eq!((free.paced_frames, free.resent_frames), (0, 0), "{over:?}");
@@ -241,6 +243,46 @@ fn slow_write_follows_a_slow_receiver() {
             paced.in_flight_most,
             free.in_flight_most
         );
+    }
+}
+
+/// Where a third of all frames are overtaken in shared memory, which by itself never does that: messages of all lengths go both ways at
+/// once, whole and in order; under `suci`, what came too early is asked for again.
+#[test]
+fn overtaken_frames_of_shared_memory() {
+    const SIZES: [usize; 7] = [0, 1, 1_400, 40_000, 300_000, 3, 1_000_000];
+    for congestion in Congestion::ALL {
+        let options = Options {
+            congestion,
+            ..Options::default()
+        };
+        let (a, b) = pair(Over::OvertakenShm(33), &options);
+        let exchange = move |mut endpoint: tsumuji_node::Endpoint<_>, peer| {
+            for (index, size) in (0..).zip(SIZES) {
+                endpoint
+                    .send(peer, LANE, &pattern(size, index))
+                    .expect("send");
+            }
+            for (index, size) in (0..).zip(SIZES) {
+                let message = endpoint.recv(LONG).expect("link").expect("message");
+                assert!(
+                    message.body == pattern(size, index),
+                    "{congestion}: {index}"
+                );
+            }
+            assert!(endpoint.flush(LONG).expect("flush"));
+            let counters = endpoint.counters();
+            endpoint.close(LONG);
+            counters
+        };
+        let other = thread::spawn(move || exchange(b, A));
+        for counters in [exchange(a, B), other.join().expect("other")] {
+            let engine = counters.engine;
+            let gaps = engine.drops.get(tsumuji_proto::Drop::Gap);
+            let noticed = (gaps > 0, engine.nacks > 0);
+            let dropped = congestion == Congestion::Suci;
+            assert_eq!(noticed, (dropped, dropped), "{congestion}: {engine:?}");
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Sends small reliable messages between two engines and nothing else, to be run under an instruction counter:
 //! `scripts/instructions.py` runs it twice and divides the difference.
 //!
-//! `cargo run --release -p tsumuji-proto --example small_messages -- 1000`
+//! `cargo run --release -p tsumuji-proto --example small_messages -- 1000`: so many there and so many back, in turn;
+//! `-- 1000 1024 64`: of 1,024 bytes, 64 one way before the other way has its turn.
 
 use tsumuji_proto::{
     Config, Congestion, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload,
@@ -12,11 +13,14 @@ use tsumuji_proto::{
 #[derive(Default)]
 struct Counter {
     messages: u64,
+    /// Of the last one.
+    bytes: usize,
 }
 
 impl Sink for Counter {
     fn message(&mut self, delivery: Delivery<'_>) {
         self.messages += 1;
+        self.bytes = delivery.body.bytes().len();
         std::hint::black_box(delivery.body.bytes());
     }
 
@@ -52,11 +56,14 @@ fn exchange(
 ) {
     while let Some(destination) = from.next_destination(now) {
         let bytes = from.write_frame(now, destination, slot);
+        let before = counter.messages;
         to.handle_frame(now, &slot[..bytes], counter);
         let Destination::Peer(peer) = destination else {
             continue;
         };
-        to.release(NodeId(1 - peer.0), 8);
+        if counter.messages > before {
+            to.release(NodeId(1 - peer.0), counter.bytes);
+        }
     }
 }
 
@@ -66,38 +73,44 @@ fn send(
     from: &mut Engine,
     to: &mut Engine,
     id: NodeId,
+    message: &[u8],
     slot: &mut [u8],
     counter: &mut Counter,
 ) {
-    from.submit(
-        now,
-        id,
-        Lane::ordered(0),
-        Payload::Copied(b"8 bytes!"),
-        false,
-    )
-    .expect("there is room");
+    let payload = Payload::Copied(message);
+    from.submit(now, id, Lane::ordered(0), payload, false)
+        .expect("there is room");
     exchange(now, from, to, slot, counter);
 }
 
 fn main() {
-    let round_trips: u64 = std::env::args()
-        .nth(1)
-        .and_then(|count| count.parse().ok())
-        .unwrap_or(1000);
+    let mut options = std::env::args().skip(1).map(|option| option.parse().ok());
+    let mut option = |usual| options.next().flatten().unwrap_or(usual);
+    let (messages, bytes, burst): (usize, usize, usize) = (option(1000), option(8), option(1));
     let mut now = Instant::from_nanos(0);
     let (mut a, mut b) = (engine(0, now), engine(1, now));
-    let mut slot = vec![0; 4096];
+    let (message, mut slot) = (vec![7; bytes], vec![0; 4096]);
     let mut counter = Counter::default();
     for _ in 0..4 {
         exchange(now, &mut a, &mut b, &mut slot, &mut counter);
         exchange(now, &mut b, &mut a, &mut slot, &mut counter);
     }
-    for _ in 0..round_trips {
+    for _ in 0..messages / burst {
         now += Duration::from_nanos(500);
-        send(now, &mut a, &mut b, NodeId(1), &mut slot, &mut counter);
-        send(now, &mut b, &mut a, NodeId(0), &mut slot, &mut counter);
+        for back in [false, true] {
+            let (from, to, id) = if back {
+                (&mut b, &mut a, NodeId(0))
+            } else {
+                (&mut a, &mut b, NodeId(1))
+            };
+            for _ in 0..burst {
+                send(now, from, to, id, &message, &mut slot, &mut counter);
+            }
+        }
+        if burst > 1 {
+            exchange(now, &mut a, &mut b, &mut slot, &mut counter); // acknowledgements that no data took along
+        }
     }
-    assert_eq!(counter.messages, 2 * round_trips);
+    assert_eq!(counter.messages as usize, messages / burst * burst * 2);
     println!("{} messages", counter.messages);
 }

@@ -359,6 +359,11 @@ impl Credit {
         }
     }
 
+    /// The link may lose frames, in a switch that holds less than our own side.
+    pub(crate) fn begin_small(&mut self) {
+        self.path.begin_small();
+    }
+
     pub(crate) fn add_peer(&mut self) {
         self.peers += 1;
         self.path.set_peers(self.peers);

@@ -48,19 +48,22 @@ pub struct TsumujiSender {
     pub served_frames: u64,
     /// Granted and not yet used.
     pub outstanding_frames: u64,
-    /// What the usual rules would grant ahead.
+    /// What the usual rules would grant ahead, or under `suci` to be sent again.
     pub usual_frames: u64,
     /// Frames that may be granted to all peers together.
     pub pool_frames: u64,
-    /// Peers that have more to send.
+    /// Peers that have more to send; under `suci`, that wait for permission to send again.
     pub active_peers: u64,
+    /// 1, under `suci` only: it asks to send again what was lost, and the answer is how much of that it may. Else the answer is how far
+    /// ahead it may send.
+    pub repairs: u64,
 }
 
 // No padding: see `ffi::put_struct`.
 const _: () = assert!(size_of::<TsumujiWindow>() == 5 * 8);
-const _: () = assert!(size_of::<TsumujiSender>() == 11 * 8);
+const _: () = assert!(size_of::<TsumujiSender>() == 12 * 8);
 
-/// How many frames this peer may have granted ahead. Called for each data frame, by the thread that uses the handle: it must be quick, and must
+/// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle: it must be quick, and must
 /// not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 pub type TsumujiPolicy =
     Option<unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64>;
@@ -130,7 +133,8 @@ pub unsafe extern "C" fn tsumuji_set_budget(handle: *mut Tsumuji, bytes: usize) 
 }
 
 /// From now on `policy` decides how much peers may send to this node; NULL: the usual rules do. Whatever it says, the receive side is not overrun,
-/// and no peer stops for ever. Under the congestion control `suci` it is not asked.
+/// and no peer stops for ever. Under the congestion control `suci` it is asked for each window that is stated, and for each peer that asks
+/// to send again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_set_policy(
     handle: *mut Tsumuji,
@@ -249,6 +253,7 @@ impl FlowPolicy for Policy {
             usual_frames: sender.usual_frames,
             pool_frames: room.pool_frames,
             active_peers: room.active_peers as u64,
+            repairs: sender.repairs.into(),
         };
         // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
         unsafe { (self.call)(self.context, &shown) }

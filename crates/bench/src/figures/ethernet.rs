@@ -18,7 +18,7 @@ use crate::alone;
 use crate::compare::{self, Comparison, Contender, Plan};
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::limits::broadcast;
-use crate::limits::place::Place;
+use crate::limits::place::{Place, of_testbed};
 use crate::machine;
 use crate::ops::Op;
 use crate::stats::size_name;
@@ -32,7 +32,7 @@ const JUMBO_RATE_BYTES: [usize; 1] = [8900];
 const BROADCASTS: u64 = 200;
 const BROADCAST_PAUSE: Duration = Duration::from_micros(200);
 /// Hosts that hear a broadcast.
-const LISTENERS: u16 = 7;
+const LISTENERS: usize = 7;
 /// Share of a core that waiting may take.
 const IDLE_SHARE: f64 = 0.02;
 
@@ -47,6 +47,8 @@ const MEMIF: &str = "dpdk:net_memif";
 /// The same for messages that need jumbo frames; its buffers take 9 MB, which small messages would only spread themselves over.
 const MEMIF_JUMBO: &str = "dpdk:net_memif,bsize=9216";
 const DPDK_PACKET: &str = "dpdk:net_af_packet";
+/// What real cables have.
+const MTU: u32 = 9000;
 /// Its frames must fit a page.
 const DPDK_XDP: &str = "dpdk:net_af_xdp";
 const DPDK_XDP_MTU: u32 = 3400;
@@ -57,11 +59,6 @@ pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
     if !probe.works {
         say(&format!("no DPDK here: {}", probe.notes.join("; ")));
     }
-    say("two hosts on a bridge (network namespaces, MTU 9000)");
-    let testbed = match super::testbed(usize::from(LISTENERS) + 1, None, 9000) {
-        Ok(testbed) => testbed,
-        Err(reason) => return super::missing(report, say, "raw Ethernet", &reason),
-    };
     let with = |devices: &[&'static str]| {
         let devices = devices.iter().filter(|_| probe.works);
         LINKS.iter().chain(devices).copied().collect::<Vec<_>>()
@@ -70,30 +67,47 @@ pub(super) fn ethernet(setting: &Setting, report: &mut Report, say: Say<'_>) {
         with(&[MEMIF, DPDK_PACKET]),
         with(&[MEMIF_JUMBO, DPDK_PACKET]),
     );
-    let course = Course::over(setting, &testbed);
-    course.latency(&LINKS, &[Peer::Udp, Peer::Tcp], report, say);
-    course.latency(&links[LINKS.len()..], &[], report, say);
-    course.rates(&links, &RATE_BYTES, report, say);
-    course.rates(&jumbo, &JUMBO_RATE_BYTES, report, say);
-    heard_by_all(&course.ground.places, report, say);
-    course.idle(&links, report, say);
-    down(testbed, say);
+    on_testbed(2, MTU, report, say, |testbed, report, say| {
+        let course = Course::over(setting, testbed);
+        course.latency(&LINKS, &[Peer::Udp, Peer::Tcp], report, say);
+        course.latency(&links[LINKS.len()..], &[], report, say);
+        course.rates(&links, &RATE_BYTES, report, say);
+        course.rates(&jumbo, &JUMBO_RATE_BYTES, report, say);
+        course.idle(&links, report, say);
+    });
+    on_testbed(1 + LISTENERS, MTU, report, say, |testbed, report, say| {
+        heard_by_all(&of_testbed(testbed), report, say);
+    });
     if probe.works {
-        match super::testbed(2, None, DPDK_XDP_MTU) {
-            Ok(testbed) => {
-                let course = Course::over(setting, &testbed);
-                course.latency(&[DPDK_XDP], &[], report, say);
-                course.rates(&[DPDK_XDP], &RATE_BYTES, report, say);
-                course.rates(&[DPDK_XDP], &JUMBO_RATE_BYTES, report, say);
-                course.idle(&[DPDK_XDP], report, say);
-                down(testbed, say);
-            }
-            Err(reason) => super::missing(report, say, DPDK_XDP, &reason),
-        }
+        on_testbed(2, DPDK_XDP_MTU, report, say, |testbed, report, say| {
+            let course = Course::over(setting, testbed);
+            course.latency(&[DPDK_XDP], &[], report, say);
+            course.rates(&[DPDK_XDP], &RATE_BYTES, report, say);
+            course.rates(&[DPDK_XDP], &JUMBO_RATE_BYTES, report, say);
+            course.idle(&[DPDK_XDP], report, say);
+        });
     }
 }
 
-/// What is measured between the first two hosts of a testbed.
+fn on_testbed(
+    hosts: usize,
+    mtu: u32,
+    report: &mut Report,
+    say: Say<'_>,
+    measure: impl FnOnce(&Testbed, &mut Report, Say<'_>),
+) {
+    let title = format!("{hosts} hosts on a bridge, MTU {mtu}");
+    say(&format!("{title} (network namespaces)"));
+    match super::testbed(hosts, None, mtu) {
+        Ok(testbed) => {
+            measure(&testbed, report, say);
+            down(testbed, say);
+        }
+        Err(reason) => super::missing(report, say, &title, &reason),
+    }
+}
+
+/// What is measured between the two hosts of a testbed.
 struct Course<'a> {
     setting: &'a Setting,
     testbed: &'a Testbed,

@@ -222,8 +222,11 @@ fn told(cell: &Cell, unit: &str) -> String {
 fn shown(name: &str, result: Result<&Rounds, &str>, unit: &str) -> String {
     match result {
         Ok(rounds) => {
-            let spread = rounds.half_spread();
-            format!("{:.3} {unit} ({name}, +-{spread} %)", rounds.median)
+            let spread = match rounds.rounds {
+                0 | 1 => String::new(),
+                _ => format!(", +-{} %", rounds.half_spread()),
+            };
+            format!("{:.3} {unit} ({name}{spread})", rounds.median)
         }
         Err(reason) => format!("- ({name}: {reason})"),
     }

@@ -58,7 +58,7 @@ const CABLES: [Cable; 2] = [
         links: &[
             ("packet", 2.5),
             ("xdp", 2.5),
-            ("dpdk:net_memif,bsize=64896,rsize=7", 2.5),
+            ("dpdk:net_memif,bsize=64896", 2.5),
         ],
     },
 ];

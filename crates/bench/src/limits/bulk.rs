@@ -21,7 +21,8 @@ const DATA: u8 = 1;
 const TOLD: u8 = 2;
 /// On their way at most: more would leave the cache before it is read.
 const WINDOW_BYTES: usize = 512 << 10;
-/// The window is told so often while it moves by its size.
+/// The window is told so often while it moves by its size, and what was sent is pushed out as often: a link whose bursts are larger
+/// would have the two sides work in turn and not at once.
 const TOLD_PER_WINDOW: u64 = 4;
 /// Frames on their way at least, and at most.
 const WINDOW_FRAMES: (u64, u64) = (4, 8192);
@@ -58,6 +59,8 @@ struct End<L> {
     received_frames: u64,
     /// So many we said we have.
     answered_frames: u64,
+    /// So many were pushed out.
+    flushed_frames: u64,
     /// Bytes of the message that is arriving.
     filled_bytes: usize,
     empty_polls: u32,
@@ -68,8 +71,8 @@ impl<L: Link> End<L> {
     fn new(link: L, to: LinkAddr, cpus: Option<[usize; 2]>, size: usize) -> Self {
         let caps = link.caps();
         let payload_bytes = (caps.frame_bytes - HEAD_BYTES).min(size.max(1));
-        // Half a ring of the largest frames; small ones share an Ethernet frame.
-        let room_bytes = (caps.receive_frames / 2).max(1) * caps.frame_bytes;
+        // A ring of the largest frames, but for what tells of windows; small ones share an Ethernet frame.
+        let room_bytes = (caps.receive_frames * 3 / 4).max(1) * caps.frame_bytes;
         let frames = (WINDOW_BYTES.min(room_bytes) / (HEAD_BYTES + payload_bytes)) as u64;
         Self {
             link,
@@ -82,6 +85,7 @@ impl<L: Link> End<L> {
             told_frames: 0,
             received_frames: 0,
             answered_frames: 0,
+            flushed_frames: 0,
             filled_bytes: 0,
             empty_polls: 0,
             heard: Instant::now(),
@@ -107,6 +111,11 @@ impl<L: Link> End<L> {
             relax(self.cpus);
         }
         Ok(())
+    }
+
+    /// Of the window, what is told and pushed out at once.
+    fn share_frames(&self) -> u64 {
+        (self.window_frames / TOLD_PER_WINDOW).max(1)
     }
 
     fn tell(&mut self) -> Result<(), LinkError> {
@@ -158,7 +167,7 @@ impl<L: Link> End<L> {
         }
         self.empty_polls = 0;
         let untold = self.received_frames - self.answered_frames;
-        if untold >= (self.window_frames / TOLD_PER_WINDOW).max(1) {
+        if untold >= self.share_frames() {
             self.tell()?;
         }
         Ok(())
@@ -181,6 +190,10 @@ impl<L: Link> End<L> {
             }
             self.send_frame(Some(start))?;
             self.sent_frames += 1;
+            if self.sent_frames - self.flushed_frames >= self.share_frames() {
+                self.flushed_frames = self.sent_frames;
+                self.link.flush()?;
+            }
         }
         Ok(())
     }

@@ -18,11 +18,18 @@ use crate::ether::{
     has_capability, setcap_command,
 };
 
-/// memif's default for `bsize` and, as a power of two, `rsize`.
+/// memif's defaults for `bsize` and, as a power of two, `rsize`.
 const MEMIF_BUFFER_BYTES: usize = 2048;
 const MEMIF_RING_LOG2: usize = 10;
-/// The largest that it takes.
+/// The largest that it takes, and the smallest that we choose.
 const MEMIF_RING_LOG2_MAX: usize = 14;
+const MEMIF_RING_LOG2_MIN: usize = 4;
+/// Of a ring of memif whose size is not stated, at most: its buffers are used in turn, and those that left the cache since the last time
+/// cost two thirds of what large messages reach.
+const MEMIF_RING_BYTES: usize = 2 << 20;
+/// Of a burst over memif, at most: it is copied twice on each side, the second time best out of the nearest cache.
+const MEMIF_BURST_BYTES: usize = 128 << 10;
+const MEMIF_BURST_FRAMES_MIN: usize = 2;
 /// Of the kernel's ring for AF_PACKET: its own header, and the room that VLAN tags and alignment take.
 const PACKET_OVERHEAD_BYTES: usize = 128;
 /// Slots of that ring for frames of Ethernet's MTU, and for larger ones.
@@ -46,10 +53,9 @@ const XDP_HEADROOM_BYTES: usize = 256;
 const ROOM_BYTES_MAX: usize = 65_000;
 /// The driver of AF_PACKET wants its slots, which are whole pages here, to fit an mbuf.
 const PACKET_SLOT_BYTES_MAX: usize = ROOM_BYTES_MAX / PAGE_BYTES * PAGE_BYTES;
-/// Mbufs that a thread may keep for itself (DPDK keeps half as many again).
-const CACHED_FRAMES: u32 = 64;
-/// For a driver that copies: our bursts both ways, and the caches of a few threads. One less than a power of two.
-const POOL_FRAMES_COPYING: u32 = 1023;
+/// A pool for a driver that copies has so many bursts, less one mbuf: those both ways, the spare ones, and a burst that each of a few threads
+/// may keep for itself (DPDK keeps half as many again). Fewer mbufs stay in the cache.
+const POOL_BURSTS: u32 = 16;
 /// Descriptors wished for where neither users nor the driver say.
 const RING_FRAMES: u16 = 1024;
 /// Drivers of the kernel's that leave a card to DPDK, or share it.
@@ -190,16 +196,22 @@ fn set_up(
         Kind::Memif { .. } => spec.parameter("zero-copy") != Some("yes"),
         _ => false,
     };
-    let frames = if copying {
-        POOL_FRAMES_COPYING
-    } else {
-        // Drivers fill rings ahead and clear them behind; AF_XDP's has twice the descriptors.
-        2 * (u32::from(wished.0) + u32::from(wished.1)) + POOL_FRAMES_COPYING
+    let burst_frames = match kind {
+        Kind::Memif { .. } => {
+            (MEMIF_BURST_BYTES / room_bytes).clamp(MEMIF_BURST_FRAMES_MIN, BURST_FRAMES)
+        }
+        _ => BURST_FRAMES,
     };
+    // One less than a power of two, as pools like it.
+    let mut frames = (POOL_BURSTS * burst_frames as u32).next_power_of_two() - 1;
+    if !copying {
+        // Drivers fill rings ahead and clear them behind; AF_XDP's has twice the descriptors.
+        frames += 2 * (u32::from(wished.0) + u32::from(wished.1));
+    }
     port.make_pool(
         &next_name("pool"),
         frames,
-        CACHED_FRAMES,
+        burst_frames,
         room_bytes as u16,
         info.numa_node,
         is_xdp,
@@ -225,7 +237,7 @@ fn set_up(
     }
     let receive_frames = match kind {
         Kind::Memif { .. } => {
-            let log2 = number(spec, "rsize").unwrap_or(MEMIF_RING_LOG2);
+            let log2 = number(spec, "rsize").unwrap_or_else(|| memif_ring_log2(spec));
             1 << log2.min(MEMIF_RING_LOG2_MAX)
         }
         Kind::Packet(found) => number(spec, "framecnt").unwrap_or(packet_ring(found).1),
@@ -408,6 +420,13 @@ fn number(spec: &DpdkSpec, parameter: &str) -> Option<usize> {
     spec.parameter(parameter)?.parse().ok()
 }
 
+/// Of a memif ring, as a power of two, where users do not say.
+fn memif_ring_log2(spec: &DpdkSpec) -> usize {
+    let buffer_bytes = number(spec, "bsize").unwrap_or(MEMIF_BUFFER_BYTES).max(1);
+    let frames = (MEMIF_RING_BYTES / buffer_bytes).max(1);
+    (frames.ilog2() as usize).clamp(MEMIF_RING_LOG2_MIN, MEMIF_RING_LOG2)
+}
+
 /// Size and count of the slots of an AF_PACKET ring. The driver wants blocks to hold slots without rest.
 fn packet_ring(interface: &Interface) -> (usize, usize) {
     let needed = interface.mtu_bytes + HEADER_BYTES + PACKET_OVERHEAD_BYTES;
@@ -457,7 +476,8 @@ fn arguments(spec: &DpdkSpec, kind: &Kind) -> (String, usize) {
         }
         // Busy polling by system call is for cards whose driver knows it; a virtual interface then never gets its frames.
         Kind::Xdp(_) => add("busy_budget", "0"),
-        Kind::Memif { .. } | Kind::Tap | Kind::OtherVirtual | Kind::Card => {}
+        Kind::Memif { .. } => add("rsize", &memif_ring_log2(spec).to_string()),
+        Kind::Tap | Kind::OtherVirtual | Kind::Card => {}
     }
     (text, slot_bytes)
 }
@@ -652,4 +672,25 @@ fn check_card(address: &str) -> Result<(), DpdkOpenError> {
 }
 
 // Bursts both ways, the spare ones and the caches of four threads are less than the smallest pool.
-const _: () = assert!(4 * BURST_FRAMES as u32 + 4 * CACHED_FRAMES * 3 / 2 < POOL_FRAMES_COPYING);
+const _: () = assert!(4 + 4 * 3 / 2 < POOL_BURSTS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rings of memif are as many buffers as a cache holds, within what the driver takes.
+    #[test]
+    fn memif_rings_fit_a_cache() {
+        for (parameters, log2) in [
+            ("", 10),
+            (",bsize=9216", 7),
+            (",bsize=64896", 5),
+            (",bsize=1000000", 4),
+            (",bsize=0", 10),
+        ] {
+            let spec = format!("dpdk:net_memif{parameters}");
+            let spec: DpdkSpec = spec.parse().expect("a device");
+            assert_eq!(memif_ring_log2(&spec), log2, "{spec}");
+        }
+    }
+}

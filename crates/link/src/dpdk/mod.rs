@@ -167,7 +167,7 @@ impl Dpdk {
     }
 
     fn new(spec: &DpdkSpec, opened: device::Opened) -> Result<Self, DpdkOpenError> {
-        let mac = opened.mac;
+        let (mac, burst_frames) = (opened.mac, opened.port.burst_frames());
         let (interface, claim) = opened.interface.unzip();
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
@@ -189,7 +189,7 @@ impl Dpdk {
                 name: NAME,
                 frame_bytes: opened.frame_bytes,
                 receive_frames: opened.receive_frames,
-                burst_frames: sys::BURST_FRAMES,
+                burst_frames,
                 broadcast: true,
                 lossless: false,
             },

@@ -3,7 +3,7 @@
 //! Called by `Dpdk::recv_burst`, and by `wait` to see whether there is anything. A frame that lies in several mbufs is gathered in
 //! a scratch; one longer than our frames is dropped and counted. Frames of others are counted apart.
 
-use super::sys::{BURST_FRAMES, Port, Slots};
+use super::sys::{Port, Slots};
 use crate::ether::{self, HEADER_BYTES, Ignored, LENGTH_BYTES, MacAddr};
 use crate::{LinkAddr, LinkCounters};
 
@@ -59,7 +59,7 @@ impl Rx {
         let longest = self.scratch.len();
         let mut handed = 0;
         let mut bursts = 0;
-        while handed < max && bursts <= max / BURST_FRAMES + FOREIGN_BURSTS {
+        while handed < max && bursts <= max / port.burst_frames() + FOREIGN_BURSTS {
             if !self.is_ready(port) {
                 break;
             }

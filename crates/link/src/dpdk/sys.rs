@@ -285,6 +285,8 @@ pub(super) struct Port {
     pool: Option<Arc<Pool>>,
     /// Of an mbuf, for a whole frame.
     room_bytes: usize,
+    /// Mbufs of a burst, BURST_FRAMES at most.
+    burst_frames: usize,
     /// By which the driver's XDP program hangs on the interface.
     xdp_link: Option<OwnedFd>,
     /// What the device answered last. Also keeps a `Port` from being `Sync`: its queues may be used by one thread at a time.
@@ -325,6 +327,7 @@ impl Port {
             number,
             pool: None,
             room_bytes: 0,
+            burst_frames: 0,
             xdp_link: None,
             stats: Cell::default(),
             is_up: Cell::new(false),
@@ -346,17 +349,22 @@ impl Port {
         })
     }
 
-    /// Makes the pool: `frames` mbufs, each with room for a frame of `room_bytes`; `dense`: one behind the other, in one piece.
+    /// Makes the pool: `frames` mbufs, each with room for a frame of `room_bytes`, for bursts of `burst_frames`, of which
+    /// each thread may keep one; `dense`: one behind the other, in one piece.
     pub(super) fn make_pool(
         &mut self,
         name: &str,
         frames: u32,
-        cached_frames: u32,
+        burst_frames: usize,
         room_bytes: u16,
         numa_node: i32,
         dense: bool,
     ) -> Result<(), ()> {
         assert!(self.pool.is_none(), "a device has one pool");
+        assert!(
+            (1..=BURST_FRAMES).contains(&burst_frames),
+            "what the shim takes"
+        );
         let _control = control();
         let name = CString::new(name).expect("a name of ours");
         // SAFETY: the EAL is running; `name` is a C string that is copied.
@@ -364,7 +372,7 @@ impl Port {
             (loaded().pool_make)(
                 name.as_ptr(),
                 frames,
-                cached_frames,
+                burst_frames as u32,
                 room_bytes,
                 numa_node,
                 dense.into(),
@@ -372,7 +380,13 @@ impl Port {
         };
         self.pool = Some(Arc::new(Pool(NonNull::new(pool).ok_or(())?)));
         self.room_bytes = room_bytes.into();
+        self.burst_frames = burst_frames;
         Ok(())
+    }
+
+    /// Mbufs of a burst.
+    pub(super) fn burst_frames(&self) -> usize {
+        self.burst_frames
     }
 
     /// One queue each way over the pool; answers how many frames they hold. `mtu_bytes` 0: the device's own.
@@ -471,7 +485,7 @@ impl Slots {
     /// None yet, with place for a burst, for mbufs of one device.
     pub(super) fn new(port: &Port) -> Self {
         Self {
-            raw: Vec::with_capacity(BURST_FRAMES),
+            raw: Vec::with_capacity(port.burst_frames),
             pool: Arc::clone(port.pool.as_ref().expect("set up")),
             shim: loaded(),
         }
@@ -573,9 +587,9 @@ impl Slots {
         self.check(port);
         assert!(self.raw.is_empty(), "the last burst was handed on");
         number_this_thread();
-        // SAFETY: the device exists; there is place for BURST_FRAMES, and as many as answered are written.
+        // SAFETY: the device exists; there is place for `room`, which is no more than the shim takes, and as many as answered are written.
         unsafe {
-            let room = self.raw.capacity().min(BURST_FRAMES) as u32;
+            let room = self.raw.capacity().min(port.burst_frames) as u32;
             let count = (self.shim.receive)(port.number, self.raw.as_mut_ptr(), room);
             self.raw.set_len(count as usize);
         }

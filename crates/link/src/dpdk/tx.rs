@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::sys::{BURST_FRAMES, Port, Slots};
+use super::sys::{Port, Slots};
 use crate::LinkCounters;
 use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, MacAddr, STUCK_MAX};
 
@@ -30,6 +30,7 @@ struct Content {
 #[derive(Debug)]
 pub(super) struct Tx {
     me: MacAddr,
+    burst_frames: usize,
     frame_bytes_max: usize,
     frame_bytes_least: usize,
     spare: Slots,
@@ -48,11 +49,12 @@ impl Tx {
     ) -> Self {
         Self {
             me,
+            burst_frames: port.burst_frames(),
             frame_bytes_max,
             frame_bytes_least,
             spare: Slots::new(port),
             queue: Slots::new(port),
-            contents: VecDeque::with_capacity(BURST_FRAMES),
+            contents: VecDeque::with_capacity(port.burst_frames()),
             stuck_since: None,
         }
     }
@@ -65,8 +67,10 @@ impl Tx {
     /// Whether a frame can be queued; takes mbufs from the pool if none is spare.
     #[inline]
     pub(super) fn has_room(&mut self) -> bool {
-        self.queue.len() < BURST_FRAMES
-            && (!self.spare.is_empty() || self.spare.take(BURST_FRAMES / 2) || self.spare.take(1))
+        self.queue.len() < self.burst_frames
+            && (!self.spare.is_empty()
+                || self.spare.take(self.burst_frames / 2)
+                || self.spare.take(1))
     }
 
     /// Queues one frame. `has_room` said so.

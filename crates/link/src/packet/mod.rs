@@ -45,6 +45,12 @@ use tx::{Blocked, Pushed, Tx};
 const NAME: &str = "packet";
 /// What every link must carry.
 const FRAME_BYTES_MIN: usize = 512;
+/// Of the receive ring: some 80 frames of Ethernet's MTU from each of 64 senders.
+const RING_BYTES: usize = 8 << 20;
+/// And where frames are larger than this. They come of long messages, which go round the whole ring, and a ring that leaves the
+/// second-level cache costs more than any burst that it could hold (docs/decisions/0029).
+const LARGE_MTU_BYTES: usize = 4096;
+const LARGE_RING_BYTES: usize = 2 << 20;
 /// Of frames handed to the device and not yet sent; a network card's own queue is shorter.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// While sleeping with frames that the device refused, they are tried again this often.
@@ -59,8 +65,8 @@ const LOOK_EVERY_POLLS: u32 = 1 << 18;
 pub struct PacketConfig {
     /// Largest frame; `None`: the interface's MTU less 2, 65,450 at most. All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
-    /// Size of the receive ring; the kernel's memory, not to be paged out.
-    pub buffer_bytes: usize,
+    /// Size of the receive ring, the kernel's memory, not to be paged out; `None`: 8 MiB, or 2 MiB on a network of large frames.
+    pub buffer_bytes: Option<usize>,
     /// How long to wait for the interface to have a carrier.
     pub up_timeout: Duration,
 }
@@ -69,8 +75,7 @@ impl Default for PacketConfig {
     fn default() -> Self {
         Self {
             frame_bytes: None,
-            // Some 80 frames of Ethernet's MTU from each of 64 senders.
-            buffer_bytes: 8 << 20,
+            buffer_bytes: None,
             // A switch port takes up to 3 s to negotiate its speed.
             up_timeout: Duration::from_secs(5),
         }
@@ -175,7 +180,14 @@ impl Packet {
         socket
             .attach_filter(&for_this_host())
             .map_err(failed("cannot attach a socket filter"))?;
-        let geometry = Geometry::new(found.mtu_bytes, config.buffer_bytes);
+        let ring_bytes = config.buffer_bytes.unwrap_or({
+            if found.mtu_bytes > LARGE_MTU_BYTES {
+                LARGE_RING_BYTES
+            } else {
+                RING_BYTES
+            }
+        });
+        let geometry = Geometry::new(found.mtu_bytes, ring_bytes);
         let ring = make_ring(fd, geometry)
             .map_err(failed("cannot make a receive ring (lower buffer_bytes)"))?;
         // Without it frames only take longer.

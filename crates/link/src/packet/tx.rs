@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use socket2::Socket;
 
-use super::sys::SendBatch;
+use super::sys::{self, SendBatch};
 use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, STUCK_MAX};
 use crate::{LANDING_HEAD_BYTES_MAX, LinkCounters, LinkError, RunRoom};
 use std::os::fd::AsFd;
@@ -193,8 +193,7 @@ impl Tx {
         while let Some(first) = self.queue.get(done) {
             let result = if self.queue.len() - done == 1 {
                 let frame = &self.arena[first.range.clone()];
-                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                socket.send_with_flags(frame, flags).map(|_| 1)
+                sys::send(socket.as_fd(), frame).map(|()| 1)
             } else {
                 let frames = self.queue[done..].iter();
                 let frames = frames.map(|queued| &self.arena[queued.range.clone()]);

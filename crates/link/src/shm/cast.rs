@@ -27,8 +27,9 @@ const TAG: u64 = 0xC7 << 56;
 const LENGTH_BITS: u32 = 24;
 /// In the word that says what it is, above sequence number and code: a piece of a longer message.
 const PIECE: u64 = 1 << 40;
-/// Pieces that a ring holds: so many steps ahead the writer may be. A piece of some ten KiB keeps copies fast.
-const PIECES: usize = 16;
+/// Pieces that a ring holds: so many steps ahead the writer may be. A piece of 64 KiB is long enough for what is done for each to cost
+/// little of what copying it costs, and short enough for both sides to copy at once.
+const PIECES: usize = 8;
 /// From this length on a payload begins at a cache line: long copies run at half the rate elsewhere.
 const ALIGNED_FROM_BYTES: usize = 1 << 10;
 const LINE_BYTES: usize = 64;

@@ -24,6 +24,8 @@ use crate::{LinkCounters, LinkError};
 
 /// Ethernet frames gathered at most before the kernel is kicked: what it sends in one system call.
 pub(super) const BURST_FRAMES: u32 = 32;
+/// And bytes: what the kernel is to copy should still be in the cache. A kick costs what it copies in some hundred bytes.
+const BURST_BYTES: usize = 128 << 10;
 /// Kicks in one `push_out` at most beyond those that a full ring takes: the rest waits for the next.
 const KICKS_SPARE: u32 = 8;
 
@@ -45,8 +47,9 @@ pub(super) struct Tx {
     pub(super) completion: Consumer<u64>,
     source: MacAddr,
     frame_bytes: usize,
-    /// Ethernet frames written since the last push.
+    /// Ethernet frames written since the last push, and their bytes as they began.
     gathered: u32,
+    gathered_bytes: usize,
     open: Option<Open>,
     /// The driver sends by itself until it says that it sleeps; else it is kicked each time.
     kick_when_asked: bool,
@@ -73,6 +76,7 @@ impl Tx {
             source,
             frame_bytes,
             gathered: 0,
+            gathered_bytes: 0,
             open: None,
             kick_when_asked,
             zero_copy,
@@ -142,7 +146,8 @@ impl Tx {
         self.close(umem);
         self.open = next;
         self.gathered += 1;
-        if self.gathered >= BURST_FRAMES {
+        self.gathered_bytes += bytes;
+        if self.gathered >= BURST_FRAMES || self.gathered_bytes >= BURST_BYTES {
             self.push_out(fd, umem, counters)?;
         }
         Ok(true)
@@ -226,7 +231,7 @@ impl Tx {
     ) -> Result<(), LinkError> {
         self.close(umem);
         self.ring.submit();
-        self.gathered = 0;
+        (self.gathered, self.gathered_bytes) = (0, 0);
         let mut waiting = self.ring.outstanding();
         if waiting == 0 {
             return Ok(());

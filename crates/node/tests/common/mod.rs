@@ -29,6 +29,8 @@ pub(crate) enum Over {
     /// UDP with this percentage of received frames dropped.
     LossyUdp(u32),
     LossyShm(u32),
+    /// Shared memory with this percentage of received frames overtaken by later ones.
+    OvertakenShm(u32),
     /// UDP whose frames are sealed with a key of the test.
     SealedUdp(SealMode),
 }
@@ -38,12 +40,19 @@ pub(crate) const ALL: [Over; 4] = [Over::Shm, Over::Udp, Over::LossyUdp(20), Ove
 
 /// All endpoints of a small cluster in this process.
 pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint<AnyLink>> {
-    let loss = match over {
+    let impair = match over {
         Over::Shm | Over::Udp | Over::SealedUdp(_) => None,
-        Over::LossyUdp(percent) | Over::LossyShm(percent) => Some(f64::from(percent) / 100.0),
+        Over::LossyUdp(percent) | Over::LossyShm(percent) => Some(ImpairConfig {
+            loss: f64::from(percent) / 100.0,
+            ..ImpairConfig::default()
+        }),
+        Over::OvertakenShm(percent) => Some(ImpairConfig {
+            reorder: f64::from(percent) / 100.0,
+            ..ImpairConfig::default()
+        }),
     };
     let (bases, memberships): (Vec<Base>, Vec<Membership>) = match over {
-        Over::Shm | Over::LossyShm(_) => {
+        Over::Shm | Over::LossyShm(_) | Over::OvertakenShm(_) => {
             let job =
                 ShmJob::create(nodes.into(), ShmConfig::for_nodes(nodes.into())).expect("job");
             let base = |id| Base::Shm(Shm::attach(&job, id).expect("attach"));
@@ -71,11 +80,7 @@ pub(crate) fn cluster(over: Over, nodes: u16, options: &Options) -> Vec<Endpoint
         .zip(memberships)
         .zip(seeds)
         .map(|((base, membership), seed)| {
-            let impair = loss.map(|loss| ImpairConfig {
-                loss,
-                seed,
-                ..ImpairConfig::default()
-            });
+            let impair = impair.map(|config| ImpairConfig { seed, ..config });
             let link = Unsealed::open(base, impair, None).expect("link");
             let link = security.apply(link).expect("key");
             Endpoint::new(link, membership, options.clone()).expect("endpoint")

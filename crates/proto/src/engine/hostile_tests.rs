@@ -9,7 +9,7 @@ use crate::numbers::FIRST_NUMBER;
 use crate::time::Duration;
 use alloc::vec;
 use proptest::prelude::*;
-use tsumuji_wire::{Ack, Control, Data, Hello, Permit, flags};
+use tsumuji_wire::{Ack, Control, Data, Hello, Lane, Permit, flags};
 
 /// Two nodes that know each other.
 fn pair() -> Wire {

@@ -3,6 +3,9 @@
 use super::tests::{MINUTE, Wire, body};
 use super::*;
 use crate::counters::Drop;
+use crate::event::Destination;
+use crate::message::{Loan, Payload};
+use tsumuji_wire::Lane;
 
 fn scattering(count: u16) -> Wire {
     let mut wire = Wire::new(count);

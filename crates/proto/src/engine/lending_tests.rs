@@ -2,8 +2,10 @@
 
 use super::tests::{MINUTE, Wire, body, config};
 use super::*;
+use crate::message::{Loan, SubmitError};
 use crate::time::Duration;
 use alloc::vec;
+use tsumuji_wire::Lane;
 
 const LANE: Lane = Lane::ordered(0);
 

@@ -1,6 +1,6 @@
 //! The driver's face of the engine, and what its parts share.
 //!
-//! `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
+//! `submit` takes messages, `shares` best-effort frames; `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
 //! `handle_timeout`, then `next_destination`/`write_frame` until nothing is due, then `poll_event`.
 //!
 //! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the
@@ -11,6 +11,8 @@ pub(crate) mod inquiry;
 mod landing;
 mod receive;
 mod run;
+mod shares;
+mod submit;
 mod suci;
 mod timers;
 mod transmit;
@@ -28,19 +30,15 @@ use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
-use crate::event::{Accounts, Destination, Event, Flow};
+use crate::event::{Accounts, Event, Flow};
 use crate::memory::{Memory, charge};
-use crate::message::{Loan, Payload, SendId, SubmitError};
 use crate::peer::Peer;
-use crate::peer::send::LoanState;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
-use crate::shares::{QueuedShare, Shares};
+use crate::shares::Shares;
 use crate::suci::{Inbound, Suci};
 use crate::time::Instant;
-use tsumuji_wire::{
-    DATA_HEADER_BYTES, HELLO_BYTES, Lane, MAX_PAYLOAD_BYTES, NodeId, SHARE_HEADER_BYTES, Share,
-};
+use tsumuji_wire::{DATA_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES, NodeId};
 
 /// Smallest frame a link may have: every control frame fits, and data frames carry something.
 const FRAME_BYTES_MIN: usize = 64;
@@ -98,10 +96,14 @@ impl Engine {
             config.frame_bytes
         );
         config.frame_bytes = config.frame_bytes.min(FRAME_BYTES_MAX);
+        let mut credit = Credit::new(config.receive_frames);
+        if !config.lossless {
+            credit.begin_small();
+        }
         let shared = Shared {
             pool: Pool::new(),
             memory: Memory::new(config.budget_bytes, config.message_limit_bytes),
-            credit: Credit::new(config.receive_frames),
+            credit,
             suci: Suci::new(config.receive_frames),
             counters: Counters::default(),
             events: VecDeque::new(),
@@ -154,136 +156,6 @@ impl Engine {
         }
     }
 
-    /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole; a message of a *latest* lane is never
-    /// told of.
-    #[inline]
-    pub fn submit(
-        &mut self,
-        _now: Instant,
-        to: NodeId,
-        lane: Lane,
-        payload: Payload<'_>,
-        notify: bool,
-    ) -> Result<SendId, SubmitError> {
-        self.queue(to, lane, payload, notify, None)
-    }
-
-    /// Queues a message of a *latest* lane: best effort, and a newer one takes its place while it waits. After `deadline` it is
-    /// dropped, even if part of it has left.
-    ///
-    /// # Panics
-    /// If `lane` is of another class.
-    pub fn submit_latest(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        payload: Payload<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<SendId, SubmitError> {
-        assert!(
-            lane.is_latest(),
-            "only messages of latest lanes are dropped"
-        );
-        self.queue(to, lane, payload, false, deadline)
-    }
-
-    #[inline]
-    fn queue(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        payload: Payload<'_>,
-        notify: bool,
-        deadline: Option<Instant>,
-    ) -> Result<SendId, SubmitError> {
-        let size = payload.bytes();
-        let peer = admit(&mut self.peers, &self.shared.config, self.closed, to, size)?;
-        // One message may exceed the limit alone: otherwise it could never leave.
-        if peer.send.queued_bytes() + size > self.shared.config.send_queue_bytes
-            && peer.send.queued_messages() > 0
-        {
-            peer.wants_writable = true;
-            return Err(SubmitError::QueueFull { peer: to });
-        }
-        let (send, pool) = (&mut peer.send, &mut self.shared.pool);
-        let submitted = match payload {
-            _ if lane.is_latest() => body_of(payload, size, pool)
-                .map(|body| send.submit_latest(lane, body, deadline, pool)),
-            Payload::Copied(bytes) => send.submit_copied(lane, (bytes, &[]), notify, pool),
-            Payload::Joined(head, rest) => send.submit_copied(lane, (head, rest), notify, pool),
-            Payload::Owned(body) => Some(send.submit(lane, body, notify, pool)),
-        };
-        let Some(id) = submitted else {
-            peer.wants_writable = true;
-            return Err(SubmitError::QueueFull { peer: to });
-        };
-        if let Some(at) = deadline {
-            self.shared.arm(peer, at);
-        }
-        await_turn(&mut self.ready, peer);
-        Ok(id)
-    }
-
-    /// Queues a message of `length_bytes` that stays with the program: it goes along with each call that writes frames
-    /// (`write_frame_lent`, `begin_run`, `run`), until `keep` or `withdraw`, whatever its length. Other messages of its priority to the
-    /// same peer wait behind it. One at a time for each peer.
-    ///
-    /// # Panics
-    /// If `lane` is a latest one: what may be dropped is not lent.
-    pub fn submit_lent(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        length_bytes: usize,
-        notify: bool,
-    ) -> Result<SendId, SubmitError> {
-        assert!(!lane.is_latest(), "messages of latest lanes are not lent");
-        let config = &self.shared.config;
-        let peer = admit(&mut self.peers, config, self.closed, to, length_bytes)?;
-        let submitted = peer.send.submit_lent(to, lane, length_bytes, notify);
-        await_turn(&mut self.ready, peer);
-        submitted.ok_or(SubmitError::QueueFull { peer: to })
-    }
-
-    /// What of the lent message has not left; `None`: it is acknowledged whole, even if its peer is gone by now. An error if it failed,
-    /// or was taken back.
-    pub fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
-        let to = loan.to();
-        let Some(peer) = self.peer(to) else {
-            return Err(SubmitError::UnknownPeer { peer: to });
-        };
-        let (size, limit) = (loan.message().len(), peer.message_limit_bytes);
-        match peer.send.loan_state(loan) {
-            LoanState::Unsent(bytes) => Ok(Some(bytes)),
-            LoanState::Acknowledged => Ok(None),
-            LoanState::Gone if peer.is_up() && size > limit => Err(SubmitError::TooLarge {
-                size,
-                limit,
-                peer: to,
-            }),
-            LoanState::Gone => Err(SubmitError::PeerDead { peer: to }),
-        }
-    }
-
-    /// The program takes the lent message back: what is not acknowledged of it is copied. `false`: there is no memory for that; it
-    /// is still lent.
-    ///
-    /// # Panics
-    /// If the loan is of another length than was said when it was lent.
-    pub fn keep(&mut self, loan: &Loan<'_>) -> bool {
-        let peer = self.peers.get_mut(usize::from(loan.to().0));
-        let Some(peer) = peer.and_then(Option::as_deref_mut) else {
-            return true;
-        };
-        peer.send.keep(loan, &mut self.shared.pool)
-    }
-
-    /// The program takes the lent message back and wants it forgotten. `false`: some of it has left, so it must be kept.
-    pub fn withdraw(&mut self, loan: &Loan<'_>) -> bool {
-        self.peer_mut(loan.to())
-            .is_some_and(|peer| peer.send.withdraw(loan))
-    }
-
     /// Ends the session with `peer` as if it had died: for who can neither send what it began, nor keep it. If the peer lives, it
     /// will find out when it sends.
     pub fn give_up(&mut self, now: Instant, peer: NodeId) {
@@ -292,92 +164,6 @@ impl Engine {
             receive::end_session(now, state, &mut self.shared);
             self.enqueue(peer, now);
         }
-    }
-
-    /// Is the message acknowledged whole? Also yes for one that failed: with its peer's death, or as too large.
-    pub fn is_acknowledged(&self, to: NodeId, id: SendId) -> bool {
-        self.peer(to)
-            .is_none_or(|peer| peer.send.is_acknowledged(id))
-    }
-
-    /// Queues a best-effort frame; the newest wins when the small queue is full.
-    pub fn submit_share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<(), SubmitError> {
-        let to_peer = match to {
-            Destination::Peer(peer) => peer,
-            Destination::Broadcast => self.shared.config.me,
-        };
-        if let Destination::Peer(peer) = to
-            && self.peer(peer).is_none()
-        {
-            return Err(SubmitError::UnknownPeer { peer });
-        }
-        let limit = self.share_capacity_bytes();
-        let too_large = SubmitError::TooLarge {
-            size: payload.len(),
-            limit,
-            peer: to_peer,
-        };
-        if payload.len() > limit {
-            return Err(too_large);
-        }
-        let mut body = self.shared.pool.take(payload.len()).ok_or(too_large)?;
-        body.extend_from_slice(payload);
-        self.shares.push(
-            QueuedShare {
-                to,
-                port,
-                epoch,
-                lap,
-                start,
-                payload: body,
-            },
-            &mut self.shared.pool,
-        );
-        Ok(())
-    }
-
-    /// Writes a best-effort frame straight into a link's slot: nothing is queued. `None`: the slot is too small.
-    #[inline]
-    pub fn write_share(
-        &mut self,
-        slot: &mut [u8],
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Option<usize> {
-        let Config {
-            me: source,
-            incarnation,
-            ..
-        } = self.shared.config;
-        let share = Share {
-            source,
-            incarnation,
-            port,
-            epoch,
-            lap,
-            start,
-            payload,
-        };
-        let bytes = share.write(slot)?;
-        self.shared.counters.sent_frames += 1;
-        self.shared.counters.sent_bytes += bytes as u64;
-        Some(bytes)
-    }
-
-    /// Largest payload of one best-effort frame.
-    pub fn share_capacity_bytes(&self) -> usize {
-        (self.shared.config.frame_bytes - SHARE_HEADER_BYTES).min(MAX_PAYLOAD_BYTES)
     }
 
     /// What happened; call until `None`.
@@ -564,9 +350,6 @@ impl Engine {
     }
 }
 
-/// Messages queued to one peer at most, however small.
-const QUEUED_MESSAGES_MAX: usize = 1 << 20;
-
 /// After a frame of the peer was taken: as `Engine::enqueue`, but only those deadlines that a frame can bring nearer.
 #[inline(always)] // as Queue::acknowledge
 fn enqueue_after_frame(
@@ -589,62 +372,6 @@ fn enqueue_after_frame(
         && let Some(at) = peer.send.deadline()
     {
         shared.arm(peer, at);
-    }
-}
-
-/// The peer, if a message of `size` bytes may be queued to it.
-#[inline]
-fn admit<'a>(
-    peers: &'a mut [Option<Box<Peer>>],
-    config: &Config,
-    closed: bool,
-    to: NodeId,
-    size: usize,
-) -> Result<&'a mut Peer, SubmitError> {
-    let Some(peer) = peers
-        .get_mut(usize::from(to.0))
-        .and_then(Option::as_deref_mut)
-    else {
-        return Err(SubmitError::UnknownPeer { peer: to });
-    };
-    if closed || peer.session.phase == Phase::Dead {
-        return Err(SubmitError::PeerDead { peer: to });
-    }
-    if size > peer.message_limit_bytes {
-        return Err(SubmitError::TooLarge {
-            size,
-            limit: peer.message_limit_bytes,
-            peer: to,
-        });
-    }
-    if peer.send.queued_messages() >= QUEUED_MESSAGES_MAX
-        || peer.send.queued_bytes() > config.send_queue_bytes
-    {
-        peer.wants_writable = true;
-        return Err(SubmitError::QueueFull { peer: to });
-    }
-    Ok(peer)
-}
-
-/// The message in a buffer of its own; `None`: there is no memory for a copy.
-fn body_of(payload: Payload<'_>, size: usize, pool: &mut Pool) -> Option<Vec<u8>> {
-    let (head, rest) = match payload {
-        Payload::Owned(body) => return Some(body),
-        Payload::Copied(bytes) => (bytes, &[][..]),
-        Payload::Joined(head, rest) => (head, rest),
-    };
-    let mut body = pool.take(size)?;
-    body.extend_from_slice(head);
-    body.extend_from_slice(rest);
-    Some(body)
-}
-
-/// Whether something may leave now is asked when the peer's turn comes.
-#[inline]
-fn await_turn(ready: &mut VecDeque<u16>, peer: &mut Peer) {
-    if !peer.queued && peer.is_up() {
-        peer.queued = true;
-        ready.push_back(peer.id.0);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::time::Duration;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
-use tsumuji_wire::{Ack, Data, Frame, Permit, flags};
+use tsumuji_wire::{Ack, Data, Frame, Lane, Permit, flags};
 
 /// Node 1 is the one under test; node 0 takes no part in what follows.
 fn pair() -> Wire {

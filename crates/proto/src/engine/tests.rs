@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::counters::Drop;
-use crate::message::{Body, Delivery, Sink};
+use crate::event::Destination;
+use crate::message::{Body, Delivery, Loan, Payload, SendId, Sink, SubmitError};
 use crate::time::Duration;
 use alloc::vec;
+use tsumuji_wire::{Lane, Share};
 
 const WIRE_DELAY: Duration = Duration::from_micros(5);
 

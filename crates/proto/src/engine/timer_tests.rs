@@ -2,9 +2,11 @@
 
 use super::tests::config;
 use super::*;
-use crate::message::{Delivery, Sink};
+use crate::event::Destination;
+use crate::message::{Delivery, Payload, Sink};
 use crate::time::Duration;
 use alloc::vec;
+use tsumuji_wire::{Lane, Share};
 
 struct Nobody;
 

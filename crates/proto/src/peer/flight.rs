@@ -19,10 +19,32 @@ const LOST_KEPT_FRAMES: u64 = 256;
 /// A fragment of a message: what a frame carries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// Of the message in `Queue::messages`, if it still has this `id`.
-    pub(super) slot: u32,
-    pub(super) fragment: u32,
+    /// Slot and fragment in one word: a struct of two words travels in registers. One of three is written in parts and read as a
+    /// whole, for which the processor waits until the writes are done.
+    place: u64,
+    /// The message in that slot is meant only if it still has this name.
     pub(super) id: SendId,
+}
+
+impl Part {
+    #[inline]
+    pub(super) fn new(slot: u32, fragment: u32, id: SendId) -> Self {
+        Self {
+            place: u64::from(slot) << 32 | u64::from(fragment),
+            id,
+        }
+    }
+
+    /// In `Queue::messages`.
+    #[inline]
+    pub(super) fn slot(self) -> u32 {
+        (self.place >> 32) as u32
+    }
+
+    #[inline]
+    pub(super) fn fragment(self) -> u32 {
+        self.place as u32
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,11 +278,7 @@ mod tests {
     fn flight(frames: u32) -> Flight {
         let mut flight = Flight::new();
         for fragment in 0..frames {
-            let part = Part {
-                slot: 0,
-                fragment,
-                id: SendId(0),
-            };
+            let part = Part::new(0, fragment, SendId(0));
             flight.depart(Instant::from_nanos(u64::from(fragment)), part);
         }
         flight
@@ -285,9 +303,9 @@ mod tests {
             news(1, &[0]),
             news(5, &[]),
         ] {
-            let answer = flight.acknowledge(news.ack, |sent| told.push(sent.part.fragment));
+            let answer = flight.acknowledge(news.ack, |sent| told.push(sent.part.fragment()));
             flight.acknowledge_marked(news.ack, news.bitmap, answer, |sent| {
-                told.push(sent.part.fragment);
+                told.push(sent.part.fragment());
             });
         }
         assert_eq!(told, [0, 1, 5, 3, 2, 4]);

@@ -10,6 +10,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::message::{Loan, SendId};
 use crate::pool::{Pool, has_bit};
 use tsumuji_wire::NodeId;
 
@@ -39,10 +40,9 @@ impl Lending {
         self.to = Some(to);
     }
 
-    /// The peer to which the message is lent.
     #[inline]
-    pub(super) fn to(&self) -> Option<NodeId> {
-        self.to
+    pub(super) fn is_lent(&self) -> bool {
+        self.to.is_some()
     }
 
     /// It is taken back, and nothing of it is kept here.
@@ -89,9 +89,23 @@ impl Lending {
         Some(kept_bytes)
     }
 
-    /// The payload of a fragment that was kept and is not acknowledged; empty for any other.
-    #[inline]
-    pub(super) fn fragment(&self, fragment: u32, fragment_bytes: usize) -> &[u8] {
+    /// The payload of the fragment from `start` to `end` of the message `id`: of the loan while it is lent, then of what was kept.
+    /// Empty for any other.
+    #[inline(never)] // small messages have none
+    pub(super) fn payload<'a>(
+        &'a self,
+        loan: &Loan<'a>,
+        id: SendId,
+        (start, end): (usize, usize),
+        fragment_bytes: usize,
+    ) -> &'a [u8] {
+        match self.to {
+            Some(to) => loan.part(to, id, start..end),
+            None => self.kept((start / fragment_bytes) as u32, fragment_bytes),
+        }
+    }
+
+    fn kept(&self, fragment: u32, fragment_bytes: usize) -> &[u8] {
         let piece = (fragment / self.piece_fragments).wrapping_sub(self.first);
         let Some(piece) = self.pieces.get(piece as usize) else {
             return &[];

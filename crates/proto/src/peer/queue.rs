@@ -209,7 +209,6 @@ impl Queue {
     fn enlist(&mut self, slot: u32, lane: Lane, length_bytes: usize, notify: bool) -> SendId {
         let id = SendId(self.next_id);
         self.next_id += 1;
-        self.queued_messages += 1;
         let lane_index = self.lane_index(lane);
         let (fragments, fragment_bytes) = cut(length_bytes, self.fragment_bytes);
         let outgoing = &mut self.messages[slot as usize];
@@ -231,6 +230,7 @@ impl Queue {
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
         self.backlog += 1;
+        self.queued_messages += 1;
         id
     }
 
@@ -298,9 +298,9 @@ impl Queue {
 
     /// A fragment was lost; `ahead`: it goes before all other repairs of its priority. `false`: it is not sent again.
     pub(super) fn push_repair(&mut self, part: Part, ahead: bool) -> bool {
-        let lane = self.messages[part.slot as usize].lane;
+        let lane = self.messages[part.slot() as usize].lane;
         if lane.is_latest() {
-            self.lose(part.slot, part.id);
+            self.lose(part.slot(), part.id);
             return false;
         }
         let priority = usize::from(lane.priority().get());
@@ -342,10 +342,10 @@ impl Queue {
 
     /// The message of this part still lives and misses it.
     fn is_wanted(&self, part: &Part) -> bool {
-        let outgoing = &self.messages[part.slot as usize];
+        let outgoing = &self.messages[part.slot() as usize];
         outgoing.live
             && outgoing.id == part.id
-            && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment as usize))
+            && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment() as usize))
     }
 
     /// What `has_choice` has chosen is a fragment, never sent before, of a message of several that is not dropped: payload bytes of all of
@@ -400,22 +400,24 @@ impl Queue {
         if whole && !self.waiting.is_empty() {
             self.on_latest_left(slot);
         }
-        Some(Part { slot, fragment, id })
+        Some(Part::new(slot, fragment, id))
     }
 
     /// Where a part lies that `pop` just gave. One that is lent, and not by this loan, has no payload: the peer drops such a frame.
     #[inline]
     pub(super) fn place<'a>(&'a self, part: Part, loan: &Loan<'a>) -> Place<'a> {
-        let outgoing = &self.messages[part.slot as usize];
+        let outgoing = &self.messages[part.slot() as usize];
         let size = outgoing.fragment_bytes as usize;
-        let offset = part.fragment as usize * size;
-        let end = outgoing.length_bytes.min(offset + size);
+        let offset = part.fragment() as usize * size;
         let payload = match &outgoing.lending {
-            None => &outgoing.body[offset..end],
-            Some(lending) => match lending.to() {
-                Some(to) => loan.part(to, outgoing.id, offset..end),
-                None => lending.fragment(part.fragment, size),
-            },
+            None => {
+                let end = outgoing.body.len().min(offset + size);
+                &outgoing.body[offset..end]
+            }
+            Some(lending) => {
+                let end = outgoing.length_bytes.min(offset + size);
+                lending.payload(loan, outgoing.id, (offset, end), size)
+            }
         };
         Place {
             lane: outgoing.lane,
@@ -435,19 +437,19 @@ impl Queue {
         done: &mut impl FnMut(SendId),
     ) {
         self.choice = None;
-        let outgoing = &mut self.messages[part.slot as usize];
+        let outgoing = &mut self.messages[part.slot() as usize];
         if !outgoing.live || outgoing.id != part.id {
             return;
         }
-        if outgoing.fragments > 1 && !set_bit(&mut outgoing.bitmap, part.fragment as usize) {
+        if outgoing.fragments > 1 && !set_bit(&mut outgoing.bitmap, part.fragment() as usize) {
             return;
         }
         outgoing.acknowledged += 1;
         let whole = outgoing.acknowledged == outgoing.fragments;
         if let Some(lending) = &mut outgoing.lending {
-            self.queued_bytes -= lending.acknowledge(part.fragment, pool);
+            self.queued_bytes -= lending.acknowledge(part.fragment(), pool);
             if whole {
-                if lending.to().is_some() {
+                if lending.is_lent() {
                     lending.end();
                     self.lent = Lent::Acknowledged(outgoing.id);
                 }
@@ -473,7 +475,7 @@ impl Queue {
             outgoing.body.clear();
         }
         self.lanes[lane].acknowledge(number);
-        self.free.push(part.slot);
+        self.free.push(part.slot());
     }
 
     /// The peer is gone: forgets everything; returns how many messages were not acknowledged.

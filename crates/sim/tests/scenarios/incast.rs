@@ -90,6 +90,47 @@ fn incast_fills_the_port() {
     }
 }
 
+/// A ring that holds far more than the switch does not flood it, not even in the first rounds of a short gather.
+#[test]
+fn first_rounds_do_not_flood_the_switch() {
+    const MBIT: u64 = 100;
+    for senders in [7, 31] {
+        for (bytes, count) in [(64 << 10, 5), (4 << 10, 40), (1 << 20, 1)] {
+            let mut net = Net::new(Seed::from_env_or(70))
+                .rate_mbit(MBIT)
+                .switch_buffer(SWITCH_BUFFER_BYTES)
+                .patience(Duration::from_secs(60));
+            let config = Config {
+                receive_frames: 5120,
+                keep_alive: Duration::from_secs(1),
+                dead_after: Duration::from_secs(10),
+                ..config()
+            };
+            let nodes = net.star(senders + 1, &config);
+            net.run_until_up();
+            let start = net.now();
+            for sender in &nodes[1..] {
+                net.stream(*sender, nodes[0], Lane::ordered(0), bytes, count);
+            }
+            net.run_until_idle();
+            let last = net.deliveries(nodes[0]).last().unwrap().at;
+            let delivered = net.delivered_bytes(nodes[0]);
+            let share = goodput(delivered, last.since(start), MBIT * 1_000_000);
+            let traffic = net.traffic();
+            let what = format!(
+                "{senders} × {count} × {bytes}: {:.1} %, {} of {} frames dropped by the switch",
+                share * 100.0,
+                traffic.switch_full,
+                traffic.sent_frames
+            );
+            println!("{what}");
+            figure(&net, share >= 0.9, || what.clone());
+            let few = traffic.switch_full * 20 <= traffic.sent_frames;
+            figure(&net, few, || what.clone());
+        }
+    }
+}
+
 /// A receiver slower than its wire: credit paces the senders to the processor, and the ring still never overflows.
 #[test]
 fn slow_receiver_is_not_overrun() {

@@ -167,7 +167,7 @@ fn full_ring_is_counted() {
         return;
     }
     let config = PacketConfig {
-        buffer_bytes: 0,
+        buffer_bytes: Some(0),
         ..PacketConfig::default()
     };
     let mut link = Packet::open("n0", config).expect("open");

@@ -12,7 +12,7 @@ impl Queue {
     #[cold]
     pub(super) fn next_begun(&mut self) -> Option<Choice> {
         for priority in 0..Priority::COUNT {
-            let begun = |part: &Part| self.is_wanted(part) && self.is_begun(part.slot);
+            let begun = |part: &Part| self.is_wanted(part) && self.is_begun(part.slot());
             if let Some(index) = self.repairs[priority].iter().position(begun) {
                 if let Some(part) = self.repairs[priority].remove(index) {
                     self.repairs[priority].push_front(part);

@@ -1,0 +1,77 @@
+//! What a member's call says of an operation: buffers, plan, how elements are folded, and what comes after.
+
+use crate::element::{Fold, Memory};
+use crate::plan::Plan;
+use crate::table::Algorithm;
+
+/// What a member gives.
+pub(crate) enum Source<'b> {
+    None,
+    Slice(&'b [u8]),
+    Owned(Box<dyn Memory>),
+}
+
+/// What it gets.
+pub(crate) enum Target<'b> {
+    None,
+    Slice(&'b mut [u8]),
+    Owned(Box<dyn Memory>),
+}
+
+impl Source<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Slice(bytes) => bytes,
+            Self::Owned(memory) => memory.bytes(),
+        }
+    }
+}
+
+impl Target<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Slice(bytes) => bytes,
+            Self::Owned(memory) => memory.bytes(),
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::None => &mut [],
+            Self::Slice(bytes) => bytes,
+            Self::Owned(memory) => memory.bytes_mut(),
+        }
+    }
+}
+
+/// What a call says of its operation, before it has a place in its group's sequence.
+pub(crate) struct Call<'b> {
+    pub(crate) algorithm: u8,
+    pub(crate) input: Source<'b>,
+    pub(crate) output: Target<'b>,
+    pub(crate) plan: Plan,
+    /// Bytes of an element that is folded; 1 where none is.
+    pub(crate) unit: usize,
+    pub(crate) fold: Option<Fold>,
+    pub(crate) after: After,
+}
+
+/// A broadcast of the whole output from a root, after the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    Nothing,
+    Native(usize),
+    Shared(usize),
+}
+
+impl After {
+    pub(crate) fn of(algorithm: Algorithm, root: usize) -> Self {
+        match algorithm {
+            Algorithm::Native => Self::Native(root),
+            Algorithm::Shared => Self::Shared(root),
+            _ => Self::Nothing,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The receiving half of an operation's transfers: bytes that come in messages, and those that are read where the sender has them.
+
+use tsumuji_node::NodeId;
+
+use super::{Failure, Operation};
+use crate::direct::{self, Reads};
+use crate::group::Members;
+use crate::header::Kind;
+use crate::plan::{Action, Place, Step};
+use crate::wires::Wires;
+
+/// Read directly in one turn: a fraction of any `dead_after`, for peers must be heard and answered.
+const READ_PER_TURN_BYTES: usize = 8 << 20;
+
+/// Read and folded at a time: stays in the first caches.
+const FOLD_BYTES: usize = 64 << 10;
+
+impl Operation<'_> {
+    /// The sender says where it has a transfer. `None`: nobody asked.
+    pub(super) fn told_where(
+        &mut self,
+        number: usize,
+        step: &Step,
+        address: u64,
+        payload: &[u8],
+        from: NodeId,
+        wires: &mut Wires,
+    ) -> Option<()> {
+        let state = &mut self.states[number];
+        if !state.open || state.direct || state.progress > 0 || wires.identity.is_none() {
+            return None;
+        }
+        let words = direct::parse(payload)?;
+        let peer = &mut wires.peers[usize::from(from.0)];
+        if peer.reads == Reads::Unknown {
+            peer.reads = if direct::verify(words) {
+                Reads::Yes
+            } else {
+                Reads::No
+            };
+            peer.pid = words[0];
+        }
+        if peer.reads == Reads::Yes {
+            (state.direct, state.address) = (true, address);
+        } else {
+            wires.control(from, self.header(Kind::Taken, step, 0));
+        }
+        Some(())
+    }
+
+    /// Reads on where the sender has it, and says so at the end.
+    pub(super) fn read(&mut self, number: usize, step: Step, from: NodeId, wires: &mut Wires) {
+        let state = self.states[number];
+        let pid = wires.peers[usize::from(from.0)].pid;
+        let end = step
+            .place
+            .len
+            .min(state.progress + READ_PER_TURN_BYTES / self.unit * self.unit);
+        let place = Place {
+            start: step.place.start + state.progress,
+            len: end - state.progress,
+            ..step.place
+        };
+        let address = state.address.wrapping_add(state.progress as u64);
+        let mut folded = state.progress > 0;
+        let read = match (step.action, &self.fold) {
+            (Action::Fold { incoming_left }, Some(fold)) => {
+                let fold = std::sync::Arc::clone(fold);
+                let mut block = std::mem::take(&mut wires.block);
+                block.resize((FOLD_BYTES / self.unit).max(1) * self.unit, 0);
+                let (mut at, target) = (address, self.slice_mut(place));
+                let read = target.chunks_mut(block.len()).all(|held| {
+                    let block = &mut block[..held.len()];
+                    let read = direct::read(pid, at, block);
+                    if read {
+                        fold(held, block, incoming_left);
+                        folded = true;
+                        at = at.wrapping_add(held.len() as u64);
+                    }
+                    read
+                });
+                wires.block = block;
+                read
+            }
+            _ => direct::read(pid, address, self.slice_mut(place)),
+        };
+        if !read {
+            let state = &mut self.states[number];
+            if matches!(step.action, Action::Fold { .. }) && folded {
+                // What the sender had is gone, so its part has failed: we will hear why. Nothing was confirmed.
+                state.told = true;
+            } else {
+                (state.direct, state.progress) = (false, 0);
+                wires.control(from, self.header(Kind::Taken, &step, 0));
+            }
+            return;
+        }
+        self.states[number].progress = end;
+        if end < step.place.len {
+            self.busy = true;
+        } else {
+            self.states[number].told = true;
+            wires.control(from, self.header(Kind::Taken, &step, step.place.len));
+        }
+    }
+
+    /// Takes the next bytes of a transfer; `None`: they are not.
+    pub(super) fn receive(
+        &mut self,
+        number: usize,
+        step: Step,
+        offset: u64,
+        payload: &[u8],
+    ) -> Option<()> {
+        let progress = self.states[number].progress;
+        let end = progress + payload.len();
+        let fits = offset == progress as u64
+            && end <= step.place.len
+            && (!payload.is_empty() || step.place.len == 0)
+            && payload.len().is_multiple_of(self.unit)
+            && !self.states[number].direct
+            && self.may_begin(&step);
+        if !fits {
+            return None;
+        }
+        let place = Place {
+            buffer: step.place.buffer,
+            start: step.place.start + progress,
+            len: payload.len(),
+        };
+        match (step.action, &self.fold) {
+            (Action::Fold { incoming_left }, Some(fold)) => {
+                let fold = std::sync::Arc::clone(fold);
+                fold(self.slice_mut(place), payload, incoming_left);
+            }
+            _ => self.slice_mut(place).copy_from_slice(payload),
+        }
+        self.states[number].progress = end;
+        if end == step.place.len {
+            self.finish(number);
+        }
+        Some(())
+    }
+
+    /// Small messages that came before the steps they had to wait for.
+    pub(super) fn take_early(&mut self, group: &Members, wires: &mut Wires) -> bool {
+        let (mut took, mut index) = (false, 0);
+        while index < self.early.len() {
+            let (from, tag) = (self.early[index].from, self.early[index].header.tag);
+            let rank = group.rank_of(from);
+            let number = rank.and_then(|rank| self.find(rank, tag, false));
+            let Some(number) = number.filter(|number| self.may_begin(&self.steps[*number])) else {
+                index += 1;
+                continue;
+            };
+            let arrival = self.early.swap_remove(index);
+            let step = self.steps[number];
+            if self.receive(number, step, 0, &arrival.payload).is_none() {
+                self.failure = Some(Failure::Mismatch(arrival.from));
+            }
+            arrival.pay(wires);
+            took = true;
+        }
+        took
+    }
+}

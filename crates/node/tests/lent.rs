@@ -1,0 +1,232 @@
+//! Long messages that stay with their caller while they leave, where that goes wrong: the link fails in the middle, memory is refused,
+//! the peer dies. A call ends one way or the other, leaves nothing lent, and no peer ever gets another's bytes.
+
+mod common;
+#[path = "common/scarce_alloc.rs"]
+mod scarce_alloc;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{LONG, inet, pattern, udp};
+use scarce_alloc::{REFUSED_BYTES, Scarcity};
+use tsumuji_link::udp::Udp;
+use tsumuji_link::{LinkCaps, LinkCounters, LinkError};
+use tsumuji_node::{
+    Congestion, Endpoint, Lane, Link, LinkAddr, Membership, NodeId, Options, SendError,
+};
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+const C: NodeId = NodeId(2);
+const LANE: Lane = Lane::ordered(0);
+
+/// Counts frames down, and then fails until it is mended.
+#[derive(Clone)]
+struct Fuse {
+    frames: Arc<AtomicI64>,
+}
+
+impl Fuse {
+    fn new() -> Self {
+        Self {
+            frames: Arc::new(AtomicI64::new(i64::MAX)),
+        }
+    }
+
+    fn set(&self, frames: i64) {
+        self.frames.store(frames, Ordering::Relaxed);
+    }
+
+    fn burn(&self, frames: usize) -> Result<(), LinkError> {
+        if self.frames.fetch_sub(frames as i64, Ordering::Relaxed) > frames as i64 {
+            return Ok(());
+        }
+        self.frames.store(0, Ordering::Relaxed);
+        Err(LinkError::Io {
+            what: "sending over a link that fails",
+            source: std::io::ErrorKind::NetworkDown.into(),
+        })
+    }
+}
+
+struct Failing {
+    link: Udp,
+    fuse: Fuse,
+    /// Sends runs, or each frame by itself.
+    runs: bool,
+}
+
+impl Link for Failing {
+    fn caps(&self) -> LinkCaps {
+        self.link.caps()
+    }
+    fn local_addr(&self) -> LinkAddr {
+        self.link.local_addr()
+    }
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        self.link.recv_burst(max, on_frame)
+    }
+    fn sends_runs(&self) -> bool {
+        self.runs
+    }
+    fn run_room(&mut self, to: LinkAddr) -> Result<Option<tsumuji_link::RunRoom>, LinkError> {
+        self.link.run_room(to)
+    }
+    fn send_run<'a>(
+        &mut self,
+        to: LinkAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<(), LinkError> {
+        self.fuse.burn(frames.clone().count())?;
+        self.link.send_run(to, frames)
+    }
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        self.fuse.burn(1)?;
+        self.link.send_with(to, fill)
+    }
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.link.flush()
+    }
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.link.wait(timeout)
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.fd()
+    }
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.link.arm_fd()
+    }
+    fn counters(&self) -> LinkCounters {
+        self.link.counters()
+    }
+}
+
+/// Three endpoints on loopback; the first one's link fails when told to.
+fn three(options: &Options, runs: bool) -> (Endpoint<Failing>, [Endpoint<Udp>; 2], Fuse) {
+    let [a, b, c] = [udp(), udp(), udp()];
+    let addrs = [inet(&a), inet(&b), inet(&c)];
+    let fuse = Fuse::new();
+    let link = Failing {
+        link: a,
+        fuse: fuse.clone(),
+        runs,
+    };
+    let join = |id| Membership::inet(id, &addrs);
+    let a = Endpoint::new(link, join(A), options.clone()).expect("endpoint");
+    let b = Endpoint::new(b, join(B), options.clone()).expect("endpoint");
+    let c = Endpoint::new(c, join(C), options.clone()).expect("endpoint");
+    (a, [b, c], fuse)
+}
+
+/// Takes messages until the last one is there; each must be one of those that were sent to it.
+fn collect(mut endpoint: Endpoint<Udp>, sent: Vec<Vec<u8>>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        loop {
+            let message = endpoint.recv(LONG).expect("link").expect("message");
+            assert!(
+                sent.contains(&message.body),
+                "{} bytes that nobody sent to {}",
+                message.body.len(),
+                endpoint.me()
+            );
+            if Some(&message.body) == sent.last() {
+                endpoint.close(LONG);
+                return;
+            }
+        }
+    })
+}
+
+/// The link fails after so many frames of a long message, and memory is refused for what has not been acknowledged, or not: the call
+/// ends with the link's error, and what is sent next to another peer, and to the same one, is what arrives there.
+#[test]
+fn a_link_fails_in_the_middle() {
+    const BYTES: usize = 4 << 20; // 64 frames or more
+    for (index, (congestion, runs, frames, scarce)) in [
+        (Congestion::Credit, true, 5, true),
+        (Congestion::Credit, false, 20, true),
+        (Congestion::Credit, true, 20, false),
+        (Congestion::Suci, false, 5, true),
+        (Congestion::Suci, false, 20, false),
+        (Congestion::Credit, true, 0, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let options = Options {
+            congestion,
+            ..Options::default()
+        };
+        let (mut a, [b, c], fuse) = three(&options, runs);
+        let message = |which: u64| pattern(BYTES, 10 * index as u64 + which);
+        let to_b = collect(b, vec![message(1), message(3)]);
+        let to_c = collect(c, vec![message(2)]);
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        let first = message(1);
+        fuse.set(frames);
+        let failed = {
+            let _scarcity = scarce.then(Scarcity::begin);
+            a.send(B, LANE, &first)
+        };
+        assert!(
+            matches!(failed, Err(SendError::Link(_))),
+            "{congestion} {runs} {frames} {scarce}: {failed:?}"
+        );
+        drop(first);
+        fuse.set(i64::MAX);
+        a.send(C, LANE, &message(2)).expect("send");
+        // Even a first frame counts as left: the link fails with it.
+        assert_eq!(a.deaths(B) > 0, scarce, "{congestion} {frames}: given up");
+        if scarce {
+            assert!(matches!(
+                a.send(B, LANE, &message(3)),
+                Err(SendError::PeerDead { peer: B })
+            ));
+            a.revive(B).expect("a member");
+        }
+        // Until the old session's end is known there, what comes is of no session.
+        a.send(B, LANE, &message(3)).expect("send");
+        while !(to_b.is_finished() && to_c.is_finished()) {
+            a.recv(Duration::from_millis(1)).expect("link");
+        }
+        to_b.join().expect("b");
+        to_c.join().expect("c");
+    }
+}
+
+/// Memory comes back while a message waits for it, or all of it is acknowledged meanwhile: the call succeeds, and a tracked message
+/// is told of.
+#[test]
+fn memory_is_waited_for() {
+    for bytes in [REFUSED_BYTES, 200 << 10, 3 << 20] {
+        let (mut a, [b, c], _) = three(&Options::default(), true);
+        let message = pattern(bytes, 7);
+        let to_b = collect(b, vec![message.clone()]);
+        let to_c = collect(c, vec![b"end".to_vec()]);
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        let id = {
+            let _scarcity = Scarcity::begin();
+            a.send_tracked(B, LANE, &message)
+        };
+        let id = id.expect("send");
+        assert!(a.wait_sent(B, id, LONG).expect("sent"), "{bytes}");
+        a.send(C, LANE, b"end").expect("send");
+        while !(to_b.is_finished() && to_c.is_finished()) {
+            a.recv(Duration::from_millis(1)).expect("link");
+        }
+        to_b.join().expect("b");
+        to_c.join().expect("c");
+    }
+}
