@@ -41,7 +41,7 @@ impl<L: Link> Endpoint<L> {
     ///
     /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
     /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
-    /// length.
+    /// length. Over links that gather, a message of 12 KiB or more leaves like that, too, if it takes several frames and is not in a loop.
     ///
     /// Messages that follow each other in a long, fast loop may leave together, over links whose calls cost more than what they carry
     /// (`udp`, `packet`). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long

@@ -39,6 +39,12 @@ pub(super) struct LentPlace {
 }
 
 impl LentPlace {
+    /// Payload bytes of every fragment of its message but the last.
+    #[inline]
+    pub(super) fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+
     /// How far into the place the payload lies, if this is a fragment of the message whose place it is.
     fn skipped_bytes(&self, data: &Data<'_>) -> Option<usize> {
         let Guess {
