@@ -174,10 +174,10 @@ pub(crate) fn run(args: Args) -> Outcome {
         launcher.wait_all(GRACE); // they say goodbye, as we did
     }
     launcher.shutdown(GRACE);
-    for exit in launcher.exits().iter().filter(|exit| !exit.success()) {
-        eprintln!("did not end by itself: {exit}");
-    }
     let (table, measurements) = measured.context("the measurement")?;
+    for exit in launcher.exits().iter().filter(|exit| !exit.success()) {
+        eprintln!("did not end well: {exit}");
+    }
     let text = table.to_toml();
     if let Some(pending) = pending {
         pending.finish(|file| file.write_all(text.as_bytes()))?;

@@ -75,7 +75,12 @@ int datagram_close(datagram_socket *sock);
 int datagram_destination(datagram_socket *sock, int id);
 
 // Writes a block to the destination; waits while the queue to it is full. Returns len, or -1 (errno).
-int datagram_write(datagram_socket *sock, const void *buf, int len);
+//
+// The last of many blocks that follow each other in a fast loop may leave with the next call only: before computing for long, call
+// datagram_ready.
+int datagram_write(datagram_socket *sock,
+                   const void *buf,
+                   int len);
 
 // Like datagram_write, without waiting: -1 with errno EAGAIN if the queue is full.
 int datagram_write0(datagram_socket *sock, const void *buf, int len);

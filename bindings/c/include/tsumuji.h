@@ -470,7 +470,14 @@ int tsumuji_lane(int class_,
                  int channel);
 
 // Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile.
-int tsumuji_send(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes);
+//
+// Messages that follow each other in a long, fast loop may leave together over udp and packet. What of them waits, 56 KiB at most,
+// leaves with the next call that polls: a program about to compute for long calls tsumuji_progress first.
+int tsumuji_send(struct tsumuji *handle,
+                 int to,
+                 int lane,
+                 const void *data,
+                 size_t bytes);
 
 // Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full.
 int tsumuji_try_send(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes);

@@ -220,6 +220,9 @@ pub unsafe extern "C" fn datagram_destination(sock: *mut DatagramSocket, id: c_i
 }
 
 /// Writes a block to the destination; waits while the queue to it is full. Returns len, or -1 (errno).
+///
+/// The last of many blocks that follow each other in a fast loop may leave with the next call only: before computing for long, call
+/// datagram_ready.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn datagram_write(
     sock: *mut DatagramSocket,

@@ -449,7 +449,6 @@ static void suci(void)
     CHECK(datagram_close(NULL) == 0);
 }
 
-/* A peer that ended fails one call, and is found again by the next when it is back. */
 static uint64_t what_for(void *context, const tsumuji_sender *sender)
 {
     int *asked = context;
@@ -485,6 +484,7 @@ static void policy_under_suci(void)
     CHECK(tsumuji_close(one, 0) == 0 && tsumuji_close(two, 0) == 0);
 }
 
+/* A peer that ended fails one call, and is found again by the next when it is back. */
 static void restart(void)
 {
     datagram_addrdb *addrdb = datagram_addrdb_new();

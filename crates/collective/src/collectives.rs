@@ -306,6 +306,8 @@ impl Collectives {
         }
         self.core.wires.flush(endpoint)?;
         self.sweep();
+        // Who has its result may not call for long, and others wait for what it sent.
+        endpoint.send_pile()?;
         Ok(())
     }
 

@@ -17,6 +17,38 @@ fn small() -> Options {
     }
 }
 
+/// Who has done its part of many operations may compute as long as it likes: the others have all that they wait for.
+#[test]
+fn nobody_waits_for_who_is_done() {
+    const REDUCTIONS: usize = 40; // more than a loop's first messages
+    let (done, all_done) = std::sync::mpsc::channel();
+    let all_done = std::sync::Mutex::new(all_done);
+    let (options, table) = (Options::default(), Table::default());
+    on_all(Over::Udp, 2, &options, &table, |member| {
+        let Member {
+            endpoint,
+            collectives,
+            rank,
+            ..
+        } = member;
+        let world = collectives.world();
+        collectives.barrier(endpoint, world).expect("barrier");
+        for round in 0..REDUCTIONS {
+            let mut sum = [0_u64];
+            collectives
+                .reduce(endpoint, world, 0, &[round as u64], &mut sum, &Op::sum())
+                .expect("reduce");
+            assert!(*rank != 0 || sum[0] == 2 * round as u64);
+        }
+        if *rank == 0 {
+            done.send(()).expect("the other still waits");
+        } else {
+            let all_done = all_done.lock().expect("only one asks");
+            all_done.recv_timeout(LONG).expect("the root has all");
+        }
+    });
+}
+
 /// Operations begun in one order end whichever is waited for first, also by different members in different orders.
 #[test]
 fn requests_end_in_any_order() {

@@ -190,6 +190,7 @@ impl<L: Link> Drive<L> {
             ..
         } = self;
         let (mut sent, mut refused, mut stuck) = (0, 0, None);
+        self.pile.leaves(*now);
         self.backlog = false;
         while let Some(to) = engine.next_destination(*now) {
             let taken = match to {
@@ -261,12 +262,21 @@ impl<L: Link> Drive<L> {
             .engine
             .submit(self.now, to, lane, payload, notify)
             .map_err(refused)?;
-        if self.runs && self.pile.takes(self.now, (to, lane), bytes) {
+        if self.runs && !lane.is_latest() && self.pile.takes(self.now, (to, lane), bytes) {
             self.backlog = true;
             return Ok(id);
         }
         self.transmit(&Loan::NONE)?;
         Ok(id)
+    }
+
+    /// Sends what has piled up, for who cannot say when the next turn is.
+    pub(crate) fn send_pile(&mut self) -> Result<(), LinkError> {
+        if self.pile.waits() {
+            self.look();
+            self.transmit(&Loan::NONE)?;
+        }
+        Ok(())
     }
 
     /// Queues a message that may be replaced, until `deadline` from now, and sends at once what the peer's window allows.

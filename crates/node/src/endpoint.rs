@@ -218,6 +218,7 @@ impl<L: Link> Endpoint<L> {
 impl<L: Link> Drop for Endpoint<L> {
     /// Tells peers that this node leaves, so that they need not wait for silence.
     fn drop(&mut self) {
+        let _ = self.drive.send_pile(); // farewells overtake what waits
         let farewells = if self.drive.caps().lossless {
             1
         } else {

@@ -180,7 +180,8 @@ impl Idle {
         self.rests >= RESTS_PER_LOOK
     }
 
-    /// At `now_ns` we had waited for a core for `delay_ns` in all, though we could run. Members in other containers, and other
+    /// At `now_ns` we had waited for a core for `delay_ns` in all, though we could run; after `None` it may be another thread's account.
+    /// Members in other containers, and other
     /// programs that poll, are not to be seen by their addresses.
     pub(crate) fn kept_waiting(&mut self, now_ns: u64, delay_ns: Option<u64>) {
         self.rests = 0;

@@ -2,11 +2,12 @@
 //!
 //! Asked by `drive` for each message that was queued, on links whose calls cost more than what they carry. The first messages of a
 //! run leave at once. A program that goes on sending without a turn in between is taken to be in a loop, and its next ones pile up
-//! until they fill a call. They leave with the next turn at the latest, or with the next message of another kind. A program that
-//! stops in such a loop and computes lets what has piled up wait for its next call, as it does with what found no credit; so a
-//! guess becomes rarer each time it was wrong.
+//! until they fill a call. They leave with the next turn at the latest, or with whatever else is sent. A program that
+//! stops in such a loop and computes lets what has piled up wait for its next call, as it does with what found no credit; so
+//! guesses become rarer each time one was wrong, and slowly more frequent again.
 //!
-//! Invariants: `bytes` and `messages` are those of the pile, which all are of `kind`; a turn leaves no pile.
+//! Invariants: `bytes` and `messages` are those of the pile, which all are of `kind`; when `drive` has sent what it could, there is
+//! no pile: what is left then waits for credit or for the link.
 
 use tsumuji_proto::{Duration, Instant, Lane, NodeId};
 
@@ -14,6 +15,9 @@ use tsumuji_proto::{Duration, Instant, Lane, NodeId};
 const EAGER_MIN: u32 = 16;
 /// At most, after wrong guesses.
 const EAGER_MAX: u32 = 4096;
+/// So many times as many messages are spared until it is tried with half as many: few wrong guesses in a program that keeps stopping,
+/// and an interrupt in a long loop is soon made good.
+const FORGIVEN_AFTER: u32 = 8;
 /// A pile is full: with the frames' headers, what UDP's longest datagram holds.
 const PILE_BYTES: usize = 56 << 10;
 /// And when it has so many messages, fewer than a turn sends.
@@ -36,6 +40,8 @@ pub(crate) struct Pile {
     piled_at: Instant,
     /// So many messages of a run leave at once.
     eager: u32,
+    /// Messages of loops that left at once, and would have waited after fewer wrong guesses.
+    spared: u32,
 }
 
 impl Pile {
@@ -48,6 +54,7 @@ impl Pile {
             messages: 0,
             piled_at: now,
             eager: EAGER_MIN,
+            spared: 0,
         }
     }
 
@@ -60,7 +67,13 @@ impl Pile {
     /// A turn begins, in which all leaves. `now` counts only where something waits.
     #[inline]
     pub(crate) fn on_turn(&mut self, now: Instant) {
+        self.leaves(now);
         self.run = 0;
+    }
+
+    /// All leaves now, whatever the reason.
+    #[inline]
+    pub(crate) fn leaves(&mut self, now: Instant) {
         if self.messages > 0 {
             self.leave(now);
         }
@@ -79,13 +92,17 @@ impl Pile {
             (self.kind, self.run, self.run_since) = (kind, 0, now);
         }
         self.run += 1;
-        let loops = self.run > self.eager
-            && now.since(self.run_since) < LOOP_GAP.times(self.run.into())
-            && (self.messages == 0 || now.since(self.piled_at) < WAIT_MAX);
-        if !loops {
-            if self.messages > 0 {
-                self.leave(now);
+        let loops =
+            self.run > EAGER_MIN && now.since(self.run_since) < LOOP_GAP.times(self.run.into());
+        if !loops || self.run <= self.eager {
+            if loops {
+                self.spare();
             }
+            self.leaves(now);
+            return false;
+        }
+        if self.messages > 0 && now.since(self.piled_at) >= WAIT_MAX {
+            self.leave(now);
             return false;
         }
         self.bytes += bytes;
@@ -116,6 +133,15 @@ impl Pile {
             self.eager = (2 * self.eager).min(EAGER_MAX);
         }
         (self.bytes, self.messages) = (0, 0);
+    }
+
+    /// A message of a loop leaves at once, as guesses were wrong before.
+    fn spare(&mut self) {
+        self.spared += 1;
+        if self.spared >= FORGIVEN_AFTER * self.eager {
+            self.spared = 0;
+            self.eager = (self.eager / 2).max(EAGER_MIN);
+        }
     }
 }
 
@@ -201,5 +227,26 @@ mod tests {
             pile.on_turn(at(turn * 10_000 + 9_999));
         }
         assert_eq!(pile.eager, EAGER_MAX);
+    }
+
+    /// Loops that never stop pile up again, also after many interruptions.
+    #[test]
+    fn wrong_guesses_are_forgiven() {
+        let mut pile = Pile::new(at(0));
+        pile.eager = EAGER_MAX;
+        for turn in 1..200 {
+            run(&mut pile, turn * 10_000, 512, 8 << 10);
+            pile.leaves(at(turn * 10_000 + 512));
+            pile.on_turn(at(turn * 10_000 + 513));
+        }
+        assert_eq!(pile.eager, EAGER_MIN);
+        pile.eager = 32;
+        let wrong = (1000..2000u64).filter(|turn| {
+            let before = pile.eager;
+            run(&mut pile, turn * 10_000, 20, 8);
+            pile.on_turn(at(turn * 10_000 + 9_000));
+            pile.eager > before
+        });
+        assert!(wrong.count() < 20, "of 1000 loops that stopped");
     }
 }

@@ -11,22 +11,26 @@ use rustix::process::Pid;
 /// Three decimal numbers and a line's end.
 const TEXT_BYTES: usize = 80;
 
-/// The account of one thread: that which read it last.
+/// The account of one thread: that which read it last. Those of two are never compared: between them `None` is said.
 #[derive(Debug, Default)]
 pub(crate) struct Runqueue {
     open: Option<(Pid, File)>,
 }
 
 impl Runqueue {
-    /// Nanoseconds in which the calling thread was ready to run and did not, in all; `None`: not told.
+    /// Nanoseconds in which the calling thread was ready to run and did not, in all; `None`: not told, or it was another thread that
+    /// asked before.
     pub(crate) fn delay_ns(&mut self) -> Option<u64> {
         let thread = rustix::thread::gettid();
-        if self.open.as_ref().is_none_or(|open| open.0 != thread) {
-            let file = File::open("/proc/thread-self/schedstat").ok()?;
-            self.open = Some((thread, file));
-        }
+        // Taken, and put back only if all goes well: the number of a thread that ended may be another's by now, its file is not.
+        let file = match self.open.take() {
+            Some((reader, file)) if reader == thread => file,
+            Some(_) => return None,
+            None => File::open("/proc/thread-self/schedstat").ok()?,
+        };
         let mut text = [0; TEXT_BYTES];
-        let bytes = self.open.as_ref()?.1.read_at(&mut text, 0).ok()?;
+        let bytes = file.read_at(&mut text, 0).ok()?;
+        self.open = Some((thread, file));
         second_number(&text[..bytes])
     }
 }
@@ -50,7 +54,7 @@ mod tests {
         }
     }
 
-    /// Delays of a thread only grow, and another thread has its own.
+    /// Delays of a thread only grow, and another thread has its own: the first look of each after another is none.
     #[test]
     fn delays_are_of_the_thread_that_asks() {
         let mut queue = Runqueue::default();
@@ -61,10 +65,31 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let before = queue.open.as_ref().map(|open| open.0);
+                assert_eq!(queue.delay_ns(), None);
                 assert!(queue.delay_ns().is_some());
                 assert_ne!(queue.open.as_ref().map(|open| open.0), before);
             });
         });
+        assert_eq!(queue.delay_ns(), None);
         assert!(queue.delay_ns().is_some_and(|again| again >= first));
+    }
+
+    /// A file that cannot be read is not asked again: here that of a thread that ended, whose number we have now.
+    #[test]
+    fn an_account_that_ended_is_forgotten() {
+        let mut queue = Runqueue::default();
+        if queue.delay_ns().is_none() {
+            eprintln!("skipped: this kernel does not tell");
+            return;
+        }
+        let ended = std::thread::spawn(|| File::open("/proc/thread-self/schedstat"));
+        let ended = ended.join().expect("thread").expect("file");
+        let mut text = [0; TEXT_BYTES];
+        while ended.read_at(&mut text, 0).is_ok() {
+            std::thread::yield_now(); // joined, but not reaped yet
+        }
+        queue.open = Some((rustix::thread::gettid(), ended));
+        assert_eq!(queue.delay_ns(), None);
+        assert!(queue.delay_ns().is_some());
     }
 }

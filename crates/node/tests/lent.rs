@@ -291,3 +291,26 @@ fn runs_of_many_messages() {
     a.close(LONG);
     peer.join().expect("peer");
 }
+
+/// A short message for whose copy there is no memory waits until an earlier one is acknowledged and leaves its own.
+#[test]
+fn a_copy_waits_for_memory_of_another() {
+    const BYTES: usize = REFUSED_BYTES - 1; // copied, into a buffer that is refused
+    let (mut a, [b, _c], _) = three(&Options::default(), true);
+    let messages = [pattern(BYTES, 1), pattern(BYTES, 2)];
+    let to_b = collect(b, messages.to_vec());
+    while !a.is_up(B) {
+        a.recv(Duration::from_millis(1)).expect("link");
+    }
+    a.send(B, LANE, &messages[0]).expect("send");
+    assert_eq!(a.queue_length(B), 1, "no turn was taken since");
+    let second = {
+        let _scarcity = Scarcity::begin();
+        a.send(B, LANE, &messages[1])
+    };
+    second.expect("send");
+    while !to_b.is_finished() {
+        a.recv(Duration::from_millis(1)).expect("link");
+    }
+    to_b.join().expect("b");
+}

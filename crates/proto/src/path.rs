@@ -7,7 +7,7 @@
 //! is busy all the time: a smaller pool brings as many frames a second. Where it brings fewer, it was no buffer that lost
 //! them. So a pool that loses frames is changed on trial, and the rate says whether the change stays.
 //!
-//! Invariant: `least_frames <= pool_frames <= receive_frames`.
+//! Invariant: `least_frames <= pool_frames <= receive_frames`, and `pool_frames` is what the path holds as far as that allows.
 
 use crate::time::{Duration, Instant};
 
@@ -19,6 +19,8 @@ const MEASURED_FRAMES_MIN: u64 = 192;
 /// Where frames may be lost, the pool begins no larger: one look after a pool of frames would come too late for a first burst that no
 /// switch holds. Enough for 10 Gbit/s × 300 µs.
 const POOL_FRAMES_FIRST: u64 = 256;
+/// Where there are many peers, it begins with so many for each: half of them is what each may send unasked, a small message or a few.
+const PEER_FRAMES_FIRST: u64 = 8;
 /// Loss up to this, in millionths, is never looked into.
 const TOLERATED_PPM: u64 = 20_000;
 /// More than this shrinks the pool without trial: of a pool that overflows so much, a quarter does nothing for the rate.
@@ -51,6 +53,10 @@ pub(crate) struct Path {
     receive_frames: u64,
     least_frames: u64,
     pool_frames: u64,
+    /// What the path is believed to hold, also while our own side holds, or the program wants, less. `u64::MAX`: whatever we do.
+    path_frames: u64,
+    /// Nothing has been found out yet of a path that may hold less.
+    is_new: bool,
     /// Frames that came since the last look.
     seen_frames: u64,
     /// Numbers that were skipped since, less those that came late.
@@ -75,6 +81,8 @@ impl Path {
             receive_frames,
             least_frames: POOL_FRAMES_MIN.min(receive_frames),
             pool_frames: receive_frames,
+            path_frames: u64::MAX,
+            is_new: false,
             seen_frames: 0,
             lost_frames: 0,
             look_after_frames: receive_frames.max(MEASURED_FRAMES_MIN),
@@ -88,23 +96,28 @@ impl Path {
 
     /// Nothing is known of what lies before us but that it may hold less.
     pub(crate) fn begin_small(&mut self) {
+        self.path_frames = POOL_FRAMES_FIRST;
+        self.is_new = true;
         self.resize(POOL_FRAMES_FIRST);
         self.look_after_frames = self.pool_frames.max(MEASURED_FRAMES_MIN);
     }
 
-    /// Our own side holds, or the program wants, another number. A pool that was all of it remains so; one that a path had made smaller
-    /// goes on from where it is.
+    /// Our own side holds, or the program wants, another number. What is known of the path stays known.
     pub(crate) fn set_receive_frames(&mut self, frames: u64) {
-        let whole = self.pool_frames == self.receive_frames;
         self.receive_frames = frames;
         self.least_frames = POOL_FRAMES_MIN.min(frames);
         self.trial = None;
-        self.resize(if whole { frames } else { self.pool_frames });
+        self.resize(self.path_frames);
     }
 
     pub(crate) fn set_peers(&mut self, peers: u64) {
         self.least_frames = (POOL_FRAMES_MIN + peers).min(self.receive_frames);
-        self.pool_frames = self.pool_frames.max(self.least_frames);
+        let first_frames = if self.is_new {
+            peers * PEER_FRAMES_FIRST
+        } else {
+            0
+        };
+        self.resize(self.pool_frames.max(first_frames));
     }
 
     /// What may be granted to all peers together.
@@ -147,6 +160,7 @@ impl Path {
     #[cold]
     fn look(&mut self, now: Instant) -> bool {
         let before = self.pool_frames;
+        self.is_new = false;
         if self.settling {
             self.settling = false;
         } else {
@@ -220,6 +234,11 @@ impl Path {
 
     fn resize(&mut self, frames: u64) {
         self.pool_frames = frames.clamp(self.least_frames, self.receive_frames);
+        if self.pool_frames < self.receive_frames {
+            self.path_frames = self.pool_frames;
+        } else {
+            self.path_frames = self.path_frames.max(self.pool_frames);
+        }
     }
 }
 
@@ -303,6 +322,39 @@ mod tests {
                     "{fit} fit, {loss_percent} % random loss: pool of {pool}"
                 );
             }
+        }
+    }
+
+    /// A window that the program closes and opens again brings back what was known of the path, not more.
+    #[test]
+    fn windows_teach_nothing_of_the_path() {
+        let mut path = Path::new(5120);
+        let windows = |path: &mut Path| {
+            [8, 5120, 200, 4, 5120].map(|frames| {
+                path.set_receive_frames(frames);
+                path.pool_frames()
+            })
+        };
+        assert_eq!(windows(&mut path), [8, 5120, 200, 4, 5120], "nothing known");
+        path.begin_small();
+        assert_eq!(windows(&mut path), [8, 256, 200, 4, 256]);
+        path.resize(5120); // found to hold
+        assert_eq!(windows(&mut path), [8, 5120, 200, 4, 5120]);
+        path.set_peers(1000);
+        assert_eq!(path.pool_frames(), 5120, "enough for many");
+        path.set_peers(1);
+        path.resize(100); // learnt by losses
+        assert_eq!(windows(&mut path), [8, 100, 100, 4, 100]);
+    }
+
+    /// A new path holds what many peers send unasked.
+    #[test]
+    fn many_peers_begin_with_more() {
+        for (peers, pool) in [(1, 256), (31, 256), (100, 800), (1000, 5120)] {
+            let mut path = Path::new(5120);
+            path.begin_small();
+            path.set_peers(peers);
+            assert_eq!(path.pool_frames(), pool, "{peers} peers");
         }
     }
 

@@ -89,6 +89,9 @@ pub(super) fn read_lane(lane: c_int) -> Result<Lane, Failure> {
 }
 
 /// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile.
+///
+/// Messages that follow each other in a long, fast loop may leave together over udp and packet. What of them waits, 56 KiB at most,
+/// leaves with the next call that polls: a program about to compute for long calls tsumuji_progress first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send(
     handle: *mut Tsumuji,

@@ -8,6 +8,7 @@ pub mod petsc;
 pub mod zeromq;
 
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -18,11 +19,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use crate::ops::Job;
 use crate::stop;
 
-/// Who waits for a peer looks up this often whether all is to end; its own end is noticed at once.
+/// Who waits for a peer looks up this often whether all is to end; its own end is noticed at once …
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
+/// … and so often where the kernel gives no descriptor that tells of it.
+const LOOK_WITHOUT_DESCRIPTOR: Duration = Duration::from_millis(2);
 /// From an end asked for to one that is forced: enough to remove what was made.
 const GRACE: Duration = Duration::from_secs(5);
 /// A compiler or a solver that takes longer hangs.
@@ -115,9 +118,17 @@ impl Ended {
     }
 
     fn wait_while(&mut self, patient: impl Fn() -> bool) -> Option<ExitStatus> {
-        let end = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).ok()?;
+        let end = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).ok();
+        self.wait_on(end.as_ref(), patient)
+    }
+
+    fn wait_on(&mut self, end: Option<&OwnedFd>, patient: impl Fn() -> bool) -> Option<ExitStatus> {
         while patient() {
-            let _ = poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&LOOK)); // a signal only makes us look early
+            if let Some(end) = end {
+                let _ = poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&LOOK)); // a signal only makes us look early
+            } else {
+                std::thread::sleep(LOOK_WITHOUT_DESCRIPTOR);
+            }
             if let Some(status) = self.0.try_wait().ok()? {
                 return Some(status);
             }
@@ -204,4 +215,24 @@ fn run(command: &mut Command, package: &'static str) -> Result<String, PeerError
         program,
         problem: format!("{status}: {}", last.unwrap_or("no message")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of a process is waited for also where no descriptor tells of it.
+    #[test]
+    fn an_end_is_noticed_without_a_descriptor() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 0.02; exit 3"]).process_group(0);
+        let mut child = Ended(command.spawn().expect("a shell"));
+        let asked = std::cell::Cell::new(0_u32);
+        let status = child.wait_on(None, || {
+            asked.set(asked.get() + 1);
+            true
+        });
+        assert_eq!(status.and_then(|status| status.code()), Some(3));
+        assert!(asked.get() > 0);
+    }
 }

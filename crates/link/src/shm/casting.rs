@@ -304,10 +304,11 @@ impl<'a> Cast<'a> {
         let generation = cast.start & !POSITION_MASK;
         let position = cast.reader.position() & POSITION_MASK;
         peer.cast_taken.store(cast.slot, generation | position);
+        // Before both looks: at the owner's wish, and at its bell. It tells its wish, passes a fence and looks at what we told.
+        fence_before_bell(shm.casting.is_fenced);
         // Who waits for a ring to be all read is told of that; who waits for room in one, of each quarter.
         let wanted = inbound.bindings.load(WANTED_WORD) != 0 && !cast.reader.is_ready(&cast.ring);
         if cast.reader.quarter() != before || wanted {
-            fence_before_bell(shm.casting.is_fenced);
             ring_bell(peer, shm.socket.as_ref());
         }
         true
@@ -564,7 +565,7 @@ fn is_bound(inbound: &Inbound, cast: &In) -> bool {
         && inbound.bindings.load(start_word(cast.slot)) == cast.start
 }
 
-/// Between what was published and the look at a bell (invariant 4).
+/// Between what was published and the look at a bell, or at whether anybody wants to hear of it (invariant 4).
 #[inline]
 fn fence_before_bell(is_fenced: bool) {
     if is_fenced {

@@ -59,6 +59,12 @@ impl<L: Link> Endpoint<L> {
             .map(drop)
     }
 
+    /// For libraries above the endpoint: sends what has piled up of messages in a loop (see [`Endpoint::send`]). Never waits. A call that
+    /// lets the program go on ends with it.
+    pub fn send_pile(&mut self) -> Result<(), EndpointError> {
+        Ok(self.drive.send_pile()?)
+    }
+
     /// For libraries above the endpoint: memory in which one writes what a group reads, where the link has such.
     #[inline]
     pub fn cast(&mut self) -> Option<tsumuji_link::shm::Cast<'_>> {

@@ -30,7 +30,7 @@ const AWAITED_BYTES: usize = 256 << 10;
 /// Nearly all: but for what fills a link's burst.
 const AHEAD_BYTES: usize = 64 << 10;
 
-/// How long to wait for memory for the next piece of a message that has begun to leave.
+/// How long to wait for memory for a message, or for the next piece of one that has begun to leave.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Longer than any program runs; a wait without limit.
@@ -45,7 +45,8 @@ impl<L: Link> Endpoint<L> {
     ///
     /// Messages that follow each other in a long, fast loop may leave together, over links whose calls cost more than what they carry
     /// (`udp`, `packet`). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long
-    /// calls `progress` first, as it does for whatever else waits for room at the peer.
+    /// calls `progress` first, as it does for whatever else waits for room at the peer. So it is with all calls that send, but for those of
+    /// *latest* lanes, which leave at once.
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         self.send_copied(to, lane, message, false).map(drop)
@@ -124,16 +125,7 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<bool, SendError> {
         self.known(to)?;
         let limit = self.send_queue_bytes;
-        let has_room = |engine: &Engine| {
-            let Some(flow) = engine.flow(to) else {
-                return false;
-            };
-            let (queued, bytes) = (
-                flow.queued_messages,
-                flow.queued_bytes.saturating_add(bytes),
-            );
-            queued == 0 || bytes <= limit && queued < QUEUED_MESSAGES
-        };
+        let has_room = |engine: &Engine| has_room(engine, to, bytes, limit);
         if has_room(&self.drive.engine) || self.peers.is_lost(to) {
             return self.alive(to).map(|()| true);
         }
@@ -192,11 +184,25 @@ impl<L: Link> Endpoint<L> {
                     });
                 }
                 Err(SendError::WouldBlock { .. }) => {
-                    self.wait_writable(to, message.len(), FOREVER)?
+                    self.wait_queued(to, message.len())?;
                 }
                 done => return done,
-            };
+            }
         }
+    }
+
+    /// A message of `bytes` was refused though others wait: until there is room, or, if it was memory that lacked, until another one is
+    /// acknowledged and leaves its own, or for a while.
+    fn wait_queued(&mut self, to: NodeId, bytes: usize) -> Result<(), SendError> {
+        if has_room(&self.drive.engine, to, bytes, self.send_queue_bytes) {
+            let queued = self.queue_length(to);
+            self.run_until(MEMORY_PAUSE, |engine, kept| {
+                let flow = engine.flow(to);
+                flow.is_none_or(|flow| flow.queued_messages < queued) || kept.peers.is_lost(to)
+            })?;
+            return self.alive(to);
+        }
+        self.wait_writable(to, bytes, FOREVER).map(drop)
     }
 
     /// A long message leaves from where the caller has it. Copied is what is on its way when nearly all has left: a copy of all would
@@ -272,6 +278,19 @@ impl<L: Link> Endpoint<L> {
         }
         Ok(())
     }
+}
+
+/// Whether a message of `bytes` finds room in the queue to `to`, of `limit` bytes, if there is memory for it.
+#[inline]
+fn has_room(engine: &Engine, to: NodeId, bytes: usize, limit: usize) -> bool {
+    let Some(flow) = engine.flow(to) else {
+        return false;
+    };
+    let (queued, bytes) = (
+        flow.queued_messages,
+        flow.queued_bytes.saturating_add(bytes),
+    );
+    queued == 0 || bytes <= limit && queued < QUEUED_MESSAGES
 }
 
 /// Programs keep off the channel of the libraries between them and the endpoint.

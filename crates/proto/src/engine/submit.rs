@@ -92,7 +92,7 @@ impl Engine {
 
     /// Queues a message of `length_bytes` that stays with the program: it goes along with each call that writes frames
     /// (`write_frame_lent`, `begin_run`, `run`), until `keep` or `withdraw`, whatever its length. Other messages of its priority to the
-    /// same peer wait behind it. One at a time for each peer.
+    /// same peer wait behind it. One at a time for each peer: `QueueFull` while another is lent, and then no `Event::Writable` follows.
     ///
     /// # Panics
     /// If `lane` is a latest one: what may be dropped is not lent.
@@ -111,8 +111,8 @@ impl Engine {
         submitted.ok_or(SubmitError::QueueFull { peer: to })
     }
 
-    /// What of the lent message has not left; `None`: it is acknowledged whole, even if its peer is gone by now. An error if it failed,
-    /// or was taken back.
+    /// What of the lent message has not left; `None`: it is acknowledged whole, even if its peer is gone by now. An error if it failed.
+    /// Of one that was taken back this is not to be asked: it says `PeerDead`, though the peer may live.
     pub fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
         let to = loan.to();
         let Some(peer) = self.peer(to) else {

@@ -171,7 +171,7 @@ impl Receive {
     ) -> (u64, Taken) {
         let number = expand(data.number, self.arrivals.next());
         if !is_fragment(data, (payload_bytes, size), memory) {
-            return (self.arrivals.base(), Taken::Refused(Refusal::Malformed));
+            return (self.arrivals.base() - 1, Taken::Refused(Refusal::Malformed)); // its number means nothing
         }
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
         if data.floor_delta < u16::MAX {
@@ -184,7 +184,9 @@ impl Receive {
                 self.ack_now = true;
                 return (number, Taken::Refused(Refusal::Duplicate));
             }
-            Arrival::Beyond => return (self.arrivals.base(), Taken::Refused(Refusal::Window)),
+            Arrival::Beyond => {
+                return (self.arrivals.base() - 1, Taken::Refused(Refusal::Window));
+            }
         }
         let sizes = (payload_bytes, size);
         let accepted = self.keep::<LANDED>(now, data, sizes, fair, memory, pool);

@@ -185,7 +185,7 @@ proptest! {
     fn data_is_read_alike(
         payload in proptest::collection::vec(any::<u8>(), 0..20),
         left in 0usize..70,
-        (place, byte) in (0usize..12, any::<u8>()),
+        (place, byte) in (0..raw::DATA_HEADER_BYTES, any::<u8>()),
         changes in any::<bool>(),
     ) {
         let mut slot = [0; 70];
