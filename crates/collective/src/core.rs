@@ -100,8 +100,9 @@ impl Core {
             let from = (arrival.from, rank);
             let handled =
                 operation.handle(from, &arrival.header, &arrival.payload, &mut self.wires);
-            if handled == Handled::Early {
-                operation.keep(arrival);
+            match handled {
+                Handled::Early => operation.keep(arrival),
+                Handled::Done => arrival.pay(&mut self.wires),
             }
         }
     }
@@ -115,7 +116,8 @@ impl Core {
     fn keep(&mut self, from: NodeId, header: Header, payload: &[u8]) {
         if self.wires.keeps(from, header.kind, payload.len()) {
             let kept = self.early.entry((header.key, header.sequence));
-            kept.or_default().push(Arrival::new(from, header, payload));
+            let arrival = Arrival::new(&self.wires, from, header, payload);
+            kept.or_default().push(arrival);
         }
     }
 
@@ -204,21 +206,31 @@ impl Core {
             return;
         }
         self.deaths = deaths;
-        let mut gone = Vec::new();
         for state in &mut self.groups {
             for (rank, &node) in state.members.nodes.iter().enumerate() {
                 if endpoint.deaths(node) != state.lives[rank] && !state.dead.contains(&rank) {
                     state.dead.push(rank);
                     state.casts.forget(rank, endpoint);
-                    gone.push(node);
                 }
             }
         }
-        gone.sort_unstable();
-        gone.dedup();
-        for node in gone {
-            self.wires.forget(node);
+        for member in endpoint.members() {
+            let life = endpoint.deaths(member.id);
+            if life != self.wires.life(member.id) {
+                self.bury(member.id, life);
+            }
         }
+    }
+
+    /// The peer died. What its last life sent before may still be all that an operation needs of it, and stays; what was kept of
+    /// those before that goes, so that the lives together keep no more than two of them may.
+    fn bury(&mut self, peer: NodeId, next_life: u64) {
+        let last = self.wires.life(peer);
+        for arrivals in self.early.values_mut() {
+            arrivals.retain(|arrival| arrival.from != peer || arrival.life == last);
+        }
+        self.early.retain(|_, arrivals| !arrivals.is_empty());
+        self.wires.forget(peer, next_life);
     }
 
     /// Sets the failure of an operation that cannot end any more.

@@ -120,3 +120,72 @@ fn any_messages_are_survived() {
         assert!(kept <= bound && core.early_news.len() <= EARLY_NEWS);
     }
 }
+
+/// What a peer sent before it died gives its next life no credit and takes no room from it, whatever becomes of it: dropped with its
+/// group, consumed late, or kept by an operation that fails. Of lives before the last nothing is kept.
+#[test]
+fn a_next_life_owes_nothing_for_the_last() {
+    const BYTES: usize = 64;
+    const REFUSED: u32 = 2; // is called with another algorithm
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let (peer, rank) = (NodeId(2), 2);
+    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    let key = core.groups[0].members.key;
+    let begin = |core: &Core, sequence| {
+        let algorithm = 1 + u8::from(sequence == REFUSED);
+        let call = Call {
+            algorithm,
+            ..call(0, BYTES)
+        };
+        Operation::new(call, &core.groups[0].members, 1, sequence)
+    };
+    // Of the second round of a doubling: early until the first is done.
+    let header = |sequence| Header {
+        kind: Kind::Eager,
+        algorithm: 1,
+        tag: 3,
+        sequence,
+        key,
+        offset: 0,
+        total: BYTES as u64,
+    };
+    let payload = [1; BYTES];
+    let account = |core: &Core| {
+        let state = &core.wires.peers[usize::from(peer.0)];
+        (state.owed, state.early_bytes)
+    };
+    let mut running = begin(&core, 0);
+    running.handle_or_keep((peer, rank), header(0), &payload, &mut core.wires);
+    for sequence in 1..4 {
+        core.keep(peer, header(sequence), &payload);
+    }
+    assert_eq!(account(&core), (0, 3 * cost(BYTES)), "all is kept");
+
+    core.bury(peer, 1);
+    core.keep(peer, header(4), &payload);
+    let fresh = (0, cost(BYTES));
+    assert_eq!(account(&core), fresh);
+    running.drop_early(&mut core.wires);
+    assert_eq!(account(&core), fresh, "dropped with its operation");
+    let mut late = begin(&core, 1);
+    core.replay(&mut late);
+    assert!(late.failure.is_none());
+    late.drop_early(&mut core.wires);
+    assert_eq!(account(&core), fresh, "replayed, then dropped");
+    let mut refused = begin(&core, REFUSED);
+    core.replay(&mut refused);
+    assert!(refused.failure.is_some());
+    assert_eq!(account(&core), fresh, "replayed, and refused");
+    core.purge(key, 3);
+    let paid = (cost(BYTES), 0);
+    assert_eq!(account(&core), paid, "what its present life sent is paid");
+
+    core.keep(peer, header(5), &payload);
+    core.bury(peer, 2);
+    assert!(core.has_early(), "of the last life");
+    core.bury(peer, 3);
+    assert!(!core.has_early(), "of the life before");
+}

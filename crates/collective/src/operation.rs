@@ -47,14 +47,17 @@ impl From<Failure> for CollectiveError {
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) from: NodeId,
+    /// Which life of the sender it is of.
+    pub(crate) life: u64,
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
 }
 
 impl Arrival {
-    pub(crate) fn new(from: NodeId, header: Header, payload: &[u8]) -> Self {
+    pub(crate) fn new(wires: &Wires, from: NodeId, header: Header, payload: &[u8]) -> Self {
         Self {
             from,
+            life: wires.life(from),
             header,
             payload: payload.to_vec(),
         }
@@ -62,12 +65,14 @@ impl Arrival {
 
     /// It waits no longer for its operation to be called.
     pub(crate) fn leave(&self, wires: &mut Wires) {
-        wires.keeps_no_longer(self.from, self.header.kind, self.payload.len());
+        if wires.life(self.from) == self.life {
+            wires.keeps_no_longer(self.from, self.header.kind, self.payload.len());
+        }
     }
 
-    /// It was consumed or dropped.
+    /// It was consumed or dropped. Only the life that sent it has given credit for it.
     pub(crate) fn pay(&self, wires: &mut Wires) {
-        if self.header.kind == Kind::Eager {
+        if self.header.kind == Kind::Eager && wires.life(self.from) == self.life {
             wires.pay(self.from, self.payload.len());
         }
     }
@@ -256,7 +261,7 @@ impl<'b> Operation<'b> {
         }
     }
 
-    /// A message of member `rank`, for this operation.
+    /// A message of member `rank`, for this operation. One that is done with is for the caller to pay for.
     pub(crate) fn handle(
         &mut self,
         (from, rank): (NodeId, usize),
@@ -276,13 +281,10 @@ impl<'b> Operation<'b> {
                 None => self.failure = Some(Failure::Mismatch(from)),
             }
         }
-        if header.kind == Kind::Eager {
-            wires.pay(from, payload.len());
-        }
         Handled::Done
     }
 
-    /// The same, kept if it is early.
+    /// The same, kept if it is early, paid for if not.
     pub(crate) fn handle_or_keep(
         &mut self,
         from: (NodeId, usize),
@@ -290,8 +292,10 @@ impl<'b> Operation<'b> {
         payload: &[u8],
         wires: &mut Wires,
     ) {
-        if self.handle(from, &header, payload, wires) == Handled::Early {
-            self.keep(Arrival::new(from.0, header, payload));
+        match self.handle(from, &header, payload, wires) {
+            Handled::Early => self.keep(Arrival::new(wires, from.0, header, payload)),
+            Handled::Done if header.kind == Kind::Eager => wires.pay(from.0, payload.len()),
+            Handled::Done => {}
         }
     }
 

@@ -4,7 +4,8 @@
 //! peer's operations have not consumed; beyond that it asks first. So what a fast member sends ahead of a slow one is bounded:
 //! to that many bytes for each pair.
 //!
-//! Invariant: every eager message is paid back exactly once, when it was consumed or dropped.
+//! Invariants: every eager message is paid back exactly once, when it was consumed or dropped, unless its sender died meanwhile;
+//! what is kept of one life of a peer changes nothing between us and its next.
 
 use std::collections::VecDeque;
 
@@ -64,10 +65,12 @@ pub struct CollectiveCounters {
 
 #[derive(Debug, Default)]
 pub(crate) struct PeerState {
+    /// Which life of the peer all this is about: its deaths before.
+    pub(crate) life: u64,
     /// Eager bytes sent that the peer has not paid back.
     on_the_way: usize,
     /// Eager bytes consumed here that the peer was not told of.
-    owed: usize,
+    pub(crate) owed: usize,
     /// Kept for operations that were not yet called here.
     pub(crate) early_bytes: usize,
     /// Control messages among them.
@@ -116,8 +119,13 @@ impl Wires {
             PIECE_BYTES
         };
         Self {
-            peers: std::iter::repeat_with(PeerState::default)
-                .take(nodes)
+            peers: endpoint
+                .members()
+                .iter()
+                .map(|member| PeerState {
+                    life: endpoint.deaths(member.id),
+                    ..PeerState::default()
+                })
                 .collect(),
             outbox: VecDeque::new(),
             eager_window_bytes: (EAGER_TOTAL_BYTES / nodes.max(1))
@@ -201,7 +209,7 @@ impl Wires {
         true
     }
 
-    /// It is kept no longer. (Nothing is, of a peer that died.)
+    /// It is kept no longer.
     pub(crate) fn keeps_no_longer(&mut self, from: NodeId, kind: Kind, bytes: usize) {
         let peer = &mut self.peers[usize::from(from.0)];
         if kind == Kind::Eager {
@@ -211,9 +219,16 @@ impl Wires {
         }
     }
 
+    pub(crate) fn life(&self, peer: NodeId) -> u64 {
+        self.peers[usize::from(peer.0)].life
+    }
+
     /// The peer died: what was between us is void, and its next life begins anew.
-    pub(crate) fn forget(&mut self, peer: NodeId) {
-        self.peers[usize::from(peer.0)] = PeerState::default();
+    pub(crate) fn forget(&mut self, peer: NodeId, next_life: u64) {
+        self.peers[usize::from(peer.0)] = PeerState {
+            life: next_life,
+            ..PeerState::default()
+        };
         self.outbox.retain(|control| control.to != peer);
     }
 

@@ -53,7 +53,8 @@ pub struct LinkCaps {
     pub name: &'static str,
     /// Largest frame, in bytes.
     pub frame_bytes: usize,
-    /// Frames of `frame_bytes` that the receive side holds before it drops, all senders together.
+    /// Frames of `frame_bytes` that the receive side holds before it drops, all senders together, less what it keeps for those that come
+    /// without credit.
     pub receive_frames: usize,
     /// Frames worth handing over before `flush`.
     pub burst_frames: usize,

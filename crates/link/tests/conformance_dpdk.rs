@@ -1,5 +1,5 @@
-//! The conformance suite on DPDK's virtual devices: pairs of memif in this process, which need no rights (short and jumbo frames, a
-//! small ring, impaired), and AF_PACKET and AF_XDP over veth, two nodes on a pair and more on a bridge, which need
+//! The conformance suite on DPDK's virtual devices: pairs of memif in this process, which need no rights (short, jumbo and the
+//! largest frames, a small ring, impaired), and AF_PACKET and AF_XDP over veth, two nodes on a pair and more on a bridge, which need
 //! root or `unshare -Urn`. What is lacking is said, and tests nothing.
 
 #[path = "common/mod.rs"]
@@ -70,6 +70,16 @@ mod memif_jumbo {
     pair_tests!({
         let links = memif("bsize=9216", DpdkConfig::default());
         assert_eq!(tsumuji_link::Link::caps(&links[0]).frame_bytes, 9200);
+        links
+    });
+}
+
+/// Frames of which a ring, a burst and a pool are the fewest.
+mod memif_superframes {
+    use super::*;
+    pair_tests!({
+        let links = memif("bsize=64896", DpdkConfig::default());
+        assert_eq!(tsumuji_link::Link::caps(&links[0]).receive_frames, 32);
         links
     });
 }

@@ -23,28 +23,15 @@ mod ethernet {
     conformance_tests!(skip if lacking(); |nodes| open(nodes, 1500, PacketConfig::default()));
 }
 
-/// In a ring that holds as many frames as many peers send at once, without credit.
 mod jumbo {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
-        let config = PacketConfig {
-            buffer_bytes: Some(8 << 20),
-            ..PacketConfig::default()
-        };
-        open(nodes, 9000, config)
-    });
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 9000, PacketConfig::default()));
 }
 
-/// The largest frames that a virtual cable takes, in a ring that holds as many of them as many peers send at once.
+/// The largest frames that a virtual cable takes.
 mod superframes {
     use super::*;
-    conformance_tests!(skip if lacking(); |nodes| {
-        let config = PacketConfig {
-            buffer_bytes: Some(32 << 20),
-            ..PacketConfig::default()
-        };
-        open(nodes, 65_535, config)
-    });
+    conformance_tests!(skip if lacking(); |nodes| open(nodes, 65_535, PacketConfig::default()));
 }
 
 mod small_ring {

@@ -53,9 +53,13 @@ const XDP_HEADROOM_BYTES: usize = 256;
 const ROOM_BYTES_MAX: usize = 65_000;
 /// The driver of AF_PACKET wants its slots, which are whole pages here, to fit an mbuf.
 const PACKET_SLOT_BYTES_MAX: usize = ROOM_BYTES_MAX / PAGE_BYTES * PAGE_BYTES;
-/// A pool for a driver that copies has so many bursts, less one mbuf: those both ways, the spare ones, and a burst that each of a few threads
-/// may keep for itself (DPDK keeps half as many again). Fewer mbufs stay in the cache.
+/// A pool for a driver that copies has so many bursts, less one mbuf. Fewer mbufs stay in the cache.
 const POOL_BURSTS: u32 = 16;
+/// Bursts of ours that may be out at once: those both ways and the spare ones, and one that each of four threads may keep for itself (DPDK
+/// keeps half as many again).
+const BURSTS_OUT: u32 = 4 + 4 * 3 / 2;
+/// Mbufs that a driver takes at a time, all of them or none, however few there is a use for: memif's, since DPDK 23.03.
+const DRIVER_BURST_FRAMES: u32 = 32;
 /// Descriptors wished for where neither users nor the driver say.
 const RING_FRAMES: u16 = 1024;
 /// Drivers of the kernel's that leave a card to DPDK, or share it.
@@ -193,7 +197,7 @@ fn set_up(
     );
     let copying = match kind {
         Kind::Packet(_) => true,
-        Kind::Memif { .. } => spec.parameter("zero-copy") != Some("yes"),
+        Kind::Memif { .. } => memif_copies(spec),
         _ => false,
     };
     let burst_frames = match kind {
@@ -202,8 +206,7 @@ fn set_up(
         }
         _ => BURST_FRAMES,
     };
-    // One less than a power of two, as pools like it.
-    let mut frames = (POOL_BURSTS * burst_frames as u32).next_power_of_two() - 1;
+    let mut frames = pool_frames(burst_frames as u32);
     if !copying {
         // Drivers fill rings ahead and clear them behind; AF_XDP's has twice the descriptors.
         frames += 2 * (u32::from(wished.0) + u32::from(wished.1));
@@ -248,6 +251,14 @@ fn set_up(
         frame_bytes,
         receive_frames: receive_frames.max(1),
     })
+}
+
+/// Mbufs of a pool for a driver that copies: one less than a power of two, as pools like it.
+const fn pool_frames(burst_frames: u32) -> u32 {
+    let needed = BURSTS_OUT * burst_frames + DRIVER_BURST_FRAMES;
+    let ample = POOL_BURSTS * burst_frames;
+    let frames = if needed > ample { needed } else { ample };
+    frames.next_power_of_two() - 1
 }
 
 /// Between two calls of a memif client whose server is not there: many times what a server needs from its socket to its service.
@@ -420,8 +431,16 @@ fn number(spec: &DpdkSpec, parameter: &str) -> Option<usize> {
     spec.parameter(parameter)?.parse().ok()
 }
 
+/// Whether memif's driver copies, as it does unless it is told to share its mbufs.
+fn memif_copies(spec: &DpdkSpec) -> bool {
+    spec.parameter("zero-copy") != Some("yes")
+}
+
 /// Of a memif ring, as a power of two, where users do not say.
 fn memif_ring_log2(spec: &DpdkSpec) -> usize {
+    if !memif_copies(spec) {
+        return MEMIF_RING_LOG2; // the ring has no buffers of its own
+    }
     let buffer_bytes = number(spec, "bsize").unwrap_or(MEMIF_BUFFER_BYTES).max(1);
     let frames = (MEMIF_RING_BYTES / buffer_bytes).max(1);
     (frames.ilog2() as usize).clamp(MEMIF_RING_LOG2_MIN, MEMIF_RING_LOG2)
@@ -671,26 +690,43 @@ fn check_card(address: &str) -> Result<(), DpdkOpenError> {
     })
 }
 
-// Bursts both ways, the spare ones and the caches of four threads are less than the smallest pool.
-const _: () = assert!(4 + 4 * 3 / 2 < POOL_BURSTS);
+// Whatever a burst is: while all that may be out is, the pool holds what a driver takes at a time.
+const _: () = {
+    let mut burst_frames = MEMIF_BURST_FRAMES_MIN as u32;
+    while burst_frames <= BURST_FRAMES as u32 {
+        let left = pool_frames(burst_frames) - BURSTS_OUT * burst_frames;
+        assert!(left >= DRIVER_BURST_FRAMES);
+        burst_frames += 1;
+    }
+};
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Rings of memif are as many buffers as a cache holds, within what the driver takes.
+    /// Rings of memif that are copied from are as many buffers as a cache holds, within what the driver takes.
     #[test]
     fn memif_rings_fit_a_cache() {
         for (parameters, log2) in [
             ("", 10),
             (",bsize=9216", 7),
             (",bsize=64896", 5),
+            (",bsize=64896,zero-copy=no", 5),
+            (",bsize=64896,zero-copy=yes", 10),
             (",bsize=1000000", 4),
             (",bsize=0", 10),
         ] {
             let spec = format!("dpdk:net_memif{parameters}");
             let spec: DpdkSpec = spec.parse().expect("a device");
             assert_eq!(memif_ring_log2(&spec), log2, "{spec}");
+        }
+    }
+
+    /// Pools are no larger than they need be.
+    #[test]
+    fn pools_fit_a_cache() {
+        for (burst_frames, frames) in [(2, 63), (4, 127), (14, 255), (64, 1023)] {
+            assert_eq!(pool_frames(burst_frames), frames);
         }
     }
 }

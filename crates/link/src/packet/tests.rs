@@ -243,3 +243,16 @@ fn refused_frames_are_counted() {
 fn lying_filler_is_caught() {
     Tx::new(MacAddr([2, 0, 0, 0, 0, 1]), 600).gather(MacAddr::BROADCAST, |_| 601);
 }
+
+/// Not every slot is granted: some are left for what comes without credit, however few there are, and no ring is without credit.
+#[test]
+fn slots_are_left_for_what_needs_no_credit() {
+    for (mtu_bytes, ring_bytes, slots, granted) in [
+        (9000, LARGE_RING_BYTES, 224, 196),
+        (65_535, LARGE_RING_BYTES, 32, 28),
+        (65_535, 1, 1, 1),
+    ] {
+        assert_eq!(Geometry::new(mtu_bytes, ring_bytes).slots(), slots);
+        assert_eq!(granted_frames(slots), granted);
+    }
+}

@@ -101,6 +101,8 @@ pub(super) struct Casting {
     generation: u64,
     out: Vec<Out>,
     watches: Vec<Watch>,
+    /// Somebody waits for a ring, which `WANTED_WORD` tells.
+    wants: bool,
     /// What is watched for ends a wait.
     attended: bool,
     /// Sleepers make us pass a fence: we need none of our own.
@@ -116,6 +118,7 @@ impl Casting {
             generation: 0,
             out: Vec::new(),
             watches: Vec::new(),
+            wants: false,
             attended: false,
             is_fenced: sys::is_fenced_by_others(),
         }
@@ -329,9 +332,14 @@ impl<'a> Cast<'a> {
         }
     }
 
-    /// Forgets what was watched for.
+    /// Forgets what was watched for. Who still waits says so again before the next sleep.
     pub fn watch_nothing(&mut self) {
-        self.0.casting.watches.clear();
+        let casting = &mut self.0.casting;
+        casting.watches.clear();
+        if casting.wants {
+            casting.wants = false;
+            casting.bindings.store(WANTED_WORD, 0);
+        }
     }
 
     /// Watches for a piece of `node` for `group`.
@@ -342,7 +350,8 @@ impl<'a> Cast<'a> {
     /// Watches for room for what could not be written: in the group's ring, or for a ring where it has none.
     pub fn watch_room(&mut self, group: u64) {
         let casting = &mut self.0.casting;
-        if casting.slot_of(group).is_none() {
+        if casting.slot_of(group).is_none() && !casting.wants {
+            casting.wants = true;
             casting.bindings.store(WANTED_WORD, 1);
         }
         casting.watches.push(Watch::Room { group });
@@ -420,7 +429,6 @@ impl Shm {
         casting.bindings.store(group_word(slot), group.number);
         casting.bound += 1;
         casting.bindings.store(0, casting.bound);
-        casting.bindings.store(WANTED_WORD, 0); // whoever else waits for one asks anew
         // And all of that before any byte that is written for the next group: those stores are plain.
         sys::store_fence();
         Some(slot)

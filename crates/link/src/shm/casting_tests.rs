@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::Link;
@@ -12,7 +12,7 @@ use crate::shm::{ShmConfig, ShmJob};
 const GROUP: u64 = 77;
 /// The smallest rings.
 const CAST_BYTES: usize = 16 << 10;
-/// Only turns a hang into a failure.
+/// Only turns a hang into a failure: a sleep that lasts half as long was not ended by anybody.
 const LONG: Duration = Duration::from_secs(60);
 
 fn job(nodes: usize) -> OwnedFd {
@@ -49,6 +49,28 @@ fn read(shm: &mut Shm, node: u16, number: u64) -> Option<(u32, Vec<u8>)> {
         }
         Found::Garbage => panic!("garbage"),
     }
+}
+
+/// Sleeps on the futex until somebody rings; to sleep long is not to be woken.
+fn sleep(shm: &mut Shm) {
+    let begun = Instant::now();
+    shm.wait(LONG).expect("wait");
+    assert!(begun.elapsed() < LONG / 2, "nobody rang");
+}
+
+/// The same on the descriptor.
+fn sleep_on_fd(shm: &mut Shm) {
+    if !shm.arm_fd().expect("arm") {
+        return;
+    }
+    let fd = shm.fd().expect("a descriptor");
+    let mut fds = [rustix::event::PollFd::new(
+        &fd,
+        rustix::event::PollFlags::IN,
+    )];
+    let limit = LONG.try_into().expect("a minute");
+    let woken = rustix::event::poll(&mut fds, Some(&limit)).expect("poll");
+    assert_eq!(woken, 1, "nobody rang");
 }
 
 fn fill(shm: &mut Shm, others: &[u16], from: u32) -> u32 {
@@ -295,7 +317,7 @@ fn sleepers_are_woken() {
                     cast.watch_nothing();
                     cast.watch_room(GROUP);
                     cast.attend(true);
-                    a.wait(LONG).expect("wait");
+                    sleep(&mut a);
                     turn(&mut a);
                 }
             }
@@ -310,7 +332,7 @@ fn sleepers_are_woken() {
                 cast.watch_nothing();
                 cast.watch_for(0, GROUP);
                 cast.attend(true);
-                b.wait(LONG).expect("wait");
+                sleep(&mut b);
                 turn(&mut b);
             }
         }
@@ -338,18 +360,9 @@ fn sleepers_are_woken_by_a_free_ring() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 if round % 2 == 0 {
-                    a.wait(LONG).expect("wait");
-                    return;
-                }
-                if a.arm_fd().expect("arm") {
-                    let fd = a.fd().expect("a descriptor");
-                    let mut fds = [rustix::event::PollFd::new(
-                        &fd,
-                        rustix::event::PollFlags::IN,
-                    )];
-                    let limit = LONG.try_into().expect("a minute");
-                    let woken = rustix::event::poll(&mut fds, Some(&limit)).expect("poll");
-                    assert_eq!(woken, 1, "nobody rang");
+                    sleep(&mut a);
+                } else {
+                    sleep_on_fd(&mut a);
                 }
             });
             std::thread::sleep(Duration::from_millis(2)); // so that it often sleeps
@@ -358,4 +371,33 @@ fn sleepers_are_woken_by_a_free_ring() {
         turn(&mut a);
         assert!(write(&mut a, next, others, 0, b"unread"), "round {round}");
     }
+}
+
+/// A ring that is given to one group leaves the others that wait for one waiting, and they are woken by the next.
+#[test]
+fn who_still_waits_for_a_ring_is_woken() {
+    let job = job(2);
+    let (mut a, mut b) = (join(&job, 0), join(&job, 1));
+    turn(&mut a);
+    turn(&mut b);
+    let others = &[1_u16];
+    let rings = CASTS as u64;
+    for group in 1..=rings {
+        assert!(write(&mut a, group, others, 0, b"unread"));
+    }
+    let (one, other) = (rings + 1, rings + 2);
+    Cast::new(&mut a).watch_nothing();
+    assert!(!write(&mut a, one, others, 0, b"no ring is free"));
+    Cast::new(&mut a).watch_room(one);
+    assert!(read(&mut b, 0, 1).is_some());
+    // In the same turn, so the first does not ask again.
+    assert!(write(&mut a, other, others, 0, b"unread"));
+    Cast::new(&mut a).attend(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| sleep(&mut a));
+        std::thread::sleep(Duration::from_millis(2)); // so that it often sleeps
+        assert!(read(&mut b, 0, 2).is_some());
+    });
+    Cast::new(&mut a).watch_nothing();
+    assert!(write(&mut a, one, others, 0, b"unread"));
 }

@@ -98,8 +98,9 @@ pub struct XdpConfig {
     pub zero_copy: ZeroCopy,
     /// Largest frame; `None`: the interface's MTU. All nodes of a cluster should agree on it.
     pub frame_bytes: Option<usize>,
-    /// Frames of that size that the receive side holds, rounded up so that the ring is a power of two. `None`: plenty, or as many
-    /// as the limit on locked memory allows.
+    /// Frames of that size that the receive side holds, rounded up so that the ring is a power of two; an eighth of it is kept for frames
+    /// without credit. `None`: 2 MiB of them (`receive_frames` then: 896 at MTU 1500, 149 at 9000, 24 at 65,535), or less where the limit
+    /// on locked memory does not allow that.
     pub ring_frames: Option<u32>,
     /// Let the driver say when it wants a system call (`XDP_USE_NEED_WAKEUP`).
     pub need_wakeup: bool,

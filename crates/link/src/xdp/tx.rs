@@ -24,7 +24,8 @@ use crate::{LinkCounters, LinkError};
 
 /// Ethernet frames gathered at most before the kernel is kicked: what it sends in one system call.
 pub(super) const BURST_FRAMES: u32 = 32;
-/// And bytes: what the kernel is to copy should still be in the cache. A kick costs what it copies in some hundred bytes.
+/// And bytes: the frame that reaches so many is the last. What the kernel is to copy should still be in the cache; a kick costs what it
+/// copies in some hundred bytes.
 const BURST_BYTES: usize = 128 << 10;
 /// Kicks in one `push_out` at most beyond those that a full ring takes: the rest waits for the next.
 const KICKS_SPARE: u32 = 8;
@@ -47,7 +48,7 @@ pub(super) struct Tx {
     pub(super) completion: Consumer<u64>,
     source: MacAddr,
     frame_bytes: usize,
-    /// Ethernet frames written since the last push, and their bytes as they began.
+    /// Ethernet frames written since the last push, and the bytes of all frames of ours in them.
     gathered: u32,
     gathered_bytes: usize,
     open: Option<Open>,
@@ -133,19 +134,20 @@ impl Tx {
             lent.copy(HEADER_BYTES..LEAD_BYTES + bytes, &open.slot, open.bytes);
             open.bytes += LENGTH_BYTES + bytes;
             open.frames += 1;
-            return Ok(true);
+            drop(lent);
+        } else {
+            ether::write_header(lent.memory(), to, self.source);
+            let next = lent.slot.take().map(|slot| Open {
+                slot,
+                to,
+                bytes: LEAD_BYTES + bytes,
+                frames: 1,
+            });
+            drop(lent);
+            self.close(umem);
+            self.open = next;
+            self.gathered += 1;
         }
-        ether::write_header(lent.memory(), to, self.source);
-        let next = lent.slot.take().map(|slot| Open {
-            slot,
-            to,
-            bytes: LEAD_BYTES + bytes,
-            frames: 1,
-        });
-        drop(lent);
-        self.close(umem);
-        self.open = next;
-        self.gathered += 1;
         self.gathered_bytes += bytes;
         if self.gathered >= BURST_FRAMES || self.gathered_bytes >= BURST_BYTES {
             self.push_out(fd, umem, counters)?;

@@ -172,7 +172,7 @@ fn full_ring_is_counted() {
     };
     let mut link = Packet::open("n0", config).expect("open");
     let mut peer = open("n1");
-    let slots = link.caps().receive_frames;
+    let slots = link.ring.slots();
     let to = link.local_addr();
     // The announcement of the peer has a slot.
     let kept = slots - 1;
