@@ -296,6 +296,12 @@ impl<L: Link> Drive<L> {
         Ok(())
     }
 
+    /// A message of several frames could leave at once, without a copy and by a call of its own.
+    #[inline]
+    pub(crate) fn gathers(&self, to: NodeId, lane: tsumuji_proto::Lane, bytes: usize) -> bool {
+        self.runs && bytes > self.caps.frame_bytes && !self.pile.is_open((to, lane))
+    }
+
     /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a loan.
     pub(crate) fn submit_lent(
         &mut self,
@@ -305,9 +311,12 @@ impl<L: Link> Drive<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
-        self.engine
+        let id = self
+            .engine
             .submit_lent(to, lane, length_bytes, notify)
-            .map_err(refused)
+            .map_err(refused)?;
+        self.pile.passes(self.now, (to, lane));
+        Ok(id)
     }
 
     /// Ends the session with a peer, as if it had died.

@@ -79,6 +79,12 @@ impl Pile {
         }
     }
 
+    /// Are messages of this kind being piled up?
+    #[inline]
+    pub(crate) fn is_open(&self, kind: (NodeId, Lane)) -> bool {
+        self.run >= self.eager && kind == self.kind
+    }
+
     /// A message of so many bytes was queued. `true`: it may wait. `false`: it leaves now, and with it what has waited.
     #[inline]
     pub(crate) fn takes(&mut self, now: Instant, kind: (NodeId, Lane), bytes: usize) -> bool {
@@ -107,6 +113,18 @@ impl Pile {
         }
         (self.bytes, self.messages) = (0, 0);
         false
+    }
+
+    /// A message leaves at once in any case, and with it what has waited.
+    #[inline]
+    pub(crate) fn passes(&mut self, now: Instant, kind: (NodeId, Lane)) {
+        if self.run == 0 || kind != self.kind {
+            (self.kind, self.run, self.run_since) = (kind, 0, now);
+        }
+        self.run += 1;
+        if self.messages > 0 {
+            self.leave(now);
+        }
     }
 
     fn leave(&mut self, now: Instant) {
@@ -172,6 +190,20 @@ mod tests {
         assert!(!pile.waits());
         run(&mut pile, 60_030, 20, 8);
         assert!(!pile.takes(at(60_051), (NodeId(1), Lane::ordered(1)), 8));
+        assert!(!pile.waits());
+    }
+
+    /// Messages that leave at once in any case are of a run, too, and take along what waits.
+    #[test]
+    fn runs_go_on() {
+        let mut pile = Pile::new(at(0));
+        for i in 0..16 {
+            assert!(!pile.is_open(KIND));
+            pile.passes(at(i), KIND);
+        }
+        assert!(pile.is_open(KIND) && !pile.is_open((NodeId(2), KIND.1)));
+        assert!(pile.takes(at(16), KIND, 8) && pile.waits());
+        pile.passes(at(17), KIND);
         assert!(!pile.waits());
     }
 

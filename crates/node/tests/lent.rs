@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{LONG, inet, pattern, udp};
 use scarce_alloc::{REFUSED_BYTES, Scarcity};
-use tsumuji_link::udp::Udp;
+use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::{LinkCaps, LinkCounters, LinkError};
 use tsumuji_node::{
     Congestion, Endpoint, Lane, Link, LinkAddr, Membership, NodeId, Options, SendError,
@@ -229,6 +229,67 @@ fn memory_is_waited_for() {
         to_b.join().expect("b");
         to_c.join().expect("c");
     }
+}
+
+/// Messages of one frame and of several, sent in loops and one by one, in frames of a cable's size: what leaves by one call is of many
+/// messages, lent or not, and all arrive as they were and in order.
+#[test]
+fn runs_of_many_messages() {
+    // Fragments as long as the agreed size and shorter, of one length in a row and mixed; from 12 KiB on one may be lent.
+    const SIZES: [usize; 12] = [
+        16 << 10,
+        16 << 10,
+        16 << 10,
+        4096,
+        12 << 10,
+        28 << 10,
+        8920,
+        8921,
+        20_000,
+        2 * 8920 + 1,
+        33 << 10,
+        70_000,
+    ];
+    let size = |index: usize| match index {
+        0..100 => 16 << 10,
+        _ => SIZES[index % SIZES.len()],
+    };
+    const LOOPS: [usize; 5] = [1, 400, 1, 1, 30];
+    let link = || {
+        let config = UdpConfig {
+            frame_bytes: Some(8960),
+            ..UdpConfig::default()
+        };
+        Udp::bind("127.0.0.1:0".parse().expect("addr"), config).expect("bind")
+    };
+    let (a, b) = (link(), link());
+    let addrs = [inet(&a), inet(&b)];
+    let join = |id| Membership::inet(id, &addrs);
+    let mut a = Endpoint::new(a, join(A), Options::default()).expect("endpoint");
+    let mut b = Endpoint::new(b, join(B), Options::default()).expect("endpoint");
+    let peer = thread::spawn(move || {
+        for messages in LOOPS {
+            for index in 0..messages {
+                let message = b.recv(LONG).expect("recv").expect("a message");
+                let same = message.body == pattern(size(index), index as u64);
+                assert!(same, "message {index} of {messages} differs");
+                b.recycle(message);
+            }
+            b.send(A, LANE, b"next").expect("send");
+        }
+        b.close(LONG);
+    });
+    for messages in LOOPS {
+        let bodies: Vec<_> = (0..messages)
+            .map(|index| pattern(size(index), index as u64))
+            .collect();
+        for body in &bodies {
+            a.send(B, LANE, body).expect("send");
+        }
+        a.recv(LONG).expect("recv").expect("an answer");
+    }
+    a.close(LONG);
+    peer.join().expect("peer");
 }
 
 /// A short message for whose copy there is no memory waits until an earlier one is acknowledged and leaves its own.

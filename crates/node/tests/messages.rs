@@ -226,6 +226,10 @@ fn long_tracked_messages_end() {
                 let got = b.recv(Duration::from_millis(1)).expect("recv");
                 count += usize::from(got.is_some());
             }
+            // The turn that ends a call may have acknowledged another message.
+            while b.recv(Duration::from_millis(1)).expect("recv").is_some() {
+                count += 1;
+            }
             count
         });
         let message = pattern(300_000, 5);

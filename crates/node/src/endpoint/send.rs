@@ -20,6 +20,10 @@ const QUEUED_MESSAGES: usize = 1 << 19;
 /// Messages of this size and more leave from where the caller has them.
 const LENT_BYTES: usize = 32 << 10;
 
+/// So do those of this size and more that a link gathers out of several frames, unless they follow each other in a loop and leave together:
+/// their copy can be made while they travel.
+const GATHERED_BYTES: usize = 12 << 10;
+
 /// Of such a message of this size and more `send` waits until nearly all has left; what a shorter one has left waits in the queue.
 const AWAITED_BYTES: usize = 256 << 10;
 
@@ -37,7 +41,7 @@ impl<L: Link> Endpoint<L> {
     ///
     /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
     /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
-    /// length.
+    /// length. Over links that gather, a message of 12 KiB or more leaves like that, too, if it takes several frames and is not in a loop.
     ///
     /// Messages that follow each other in a long, fast loop may leave together, over links whose calls cost more than what they carry
     /// (`udp`, `packet`). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long
@@ -163,7 +167,10 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         unreserved(lane)?;
-        if message.len() >= LENT_BYTES && !lane.is_latest() {
+        let bytes = message.len();
+        let lends =
+            bytes >= LENT_BYTES || bytes >= GATHERED_BYTES && self.drive.gathers(to, lane, bytes);
+        if lends && !lane.is_latest() {
             return self.send_lent(to, lane, message, notify);
         }
         loop {

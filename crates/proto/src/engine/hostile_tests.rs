@@ -221,6 +221,46 @@ fn contradicting_fragments() {
     assert_eq!(wire.nodes[1].inbox.messages[0].2, vec![7; 3 * FULL.len()]);
 }
 
+/// A message of 2000 bytes comes in two fragments of 1000: whoever cuts it at the agreed size instead is refused, whichever part comes first.
+#[test]
+fn fragments_cut_otherwise() {
+    static FULL: [u8; 1432] = [7; 1432];
+    let mut wire = pair();
+    let honest = Data {
+        length: 2000,
+        ..data(&wire, &FULL[..1000])
+    };
+    let lies = [
+        (0, &FULL[..]),
+        (1432, &FULL[..568]),
+        (1000, &FULL[..568]),
+        (1000, &FULL[..]),
+        (0, &FULL[..0]),
+        (2000, &FULL[..0]),
+        (500, &FULL[..500]),
+    ];
+    for (index, (offset, payload)) in lies.into_iter().enumerate() {
+        let forged = Data {
+            number: honest.number.wrapping_add(index as u32),
+            offset,
+            payload,
+            ..honest
+        };
+        forge(&mut wire, |slot| forged.write(slot));
+    }
+    assert_eq!(drops(&wire, Drop::Malformed), lies.len() as u64);
+    assert_eq!(wire.nodes[1].engine.shared.memory.used_bytes(), 0);
+    for (index, offset) in [(20, 1000), (21, 0)] {
+        let part = Data {
+            number: honest.number.wrapping_add(index),
+            offset,
+            ..honest
+        };
+        forge(&mut wire, |slot| part.write(slot));
+    }
+    assert_eq!(wire.nodes[1].inbox.messages[0].2, vec![7; 2000]);
+}
+
 /// A claim of 4 GiB is malformed where hello said less; where it is allowed, what was sent is filled and no more.
 #[test]
 fn claims_commit_no_memory() {

@@ -31,12 +31,20 @@ pub(super) struct Guess {
 pub(super) struct LentPlace {
     message: Guess,
     length_bytes: usize,
+    /// Of each fragment but the last.
+    body_bytes: usize,
     /// Offset in the message of its first byte, and how many it has.
     start: usize,
     bytes: usize,
 }
 
 impl LentPlace {
+    /// Payload bytes of every fragment of its message but the last.
+    #[inline]
+    pub(super) fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+
     /// How far into the place the payload lies, if this is a fragment of the message whose place it is.
     fn skipped_bytes(&self, data: &Data<'_>) -> Option<usize> {
         let Guess {
@@ -84,16 +92,17 @@ impl Engine {
         if !peer.is_up() || guess.lane.is_latest() {
             return None;
         }
-        let body_bytes = peer.send.fragment_bytes();
         let message = peer.receive.under_way(guess.lane, guess.message_low)?;
         let (start, bytes) = message.awaited(LANDING_BYTES);
         if bytes == 0 {
             return None;
         }
+        let body_bytes = message.fragment_bytes();
         self.shared.guess = Some(guess);
         self.place = Some(LentPlace {
             message: guess,
             length_bytes: message.length_bytes(),
+            body_bytes,
             start,
             bytes,
         });
@@ -113,7 +122,7 @@ impl Engine {
         let Some(peer) = self.peer(data.source) else {
             return false;
         };
-        let size = peer.send.fragment_bytes();
+        let size = place.body_bytes;
         let skipped = index.saturating_mul(size);
         place.skipped_bytes(&data) == Some(skipped)
             && body_bytes == size.min(place.bytes - skipped)

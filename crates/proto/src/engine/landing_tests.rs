@@ -107,12 +107,13 @@ fn forged_headers_are_not_expected() {
         .collect();
     let node = &mut wire.nodes[1];
     assert!(node.engine.landing().is_none());
-    assert!(!node.engine.is_expected(0, &frames[0].0, 1432));
+    assert!(!node.engine.is_expected(0, &frames[0].0, 1429));
     let first = [&frames[0].0[..], &frames[0].1].concat();
     node.engine.handle_frame(now, &first, &mut node.inbox);
     let landing = node.engine.landing().unwrap();
-    assert_eq!((landing.head_bytes, landing.body_bytes), (40, 1432));
-    assert_eq!(landing.place.len(), 20_000 - 1432);
+    // 14 fragments, none longer than 1432 bytes.
+    assert_eq!((landing.head_bytes, landing.body_bytes), (40, 1429));
+    assert_eq!(landing.place.len(), 20_000 - 1429);
     let (head, bytes) = (&frames[1].0, frames[1].1.len());
     assert!(node.engine.is_expected(0, head, bytes));
     assert!(!node.engine.is_expected(1, head, bytes));
@@ -236,7 +237,7 @@ fn landed_fragments_stay_within_the_window() {
     assert_eq!((drops.get(Drop::Window), drops.total()), (3, 3));
 }
 
-/// A run ends with its message, with what fits, and before anything that may not leave.
+/// A run ends with what fits, before a longer fragment, and before anything that may not leave.
 #[test]
 fn runs_end() {
     let mut wire = scattering(2);
@@ -255,30 +256,36 @@ fn runs_end() {
     submit(engine, 5000);
     submit(engine, 5000);
     assert!(engine.has_run(now, to));
+    // Each has four fragments of 1250 bytes.
     assert_eq!(
-        engine.begin_run(now, to, &Loan::NONE, (10, 1471)),
+        engine.begin_run(now, to, &Loan::NONE, (10, 1289)),
         0,
         "nothing fits"
     );
     assert_eq!(
-        engine.begin_run(now, to, &Loan::NONE, (10, 1472 * 3 - 1)),
+        engine.begin_run(now, to, &Loan::NONE, (10, 1290 * 3 - 1)),
         2
     );
     assert_eq!(
-        engine.begin_run(now, to, &Loan::NONE, (10, 65_000)),
-        2,
-        "of one message"
+        engine.begin_run(now, to, &Loan::NONE, (5, 65_000)),
+        5,
+        "of both messages: their fragments are as long"
     );
+    let payload = |engine: &Engine| -> usize {
+        let run = engine.run(&Loan::NONE);
+        run.map(|(_, body)| body.len()).sum()
+    };
+    assert_eq!(payload(engine), 5 * 1250);
+    submit(engine, 1432 * 4);
     assert_eq!(
-        engine
-            .run(&Loan::NONE)
-            .map(|(_, body)| body.len())
-            .sum::<usize>(),
-        5000 - 2864
+        engine.begin_run(now, to, &Loan::NONE, (10, 65_000)),
+        1,
+        "those of the last are longer"
     );
+    assert_eq!(payload(engine), 1250);
     assert_eq!(engine.begin_run(now, to, &Loan::NONE, (1, 65_000)), 1);
     let flow = engine.flow(NodeId(1)).unwrap();
-    assert_eq!(flow.in_flight_frames, 6);
+    assert_eq!(flow.in_flight_frames, 10);
     let left = flow.credit_frames;
     submit(engine, 1432 * 200);
     let sent: usize = (0..10)

@@ -8,6 +8,7 @@ use crate::credit::Seen;
 use crate::event::Event;
 use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
+use crate::peer::outgoing::fragment_bytes;
 use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::{AckNews, Agreed};
 use crate::peer::session::{Life, Phase};
@@ -118,7 +119,11 @@ impl Engine {
             return Err(Drop::Malformed);
         }
         peer.send.on_credit(data.credit);
-        let size = peer.send.fragment_bytes();
+        // What has landed lies in a place of fragments of its size.
+        let size = match &self.place {
+            Some(place) if LANDED => place.body_bytes(),
+            _ => fragment_bytes(data.length as usize, peer.send.fragment_bytes()),
+        };
         let used_bytes = peer.receive.grant.used_bytes;
         let free_bytes = shared.memory.free_bytes();
         let fair = used_bytes <= free_bytes

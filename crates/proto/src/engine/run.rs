@@ -3,7 +3,7 @@
 //! Called by drivers whose link can gather: `has_run` instead of `write_frame`, then `begin_run`, then `run` gives the frames. They
 //! count as sent from `begin_run` on, and what they lie in lasts until the engine is told anything else.
 //!
-//! Invariant: all frames of a run are fragments of one message, never sent before, in order: of one size, but perhaps the last.
+//! Invariant: all frames of a run are fragments of long messages, never sent before, in order: of one size, but perhaps the last.
 
 use alloc::vec::Vec;
 
@@ -61,14 +61,17 @@ impl Engine {
             return 0;
         }
         self.run.to = Some(id);
-        let (session, size) = (peer.session.outgoing, peer.send.fragment_bytes());
-        let message = peer.send.long_next();
+        let session = peer.session.outgoing;
+        let Some((_, size)) = peer.send.long_next() else {
+            return 0;
+        };
+        let fits = |next: Option<(usize, usize)>| next.is_some_and(|(_, bytes)| bytes <= size);
         let (mut bytes, mut whole) = (0, true);
         while whole
             && self.run.frames.len() < most_frames
             && bytes + DATA_HEADER_BYTES + size <= most_bytes
             && (self.run.frames.is_empty()
-                || peer.send.is_sendable(now) && peer.send.long_next() == message)
+                || peer.send.is_sendable(now) && fits(peer.send.long_next()))
         {
             let (send, receive) = (&mut peer.send, &peer.receive);
             let (towards, shared) = ((id, session, busy), &mut self.shared);

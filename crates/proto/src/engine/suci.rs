@@ -8,6 +8,7 @@ use super::{Engine, Shared, enqueue_after_frame};
 use crate::counters::Drop;
 use crate::message::{Loan, Sink};
 use crate::peer::Peer;
+use crate::peer::outgoing::fragment_bytes;
 use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::AckNews;
 use crate::policy::{Room, Sender};
@@ -41,7 +42,7 @@ impl Engine {
         let Some(inbound) = peer.inbound.as_deref_mut() else {
             return Err(Drop::Congestion);
         };
-        let size = peer.send.fragment_bytes();
+        let size = fragment_bytes(data.length as usize, peer.send.fragment_bytes());
         let expected = peer.receive.arrivals.base();
         let taken = peer
             .receive

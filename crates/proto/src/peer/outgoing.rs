@@ -26,6 +26,8 @@ pub(super) struct Outgoing {
     pub(super) lending: Option<Box<Lending>>,
     pub(super) length_bytes: usize,
     pub(super) fragments: u32,
+    /// Payload bytes of each but the last.
+    pub(super) fragment_bytes: u32,
     pub(super) next_fragment: u32,
     pub(super) acknowledged: u32,
     /// Which fragments are acknowledged; empty for messages of one fragment.
@@ -46,6 +48,7 @@ impl Outgoing {
             lending: None,
             length_bytes: 0,
             fragments: 0,
+            fragment_bytes: 0,
             next_fragment: 0,
             acknowledged: 0,
             bitmap: Vec::new(),
@@ -55,14 +58,26 @@ impl Outgoing {
     }
 }
 
-/// How many a message has; even an empty one has one. Messages have less than 2³² bytes.
+/// Payload bytes of every fragment of a message but the last, where none may have more than `most_bytes`: no more fragments than need
+/// be, and all about equally long, so that a link can send those of several messages by one call.
 #[inline]
-pub(super) fn fragments(message_bytes: usize, fragment_bytes: usize) -> u32 {
-    if message_bytes <= fragment_bytes {
+pub(crate) fn fragment_bytes(message_bytes: usize, most_bytes: usize) -> usize {
+    if message_bytes <= most_bytes {
+        return most_bytes;
+    }
+    message_bytes.div_ceil(message_bytes.div_ceil(most_bytes))
+}
+
+/// How many a message has, and payload bytes of each but the last; even an empty one has one. Messages have less than 2³² bytes.
+#[inline]
+pub(super) fn cut(message_bytes: usize, most_bytes: usize) -> (u32, u32) {
+    let size = fragment_bytes(message_bytes, most_bytes);
+    let count = if message_bytes <= size {
         1
     } else {
-        message_bytes.div_ceil(fragment_bytes) as u32
-    }
+        message_bytes.div_ceil(size)
+    };
+    (count as u32, size as u32)
 }
 
 /// One lane's message numbers: which of those sent are not yet acknowledged whole.
@@ -93,5 +108,32 @@ impl LaneSend {
     #[inline]
     pub(super) fn acknowledge(&mut self, number: u64) {
         self.acknowledged.mark(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of every message the fragments are as few as can be, none is too long or empty, and all but the last are equal; the last lacks
+    /// less than one byte for each of the others.
+    #[test]
+    fn fragments_are_even() {
+        for most in [1, 7, 100, 1432, 8940] {
+            for bytes in (0..500).chain([1432, 1433, 16_384, 65_536, 70_000, 1 << 20]) {
+                let (count, size) = cut(bytes, most);
+                let (count, size) = (count as usize, size as usize);
+                assert_eq!(count, bytes.div_ceil(most).max(1), "{bytes} by {most}");
+                assert!(size <= most, "{bytes} by {most}");
+                assert_eq!(size, fragment_bytes(bytes, most));
+                if count > 1 {
+                    let last = bytes.checked_sub((count - 1) * size);
+                    assert!(
+                        last.is_some_and(|last| last > 0 && last <= size && size - last < count),
+                        "{bytes} by {most}"
+                    );
+                }
+            }
+        }
     }
 }

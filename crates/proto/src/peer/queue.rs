@@ -19,7 +19,7 @@ use self::lend::Lent;
 pub(crate) use self::lend::LoanState;
 use super::flight::Part;
 use super::lending::Lending;
-use super::outgoing::{LaneSend, Outgoing, fragments};
+use super::outgoing::{LaneSend, Outgoing, cut};
 use super::places::Places;
 use crate::counters::Counters;
 use crate::message::{Loan, SendId};
@@ -49,7 +49,7 @@ pub(super) struct Place<'a> {
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// Payload bytes of every fragment but the last; known with the session.
+    /// Payload bytes of a fragment at most; known with the session.
     pub(super) fragment_bytes: usize,
     /// Messages not acknowledged whole.
     pub(super) queued_messages: usize,
@@ -150,7 +150,8 @@ impl Queue {
         self.waiting
             .retain(|entry| messages[entry.slot as usize].live);
         for outgoing in &mut self.messages {
-            outgoing.fragments = fragments(outgoing.length_bytes, self.fragment_bytes);
+            (outgoing.fragments, outgoing.fragment_bytes) =
+                cut(outgoing.length_bytes, self.fragment_bytes);
         }
         self.choice = None;
     }
@@ -209,7 +210,7 @@ impl Queue {
         let id = SendId(self.next_id);
         self.next_id += 1;
         let lane_index = self.lane_index(lane);
-        let fragments = fragments(length_bytes, self.fragment_bytes);
+        let (fragments, fragment_bytes) = cut(length_bytes, self.fragment_bytes);
         let outgoing = &mut self.messages[slot as usize];
         debug_assert!(!outgoing.live && outgoing.bitmap.is_empty());
         outgoing.lane = lane;
@@ -217,6 +218,7 @@ impl Queue {
         outgoing.id = id;
         outgoing.length_bytes = length_bytes;
         outgoing.fragments = fragments;
+        outgoing.fragment_bytes = fragment_bytes;
         outgoing.next_fragment = 0;
         outgoing.acknowledged = 0;
         outgoing.notify = notify;
@@ -346,14 +348,17 @@ impl Queue {
             && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment() as usize))
     }
 
-    /// What `has_choice` has chosen is a fragment, never sent before, of a message of several that is not dropped: which message.
+    /// What `has_choice` has chosen is a fragment, never sent before, of a message of several that is not dropped: payload bytes of all of
+    /// them but the last, and its own.
     #[inline]
-    pub(super) fn long_next(&self) -> Option<SendId> {
+    pub(super) fn long_next(&self) -> Option<(usize, usize)> {
         let Some(Choice::New { priority }) = self.choice else {
             return None;
         };
         let outgoing = &self.messages[*self.pending[priority].front()? as usize];
-        (outgoing.fragments > 1 && !outgoing.lane.is_latest()).then_some(outgoing.id)
+        let size = outgoing.fragment_bytes as usize;
+        let left = outgoing.length_bytes - outgoing.next_fragment as usize * size;
+        (outgoing.fragments > 1 && !outgoing.lane.is_latest()).then_some((size, size.min(left)))
     }
 
     /// Takes what `has_choice` has chosen; call only after that said yes.
@@ -402,15 +407,16 @@ impl Queue {
     #[inline]
     pub(super) fn place<'a>(&'a self, part: Part, loan: &Loan<'a>) -> Place<'a> {
         let outgoing = &self.messages[part.slot() as usize];
-        let offset = part.fragment() as usize * self.fragment_bytes;
+        let size = outgoing.fragment_bytes as usize;
+        let offset = part.fragment() as usize * size;
         let payload = match &outgoing.lending {
             None => {
-                let end = outgoing.body.len().min(offset + self.fragment_bytes);
+                let end = outgoing.body.len().min(offset + size);
                 &outgoing.body[offset..end]
             }
             Some(lending) => {
-                let end = outgoing.length_bytes.min(offset + self.fragment_bytes);
-                lending.payload(loan, outgoing.id, (offset, end), self.fragment_bytes)
+                let end = outgoing.length_bytes.min(offset + size);
+                lending.payload(loan, outgoing.id, (offset, end), size)
             }
         };
         Place {

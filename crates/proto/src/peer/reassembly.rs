@@ -42,6 +42,11 @@ impl Reassembly {
         })
     }
 
+    /// Payload bytes of every fragment but the last.
+    pub(crate) fn fragment_bytes(&self) -> usize {
+        self.fragment_bytes
+    }
+
     pub(crate) fn length_bytes(&self) -> usize {
         self.length_bytes
     }

@@ -233,7 +233,7 @@ impl Send {
         self.queue.is_acknowledged(id)
     }
 
-    /// Payload bytes of every fragment but the last.
+    /// Payload bytes of a fragment at most.
     #[inline]
     pub(crate) fn fragment_bytes(&self) -> usize {
         self.queue.fragment_bytes
@@ -277,9 +277,10 @@ impl Send {
             && !(self.clocked && self.is_held(now))
     }
 
-    /// What leaves next is a fragment of a long message: which one. Call only after `is_sendable` said yes.
+    /// What leaves next is a fragment of a long message: payload bytes of all of them but the last, and its own. Call only after
+    /// `is_sendable` said yes.
     #[inline]
-    pub(crate) fn long_next(&self) -> Option<SendId> {
+    pub(crate) fn long_next(&self) -> Option<(usize, usize)> {
         self.queue.long_next()
     }
 

@@ -56,7 +56,8 @@ impl Queue {
             outgoing.id = SendId(self.next_id);
             self.next_id += 1;
             outgoing.length_bytes = body.len();
-            outgoing.fragments = super::fragments(body.len(), self.fragment_bytes);
+            (outgoing.fragments, outgoing.fragment_bytes) =
+                super::cut(body.len(), self.fragment_bytes);
             self.queued_bytes = self.queued_bytes + body.len() - outgoing.body.len();
             let id = outgoing.id;
             self.dropped.superseded += 1;

@@ -64,7 +64,7 @@ impl Queue {
         }
         self.lent_slot(loan).map_or(LoanState::Gone, |slot| {
             let outgoing = &self.messages[slot as usize];
-            let left_bytes = outgoing.next_fragment as usize * self.fragment_bytes;
+            let left_bytes = outgoing.next_fragment as usize * outgoing.fragment_bytes as usize;
             LoanState::Unsent(outgoing.length_bytes.saturating_sub(left_bytes))
         })
     }
@@ -78,7 +78,7 @@ impl Queue {
             return true;
         };
         let outgoing = &mut self.messages[slot as usize];
-        let (message, size) = (loan.message(), self.fragment_bytes);
+        let (message, size) = (loan.message(), outgoing.fragment_bytes as usize);
         assert_eq!(message.len(), outgoing.length_bytes, "another message");
         let kept_bytes = match &mut outgoing.lending {
             // It may leave in fragments of another size, if it waits for a session.
