@@ -5,7 +5,8 @@
 //! to that many bytes for each pair.
 //!
 //! Invariants: every eager message is paid back exactly once, when it was consumed or dropped, unless its sender died meanwhile;
-//! what is kept of one life of a peer changes nothing between us and its next.
+//! what was counted to one life of a peer changes nothing between us and its next. Counted is to the life that is known when a message
+//! is handed over: of a peer that dies and is back within one turn of the endpoint, a message may be counted to the wrong one.
 
 use std::collections::VecDeque;
 

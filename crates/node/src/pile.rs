@@ -81,8 +81,14 @@ impl Pile {
 
     /// Are messages of this kind being piled up?
     #[inline]
-    pub(crate) fn is_open(&self, kind: (NodeId, Lane)) -> bool {
-        self.run >= self.eager && kind == self.kind
+    pub(crate) fn is_open(&self, now: Instant, kind: (NodeId, Lane)) -> bool {
+        self.run >= self.eager && kind == self.kind && self.is_loop(now)
+    }
+
+    /// The messages of the run follow each other fast.
+    #[inline]
+    fn is_loop(&self, now: Instant) -> bool {
+        now.since(self.run_since) < LOOP_GAP.times(self.run.into())
     }
 
     /// A message of so many bytes was queued. `true`: it may wait. `false`: it leaves now, and with it what has waited.
@@ -92,8 +98,7 @@ impl Pile {
             (self.kind, self.run, self.run_since) = (kind, 0, now);
         }
         self.run += 1;
-        let loops =
-            self.run > EAGER_MIN && now.since(self.run_since) < LOOP_GAP.times(self.run.into());
+        let loops = self.run > EAGER_MIN && self.is_loop(now);
         if !loops || self.run <= self.eager {
             if loops {
                 self.spare();
@@ -198,10 +203,11 @@ mod tests {
     fn runs_go_on() {
         let mut pile = Pile::new(at(0));
         for i in 0..16 {
-            assert!(!pile.is_open(KIND));
+            assert!(!pile.is_open(at(i), KIND));
             pile.passes(at(i), KIND);
         }
-        assert!(pile.is_open(KIND) && !pile.is_open((NodeId(2), KIND.1)));
+        assert!(pile.is_open(at(16), KIND) && !pile.is_open(at(16), (NodeId(2), KIND.1)));
+        assert!(!pile.is_open(at(1000), KIND), "no loop is so slow");
         assert!(pile.takes(at(16), KIND, 8) && pile.waits());
         pile.passes(at(17), KIND);
         assert!(!pile.waits());

@@ -195,6 +195,7 @@ impl Path {
                 Change::Larger => (Change::Larger, rate * 16 >= trial.best_rate * 17),
             };
             if kept {
+                self.resize(self.pool_frames); // known from now on
                 self.try_change(change, best_rate);
             } else {
                 self.resize(trial.from_frames);
@@ -216,10 +217,12 @@ impl Path {
             Change::Smaller if from_frames > self.least_frames => Change::Smaller,
             _ => Change::Larger,
         };
+        let known_frames = self.path_frames;
         match change {
             Change::Smaller => self.resize(from_frames * 3 / 4),
             Change::Larger => self.resize(from_frames * 4 / 3),
         }
+        self.path_frames = known_frames; // the trial tells
         if self.pool_frames == from_frames {
             self.rest = REST_MEASUREMENTS;
             return;
@@ -340,6 +343,14 @@ mod tests {
         assert_eq!(windows(&mut path), [8, 256, 200, 4, 256]);
         path.resize(5120); // found to hold
         assert_eq!(windows(&mut path), [8, 5120, 200, 4, 5120]);
+        path.set_receive_frames(200);
+        path.try_change(Change::Smaller, 1);
+        assert_eq!(path.pool_frames(), 150);
+        assert_eq!(
+            windows(&mut path),
+            [8, 5120, 200, 4, 5120],
+            "a trial is no knowledge"
+        );
         path.set_peers(1000);
         assert_eq!(path.pool_frames(), 5120, "enough for many");
         path.set_peers(1);

@@ -83,8 +83,8 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
     ) -> Result<SendId, SendError> {
         let id = self.send_copied(to, lane, message, true)?;
-        // A long message may be acknowledged by now.
-        let is_open = message.len() < LENT_BYTES || !self.drive.engine.is_acknowledged(to, id);
+        // A message that was lent may be acknowledged by now.
+        let is_open = message.len() < GATHERED_BYTES || !self.drive.engine.is_acknowledged(to, id);
         if is_open && !lane.is_latest() {
             self.peers.track(to, id);
         }
@@ -171,7 +171,11 @@ impl<L: Link> Endpoint<L> {
         let lends =
             bytes >= LENT_BYTES || bytes >= GATHERED_BYTES && self.drive.gathers(to, lane, bytes);
         if lends && !lane.is_latest() {
-            return self.send_lent(to, lane, message, notify);
+            match self.send_lent(to, lane, message, notify) {
+                // Nothing has left: it may wait for memory as other messages of its length do.
+                Err(SendError::NoMemory { .. }) if bytes < LENT_BYTES => {}
+                done => return done,
+            }
         }
         loop {
             match self

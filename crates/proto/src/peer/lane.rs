@@ -28,7 +28,7 @@ pub(crate) struct Fragment<'a> {
     pub(crate) message: u64,
     pub(crate) offset: usize,
     pub(crate) length: usize,
-    /// Agreed size of all fragments but the last.
+    /// Of all fragments of the message but the last.
     pub(crate) size: usize,
     pub(crate) payload_bytes: usize,
     /// `None`: a link has put it where it belongs.

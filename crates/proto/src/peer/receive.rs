@@ -157,7 +157,7 @@ impl Receive {
         Some(number)
     }
 
-    /// Takes one fragment of `payload_bytes`. `size`: agreed payload of every fragment but the last; `fair`: a new message may begin
+    /// Takes one fragment of `payload_bytes`. `size`: of every fragment of its message but the last; `fair`: a new message may begin
     /// . `LANDED`: it lies in its place already, and `data` bears no payload.
     #[inline]
     pub(crate) fn take<const LANDED: bool>(
