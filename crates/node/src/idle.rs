@@ -181,8 +181,7 @@ impl Idle {
     }
 
     /// At `now_ns` we had waited for a core for `delay_ns` in all, though we could run; after `None` it may be another thread's account.
-    /// Members in other containers, and other
-    /// programs that poll, are not to be seen by their addresses.
+    /// Members in other containers, and other programs that poll, are not to be seen by their addresses.
     pub(crate) fn kept_waiting(&mut self, now_ns: u64, delay_ns: Option<u64>) {
         self.rests = 0;
         let asked = delay_ns.map(|delay_ns| (now_ns, delay_ns));

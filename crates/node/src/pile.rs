@@ -94,10 +94,7 @@ impl Pile {
     /// A message of so many bytes was queued. `true`: it may wait. `false`: it leaves now, and with it what has waited.
     #[inline]
     pub(crate) fn takes(&mut self, now: Instant, kind: (NodeId, Lane), bytes: usize) -> bool {
-        if self.run == 0 || kind != self.kind {
-            (self.kind, self.run, self.run_since) = (kind, 0, now);
-        }
-        self.run += 1;
+        self.follow(now, kind);
         let loops = self.run > EAGER_MIN && self.is_loop(now);
         if !loops || self.run <= self.eager {
             if loops {
@@ -123,13 +120,17 @@ impl Pile {
     /// A message leaves at once in any case, and with it what has waited.
     #[inline]
     pub(crate) fn passes(&mut self, now: Instant, kind: (NodeId, Lane)) {
+        self.follow(now, kind);
+        self.leaves(now);
+    }
+
+    /// A message goes on with the run, or begins one.
+    #[inline]
+    fn follow(&mut self, now: Instant, kind: (NodeId, Lane)) {
         if self.run == 0 || kind != self.kind {
             (self.kind, self.run, self.run_since) = (kind, 0, now);
         }
         self.run += 1;
-        if self.messages > 0 {
-            self.leave(now);
-        }
     }
 
     fn leave(&mut self, now: Instant) {

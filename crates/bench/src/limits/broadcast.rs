@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use tsumuji_link::{Link, LinkAddr, LinkError};
 
+/// The last frames are waited for so long, in milliseconds: where the link lost some, all of it.
+const LINGER_MS: u32 = 100;
+
 /// `frames` broadcast frames from the first end, a pause after each, to all the others. Returns the frames that the sender handed to
 /// the medium, and those that each other end received.
 pub fn broadcast<L: Link>(
@@ -18,13 +21,14 @@ pub fn broadcast<L: Link>(
     let frame = vec![1; size];
     let before = sender.counters().sent_frames;
     let mut received = vec![0; receivers.len()];
-    let mut collect = |receivers: &mut [L]| -> Result<(), LinkError> {
+    // Whether all have all.
+    let mut collect = |receivers: &mut [L]| -> Result<bool, LinkError> {
         for (link, received) in receivers.iter_mut().zip(&mut received) {
             *received += link.recv_burst(64, |_, bytes| {
                 std::hint::black_box(bytes);
             })? as u64;
         }
-        Ok(())
+        Ok(received.iter().all(|&received| received >= frames))
     };
     for _ in 0..frames {
         while !sender.send_with(LinkAddr::Broadcast, |slot| {
@@ -38,9 +42,11 @@ pub fn broadcast<L: Link>(
         std::thread::sleep(pause);
         collect(receivers)?;
     }
-    for _ in 0..100 {
+    for _ in 0..LINGER_MS {
+        if collect(receivers)? {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(1));
-        collect(receivers)?;
     }
     Ok((sender.counters().sent_frames - before, received))
 }
