@@ -33,3 +33,10 @@ pub use rights::{Capability, has_capability, setcap_command};
 /// A device that takes no frame for this long is not merely full: what waits is dropped, as a link may. Repetition is the business
 /// of those above, and they have long begun it.
 pub(crate) const STUCK_MAX: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Slots of a receive ring for frames that others may be granted. An eighth is left for what comes without credit, above all
+/// acknowledgements, one for each 128 KiB that we send: they take a slot each, and with none left they and granted frames would be
+/// dropped by turns.
+pub(crate) fn granted_slots(slots: usize) -> usize {
+    (slots * 7 / 8).max(1)
+}

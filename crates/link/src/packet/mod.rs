@@ -279,12 +279,6 @@ fn make_ring(fd: BorrowedFd<'_>, wanted: Geometry) -> io::Result<RxRing> {
     }
 }
 
-/// Frames that others may be granted: an eighth of the slots is left for what comes without credit, above all acknowledgements, one for
-/// each 128 KiB that we send. They take a slot each, and with none left they and granted frames would be dropped by turns.
-fn granted_frames(slots: usize) -> usize {
-    (slots * 7 / 8).max(1)
-}
-
 /// A classic BPF program: frames to us or to all; not those to others that a promiscuous interface sees, nor to groups.
 fn for_this_host() -> [SockFilter; 4] {
     const _: () = assert!(libc::PACKET_HOST == 0 && libc::PACKET_BROADCAST == 1);
@@ -305,7 +299,7 @@ impl Link for Packet {
         LinkCaps {
             name: NAME,
             frame_bytes: self.frame_bytes,
-            receive_frames: granted_frames(self.ring.slots()),
+            receive_frames: ether::granted_slots(self.ring.slots()),
             burst_frames: tx::BURST_FRAMES,
             broadcast: true,
             lossless: false,

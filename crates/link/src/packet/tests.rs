@@ -253,6 +253,6 @@ fn slots_are_left_for_what_needs_no_credit() {
         (65_535, 1, 1, 1),
     ] {
         assert_eq!(Geometry::new(mtu_bytes, ring_bytes).slots(), slots);
-        assert_eq!(granted_frames(slots), granted);
+        assert_eq!(ether::granted_slots(slots), granted);
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn open(name: &str, config: XdpConfig) -> Result<Xdp, XdpOpenError> {
         umem,
         mac: interface.mac,
         frame_bytes: plan.frame_bytes,
-        receive_frames: granted_frames(receive_chunks, chunks_per_frame),
+        receive_frames: (ether::granted_slots(receive_chunks) / chunks_per_frame).max(1),
         native,
         zero_copy,
         busy_poll: !config.busy_poll.is_zero(),
@@ -469,12 +469,6 @@ impl<'a> Plan<'a> {
         }
         Ok(())
     }
-}
-
-/// Frames that others may be granted: an eighth of the chunks is left for what comes without credit, above all acknowledgements, one for
-/// each 128 KiB that we send. They take a chunk each, and with none left they and granted frames would be dropped by turns.
-fn granted_frames(receive_chunks: usize, chunks_per_frame: usize) -> usize {
-    (receive_chunks * 7 / 8 / chunks_per_frame).max(1)
 }
 
 /// Whether another program has the interface.

@@ -89,19 +89,19 @@ impl Lending {
         Some(kept_bytes)
     }
 
-    /// The payload of the fragment from `start` to `end` of the message `id`: of the loan while it is lent, then of what was kept.
-    /// Empty for any other.
+    /// The payload of a fragment, which goes from `start` to `end` of the message `id`: of the loan while it is lent, then of what was
+    /// kept. Empty for any other.
     #[inline(never)] // small messages have none
     pub(super) fn payload<'a>(
         &'a self,
         loan: &Loan<'a>,
         id: SendId,
         (start, end): (usize, usize),
-        fragment_bytes: usize,
+        (fragment, fragment_bytes): (u32, usize),
     ) -> &'a [u8] {
         match self.to {
             Some(to) => loan.part(to, id, start..end),
-            None => self.kept((start / fragment_bytes) as u32, fragment_bytes),
+            None => self.kept(fragment, fragment_bytes),
         }
     }
 

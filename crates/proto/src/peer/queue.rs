@@ -416,7 +416,7 @@ impl Queue {
             }
             Some(lending) => {
                 let end = outgoing.length_bytes.min(offset + size);
-                lending.payload(loan, outgoing.id, (offset, end), size)
+                lending.payload(loan, outgoing.id, (offset, end), (part.fragment(), size))
             }
         };
         Place {
