@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tsumuji_link::{Link, LinkCounters, SealCounters};
-use tsumuji_proto::{Config, Engine, Loan, NodeId};
+use tsumuji_proto::{Config, Engine, Instant, Loan, NodeId};
 
 use crate::aside::Shelf;
 use crate::bootstrap::rendezvous::random_u64;
@@ -54,6 +54,8 @@ pub struct Endpoint<L: Link> {
     peers: Peers,
     membership: Membership,
     send_queue_bytes: usize,
+    /// Until then `send` does not wait for peers to keep up: one did not.
+    hurries_until: Instant,
     taken_bytes: usize,
 }
 
@@ -122,6 +124,7 @@ impl<L: Link> Endpoint<L> {
             peers: Peers::new(membership.members.len()),
             membership,
             send_queue_bytes: options.send_queue_bytes,
+            hurries_until: now,
             taken_bytes: 0,
         })
     }

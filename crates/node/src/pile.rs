@@ -71,6 +71,16 @@ impl Pile {
         self.run = 0;
     }
 
+    /// Messages of the run, for `go_on`.
+    pub(crate) fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// The turns since `run` was asked were no turns of the program's: it is where it was.
+    pub(crate) fn go_on(&mut self, run: u32) {
+        self.run = run;
+    }
+
     /// All leaves now, whatever the reason.
     #[inline]
     pub(crate) fn leaves(&mut self, now: Instant) {
@@ -212,6 +222,18 @@ mod tests {
         assert!(pile.takes(at(16), KIND, 8) && pile.waits());
         pile.passes(at(17), KIND);
         assert!(!pile.waits());
+    }
+
+    /// A wait of the sender's own ends no run.
+    #[test]
+    fn runs_outlast_waits_for_the_peer() {
+        let mut pile = Pile::new(at(0));
+        run(&mut pile, 0, 40, 8);
+        let messages = pile.run();
+        pile.on_turn(at(40));
+        assert!(!pile.waits() && !pile.is_open(at(40), KIND));
+        pile.go_on(messages);
+        assert!(pile.is_open(at(40), KIND) && pile.takes(at(41), KIND, 8));
     }
 
     /// Who computes after a loop lets a pile wait once; the next loop as long as that one leaves at once.

@@ -78,6 +78,17 @@ pub enum Destination {
     Broadcast,
 }
 
+/// Messages to one peer that are not yet acknowledged whole: what of [`Flow`] is asked for each message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Queued {
+    /// How many.
+    pub messages: usize,
+    /// What of them is held.
+    pub bytes: usize,
+    /// Something has not left: perhaps there is no credit.
+    pub waits: bool,
+}
+
 /// State of the traffic with one peer in both directions, readable at any time. What is not said to be of the other direction is of
 /// what we send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

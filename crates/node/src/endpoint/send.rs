@@ -10,7 +10,8 @@ use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
 
 use super::Endpoint;
 use crate::aside::ASIDE_CHANNEL;
-use crate::drive::refused;
+use crate::clock::from_std;
+use crate::drive::{is_ahead, refused};
 use crate::error::{EndpointError, SendError};
 use crate::intake::Kept;
 
@@ -29,6 +30,11 @@ const AWAITED_BYTES: usize = 256 << 10;
 
 /// Nearly all: but for what fills a link's burst.
 const AHEAD_BYTES: usize = 64 << 10;
+
+/// A peer that takes nothing for so long is not keeping up, but busy with something else:
+const EASE: Duration = Duration::from_micros(20);
+/// it is not waited for again before that.
+const HURRY: Duration = Duration::from_millis(1);
 
 /// How long to wait for memory for a message, or for the next piece of one that has begun to leave.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
@@ -60,6 +66,7 @@ impl<L: Link> Endpoint<L> {
         message: Vec<u8>,
     ) -> Result<(), SendError> {
         unreserved(lane)?;
+        self.ease(to)?;
         self.wait_writable(to, message.len(), FOREVER)?; // before the message is given away
         self.drive
             .submit(to, lane, Payload::Owned(message), false)
@@ -167,6 +174,7 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         unreserved(lane)?;
+        self.ease(to)?;
         let bytes = message.len();
         let lends =
             bytes >= LENT_BYTES || bytes >= GATHERED_BYTES && self.drive.gathers(to, lane, bytes);
@@ -193,6 +201,41 @@ impl<L: Link> Endpoint<L> {
                 done => return done,
             }
         }
+    }
+
+    /// Lets the peer catch up: a loop that sends would else fill the whole queue before it looks for an acknowledgement, and each message
+    /// would come back from far memory when it leaves.
+    #[inline]
+    fn ease(&mut self, to: NodeId) -> Result<(), EndpointError> {
+        if self.drive.is_ahead(to) {
+            return self.catch_up(to);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn catch_up(&mut self, to: NodeId) -> Result<(), EndpointError> {
+        if self.drive.look() < self.hurries_until {
+            return Ok(());
+        }
+        let run = self.drive.run();
+        self.run_until(Duration::ZERO, |_, _| true)?;
+        loop {
+            let before = self.drive.engine.queued(to);
+            if !before.waits || !is_ahead(before) {
+                break;
+            }
+            let moves = |engine: &Engine| {
+                let queued = engine.queued(to);
+                queued.messages < before.messages || queued.bytes < before.bytes
+            };
+            if !self.run_until(EASE, |engine, _| moves(engine))? {
+                self.hurries_until = self.drive.look() + from_std(HURRY);
+                break;
+            }
+        }
+        self.drive.go_on(run);
+        Ok(())
     }
 
     /// A message of `bytes` was refused though others wait: until there is room, or, if it was memory that lacked, until another one is

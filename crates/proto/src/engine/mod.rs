@@ -30,7 +30,7 @@ use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
-use crate::event::{Accounts, Event, Flow};
+use crate::event::{Accounts, Event, Flow, Queued};
 use crate::memory::{Memory, charge};
 use crate::peer::Peer;
 use crate::peer::session::Phase;
@@ -205,6 +205,16 @@ impl Engine {
             incoming_window_frames: told.unwrap_or(grant.window) as usize,
             incoming_bytes: peer.receive.grant.used_bytes,
             incoming_backlog: peer.receive.grant.backlog,
+        })
+    }
+
+    /// What waits to leave to a peer, or to be acknowledged.
+    #[inline]
+    pub fn queued(&self, peer: NodeId) -> Queued {
+        self.peer(peer).map_or(Queued::default(), |peer| Queued {
+            messages: peer.send.queued_messages(),
+            bytes: peer.send.queued_bytes(),
+            waits: peer.send.has_backlog(),
         })
     }
 

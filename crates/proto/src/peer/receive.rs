@@ -33,10 +33,9 @@ pub(crate) struct Receive {
     lanes: Vec<LaneReceive>,
     places: Places,
     pub(crate) latest: LatestReceive,
-    /// An acknowledgement waits for so many frames at most.
-    patience: u32,
-    /// Frames since the last acknowledgement left.
+    /// Frames since the last acknowledgement left, and their payload.
     unacknowledged: u32,
+    unacknowledged_bytes: usize,
     pub(crate) ack_now: bool,
     /// When the oldest frame that awaits its acknowledgement came.
     waiting_since: Option<Instant>,
@@ -89,19 +88,13 @@ impl Receive {
             lanes: Vec::new(),
             places: Places::new(),
             latest: LatestReceive::default(),
-            patience: FRAMES_PER_ACK_MAX,
             unacknowledged: 0,
+            unacknowledged_bytes: 0,
             ack_now: false,
             waiting_since: None,
             remaining_bytes: 0,
             refused: false,
         }
-    }
-
-    /// A session begins, with fragments of so many bytes.
-    pub(crate) fn begin(&mut self, fragment_bytes: usize) {
-        let frames = BYTES_PER_ACK / fragment_bytes.max(1);
-        self.patience = (frames as u32).clamp(1, FRAMES_PER_ACK_MAX);
     }
 
     #[inline]
@@ -153,7 +146,7 @@ impl Receive {
         }
         self.grant.used_bytes += charge(length);
         self.arrivals.mark(number);
-        self.note_arrival(data.flags & flags::ACK_NOW != 0);
+        self.note_arrival(length, data.flags & flags::ACK_NOW != 0);
         Some(number)
     }
 
@@ -204,7 +197,10 @@ impl Receive {
         };
         let in_sequence = number == self.arrivals.next();
         self.arrivals.mark(number);
-        self.note_arrival(data.flags & flags::ACK_NOW != 0 || !in_sequence);
+        self.note_arrival(
+            payload_bytes,
+            data.flags & flags::ACK_NOW != 0 || !in_sequence,
+        );
         (number, taken)
     }
 
@@ -331,14 +327,16 @@ impl Receive {
     }
 
     #[inline]
-    fn note_arrival(&mut self, at_once: bool) {
+    fn note_arrival(&mut self, payload_bytes: usize, at_once: bool) {
         self.unacknowledged += 1;
+        self.unacknowledged_bytes += payload_bytes;
         let patience = if self.arrivals.has_gap() {
             FRAMES_PER_GAP_REPORT
         } else {
-            ((self.grant.window / 4) as u32).clamp(1, self.patience)
+            ((self.grant.window / 4) as u32).clamp(1, FRAMES_PER_ACK_MAX)
         };
-        if at_once || self.unacknowledged >= patience {
+        if at_once || self.unacknowledged >= patience || self.unacknowledged_bytes >= BYTES_PER_ACK
+        {
             self.ack_now = true;
         }
     }
@@ -375,6 +373,7 @@ impl Receive {
     #[inline]
     pub(crate) fn on_ack_sent(&mut self) {
         self.unacknowledged = 0;
+        self.unacknowledged_bytes = 0;
         self.ack_now = false;
         self.waiting_since = None;
         self.grant.told = self.grant.granted;
