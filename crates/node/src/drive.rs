@@ -311,10 +311,10 @@ impl<L: Link> Drive<L> {
         Ok(())
     }
 
-    /// A message of several frames could leave at once, without a copy and by a call of its own.
+    /// A message would leave at once, by a call of its own.
     #[inline]
-    pub(crate) fn gathers(&self, to: NodeId, lane: tsumuji_proto::Lane, bytes: usize) -> bool {
-        self.runs && bytes > self.caps.frame_bytes && !self.pile.is_open(self.now, (to, lane))
+    pub(crate) fn is_alone(&self, to: NodeId, lane: tsumuji_proto::Lane) -> bool {
+        !self.runs || !self.pile.is_open(self.now, (to, lane))
     }
 
     /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a loan.

@@ -224,6 +224,12 @@ fn set_up(
         bytes: u64::from(frames) * room_bytes as u64,
         memory_bytes: running.memory_bytes,
     })?;
+    if matches!(kind, Kind::Memif { .. })
+        && copying
+        && number(spec, "bsize").unwrap_or(MEMIF_BUFFER_BYTES) < room_bytes
+    {
+        port.set_copies();
+    }
     let mtu = match kind {
         Kind::Card => (frame_bytes + LENGTH_BYTES) as u16,
         _ => 0,

@@ -53,7 +53,7 @@ pub use probe::probe;
 pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError};
 
 use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, RunRoom};
 use rx::Rx;
 use sys::Port;
 use tx::Tx;
@@ -301,6 +301,29 @@ impl Link for Dpdk {
             self.look()?;
         }
         Ok(0)
+    }
+
+    fn sends_runs(&self) -> bool {
+        self.port.copies()
+    }
+
+    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
+        ether::destination(NAME, self.mac, to)?;
+        self.flush()?;
+        let room = self.tx.run_room(&self.port);
+        self.counters.refused += u64::from(room.is_none());
+        Ok(room)
+    }
+
+    fn send_run<'a>(
+        &mut self,
+        to: LinkAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<(), LinkError> {
+        let mac = ether::destination(NAME, self.mac, to)?;
+        self.tx
+            .send_run(&self.port, &mut self.counters, mac, frames);
+        Ok(())
     }
 
     #[inline]

@@ -660,6 +660,53 @@ static uint32_t transmit(uint16_t port, const struct slot *slots, uint32_t count
     return count;
 }
 
+/* The second part of a frame. */
+struct body {
+    const uint8_t *data;
+    uint32_t bytes;
+};
+
+static void body_stays(void *address, void *cookie)
+{
+    (void)address;
+    (void)cookie;
+}
+
+/* As `transmit`, of frames that end with bytes which lie elsewhere and are the caller's again when this returns: only for a driver that
+ * has copied what it takes by then (memif without zero-copy). None where mbufs lack. */
+static uint32_t transmit_parted(uint16_t port, const struct slot *heads, const struct body *bodies, uint32_t count)
+{
+    struct rte_mbuf *mbufs[BURST_FRAMES], *tails[BURST_FRAMES];
+    struct rte_mbuf_ext_shared_info stays = {.free_cb = body_stays};
+    if (count > BURST_FRAMES)
+        count = BURST_FRAMES;
+    if (count == 0 || rte_pktmbuf_alloc_bulk(((struct rte_mbuf *)heads[0].mbuf)->pool, tails, count) != 0)
+        return 0;
+    /* One more than there are: nobody need be told when the last goes. */
+    rte_mbuf_ext_refcnt_set(&stays, (uint16_t)(count + 1));
+    for (uint32_t at = 0; at < count; at++) {
+        struct rte_mbuf *head = heads[at].mbuf, *tail = tails[at];
+        rte_pktmbuf_attach_extbuf(tail, (void *)(uintptr_t)bodies[at].data, RTE_BAD_IOVA, (uint16_t)bodies[at].bytes, &stays);
+        rte_pktmbuf_data_len(tail) = (uint16_t)bodies[at].bytes;
+        rte_pktmbuf_data_len(head) = (uint16_t)heads[at].frame_bytes;
+        rte_pktmbuf_pkt_len(head) = heads[at].frame_bytes + bodies[at].bytes;
+        head->next = tail;
+        head->nb_segs = 2;
+        mbufs[at] = head;
+    }
+    uint32_t taken = 0;
+    if (burst_begin(port)) {
+        taken = rte_eth_tx_burst(port, 0, mbufs, (uint16_t)count);
+        burst_end(port);
+    }
+    for (uint32_t at = taken; at < count; at++) {
+        mbufs[at]->next = NULL;
+        mbufs[at]->nb_segs = 1;
+        rte_pktmbuf_free_seg(tails[at]);
+    }
+    return taken;
+}
+
 /* The bytes of one mbuf, and no more than it has room for: the driver for memif takes, without copying, the length that its peer
  * states in memory that both write. */
 static inline uint32_t bytes_of(const struct rte_mbuf *mbuf)
@@ -722,6 +769,7 @@ struct shim {
     int (*slots_take)(void *, struct slot *, uint32_t);
     void (*slots_free)(const struct slot *, uint32_t);
     uint32_t (*transmit)(uint16_t, const struct slot *, uint32_t);
+    uint32_t (*transmit_parted)(uint16_t, const struct slot *, const struct body *, uint32_t);
     uint32_t (*receive)(uint16_t, struct slot *, uint32_t);
     uint32_t (*gather)(const struct slot *, uint8_t *, uint32_t);
 };
@@ -747,6 +795,7 @@ EXPORTED const struct shim tsumuji_dpdk_shim = {
     .slots_take = slots_take,
     .slots_free = slots_free,
     .transmit = transmit,
+    .transmit_parted = transmit_parted,
     .receive = receive,
     .gather = gather,
 };

@@ -38,6 +38,14 @@ struct RawSlot {
     frame_bytes: u32,
 }
 
+/// The second part of a frame: shim.c's `struct body`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RawBody {
+    data: *const u8,
+    bytes: u32,
+}
+
 /// shim.c's `struct device_info`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -88,6 +96,7 @@ struct Shim {
     slots_take: unsafe extern "C" fn(*mut c_void, *mut RawSlot, u32) -> c_int,
     slots_free: unsafe extern "C" fn(*const RawSlot, u32),
     transmit: unsafe extern "C" fn(u16, *const RawSlot, u32) -> u32,
+    transmit_parted: unsafe extern "C" fn(u16, *const RawSlot, *const RawBody, u32) -> u32,
     receive: unsafe extern "C" fn(u16, *mut RawSlot, u32) -> u32,
     gather: unsafe extern "C" fn(*const RawSlot, *mut u8, u32) -> u32,
 }
@@ -287,6 +296,8 @@ pub(super) struct Port {
     room_bytes: usize,
     /// Mbufs of a burst, BURST_FRAMES at most.
     burst_frames: usize,
+    /// Its driver has copied what it takes when it returns, also out of several mbufs, into one buffer of its own.
+    copies: bool,
     /// By which the driver's XDP program hangs on the interface.
     xdp_link: Option<OwnedFd>,
     /// What the device answered last. Also keeps a `Port` from being `Sync`: its queues may be used by one thread at a time.
@@ -328,6 +339,7 @@ impl Port {
             pool: None,
             room_bytes: 0,
             burst_frames: 0,
+            copies: false,
             xdp_link: None,
             stats: Cell::default(),
             is_up: Cell::new(false),
@@ -382,6 +394,16 @@ impl Port {
         self.room_bytes = room_bytes.into();
         self.burst_frames = burst_frames;
         Ok(())
+    }
+
+    /// The driver is memif's, without zero-copy, and its buffers are smaller than the pool's mbufs: where they are not, DPDK 22.11 puts each
+    /// mbuf of a frame into a buffer of its own.
+    pub(super) fn set_copies(&mut self) {
+        self.copies = true;
+    }
+
+    pub(super) fn copies(&self) -> bool {
+        self.copies
     }
 
     /// Mbufs of a burst.
@@ -579,6 +601,53 @@ impl Slots {
             unsafe { (self.shim.transmit)(port.number, self.raw.as_ptr(), self.raw.len() as u32) };
         self.raw.drain(..sent as usize);
         sent as usize
+    }
+
+    /// As `transmit`, where each frame ends with one of `bodies`. Those that the device did not take have only their heads, for `append`.
+    #[inline]
+    pub(super) fn transmit_parted<'a>(
+        &mut self,
+        port: &Port,
+        bodies: impl Iterator<Item = &'a [u8]>,
+    ) -> usize {
+        self.check(port);
+        assert!(port.copies, "the bodies are only borrowed");
+        number_this_thread();
+        let none = RawBody {
+            data: ptr::null(),
+            bytes: 0,
+        };
+        let mut parts = [none; BURST_FRAMES];
+        let mut count = 0;
+        for ((part, body), head) in parts.iter_mut().zip(bodies).zip(&self.raw) {
+            let whole = head.frame_bytes as usize + body.len();
+            assert!(whole <= port.room_bytes, "an mbuf has room for a frame");
+            (part.data, part.bytes) = (body.as_ptr(), body.len() as u32);
+            count += 1;
+        }
+        // SAFETY: the device exists; the first `count` mbufs are ours, of its pool, each of one part with a length that `set_last_bytes`
+        // checked, and there are as many bodies, borrowed during this call, in which a driver that `copies` has copied what it took and
+        // the shim has forgotten the rest. The mbufs that it took are taken from the list, so that we do not touch them again.
+        let sent = unsafe {
+            (self.shim.transmit_parted)(port.number, self.raw.as_ptr(), parts.as_ptr(), count)
+        };
+        self.raw.drain(..sent as usize);
+        sent as usize
+    }
+
+    /// Puts `body` behind what the mbuf at `at` holds, which came by `take` from `port`.
+    pub(super) fn append(&mut self, port: &Port, at: usize, body: &[u8]) {
+        self.check(port);
+        let slot = &mut self.raw[at];
+        let start = slot.frame_bytes as usize;
+        assert!(
+            start + body.len() <= port.room_bytes,
+            "an mbuf has room for a frame"
+        );
+        assert_eq!(slot.part_bytes, 0, "not a received frame");
+        // SAFETY: as for `last_mut`, and `body`, which is borrowed, is not part of an mbuf that is ours alone.
+        unsafe { ptr::copy_nonoverlapping(body.as_ptr(), slot.data.add(start), body.len()) };
+        slot.frame_bytes += body.len() as u32;
     }
 
     /// Takes received frames from the device; there must be none left of the last time.

@@ -246,6 +246,61 @@ fn chained_mbufs_are_gathered() {
     assert!(got == vec![8999_usize as u8; 8999]);
 }
 
+/// Runs of frames arrive as others do, in order, also those that a full ring left behind; no mbuf is lost, and each frame is counted once.
+#[test]
+fn runs_leave_from_where_they_lie() {
+    let Some((mut a, mut b)) = pair("bsize=9216,rsize=4", DpdkConfig::default()) else {
+        return;
+    };
+    assert!(a.sends_runs() && b.sends_runs());
+    let to = b.local_addr();
+    let (heads, mut bodies) = ([[1; 40], [2; 40]], Vec::new());
+    let body = |number: usize| vec![number as u8; 5000 + number % 4000];
+    let (mut sent, mut got, mut in_use) = (0, 0, None);
+    for _ in 0..20 {
+        let mut left_behind = 0;
+        while let Some(room) = a.run_room(to).expect("run_room") {
+            assert!(room.bytes >= room.frames * 9000);
+            bodies.clear();
+            bodies.extend((sent..sent + room.frames).map(body));
+            let frames = heads.iter().cycle().zip(&bodies);
+            a.send_run(to, frames.map(|(head, body)| (&head[..], &body[..])))
+                .expect("send_run");
+            sent += room.frames;
+            left_behind += a.tx.waiting();
+            bodies.iter_mut().for_each(|body| body.fill(0)); // they are ours again
+        }
+        assert!(left_behind > 0, "the ring of 16 was full");
+        while got < sent {
+            a.flush().expect("flush");
+            b.recv_burst(64, |_, frame| {
+                let (head, rest) = frame.split_at(40);
+                assert!(head.iter().all(|&byte| byte == 1 || byte == 2));
+                assert!(rest == body(got), "frame {got} of {}", frame.len());
+                got += 1;
+            })
+            .expect("recv_burst");
+        }
+        let now = (a.mbufs_in_use(), b.mbufs_in_use());
+        assert_eq!(now, *in_use.get_or_insert(now));
+    }
+    let (a, b) = (a.counters(), b.counters());
+    assert_eq!(
+        (a.sent_frames, b.received_frames),
+        (sent as u64, sent as u64)
+    );
+    assert_eq!(a.sent_bytes, b.received_bytes);
+    assert_eq!(a.dropped_frames + b.dropped_frames, 0);
+}
+
+/// A driver that would put each part of a frame into a buffer of its own is sent no runs.
+#[test]
+fn runs_only_where_parts_share_a_buffer() {
+    if let Some((a, _b)) = pair("", DpdkConfig::default()) {
+        assert!(!a.sends_runs());
+    }
+}
+
 /// Small frames to one station share an Ethernet frame: the other end gets them all, and each is counted once at both.
 #[test]
 fn small_frames_join() {

@@ -6,14 +6,16 @@
 //! A frame joins the Ethernet frame before it if that goes to the same station and has room: it is copied over, and its mbuf
 //! stays spare.
 //!
+//! A run of frames (`send_run`) goes to a driver that copies from where the frames lie, only their headers being written.
+//!
 //! Invariant: an mbuf is spare, queued, or the device's; none is lost on the way between. `contents` tells of each queued one.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::sys::{Port, Slots};
-use crate::LinkCounters;
 use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, MacAddr, STUCK_MAX};
+use crate::{LinkCounters, RunRoom};
 
 /// What is in a queued Ethernet frame.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +124,59 @@ impl Tx {
             frames: 1,
             frame_bytes: bytes as u64,
         });
+    }
+
+    /// What `send_run` takes now that all was pushed out; `None`: something is still queued, mbufs lack, or the driver does not copy.
+    pub(super) fn run_room(&mut self, port: &Port) -> Option<RunRoom> {
+        if !port.copies() || !self.queue.is_empty() {
+            return None;
+        }
+        if self.spare.len() < self.burst_frames {
+            self.spare.take(self.burst_frames - self.spare.len());
+        }
+        let frames = self.spare.len().min(self.burst_frames);
+        (frames > 0).then_some(RunRoom {
+            frames,
+            bytes: frames * self.frame_bytes_max,
+        })
+    }
+
+    /// Sends frames in two parts, each as an Ethernet frame of its own, from where they lie. What the device does not take now is queued.
+    pub(super) fn send_run<'a>(
+        &mut self,
+        port: &Port,
+        counters: &mut LinkCounters,
+        to: MacAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) {
+        for (head, body) in frames.clone() {
+            let lead_bytes = LEAD_BYTES + head.len();
+            let lead = self.spare.last_mut(port, lead_bytes);
+            ether::write_header(lead, to, self.me);
+            ether::write_length(&mut lead[HEADER_BYTES..], head.len() + body.len());
+            lead[LEAD_BYTES..].copy_from_slice(head);
+            self.spare.give_last(port, lead_bytes, &mut self.queue);
+        }
+        let bodies = frames.clone().map(|(_, body)| body);
+        let taken = self.queue.transmit_parted(port, bodies);
+        if taken > 0 {
+            self.stuck_since = None;
+        }
+        for (at, (head, body)) in frames.enumerate() {
+            let bytes = head.len() + body.len();
+            if at < taken {
+                counters.sent_frames += 1;
+                counters.sent_bytes += bytes as u64;
+                continue;
+            }
+            self.queue.append(port, at - taken, body);
+            self.contents.push_back(Content {
+                to,
+                ethernet_bytes: LEAD_BYTES + bytes,
+                frames: 1,
+                frame_bytes: bytes as u64,
+            });
+        }
     }
 
     /// Offers the device what is queued.

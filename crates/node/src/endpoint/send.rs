@@ -21,9 +21,9 @@ const QUEUED_MESSAGES: usize = 1 << 19;
 /// Messages of this size and more leave from where the caller has them.
 const LENT_BYTES: usize = 32 << 10;
 
-/// So do those of this size and more that a link gathers out of several frames, unless they follow each other in a loop and leave together:
-/// their copy can be made while they travel.
-const GATHERED_BYTES: usize = 12 << 10;
+/// So do those of this size and more, unless they follow each other in a loop and leave together: their copy can be made while they
+/// travel. Of smaller ones it takes less time than lending.
+const LENT_ALONE_BYTES: usize = 12 << 10;
 
 /// Of such a message of this size and more `send` waits until nearly all has left; what a shorter one has left waits in the queue.
 const AWAITED_BYTES: usize = 256 << 10;
@@ -43,14 +43,15 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 impl<L: Link> Endpoint<L> {
-    /// Sends a copy of `message`; waits while the queue to `to` is full.
+    /// Sends a copy of `message`; waits while the queue to `to` is full, and a little while it is longer than what a cache holds, if the peer
+    /// takes what is sent meanwhile.
     ///
     /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
     /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
-    /// length. Over links that gather, a message of 12 KiB or more leaves like that, too, if it takes several frames and is not in a loop.
+    /// length. One of 12 KiB or more leaves like that, too, if it is not in a loop.
     ///
     /// Messages that follow each other in a long, fast loop may leave together, over links whose calls cost more than what they carry
-    /// (`udp`, `packet`). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long
+    /// (`udp`, `packet`, memif). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long
     /// calls `progress` first, as it does for whatever else waits for room at the peer. So it is with all calls that send, but for those of
     /// *latest* lanes, which leave at once.
     #[inline]
@@ -91,7 +92,8 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<SendId, SendError> {
         let id = self.send_copied(to, lane, message, true)?;
         // A message that was lent may be acknowledged by now.
-        let is_open = message.len() < GATHERED_BYTES || !self.drive.engine.is_acknowledged(to, id);
+        let is_open =
+            message.len() < LENT_ALONE_BYTES || !self.drive.engine.is_acknowledged(to, id);
         if is_open && !lane.is_latest() {
             self.peers.track(to, id);
         }
@@ -177,7 +179,7 @@ impl<L: Link> Endpoint<L> {
         self.ease(to)?;
         let bytes = message.len();
         let lends =
-            bytes >= LENT_BYTES || bytes >= GATHERED_BYTES && self.drive.gathers(to, lane, bytes);
+            bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.is_alone(to, lane);
         if lends && !lane.is_latest() {
             match self.send_lent(to, lane, message, notify) {
                 // Nothing has left: it may wait for memory as other messages of its length do.
