@@ -7,29 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    assert_nothing_left, finish, signal, skipped, start, text, wait_for_children,
+    ENDLESS, assert_nothing_left, finish, signal, skipped, start, text, wait_for_children,
     wait_until_at_work, wait_until_gone,
 };
 
-/// Crawls for far longer than any test waits: only an interruption ends it.
-fn endless(link: &str) -> Vec<String> {
-    let args = [
-        "solve",
-        "--generate",
-        "poisson2d:200",
-        "--inner",
-        "sweep",
-        "--tol",
-        "1e-13",
-        "--max-laps",
-        "100000000",
-        "--workers",
-        "3",
-        "--json",
-        "--link",
-        link,
-    ];
-    args.map(str::to_owned).to_vec()
+fn endless(link: &str) -> Vec<&str> {
+    [&ENDLESS[..], &["--workers", "3", "--json", "--link", link]].concat()
 }
 
 /// A worker killed in the middle ends the run soon, by name, with exit code 1, and takes nothing and nobody with it.

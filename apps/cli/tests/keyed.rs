@@ -27,8 +27,9 @@ const LOOKED: Duration = Duration::from_millis(1_500);
 const TRIES: Duration = Duration::from_secs(2);
 /// Set for the processes that try to take part without being able to.
 const INTRUDER_ENV: &str = "TSUMUJI_KEYED_TEST_INTRUDER";
-/// Hosts beside those of the nodes: of the one with a wrong key, and of the one without.
-const INTRUDERS: u16 = 2;
+/// Hosts beside those of the nodes: of the one with a wrong key, of the one with the key that is no longer valid, and of the one
+/// without any.
+const INTRUDERS: u16 = 3;
 
 /// Not a test of its own: what the started processes run.
 #[test]
@@ -231,17 +232,26 @@ fn keyed_restarts_over(link: &'static str) {
             enter(hosts[0].netns());
             rotate(&place, folder.path(), 7, |talker| {
                 let keys = [at("wrong"), at("old")];
-                for key in [Some(&keys[0]), Some(&keys[1]), None] {
-                    let host = NODES + u16::from(key.is_none());
-                    let cluster = &theirs[usize::from(host - NODES)];
-                    let mut child =
-                        start_intruder(&place, host, cluster, key.map(PathBuf::as_path));
-                    let status = loop {
-                        match child.try_wait().expect("wait") {
-                            Some(status) => break status,
-                            None => talker.turn(),
+                let keys = [Some(&keys[0]), Some(&keys[1]), None];
+                let mut children: Vec<Child> = (NODES..NODES + INTRUDERS)
+                    .zip(&theirs)
+                    .zip(keys)
+                    .map(|((host, cluster), key)| {
+                        start_intruder(&place, host, cluster, key.map(PathBuf::as_path))
+                    })
+                    .collect();
+                let statuses: Vec<_> = children
+                    .iter_mut()
+                    .map(|child| {
+                        loop {
+                            match child.try_wait().expect("wait") {
+                                Some(status) => break status,
+                                None => talker.turn(),
+                            }
                         }
-                    };
+                    })
+                    .collect();
+                for (status, key) in statuses.iter().zip(keys) {
                     assert!(
                         status.success(),
                         "{link}, {key:?}: the intruder got in: {status}"
