@@ -81,9 +81,9 @@ fn interrupt_ends_threads_and_single() {
     for (name, mode, workers) in [("-INT", "threads", "3"), ("-TERM", "single", "1")] {
         let output = common::file(folder.path(), &format!("{mode}.npy"), "an older solution");
         let mut args = endless("shm");
-        let at = args.iter().position(|arg| arg == "--workers").unwrap();
-        args[at + 1] = workers.to_owned();
-        args.extend(["--mode", mode, "--output", &output].map(str::to_owned));
+        let at = args.iter().position(|arg| *arg == "--workers").unwrap();
+        args[at + 1] = workers;
+        args.extend(["--mode", mode, "--output", &output]);
         let mut child = start(&args);
         // Signals are caught from when the outlook was told; said so on standard error.
         let mut told = BufReader::new(child.stderr.take().unwrap());
