@@ -43,7 +43,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 pub(crate) trait Intake {
     /// `true`: consumed, its bytes are free again. `false`: kept; the keeper releases them later.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
-    fn share(&mut self, share: Share<'_>);
+    /// `life`: as in `Delivery`.
+    fn share(&mut self, life: u64, share: Share<'_>);
     fn event(&mut self, event: &Event);
     /// The message that is lent to the engine.
     fn lent(&self) -> &Loan<'_> {
@@ -260,7 +261,7 @@ impl<L: Link> Drive<L> {
         let bytes = payload.bytes();
         let id = self
             .engine
-            .submit(self.now, to, lane, payload, notify)
+            .submit(to, lane, payload, notify)
             .map_err(refused)?;
         if self.runs && !lane.is_latest() && self.pile.takes(self.now, (to, lane), bytes) {
             self.backlog = true;
@@ -516,6 +517,7 @@ pub(crate) fn refused(refusal: SubmitError) -> SendError {
     match refusal {
         SubmitError::TooLarge { size, limit, peer } => SendError::TooLarge { size, limit, peer },
         SubmitError::QueueFull { peer } => SendError::WouldBlock { peer },
+        SubmitError::NoMemory { size } => SendError::NoMemory { bytes: size },
         SubmitError::PeerDead { peer } => SendError::PeerDead { peer },
         SubmitError::UnknownPeer { peer } => SendError::UnknownPeer { peer },
         other => SendError::Refused(other),
@@ -610,7 +612,7 @@ impl<I: Intake> Sink for Counted<'_, I> {
     }
 
     #[inline]
-    fn share(&mut self, share: Share<'_>) {
-        self.intake.share(share);
+    fn share(&mut self, life: u64, share: Share<'_>) {
+        self.intake.share(life, share);
     }
 }

@@ -17,7 +17,6 @@ pub trait Machine {
     fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink);
     fn submit(
         &mut self,
-        now: Instant,
         to: NodeId,
         lane: Lane,
         payload: Payload<'_>,
@@ -102,13 +101,12 @@ impl Machine for Engine {
     }
     fn submit(
         &mut self,
-        now: Instant,
         to: NodeId,
         lane: Lane,
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        self.submit(now, to, lane, payload, notify)
+        self.submit(to, lane, payload, notify)
     }
     fn submit_share(
         &mut self,

@@ -92,18 +92,22 @@ impl Machine for Stub {
             }
             DATA => sink.message(Delivery {
                 from,
+                life: 0,
                 lane: Lane(head[3]),
                 body: Body::Frame(payload),
             }),
-            SHARE => sink.share(Share {
-                source: from,
-                incarnation: life,
-                port: 1,
-                epoch: 2,
-                lap: u32::from(head[3]),
-                start: 0,
-                payload,
-            }),
+            SHARE => sink.share(
+                0,
+                Share {
+                    source: from,
+                    incarnation: life,
+                    port: 1,
+                    epoch: 2,
+                    lap: u32::from(head[3]),
+                    start: 0,
+                    payload,
+                },
+            ),
             _ => {}
         }
     }
