@@ -435,15 +435,7 @@ impl<L: Link> Drive<L> {
     }
 
     /// Writes a best-effort frame into the link's slots; returns how many peers it could not be written for.
-    pub(crate) fn share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<usize, LinkError> {
+    pub(crate) fn share(&mut self, to: Destination, share: Share<'_>) -> Result<usize, LinkError> {
         let Self {
             link,
             engine,
@@ -451,11 +443,7 @@ impl<L: Link> Drive<L> {
             scratch,
             ..
         } = self;
-        let mut write = |slot: &mut [u8]| {
-            engine
-                .write_share(slot, port, epoch, lap, start, payload)
-                .unwrap_or(0)
-        };
+        let mut write = |slot: &mut [u8]| engine.write_share(slot, share).unwrap_or(0);
         let missed = match to {
             Destination::Broadcast if self.caps.broadcast => {
                 let taken = link.send_with(LinkAddr::Broadcast, write)?;

@@ -282,8 +282,12 @@ fn what_is_set_aside_names_the_life() {
         }
         b.try_send_aside(A, Priority::NORMAL, b"a", b"side")
             .expect("room");
-        b.broadcast_share(tsumuji_node::ASIDE_PORT, 0, 0, 0, b"share")
-            .expect("share");
+        b.broadcast_share(Share {
+            port: tsumuji_node::ASIDE_PORT,
+            payload: b"share",
+            ..Share::EMPTY
+        })
+        .expect("share");
         let mut b = Some(b);
         if shelved {
             a.progress().expect("a");

@@ -344,7 +344,11 @@ fn a_panic_leaves_nothing_lent() {
         }
         to_b.join().expect("b");
         to_c.join().expect("c");
-        assert_eq!(a.deaths(B), 0, "{runs} {frames}: there was memory to keep it");
+        assert_eq!(
+            a.deaths(B),
+            0,
+            "{runs} {frames}: there was memory to keep it"
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tsumuji_proto::{
     Config, Congestion, Destination, Duration, Engine, Event, Flow, Instant, Lane, Loan, NodeId,
-    Payload, SendId, Sink, SubmitError,
+    Payload, SendId, Share, Sink, SubmitError,
 };
 
 /// The engine as the net drives it. Every function means what the engine's own function of that name means.
@@ -22,15 +22,7 @@ pub trait Machine {
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError>;
-    fn submit_share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<(), SubmitError>;
+    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError>;
     /// A stand-in need not know how to be lent a message.
     fn submit_lent(
         &mut self,
@@ -108,16 +100,8 @@ impl Machine for Engine {
     ) -> Result<SendId, SubmitError> {
         self.submit(to, lane, payload, notify)
     }
-    fn submit_share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<(), SubmitError> {
-        self.submit_share(to, port, epoch, lap, start, payload)
+    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError> {
+        self.submit_share(to, share)
     }
     fn submit_lent(
         &mut self,

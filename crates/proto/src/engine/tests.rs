@@ -495,12 +495,10 @@ fn silence_is_death_and_healing_is_a_new_session() {
         "{:?}",
         wire.nodes[0].events
     );
-    let refused = wire.nodes[0].engine.submit(
-        NodeId(1),
-        Lane::ordered(0),
-        Payload::Copied(&[1]),
-        false,
-    );
+    let refused =
+        wire.nodes[0]
+            .engine
+            .submit(NodeId(1), Lane::ordered(0), Payload::Copied(&[1]), false);
     assert_eq!(refused, Err(SubmitError::PeerDead { peer: NodeId(1) }));
     wire.nodes[1].cut_off = false;
     let now = wire.now;
@@ -559,14 +557,17 @@ fn deliveries_name_the_life() {
         wire.run(MINUTE, |wire| wire.nodes[0].inbox.messages.len() == 3);
         assert_eq!(wire.nodes[0].inbox.life, life);
         wire.nodes[0].inbox.messages.clear();
-        let share = &[life as u8; 8];
+        let payload = &[life as u8; 8];
+        let share = Share {
+            lap: 3,
+            payload,
+            ..Share::EMPTY
+        };
         let engine = &mut wire.nodes[1].engine;
-        engine
-            .submit_share(Destination::Broadcast, 1, 0, 3, 0, share)
-            .unwrap();
+        engine.submit_share(Destination::Broadcast, share).unwrap();
         wire.run(MINUTE, |wire| !wire.nodes[0].inbox.shares.is_empty());
         let came = wire.nodes[0].inbox.shares.pop().unwrap();
-        assert_eq!(came, (3, life, share.to_vec()));
+        assert_eq!(came, (3, life, payload.to_vec()));
     }
 }
 
@@ -685,7 +686,17 @@ fn shares_are_broadcast() {
     wire.run(Duration::from_millis(5), |_| false);
     wire.nodes[0]
         .engine
-        .submit_share(Destination::Broadcast, 1, 2, 3, 4, &[5; 8])
+        .submit_share(
+            Destination::Broadcast,
+            Share {
+                port: 1,
+                epoch: 2,
+                lap: 3,
+                start: 4,
+                payload: &[5; 8],
+                ..Share::EMPTY
+            },
+        )
         .unwrap();
     wire.run(Duration::from_millis(1), |_| false);
     assert_eq!(wire.nodes[1].inbox.shares, [(3, 0, vec![5; 8])]);

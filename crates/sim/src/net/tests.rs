@@ -137,16 +137,8 @@ impl Machine for Stub {
         }
         Ok(id)
     }
-    fn submit_share(
-        &mut self,
-        to: Destination,
-        _: u16,
-        _: u32,
-        lap: u32,
-        _: u32,
-        payload: &[u8],
-    ) -> Result<(), SubmitError> {
-        self.queue(to, SHARE, lap as u8, payload);
+    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError> {
+        self.queue(to, SHARE, share.lap as u8, share.payload);
         Ok(())
     }
     fn next_destination(&mut self, _: Instant) -> Option<Destination> {
