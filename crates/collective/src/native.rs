@@ -262,21 +262,6 @@ struct Progress {
 }
 
 impl Progress {
-    fn header(&self, kind: Kind, offset: usize) -> Header {
-        let (key, sequence, algorithm) = self.at;
-        Header {
-            kind,
-            algorithm,
-            tag: 0,
-            sequence,
-            key,
-            offset: offset as u64,
-            total: self.len as u64,
-        }
-    }
-}
-
-impl Progress {
     /// Bytes of the broadcast from `start` on, as a frame. Places are 32 bits: longer messages are not broadcast natively (`api`).
     fn frame<'a>(&self, start: usize, payload: &'a [u8]) -> Share<'a> {
         let (key, sequence, _) = self.at;
@@ -287,6 +272,19 @@ impl Progress {
             start: start as u32,
             payload,
             ..Share::EMPTY
+        }
+    }
+
+    fn header(&self, kind: Kind, offset: usize) -> Header {
+        let (key, sequence, algorithm) = self.at;
+        Header {
+            kind,
+            algorithm,
+            tag: 0,
+            sequence,
+            key,
+            offset: offset as u64,
+            total: self.len as u64,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::error::EndpointError;
 
 impl<L: Link> Endpoint<L> {
     /// Sends a best-effort frame to all: once on a link with broadcast, else once per peer. Nothing is queued: returns how many
-    /// peers it could not be sent to now. its payload is at most `share_capacity_bytes`; of a larger one nothing is sent.
+    /// peers it could not be sent to now. Its payload is at most `share_capacity_bytes`; of a larger one nothing is sent.
     pub fn broadcast_share(&mut self, share: Share<'_>) -> Result<usize, EndpointError> {
         let missed = self.gather_share(share)?;
         self.push()?;

@@ -20,19 +20,13 @@ impl Engine {
             return Err(SubmitError::UnknownPeer { peer });
         }
         let limit = self.share_capacity_bytes();
-        let too_large = SubmitError::TooLarge {
-            size: share.payload.len(),
-            limit,
-            peer: to_peer,
-        };
-        if share.payload.len() > limit {
-            return Err(too_large);
+        let size = share.payload.len();
+        if size > limit {
+            let peer = to_peer;
+            return Err(SubmitError::TooLarge { size, limit, peer });
         }
-        let mut body = self
-            .shared
-            .pool
-            .take(share.payload.len())
-            .ok_or(too_large)?;
+        let body = self.shared.pool.take(size);
+        let mut body = body.ok_or(SubmitError::NoMemory { size })?;
         body.extend_from_slice(share.payload);
         self.shares.push(
             QueuedShare {
