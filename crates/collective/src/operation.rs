@@ -120,7 +120,7 @@ pub(crate) struct Operation<'b> {
     found: usize,
     unit: usize,
     fold: Option<Fold>,
-    early: Vec<Arrival>,
+    pub(crate) early: Vec<Arrival>,
     native: Option<Native>,
     pub(crate) shared: Option<Shared>,
     /// More can be done at once.

@@ -343,11 +343,13 @@ fn shares_reach_whom_they_should() {
                 node.poll(seen).expect("poll");
             }
         }
-        let of_port = |port, payload| Share {
-            port,
-            payload,
-            ..Share::EMPTY
-        };
+        fn of_port(port: u16, payload: &[u8]) -> Share<'_> {
+            Share {
+                port,
+                payload,
+                ..Share::EMPTY
+            }
+        }
         let x = Share {
             start: 9,
             ..of_port(2, b"x")

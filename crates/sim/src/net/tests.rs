@@ -113,7 +113,6 @@ impl Machine for Stub {
     }
     fn submit(
         &mut self,
-        _: Instant,
         to: NodeId,
         lane: Lane,
         payload: Payload<'_>,
