@@ -548,7 +548,7 @@ fn deliveries_name_the_life() {
     let mut wire = Wire::new(2);
     for life in 0..3 {
         if life > 0 {
-            wire.nodes[1] = Wire::node(1, 100 + life as u32, 2, wire.now, Congestion::Credit);
+            wire.nodes[1] = Wire::node(1, 200 + life as u32, 2, wire.now, Congestion::Credit);
         }
         // In one frame, in several, and behind one that came late.
         for bytes in [20, 50_000, 20] {
