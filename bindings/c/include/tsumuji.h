@@ -481,7 +481,11 @@ int tsumuji_send(struct tsumuji *handle,
 
 // Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or memory short before something in it is acknowledged;
 // tsumuji_wait_writable waits for either. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
-int tsumuji_try_send(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes);
+int tsumuji_try_send(struct tsumuji *handle,
+                     int to,
+                     int lane,
+                     const void *data,
+                     size_t bytes);
 
 // Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
 int tsumuji_send_tracked(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes, uint64_t *id);
@@ -594,7 +598,8 @@ int tsumuji_congestion_differs(struct tsumuji *handle, int peer);
 
 // Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed. TSUMUJI_EPEER: one has died or
 // left, and is not waited for; see tsumuji_revive.
-int tsumuji_wait_up(struct tsumuji *handle, int64_t timeout_us);
+int tsumuji_wait_up(struct tsumuji *handle,
+                    int64_t timeout_us);
 
 // Tries a dead peer again: its process may have been restarted.
 int tsumuji_revive(struct tsumuji *handle, int peer);
