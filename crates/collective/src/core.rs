@@ -280,15 +280,8 @@ impl Core {
         if operation.is_done() || operation.failure.is_some() {
             return Ok(());
         }
-        if !self.groups[operation.group].dead.is_empty() {
-            // Nothing is sent to the next life of a member that this one needs.
-            self.judge(operation);
-        }
-        if operation.failure.is_some() {
-            return Ok(());
-        }
         let state = &mut self.groups[operation.group];
-        operation.advance(endpoint, &state.members, &mut self.wires)?;
+        operation.advance(endpoint, &state.members, &state.dead, &mut self.wires)?;
         if operation.shared.is_some() && operation.is_planned_done() && operation.failure.is_none()
         {
             shared::advance(operation, state, endpoint);

@@ -397,11 +397,13 @@ impl<'b> Operation<'b> {
         }
     }
 
-    /// Does what can be done now.
+    /// Does what can be done now. `dead`: ranks of members whose next life, if there is one, is nobody of this group: it is sent
+    /// nothing of theirs.
     pub(crate) fn advance<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
         group: &Members,
+        dead: &[usize],
         wires: &mut Wires,
     ) -> Result<(), CollectiveError> {
         self.busy = false;
@@ -413,6 +415,10 @@ impl<'b> Operation<'b> {
                 let number = self.open[index] as usize;
                 let step = self.steps[number];
                 let to = group.nodes[step.peer];
+                if dead.contains(&step.peer) {
+                    index += 1;
+                    continue;
+                }
                 if step.action == Action::Send {
                     again |= self.send(number, step, to, endpoint, wires)?;
                 } else if step.place.len > EAGER_BYTES
