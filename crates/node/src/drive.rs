@@ -43,7 +43,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 pub(crate) trait Intake {
     /// `true`: consumed, its bytes are free again. `false`: kept; the keeper releases them later.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
-    fn share(&mut self, share: Share<'_>);
+    /// `life`: as in `Delivery`.
+    fn share(&mut self, life: u64, share: Share<'_>);
     fn event(&mut self, event: &Event);
     /// The message that is lent to the engine.
     fn lent(&self) -> &Loan<'_> {
@@ -260,7 +261,7 @@ impl<L: Link> Drive<L> {
         let bytes = payload.bytes();
         let id = self
             .engine
-            .submit(self.now, to, lane, payload, notify)
+            .submit(to, lane, payload, notify)
             .map_err(refused)?;
         if self.runs && !lane.is_latest() && self.pile.takes(self.now, (to, lane), bytes) {
             self.backlog = true;
@@ -273,7 +274,7 @@ impl<L: Link> Drive<L> {
     /// So much is queued to a peer that its acknowledgements should be looked for. What is piled up leaves soon, by a call of its own.
     #[inline]
     pub(crate) fn is_ahead(&self, to: NodeId) -> bool {
-        !self.pile.waits() && is_ahead(self.engine.queued(to))
+        !self.pile.waits() && self.engine.queued(to).is_some_and(is_ahead)
     }
 
     /// Where the program is in its run of messages, while a call of its that sends takes turns.
@@ -449,15 +450,7 @@ impl<L: Link> Drive<L> {
     }
 
     /// Writes a best-effort frame into the link's slots; returns how many peers it could not be written for.
-    pub(crate) fn share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<usize, LinkError> {
+    pub(crate) fn share(&mut self, to: Destination, share: Share<'_>) -> Result<usize, LinkError> {
         let Self {
             link,
             engine,
@@ -465,11 +458,7 @@ impl<L: Link> Drive<L> {
             scratch,
             ..
         } = self;
-        let mut write = |slot: &mut [u8]| {
-            engine
-                .write_share(slot, port, epoch, lap, start, payload)
-                .unwrap_or(0)
-        };
+        let mut write = |slot: &mut [u8]| engine.write_share(slot, share).unwrap_or(0);
         let missed = match to {
             Destination::Broadcast if self.caps.broadcast => {
                 let taken = link.send_with(LinkAddr::Broadcast, write)?;
@@ -490,12 +479,12 @@ impl<L: Link> Drive<L> {
 
 /// Bytes and messages queued to one peer from which on its acknowledgements are looked for, and what waits for credit is waited for: with
 /// what the links hold they fit a core's second-level cache. What is copied further ahead comes back from memory that is half as fast.
-const AHEAD_BYTES: usize = 256 << 10;
-const AHEAD_MESSAGES: usize = 1024;
+const CACHED_BYTES: usize = 256 << 10;
+const CACHED_MESSAGES: usize = 1024;
 
 #[inline]
 pub(crate) fn is_ahead(queued: Queued) -> bool {
-    queued.bytes >= AHEAD_BYTES || queued.messages >= AHEAD_MESSAGES
+    queued.bytes >= CACHED_BYTES || queued.messages >= CACHED_MESSAGES
 }
 
 /// Attempts that found no slot in one turn: more peers than that are full, and we go on receiving.
@@ -541,6 +530,7 @@ pub(crate) fn refused(refusal: SubmitError) -> SendError {
     match refusal {
         SubmitError::TooLarge { size, limit, peer } => SendError::TooLarge { size, limit, peer },
         SubmitError::QueueFull { peer } => SendError::WouldBlock { peer },
+        SubmitError::NoMemory { size } => SendError::NoMemory { bytes: size },
         SubmitError::PeerDead { peer } => SendError::PeerDead { peer },
         SubmitError::UnknownPeer { peer } => SendError::UnknownPeer { peer },
         other => SendError::Refused(other),
@@ -635,7 +625,7 @@ impl<I: Intake> Sink for Counted<'_, I> {
     }
 
     #[inline]
-    fn share(&mut self, share: Share<'_>) {
-        self.intake.share(share);
+    fn share(&mut self, life: u64, share: Share<'_>) {
+        self.intake.share(life, share);
     }
 }

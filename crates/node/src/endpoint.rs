@@ -56,6 +56,8 @@ pub struct Endpoint<L: Link> {
     send_queue_bytes: usize,
     /// Until then `send` does not wait for peers to keep up: one did not.
     hurries_until: Instant,
+    /// The copy of a message found no memory since a wait found some.
+    is_memory_short: bool,
     taken_bytes: usize,
 }
 
@@ -125,6 +127,7 @@ impl<L: Link> Endpoint<L> {
             membership,
             send_queue_bytes: options.send_queue_bytes,
             hurries_until: now,
+            is_memory_short: false,
             taken_bytes: 0,
         })
     }

@@ -78,17 +78,6 @@ pub enum Destination {
     Broadcast,
 }
 
-/// Messages to one peer that are not yet acknowledged whole: what of [`Flow`] is asked for each message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Queued {
-    /// How many.
-    pub messages: usize,
-    /// What of them is held.
-    pub bytes: usize,
-    /// Something has not left: perhaps there is no credit.
-    pub waits: bool,
-}
-
 /// State of the traffic with one peer in both directions, readable at any time. What is not said to be of the other direction is of
 /// what we send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -127,6 +116,17 @@ pub struct Flow {
     pub incoming_bytes: usize,
     /// Its last frame said that more wait to be sent to us.
     pub incoming_backlog: bool,
+}
+
+/// What waits to be acknowledged by one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Queued {
+    /// Messages submitted and not yet acknowledged.
+    pub messages: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Something of them has not left: perhaps there is no credit.
+    pub waits: bool,
 }
 
 /// State of another node's traffic with one of its peers, as that node told it.

@@ -30,7 +30,7 @@ use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
-use crate::event::{Accounts, Event, Flow, Queued};
+use crate::event::{Accounts, Event, Flow};
 use crate::memory::{Memory, charge};
 use crate::peer::Peer;
 use crate::peer::session::Phase;
@@ -208,16 +208,6 @@ impl Engine {
         })
     }
 
-    /// What waits to leave to a peer, or to be acknowledged.
-    #[inline]
-    pub fn queued(&self, peer: NodeId) -> Queued {
-        self.peer(peer).map_or(Queued::default(), |peer| Queued {
-            messages: peer.send.queued_messages(),
-            bytes: peer.send.queued_bytes(),
-            waits: peer.send.has_backlog(),
-        })
-    }
-
     /// Looks at every peer: for tests, and for whoever suspects a leak.
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
@@ -259,6 +249,12 @@ impl Engine {
     /// An empty buffer of at least `capacity`, from the pool where it has one.
     pub fn buffer(&mut self, capacity: usize) -> Vec<u8> {
         self.shared.pool.take(capacity).unwrap_or_default()
+    }
+
+    /// Sets memory aside for a copy of a message of `bytes`, until anything else takes it. `false`: there is none.
+    pub fn reserve(&mut self, bytes: usize) -> bool {
+        let buffer = self.shared.pool.take(bytes);
+        buffer.map(|buffer| self.shared.pool.put(buffer)).is_some()
     }
 
     /// Tells peers that this node leaves; further submits fail. What is still queued is not waited for.
@@ -401,7 +397,7 @@ fn raise_credit(peer: &mut Peer, shared: &mut Shared) {
 fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
     MemoryFrames {
         free_bytes: shared.memory.free_bytes(),
-        reserved_bytes: peer.receive.remaining_bytes,
+        reserved_frames: peer.receive.remaining.frames,
         frame_bytes: peer.send.fragment_bytes(),
     }
 }
