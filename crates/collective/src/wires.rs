@@ -117,7 +117,7 @@ pub(crate) struct Wires {
     pub(crate) eager_bytes: usize,
     /// Payload of one piece of a long transfer.
     piece_bytes: usize,
-    /// The link takes long messages from where they lie.
+    /// The link takes long messages from where they lie to where they belong.
     gathers: bool,
     /// Where all nodes are processes of this host.
     pub(crate) identity: Option<Identity>,
@@ -135,7 +135,8 @@ impl Wires {
     pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>) -> Self {
         let nodes = endpoint.members().len();
         let frame_bytes = endpoint.frame_message_bytes();
-        let gathers = endpoint.gathers();
+        // `packet` gathers, too, but has no scattering: there, pieces of one frame are read where the link has them.
+        let gathers = endpoint.link_name() == "udp";
         let message_bytes = if frame_bytes >= LONG_FRAME_BYTES && !gathers {
             frame_bytes
         } else {

@@ -117,11 +117,6 @@ impl<L: Link> Drive<L> {
         self.caps
     }
 
-    /// The link sends frames from where they lie.
-    pub(crate) fn runs(&self) -> bool {
-        self.runs
-    }
-
     /// One turn. Returns frames received and sent, and events. `look`: read the clock even if nothing arrives.
     #[inline]
     pub(crate) fn turn(

@@ -82,11 +82,6 @@ impl<L: Link> Endpoint<L> {
         (drive.caps().frame_bytes).saturating_sub(tsumuji_wire::DATA_HEADER_BYTES)
     }
 
-    /// Whether the link takes the frames of a long message from where they lie, many with one call.
-    pub fn gathers(&self) -> bool {
-        self.drive.runs()
-    }
-
     #[cold]
     fn hand_over_aside(&mut self, aside: &mut impl Aside) -> usize {
         let count = self.shelf.hand_over(&mut self.drive.engine, aside);
