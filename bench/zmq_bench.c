@@ -171,8 +171,9 @@ int main(int argc, char **argv)
     }
     struct plan plan = {.operation = argv[2], .iterations = atol(argv[3]), .size = strtoul(argv[4], NULL, 10)};
     plan.warm_up = plan.iterations < WARM_UP ? plan.iterations : WARM_UP;
-    plan.message = calloc(plan.size ? plan.size : 1, 1);
+    plan.message = malloc(plan.size ? plan.size : 1);
     must(plan.message != NULL && plan.iterations > 0, "plan");
+    memset(plan.message, 0x5a, plan.size); /* pages never written are one page of zeros to the kernel: no memory to read */
     int core = atoi(argv[5]);
     if (core >= 0) {
         cpu_set_t set;

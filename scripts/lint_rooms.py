@@ -4,7 +4,8 @@
 - dependencies between crates point down only, and the two pure crates use nothing that could reach the host;
 - `unsafe` appears only in the files whose business it is;
 - `wire` and `proto` are `#![no_std]`;
-- no source file is longer than 1000 lines.
+- no source file is longer than 1000 lines;
+- the files and folders that ARCHITECTURE.md names, and the lists here, exist.
 
 Prints one line per breach (file:line: what, and what to do) and exits 1 if there is any.
 """
@@ -30,9 +31,7 @@ MAY_USE = {
     "collective": BELOW_NODE | {"node"},
     "board": BELOW_NODE | {"node"},
     "solve": BELOW_NODE | {"node", "board", "collective"},
-    "learn": BELOW_NODE | {"node", "board", "collective"},
     "bench": BELOW_NODE | {"node", "board", "collective", "solve", "testbed"},
-    "lab": BELOW_NODE | {"node", "board", "collective"},
     "testbed": set(),
 }
 # Tests that need a whole endpoint on top of the room.
@@ -141,11 +140,34 @@ def source_breaches(path):
                 yield f"{path}:{number}: no std in the pure crates; use core or alloc"
 
 
+def stands(path):
+    """Whether ARCHITECTURE.md may name it: from the root, from `crates`, or without `src` and `.rs`."""
+    room, _, rest = path.partition("/")
+    names = [path, f"crates/{path}", f"crates/{room}/src/{rest}", f"crates/{room}/src/{rest}.rs"]
+    return any((ROOT / name).exists() for name in names)
+
+
+def map_breaches(files):
+    """What is named and no longer there."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        for path in re.findall(r"`(\w+(?:/[\w.-]+)+)`", line):
+            if not stands(path):
+                yield f"ARCHITECTURE.md:{number}: there is no {path}"
+    for room in sorted(MAY_USE):
+        if not (ROOT / "crates" / room).is_dir():
+            yield f"scripts/lint_rooms.py: MAY_USE names the crate '{room}', which is not there"
+    for pattern in MAY_BE_UNSAFE:
+        if not any(matches(path, [pattern]) for path in files):
+            yield f"scripts/lint_rooms.py: no file fits '{pattern}' of MAY_BE_UNSAFE"
+
+
 def main():
     breaches = list(crate_breaches())
     files = [path for path in tracked_files() if any(path.match(pattern) for pattern in SOURCES)]
     for path in files:
         breaches.extend(source_breaches(path))
+    breaches.extend(map_breaches(files))
     for breach in breaches:
         print(breach)
     print(f"house rules: {len(files)} files, {len(breaches)} breaches", file=sys.stderr)

@@ -6,6 +6,8 @@
 mod agent;
 mod bench;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod hosts;
 mod interrupt;
 mod key;

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{
-    PATIENCE, finish, is_worker, json, signal, skipped, start, text, tsumuji, wait_for_children,
-    wait_until_at_work,
+    ENDLESS, PATIENCE, finish, is_worker, json, signal, skipped, start, text, tsumuji,
+    wait_for_children, wait_until_at_work,
 };
 use tsumuji_testbed::{Name, Spec, Testbed};
 
@@ -109,22 +109,7 @@ fn killed_worker_is_named() {
     if lacking("killed_worker_is_named") {
         return;
     }
-    let child = start(&[
-        "solve",
-        "--generate",
-        "poisson2d:200",
-        "--inner",
-        "sweep",
-        "--tol",
-        "1e-13",
-        "--max-laps",
-        "100000000",
-        "--workers",
-        "1",
-        "--link",
-        MEMIF,
-        "--json",
-    ]);
+    let child = start(&[&ENDLESS[..], &["--workers", "1", "--link", MEMIF, "--json"]].concat());
     let judge = child.id();
     let workers = wait_for_children(judge, 1);
     wait_until_at_work(&workers);
@@ -288,23 +273,13 @@ fn devices_join_hosts() {
 }
 
 fn killed_worker_of_a_host(testbed: &Testbed, hosts: &str, link: &str) {
-    let child = start(&[
-        "solve",
-        "--generate",
-        "poisson2d:200",
-        "--inner",
-        "sweep",
-        "--tol",
-        "1e-13",
-        "--max-laps",
-        "100000000",
-        "--open",
-        "--hosts",
-        hosts,
-        "--link",
-        link,
-        "--json",
-    ]);
+    let child = start(
+        &[
+            &ENDLESS[..],
+            &["--open", "--hosts", hosts, "--link", link, "--json"],
+        ]
+        .concat(),
+    );
     let netns = testbed.hosts()[1].netns().to_owned();
     let begun = Instant::now();
     let worker = loop {

@@ -7,29 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    assert_nothing_left, finish, signal, skipped, start, text, wait_for_children,
+    ENDLESS, assert_nothing_left, finish, signal, skipped, start, text, wait_for_children,
     wait_until_at_work, wait_until_gone,
 };
 
-/// Crawls for far longer than any test waits: only an interruption ends it.
-fn endless(link: &str) -> Vec<String> {
-    let args = [
-        "solve",
-        "--generate",
-        "poisson2d:200",
-        "--inner",
-        "sweep",
-        "--tol",
-        "1e-13",
-        "--max-laps",
-        "100000000",
-        "--workers",
-        "3",
-        "--json",
-        "--link",
-        link,
-    ];
-    args.map(str::to_owned).to_vec()
+fn endless(link: &str) -> Vec<&str> {
+    [&ENDLESS[..], &["--workers", "3", "--json", "--link", link]].concat()
 }
 
 /// A worker killed in the middle ends the run soon, by name, with exit code 1, and takes nothing and nobody with it.
@@ -98,9 +81,9 @@ fn interrupt_ends_threads_and_single() {
     for (name, mode, workers) in [("-INT", "threads", "3"), ("-TERM", "single", "1")] {
         let output = common::file(folder.path(), &format!("{mode}.npy"), "an older solution");
         let mut args = endless("shm");
-        let at = args.iter().position(|arg| arg == "--workers").unwrap();
-        args[at + 1] = workers.to_owned();
-        args.extend(["--mode", mode, "--output", &output].map(str::to_owned));
+        let at = args.iter().position(|arg| *arg == "--workers").unwrap();
+        args[at + 1] = workers;
+        args.extend(["--mode", mode, "--output", &output]);
         let mut child = start(&args);
         // Signals are caught from when the outlook was told; said so on standard error.
         let mut told = BufReader::new(child.stderr.take().unwrap());

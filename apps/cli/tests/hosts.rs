@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{
-    PATIENCE, command, file, finish, is_worker, json, signal, skipped, start, text, tsumuji,
-    wait_until_at_work,
+    ENDLESS, PATIENCE, command, file, finish, is_worker, json, signal, skipped, start, text,
+    tsumuji, wait_until_at_work,
 };
 
 /// A hosts file of `nodes` processes on loopback; each is reached through the words `via`.
@@ -191,25 +191,12 @@ fn killed_worker_of_a_host_is_named() {
     let mark = format!("mark-{}-solve", std::process::id());
     for interrupted in [false, true] {
         let hosts = loopback(folder.path(), 3, "[\"env\"]");
-        let child = command(&[
-            "solve",
-            "--generate",
-            "poisson2d:200",
-            "--inner",
-            "sweep",
-            "--tol",
-            "1e-13",
-            "--max-laps",
-            "100000000",
-            "--json",
-            "--hosts",
-            &hosts,
-        ])
-        .env("TSUMUJI_TEST_MARK", &mark)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+        let child = command(&[&ENDLESS[..], &["--json", "--hosts", &hosts]].concat())
+            .env("TSUMUJI_TEST_MARK", &mark)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let begun = Instant::now();
         let workers = loop {
             let workers: Vec<u32> = marked(&mark);

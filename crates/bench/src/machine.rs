@@ -126,7 +126,7 @@ pub fn two_cpus() -> Option<[usize; 2]> {
 }
 
 /// Binds the calling thread (and those it starts later) to one core.
-pub fn pin(cpu: usize) -> io::Result<()> {
+pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     Ok(sched_setaffinity(None, &set)?)
@@ -137,7 +137,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 pub struct Pinned(CpuSet);
 
 /// Binds the calling thread to `cpu` until the answer is dropped; `None` pins nothing.
-pub fn pinned(cpu: Option<usize>) -> io::Result<Option<Pinned>> {
+pub(crate) fn pinned(cpu: Option<usize>) -> io::Result<Option<Pinned>> {
     let Some(cpu) = cpu else { return Ok(None) };
     let before = sched_getaffinity(None)?;
     pin(cpu)?;
@@ -159,7 +159,7 @@ fn clock(id: ClockId) -> Duration {
 }
 
 /// Processor time of this process so far, user and system, all threads.
-pub fn process_cpu() -> Duration {
+pub(crate) fn process_cpu() -> Duration {
     clock(ClockId::ProcessCPUTime)
 }
 

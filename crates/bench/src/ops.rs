@@ -95,7 +95,12 @@ impl Op {
     }
 
     /// The same over cables that carry no more than that: what takes half a second, and twice at least.
-    pub fn iterations_on_cables(self, size: usize, nodes: usize, bits_per_second: u64) -> u64 {
+    pub(crate) fn iterations_on_cables(
+        self,
+        size: usize,
+        nodes: usize,
+        bits_per_second: u64,
+    ) -> u64 {
         // What the busiest cable carries; a ping-pong goes both ways, one after the other.
         let crossings = match self {
             Self::Pingpong => 2,

@@ -70,7 +70,7 @@ impl Standing {
 }
 
 /// Median of the ratios, round by round; NaN if there are none.
-pub fn median_ratio(ours: &[f64], others: &[f64]) -> f64 {
+pub(crate) fn median_ratio(ours: &[f64], others: &[f64]) -> f64 {
     let ratios: Vec<f64> = ours
         .iter()
         .zip(others)

@@ -1,4 +1,5 @@
 use super::*;
+use fastrand::Rng;
 use tsumuji_wire::{NodeId, Share};
 
 const CAPACITY_BYTES: usize = 40;
@@ -103,20 +104,14 @@ fn repair_heals_a_lost_last_update() {
 #[test]
 fn copies_never_go_back() {
     for seed in 1..20u64 {
-        let mut state = seed;
-        let mut random = move |below: u64| {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (state >> 33) % below
-        };
-        let (mut owner, mut copy) = boards(1 + random(5) as usize);
+        let mut random = Rng::with_seed(seed);
+        let (mut owner, mut copy) = boards(random.usize(1..=5));
         let mut under_way: Vec<Frame> = Vec::new();
         let mut lap = Lap::FIRST;
         for step in 0..400 {
             let mut wire = Wire::default();
-            let start = random(23) as usize;
-            let end = start + 1 + random(23 - start as u64) as usize;
+            let start = random.usize(..23);
+            let end = random.usize(start + 1..=23);
             // The value is the lap: going back is seen at once.
             owner
                 .publish(
@@ -134,13 +129,13 @@ fn copies_never_go_back() {
                 }
             }
             under_way.append(&mut wire.0);
-            for _ in 0..random(8) {
+            for _ in 0..random.u64(..8) {
                 if under_way.is_empty() {
                     break;
                 }
-                let pick = random(under_way.len() as u64) as usize;
+                let pick = random.usize(..under_way.len());
                 let before = contents(&copy);
-                match random(4) {
+                match random.u64(..4) {
                     0 => drop(under_way.swap_remove(pick)),
                     1 => deliver(&mut copy, &under_way[pick]),
                     _ => deliver(&mut copy, &under_way.swap_remove(pick)),

@@ -8,19 +8,6 @@ use crate::wires::{EARLY_CONTROLS, cost};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{DeliveryClass, Membership, Options, Priority};
 
-/// A generator of test inputs (Knuth's constants).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 fn call(kind: u64, len: usize) -> Call<'static> {
     let (plan, fold, after) = match kind {
         0 => (plan::all_reduce_doubling(0, 4, len), true, After::Nothing),
@@ -48,48 +35,47 @@ fn any_messages_are_survived() {
     let mut endpoint =
         Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
     let lane = Lane::new(DeliveryClass::Ordered, Priority::NORMAL, 31);
-    let mut random = Random(7);
+    let mut random = fastrand::Rng::with_seed(7);
     for round in 0..60 {
         let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
         let key = core.groups[0].members.key;
         core.groups[0].sequence = 1;
         let len = [64, 8 << 10, 40_000][round % 3];
-        let call = call(random.below(5), len);
+        let call = call(random.u64(..5), len);
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
         let mut under_way = Vec::new();
         for _ in 0..400 {
-            let payload =
-                vec![0xa5; (random.below(9_000) as usize / 8 * 8) >> (4 * random.below(3))];
+            let payload = vec![0xa5; (random.usize(..9_000) / 8 * 8) >> (4 * random.u64(..3))];
             let header = Header {
                 kind: Kind::Eager,
-                algorithm: u8::from(random.below(20) > 0),
-                tag: random.below(6) as u16,
-                sequence: if random.below(3) > 0 {
+                algorithm: u8::from(random.u64(..20) > 0),
+                tag: random.u16(..6),
+                sequence: if random.u64(..3) > 0 {
                     0
                 } else {
-                    random.below(1000) as u32
+                    random.u32(..1000)
                 },
-                key: if random.below(20) > 0 {
+                key: if random.u64(..20) > 0 {
                     key
                 } else {
-                    random.below(3)
+                    random.u64(..3)
                 },
-                offset: if random.below(2) == 0 {
+                offset: if random.bool() {
                     0
                 } else {
-                    random.0 >> random.below(64)
+                    random.u64(..) >> random.u64(..64)
                 },
-                total: if random.below(9) > 0 {
+                total: if random.u64(..9) > 0 {
                     len as u64
                 } else {
-                    random.0
+                    random.u64(..)
                 },
             };
             let mut message = header.to_bytes().to_vec();
-            message[0] = random.below(14) as u8;
+            message[0] = random.u8(..14);
             message.extend_from_slice(&payload);
-            message.truncate(message.len() - random.below(2) as usize * HEADER_BYTES / 3);
-            let from = NodeId(1 + random.below(3) as u16);
+            message.truncate(message.len() - random.usize(..2) * HEADER_BYTES / 3);
+            let from = NodeId(random.u16(1..=3));
             let mut tap = Tap {
                 core: &mut core,
                 under_way: &mut under_way,
@@ -102,11 +88,11 @@ fn any_messages_are_survived() {
                 port: tsumuji_node::ASIDE_PORT,
                 epoch: key as u32,
                 lap: 0,
-                start: (random.0 >> (32 + random.below(32))) as u32,
+                start: (random.u64(..) >> (32 + random.u64(..32))) as u32,
                 payload: &payload,
             });
             // Another one may go on where the one under attack has failed.
-            if current.failure.is_some() && random.below(4) == 0 {
+            if current.failure.is_some() && random.u64(..4) == 0 {
                 current.failure = None;
             }
             core.advance(&mut current, &mut endpoint).expect("advance");

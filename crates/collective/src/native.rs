@@ -526,16 +526,12 @@ mod tests {
     /// Ranges in any order, repeated and overlapping, end as what a plain bitmap says.
     #[test]
     fn ranges_join_as_a_bitmap_says() {
-        let mut seed = 1_u64;
-        let mut random = |below: usize| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) as usize % below
-        };
+        let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..200 {
             let (mut receiver, mut bits) = (Receiver::default(), [false; 60]);
             for _ in 0..30 {
-                let start = random(59);
-                let end = start + 1 + random(60 - start);
+                let start = random.usize(..59);
+                let end = random.usize(start + 1..=60);
                 let new = bits[start..end].iter().any(|bit| !bit);
                 assert_eq!(receiver.take(start..end), new);
                 bits[start..end].fill(true);

@@ -13,7 +13,7 @@ mod chaos {
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use chaos::case::{Case, Dice, Fate, LinkKind, Where};
+use chaos::case::{Case, Fate, LinkKind, Where};
 use chaos::member;
 use rustix::process::{Pid, Signal, kill_process};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
@@ -152,7 +152,7 @@ fn rounds_over(link: LinkKind, testbed: Option<&Testbed>) {
     let seed = number("TSUMUJI_SEED").unwrap_or(any);
     eprintln!("{link:?}: TSUMUJI_SEED={seed}");
     for round in 0..number("TSUMUJI_CHAOS_ROUNDS").unwrap_or(ROUNDS) {
-        let mut dice = Dice(seed ^ (link as u64 + 1) << 56 ^ round << 32);
+        let mut dice = fastrand::Rng::with_seed(seed ^ (link as u64 + 1) << 56 ^ round << 32);
         let job;
         let mut case = Case::any(&mut dice, link, Where::None);
         case.place = match (link, testbed) {
@@ -161,9 +161,7 @@ fn rounds_over(link: LinkKind, testbed: Option<&Testbed>) {
                 job = ShmJob::create(nodes, ShmConfig::for_nodes(nodes)).expect("job");
                 Where::Memory(std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&job))
             }
-            (LinkKind::Udp, _) => {
-                Where::Port(std::process::id(), 20_000 + dice.below(20_000) as u16)
-            }
+            (LinkKind::Udp, _) => Where::Port(std::process::id(), dice.u16(20_000..40_000)),
             (LinkKind::Packet, Some(testbed)) => Where::Ethernet(
                 testbed
                     .hosts()

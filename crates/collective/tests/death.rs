@@ -27,6 +27,18 @@ fn vanish(endpoint: Endpoint<AnyLink>) {
 
 type Body = fn(&mut Endpoint<AnyLink>, &mut Collectives, usize) -> Result<(), CollectiveError>;
 
+/// Link, members, who dies, how operations are done, and what all do.
+type Case<'a> = (Over, u16, u16, &'a Table, Body);
+
+/// Cases beside each other: each mostly waits until a member that is silent is taken for dead.
+fn with_victims<const N: usize>(cases: [Case<'_>; N]) {
+    std::thread::scope(|scope| {
+        for (over, nodes, victim, table, body) in cases {
+            scope.spawn(move || with_victim(over, nodes, victim, table, body));
+        }
+    });
+}
+
 /// All members do `body` again and again; the victim vanishes after some rounds. Every survivor gets an error that names it,
 /// and then the survivors go on in a group of their own.
 fn with_victim(over: Over, nodes: u16, victim: u16, table: &Table, body: Body) {
@@ -110,10 +122,14 @@ fn unblocked(
 #[test]
 fn death_is_told_to_everyone() {
     let table = Table::default();
-    with_victim(Over::Shm, 5, 2, &table, all_reduce);
-    with_victim(Over::LossyUdp(10), 5, 4, &table, all_reduce);
-    with_victim(Over::Udp, 4, 1, &table, unblocked);
-    with_victim(Over::Shm, 2, 1, &table, unblocked);
+    with_victims([
+        (Over::Shm, 5, 2, &table, all_reduce),
+        (Over::LossyUdp(10), 5, 4, &table, all_reduce),
+    ]);
+    with_victims([
+        (Over::Udp, 4, 1, &table, unblocked),
+        (Over::Shm, 2, 1, &table, unblocked),
+    ]);
 }
 
 /// So it is in each kind of broadcast, whether a receiver dies or the root.
@@ -126,8 +142,10 @@ fn death_in_broadcasts() {
         Algorithm::Shared,
     ] {
         let table = only(Operation::Broadcast, algorithm);
-        with_victim(Over::Shm, 4, 1, &table, broadcast);
-        with_victim(Over::LossyShm(5), 4, 3, &table, broadcast);
+        with_victims([
+            (Over::Shm, 4, 1, &table, broadcast),
+            (Over::LossyShm(5), 4, 3, &table, broadcast),
+        ]);
     }
 }
 
@@ -147,9 +165,11 @@ fn stream(
 #[test]
 fn death_in_streams_of_broadcasts() {
     let table = Table::default();
-    with_victim(Over::Shm, 4, 1, &table, stream);
-    with_victim(Over::Shm, 4, 3, &table, stream);
-    with_victim(Over::Shm, 2, 0, &table, stream);
+    with_victims([
+        (Over::Shm, 4, 1, &table, stream),
+        (Over::Shm, 4, 3, &table, stream),
+        (Over::Shm, 2, 0, &table, stream),
+    ]);
 }
 
 /// A member of which a chain's end hears nothing but through others: the end is told by them.

@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{Member, Over, on_all};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use common::{LONG, Member, Over, on_all};
 use tsumuji_collective::{CollectiveError, Group, Table};
 use tsumuji_node::{NodeId, Options};
 
@@ -33,6 +36,28 @@ fn broadcast(member: &mut Member, group: Group, root: usize, want: &[u8]) {
         .broadcast(&mut member.endpoint, group, root, &mut data)
         .expect("broadcast");
     assert!(data == want, "{} bytes from {root}", want.len());
+}
+
+/// Broadcasts of the root that have ended: how far it is ahead of members that have not begun.
+#[derive(Default)]
+struct Ahead(AtomicUsize);
+
+impl Ahead {
+    fn count(&self, member: &Member) {
+        if member.rank == 0 {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets the endpoint live, but reads nothing, until the root has ended so many.
+    fn wait(&self, member: &mut Member, calls: usize) {
+        let begun = Instant::now();
+        while self.0.load(Ordering::Relaxed) < calls {
+            assert!(begun.elapsed() < LONG, "the root waits for its readers");
+            let done = member.collectives.progress(&mut member.endpoint);
+            done.expect("progress");
+        }
+    }
 }
 
 /// Every length from every root, one after the other.
@@ -115,6 +140,9 @@ fn many_groups_at_once() {
 /// A root whose rings are all unread goes on as members read, group by group, in the order in which it wrote.
 #[test]
 fn more_groups_than_rings_in_order() {
+    // As many groups as a node has rings: with the next one the root waits.
+    const RINGS: usize = 32;
+    let ahead = Ahead::default();
     on_all(
         Over::Shm,
         3,
@@ -128,10 +156,11 @@ fn more_groups_than_rings_in_order() {
                 .expect("groups");
             for round in 0..5 {
                 if member.rank > 0 {
-                    std::thread::sleep(std::time::Duration::from_millis(20)); // the root is far ahead
+                    ahead.wait(member, round * groups.len() + RINGS);
                 }
                 for (place, &group) in groups.iter().enumerate() {
                     broadcast(member, group, 0, &pattern(0, place, round, 100));
+                    ahead.count(member);
                 }
             }
         },
@@ -178,6 +207,7 @@ fn calls_that_do_not_fit_are_named() {
 /// Members that come late find everything that was broadcast meanwhile, also beyond what a ring holds.
 #[test]
 fn late_members_miss_nothing() {
+    let ahead = Ahead::default();
     on_all(
         Over::Shm,
         3,
@@ -185,11 +215,11 @@ fn late_members_miss_nothing() {
         &Table::default(),
         |member| {
             let world = member.collectives.world();
-            if member.rank > 0 {
-                std::thread::sleep(std::time::Duration::from_millis(30 * member.rank as u64));
-            }
+            // Less than a ring holds, or the root would wait for us.
+            ahead.wait(member, 1_000 * member.rank);
             for round in 0..40_000_u32 {
                 broadcast(member, world, 0, round.to_ne_bytes().repeat(6).as_slice());
+                ahead.count(member);
             }
         },
     );

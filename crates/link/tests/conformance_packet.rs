@@ -50,14 +50,7 @@ mod small_ring {
 mod macvlan {
     use super::*;
     conformance_tests!(skip if lacking(); |nodes| {
-        segment::enter().expect("a network namespace");
-        let mut commands = "link add e0 type veth peer name e1\nlink set e0 up\nlink set e1 up\n".to_owned();
-        for node in 0..nodes {
-            commands += &format!(
-                "link add link e0 name v{node} type macvlan mode bridge\nlink set v{node} up\n"
-            );
-        }
-        segment::ip(&commands).expect("macvlan interfaces");
+        segment::macvlans(nodes);
         let links = (0..nodes)
             .map(|node| Packet::open(&format!("v{node}"), PacketConfig::default()).expect("open"));
         links.collect::<Vec<_>>()

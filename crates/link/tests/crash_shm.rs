@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::{Link, LinkAddr};
 
@@ -25,18 +26,6 @@ const NODE_ENV: &str = "TSUMUJI_CRASH_TEST_NODE";
 const TO_ONE: u8 = 1;
 const TO_ALL: u8 = 2;
 const STOP: u8 = 3;
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_F42D_4C95_7F2D)
-            .wrapping_add(0x1405_7B7E_F767_814F);
-        (self.0 >> 33) % limit
-    }
-}
 
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
@@ -60,7 +49,7 @@ struct Chatter {
     shm: Shm,
     me: u16,
     life: u32,
-    dice: Dice,
+    dice: Rng,
     sent: [u32; NODES as usize],
     broadcast: u32,
     /// Per sender and kind: its life, and the last number.
@@ -75,7 +64,7 @@ impl Chatter {
             shm,
             me,
             life: std::process::id(),
-            dice: Dice(seed),
+            dice: Rng::with_seed(seed),
             sent: [0; NODES as usize],
             broadcast: 0,
             last: HashMap::new(),
@@ -86,13 +75,13 @@ impl Chatter {
 
     /// Sends some, receives some, sleeps now and then.
     fn turn(&mut self) {
-        for _ in 0..self.dice.below(6) {
-            let bytes = match self.dice.below(4) {
-                0 => 17 + self.dice.below(3000) as usize,
-                _ => 17 + self.dice.below(60) as usize,
+        for _ in 0..self.dice.u64(..6) {
+            let bytes = match self.dice.u64(..4) {
+                0 => 17 + self.dice.usize(..3000),
+                _ => 17 + self.dice.usize(..60),
             };
             let life = self.life;
-            if self.dice.below(8) == 0 {
+            if self.dice.u64(..8) == 0 {
                 let number = self.broadcast;
                 self.shm
                     .send_with(LinkAddr::Broadcast, |slot| {
@@ -103,7 +92,7 @@ impl Chatter {
                 self.broadcast += 1;
                 continue;
             }
-            let to = self.dice.below(NODES.into()) as u16;
+            let to = self.dice.u16(..NODES);
             if to == self.me {
                 continue;
             }
@@ -117,11 +106,11 @@ impl Chatter {
                 .expect("send_with");
             self.sent[usize::from(to)] += u32::from(taken);
         }
-        if self.dice.below(3) > 0 {
+        if self.dice.u64(..3) > 0 {
             self.shm.flush().expect("flush");
         }
         self.receive();
-        match self.dice.below(20) {
+        match self.dice.u64(..20) {
             0 => self.shm.wait(Duration::from_micros(300)).expect("wait"),
             1 => {
                 self.shm.arm_fd().expect("arm_fd");
@@ -230,7 +219,7 @@ fn killed_peers_harm_nobody() {
             assert!(begun.elapsed() < PATIENCE, "no frames in round {kill}");
         }
         lives_heard += u32::from(chatter.received[1] > old_victim);
-        let moment = Duration::from_micros(chatter.dice.below(4000));
+        let moment = Duration::from_micros(chatter.dice.u64(..4000));
         let begun = Instant::now();
         while begun.elapsed() < moment {
             chatter.turn();

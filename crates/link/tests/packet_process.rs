@@ -1,46 +1,23 @@
 //! Two processes and one interface: the second is refused and told who has it; a killed one leaves nothing behind. Needs root, or
 //! `unshare -Urn`; without, the test says so and tests nothing.
 
+#[path = "common/holder.rs"]
+mod holder;
 #[path = "common/segment.rs"]
 mod segment;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use segment::{Segment, lacking};
 use tsumuji_link::packet::{Packet, PacketConfig};
 
-/// A holder whose test died ends by itself.
-const HELD: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS_MAX: usize = 1000;
-/// Tells this program, started again, to hold a link.
-const HOLD_ENV: &str = "TSUMUJI_PACKET_TEST_HOLD";
 
 /// Not a test by itself: what the other starts.
 #[test]
 fn hold_a_link() {
-    if std::env::var_os(HOLD_ENV).is_none() {
-        return;
-    }
-    let _link = Packet::open("n0", PacketConfig::default()).expect("open");
-    println!("held");
-    std::thread::sleep(HELD);
-}
-
-/// Starts this program again, in this thread's network, and waits until it has the interface.
-fn start_holder() -> Child {
-    let mut child = Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "hold_a_link", "--nocapture"])
-        .env(HOLD_ENV, "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("start");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let held = lines.any(|line| line.expect("text").ends_with("held"));
-    assert!(held, "the child has the interface");
-    child
+    holder::hold(|| Packet::open("n0", PacketConfig::default()).expect("open"));
 }
 
 /// What the kernel says of this thread's network.
@@ -67,7 +44,7 @@ fn second_process_is_refused_and_killed() {
     Segment::new(2, 1500);
     assert_eq!(leftovers(), None);
     for _ in 0..3 {
-        let mut child = start_holder();
+        let mut child = holder::start();
         assert!(leftovers().is_some());
         let error = Packet::open("n0", PacketConfig::default()).expect_err("taken");
         let text = error.to_string();

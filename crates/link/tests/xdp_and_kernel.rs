@@ -1,12 +1,14 @@
 //! AF_XDP links and the kernel side by side: its own traffic passes an interface that has our program, the program goes when its
 //! process goes (also by SIGKILL), and a second process is refused. Needs root; without, each test says so and tests nothing.
 
+#[path = "common/holder.rs"]
+mod holder;
 #[path = "common/segment.rs"]
 mod segment;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -17,8 +19,6 @@ use tsumuji_link::{Link, LinkAddr};
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS_MAX: usize = 1000;
-/// Tells this program, started again, to hold a link.
-const HOLD_ENV: &str = "TSUMUJI_XDP_TEST_HOLD";
 
 fn on(mode: XdpMode) -> XdpConfig {
     XdpConfig {
@@ -190,26 +190,7 @@ fn kernel_traffic_passes() {
 /// Not a test by itself: what `second_process_is_refused_and_killed` starts.
 #[test]
 fn hold_a_link() {
-    if std::env::var_os(HOLD_ENV).is_none() {
-        return;
-    }
-    let _link = Xdp::open("n0", XdpConfig::default()).expect("open");
-    println!("held");
-    std::thread::sleep(PATIENCE);
-}
-
-/// Starts this program again, in this thread's network, and waits until it has the interface.
-fn start_holder() -> Child {
-    let mut child = Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "hold_a_link", "--nocapture"])
-        .env(HOLD_ENV, "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("start");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let held = lines.any(|line| line.expect("text").ends_with("held"));
-    assert!(held, "the child has the interface");
-    child
+    holder::hold(|| Xdp::open("n0", XdpConfig::default()).expect("open"));
 }
 
 /// While a process has the interface a second is refused; when it is killed, its program goes and the next gets the interface.
@@ -221,7 +202,7 @@ fn second_process_is_refused_and_killed() {
     }
     Segment::new(2, 1500);
     for _ in 0..3 {
-        let mut child = start_holder();
+        let mut child = holder::start();
         assert!(has_program("n0"));
         let error = Xdp::open("n0", XdpConfig::default()).expect_err("taken");
         assert!(error.to_string().contains("n0"), "{error}");
@@ -232,7 +213,7 @@ fn second_process_is_refused_and_killed() {
         drop(link);
     }
     // Also without waiting for the kernel to clean up.
-    let mut child = start_holder();
+    let mut child = holder::start();
     child.kill().expect("SIGKILL");
     child.wait().expect("dead");
     drop(Xdp::open("n0", XdpConfig::default()).expect("free again"));

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Cuttable, LONG, Over, inet, pair, udp};
+use common::meddled::Meddled;
+use common::{Cut, LONG, Over, inet, pair, udp};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::{Congestion, Endpoint, Lane, Membership, NodeId, Options, SendError};
 
@@ -56,9 +57,9 @@ fn silent_peer_is_dead_and_fails_everything_under(congestion: Congestion) {
     let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), options.clone()).expect("a");
     let stop = Arc::new(AtomicBool::new(false));
     let peer = {
-        let link = Cuttable {
+        let link = Meddled {
             link: b_link,
-            cut: Arc::clone(&cut),
+            meddler: Cut(Arc::clone(&cut)),
         };
         let stop = Arc::clone(&stop);
         thread::spawn(move || {
@@ -135,9 +136,9 @@ fn restarted_peer_joins_as_new_life_under(congestion: Congestion) {
     let addrs = [inet(&a_link), inet(&b_link)];
     let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), quick(congestion)).expect("a");
     let life = |link, cut: &Arc<AtomicBool>, incarnation| {
-        let link = Cuttable {
+        let link = Meddled {
             link,
-            cut: Arc::clone(cut),
+            meddler: Cut(Arc::clone(cut)),
         };
         let options = Options {
             incarnation: Some(incarnation),
@@ -147,7 +148,7 @@ fn restarted_peer_joins_as_new_life_under(congestion: Congestion) {
     };
     let first_cut = Arc::new(AtomicBool::new(false));
     let mut b = life(b_link, &first_cut, 1);
-    let meet = |a: &mut Endpoint<_>, b: &mut Endpoint<Cuttable<Udp>>| {
+    let meet = |a: &mut Endpoint<_>, b: &mut Endpoint<Meddled<Udp, Cut>>| {
         let start = Instant::now();
         while !(a.is_up(B) && b.is_up(A)) {
             let a_got = a.try_recv().expect("a");

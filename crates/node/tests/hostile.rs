@@ -10,8 +10,6 @@
 mod common;
 #[path = "../../link/tests/common/counting_alloc.rs"]
 mod counting_alloc;
-#[path = "hostile/dice.rs"]
-mod dice;
 #[path = "hostile/liar.rs"]
 mod liar;
 #[path = "../../link/tests/common/segment.rs"]
@@ -29,7 +27,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use common::TestKey;
-use dice::Dice;
+use common::meddled::Meddled;
+use fastrand::Rng;
 use liar::Liar;
 use stranger::{ACTS, NODES, STRANGER, Stranger};
 use tsumuji_link::SealCounters;
@@ -114,9 +113,9 @@ struct Run {
 /// A message: life, number, mark, and what follows from the first two.
 fn compose(life: u64, number: u64, bytes: usize) -> Vec<u8> {
     let mut message = [&life.to_le_bytes()[..], &number.to_le_bytes(), MARK].concat();
-    let mut dice = Dice(life << 32 ^ number);
+    let mut dice = Rng::with_seed(life << 32 ^ number);
     while message.len() < bytes {
-        message.extend(dice.next().to_le_bytes());
+        message.extend(dice.u64(..).to_le_bytes());
     }
     message
 }
@@ -173,7 +172,7 @@ impl Run {
     fn honest(&self, me: usize, job: Option<&OwnedFd>) -> Vec<Counters> {
         let mut counters = Vec::new();
         let (mut life, mut last, mut number) = (1, None::<(u64, u64)>, 0);
-        let mut dice = Dice(self.seed ^ me as u64);
+        let mut dice = Rng::with_seed(self.seed ^ me as u64);
         let open = |link| Endpoint::new(link, self.membership(me), options()).expect("endpoint");
         let mut endpoint = open(self.link(me, job));
         let other = NodeId(1 - me as u16);
@@ -185,8 +184,8 @@ impl Run {
                 (last, number) = (None, 0);
                 endpoint = open(self.link(me, job));
             }
-            let longest = [100, 2_000, 30_000][dice.below(3)];
-            let bytes = MARK.len() + 16 + dice.below(longest);
+            let longest = [100, 2_000, 30_000][dice.usize(..3)];
+            let bytes = MARK.len() + 16 + dice.usize(..longest);
             match endpoint.try_send(other, TALK, &compose(life, number, bytes)) {
                 Ok(()) => number += 1,
                 Err(SendError::WouldBlock { .. }) => {}
@@ -196,7 +195,7 @@ impl Run {
                 Err(error) => panic!("{me}: {error}"),
             }
             // The liar may have been given up; what it is told matters to nobody.
-            let _ = endpoint.try_send(NodeId(LIAR), TALK, &[7; 3000][..dice.below(3000)]);
+            let _ = endpoint.try_send(NodeId(LIAR), TALK, &[7; 3000][..dice.usize(..3000)]);
             let mut wait = Duration::from_millis(1);
             while let Some(message) = endpoint.recv(wait).expect("the link") {
                 wait = Duration::ZERO;
@@ -253,9 +252,12 @@ impl Run {
 
     fn lie_on(&self, job: Option<&OwnedFd>, seed: u64) {
         let me = usize::from(LIAR);
-        let link = Liar::new(self.link(me, job), seed, Arc::clone(&self.lies));
+        let link = Meddled {
+            link: self.link(me, job),
+            meddler: Liar::new(seed, Arc::clone(&self.lies)),
+        };
         let mut endpoint = Endpoint::new(link, self.membership(me), options()).expect("endpoint");
-        let mut dice = Dice(seed ^ 77);
+        let mut dice = Rng::with_seed(seed ^ 77);
         let lies = || self.lies.load(Ordering::Relaxed);
         let (mut told, mut told_at) = (lies(), Instant::now());
         while !self.stopped() && told_at.elapsed() < SILENCE {
@@ -263,8 +265,8 @@ impl Run {
                 (told, told_at) = (lies(), Instant::now());
             }
             for to in 0..2 {
-                let longest = [100, 5_000, 400_000][dice.below(3)];
-                let bytes = dice.below(longest);
+                let longest = [100, 5_000, 400_000][dice.usize(..3)];
+                let bytes = dice.usize(..longest);
                 let _ = endpoint.try_send(NodeId(to), TALK, &vec![0x11; bytes]); // what it is told back matters to nobody
             }
             let mut wait = Duration::from_millis(1);
@@ -336,7 +338,7 @@ fn in_the_memory(run: &Arc<Run>, told: &Arc<Mutex<Told>>, job: &OwnedFd) {
     while !run.ended() {
         for _ in 0..16 {
             let sent = stranger.act();
-            let to = if stranger.dice.one_in(8) {
+            let to = if stranger.dice.u8(..8) == 0 {
                 LinkAddr::Broadcast
             } else {
                 LinkAddr::Local(sent.to as u16)

@@ -5,19 +5,17 @@ mod common;
 #[path = "common/scarce_alloc.rs"]
 mod scarce_alloc;
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use common::meddled::{Fate, Meddled, Meddler};
 use common::{LONG, inet, pattern, udp};
 use scarce_alloc::{REFUSED_BYTES, Scarcity};
+use tsumuji_link::LinkError;
 use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_link::{LinkCaps, LinkCounters, LinkError};
-use tsumuji_node::{
-    Congestion, Endpoint, Lane, Link, LinkAddr, Membership, NodeId, Options, SendError,
-};
+use tsumuji_node::{Congestion, Endpoint, Lane, Membership, NodeId, Options, SendError};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -28,22 +26,31 @@ const LANE: Lane = Lane::ordered(0);
 #[derive(Clone)]
 struct Fuse {
     frames: Arc<AtomicI64>,
+    /// Sends runs, or each frame by itself.
+    runs: bool,
 }
 
 impl Fuse {
-    fn new() -> Self {
+    fn new(runs: bool) -> Self {
         Self {
             frames: Arc::new(AtomicI64::new(i64::MAX)),
+            runs,
         }
     }
 
     fn set(&self, frames: i64) {
         self.frames.store(frames, Ordering::Relaxed);
     }
+}
 
-    fn burn(&self, frames: usize) -> Result<(), LinkError> {
+impl Meddler for Fuse {
+    fn allows_runs(&self) -> bool {
+        self.runs
+    }
+
+    fn decide(&mut self, frames: usize) -> Result<Fate, LinkError> {
         if self.frames.fetch_sub(frames as i64, Ordering::Relaxed) > frames as i64 {
-            return Ok(());
+            return Ok(Fate::Sent);
         }
         self.frames.store(0, Ordering::Relaxed);
         Err(LinkError::Io {
@@ -53,75 +60,16 @@ impl Fuse {
     }
 }
 
-struct Failing {
-    link: Udp,
-    fuse: Fuse,
-    /// Sends runs, or each frame by itself.
-    runs: bool,
-}
-
-impl Link for Failing {
-    fn caps(&self) -> LinkCaps {
-        self.link.caps()
-    }
-    fn local_addr(&self) -> LinkAddr {
-        self.link.local_addr()
-    }
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        self.link.recv_burst(max, on_frame)
-    }
-    fn sends_runs(&self) -> bool {
-        self.runs
-    }
-    fn run_room(&mut self, to: LinkAddr) -> Result<Option<tsumuji_link::RunRoom>, LinkError> {
-        self.link.run_room(to)
-    }
-    fn send_run<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<(), LinkError> {
-        self.fuse.burn(frames.clone().count())?;
-        self.link.send_run(to, frames)
-    }
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        self.fuse.burn(1)?;
-        self.link.send_with(to, fill)
-    }
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.link.flush()
-    }
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.link.wait(timeout)
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link.fd()
-    }
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.link.arm_fd()
-    }
-    fn counters(&self) -> LinkCounters {
-        self.link.counters()
-    }
-}
+type Failing = Meddled<Udp, Fuse>;
 
 /// Three endpoints on loopback; the first one's link fails when told to.
 fn three(options: &Options, runs: bool) -> (Endpoint<Failing>, [Endpoint<Udp>; 2], Fuse) {
     let [a, b, c] = [udp(), udp(), udp()];
     let addrs = [inet(&a), inet(&b), inet(&c)];
-    let fuse = Fuse::new();
-    let link = Failing {
+    let fuse = Fuse::new(runs);
+    let link = Meddled {
         link: a,
-        fuse: fuse.clone(),
-        runs,
+        meddler: fuse.clone(),
     };
     let join = |id| Membership::inet(id, &addrs);
     let a = Endpoint::new(link, join(A), options.clone()).expect("endpoint");

@@ -1,23 +1,18 @@
-//! What sealing costs: `cargo run --release -p tsumuji-seal --example seal_cost` (about 20 s).
+//! What sealing costs: `cargo run --release -p tsumuji-seal --example seal_cost` (about 7 s).
 //!
-//! Prints nanoseconds per frame of each AEAD that could have been taken, of the whole wrapper over a link that only copies, and
-//! of what an unwelcome handshake frame costs. Each figure is the median of `ROUNDS` rounds in which all candidates take turns.
+//! Prints nanoseconds per frame of each AEAD that could have been taken, and what handshakes cost, an unwelcome one among them. Each
+//! figure is the median of `ROUNDS` rounds in which all candidates take turns. The whole wrapper: `tsumuji bench figures --part sealing`.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::hint::black_box;
-use std::os::fd::BorrowedFd;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
-use tsumuji_seal::{ClusterKey, Keys, OVERHEAD_BYTES, SealMode, Sealed};
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::{Link, LinkAddr};
+use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 
 const ROUNDS: usize = 9;
 /// Time of one figure in one round.
 const SPAN: Duration = Duration::from_millis(25);
-const FRAME_BYTES: usize = 9100;
-const BURST_FRAMES: usize = 64;
 const HEADER: [u8; 16] = [1; 16];
 
 /// Something to be timed: does its work so many times.
@@ -121,121 +116,6 @@ fn aeads(bytes: usize) -> Vec<Candidate> {
     ]
 }
 
-/// Frames on their way, and buffers of those that arrived.
-#[derive(Default)]
-struct Pipe {
-    full: VecDeque<(u16, Vec<u8>)>,
-    empty: Vec<Vec<u8>>,
-}
-
-/// One end of a link in memory.
-struct Mem {
-    me: u16,
-    ends: [Rc<RefCell<Pipe>>; 2],
-}
-
-impl Link for Mem {
-    fn caps(&self) -> LinkCaps {
-        LinkCaps {
-            name: "mem",
-            frame_bytes: FRAME_BYTES + OVERHEAD_BYTES,
-            receive_frames: BURST_FRAMES,
-            burst_frames: BURST_FRAMES,
-            broadcast: false,
-            lossless: true,
-        }
-    }
-    fn local_addr(&self) -> LinkAddr {
-        LinkAddr::Local(self.me)
-    }
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        let mut pipe = self.ends[usize::from(self.me)].borrow_mut();
-        let frames = pipe.full.len().min(max);
-        for _ in 0..frames {
-            let (bytes, frame) = pipe.full.pop_front().expect("counted");
-            on_frame(LinkAddr::Local(1 - self.me), &frame[..usize::from(bytes)]);
-            pipe.empty.push(frame);
-        }
-        Ok(frames)
-    }
-    fn send_with(
-        &mut self,
-        _to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        let mut pipe = self.ends[usize::from(1 - self.me)].borrow_mut();
-        let spare = pipe.empty.pop();
-        let mut frame = spare.unwrap_or_else(|| vec![0; FRAME_BYTES + OVERHEAD_BYTES]);
-        let bytes = fill(&mut frame) as u16;
-        pipe.full.push_back((bytes, frame));
-        Ok(true)
-    }
-    fn flush(&mut self) -> Result<(), LinkError> {
-        Ok(())
-    }
-    fn wait(&mut self, _timeout: Duration) -> Result<(), LinkError> {
-        Ok(())
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        Ok(true)
-    }
-    fn counters(&self) -> LinkCounters {
-        LinkCounters::default()
-    }
-}
-
-fn ends() -> [Mem; 2] {
-    let ends: [Rc<RefCell<Pipe>>; 2] = Default::default();
-    [0, 1].map(|me| Mem {
-        me,
-        ends: ends.clone(),
-    })
-}
-
-fn bursts<L: Link + 'static>(mut a: L, mut b: L, bytes: usize) -> Box<dyn FnMut(u64)> {
-    Box::new(move |times| {
-        for _ in 0..times / BURST_FRAMES as u64 {
-            for _ in 0..BURST_FRAMES {
-                a.send_with(LinkAddr::Local(1), |slot| {
-                    slot[0] = 7; // what writes the frame is not measured
-                    bytes
-                })
-                .expect("send");
-            }
-            let got = b.recv_burst(BURST_FRAMES, |_, frame| {
-                black_box(frame[0]);
-            });
-            assert_eq!(got.expect("recv"), BURST_FRAMES);
-        }
-    })
-}
-
-fn wrapped(bytes: usize) -> Vec<Candidate> {
-    let sealed = |mode| {
-        let keys = Keys::new([ClusterKey::generate().expect("random")]).expect("one");
-        let [mut a, mut b] = ends().map(|end| Sealed::new(end, &keys, mode).expect("seal"));
-        a.connect(LinkAddr::Local(1)).expect("connect");
-        while !(a.has_session(LinkAddr::Local(1)) && b.has_session(LinkAddr::Local(0))) {
-            b.recv_burst(8, |_, _| {}).expect("recv");
-            a.recv_burst(8, |_, _| {}).expect("recv");
-        }
-        bursts(a, b, bytes)
-    };
-    let [a, b] = ends();
-    vec![
-        ("the link alone", bursts(a, b, bytes)),
-        ("sealed, auth: seal and open", sealed(SealMode::Auth)),
-        ("sealed, encrypt: seal and open", sealed(SealMode::Encrypt)),
-    ]
-}
-
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
 fn noise() -> snow::Builder<'static> {
@@ -250,7 +130,8 @@ fn handshakes() -> Vec<Candidate> {
     // The key's public name, as in the frames of its cluster.
     let name = u64::from_str_radix(&key.print().to_string(), 16).expect("hex");
     let keys = Keys::new([key]).expect("one");
-    let [mut stranger, end] = ends();
+    let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("memory for two");
+    let [mut stranger, end] = [0, 1].map(|node| Shm::attach(&job, node).expect("the job is new"));
     let mut node = Sealed::new(end, &keys, SealMode::Encrypt).expect("seal");
     let refuse = move |times| {
         for _ in 0..times {
@@ -265,6 +146,7 @@ fn handshakes() -> Vec<Candidate> {
                     140
                 })
                 .expect("send");
+            stranger.flush().expect("flush");
             node.recv_burst(1, |_, _| {}).expect("recv");
         }
     };
@@ -317,9 +199,6 @@ fn print(title: &str, mut candidates: Vec<Candidate>) {
 fn main() {
     for bytes in [64, 1500, 9000] {
         print(&format!("AEADs, sealing {bytes} bytes"), aeads(bytes));
-    }
-    for bytes in [64, 1500, 9000] {
-        print(&format!("the wrapper, {bytes} bytes"), wrapped(bytes));
     }
     print("handshakes", handshakes());
 }

@@ -74,26 +74,20 @@ mod tests {
     /// Against a plain set of all that was seen: new exactly if unseen, not too old, and not below the start.
     #[test]
     fn agrees_with_a_set() {
-        let mut state = 5_u64;
-        let mut dice = move |limit: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % limit
-        };
+        let mut dice = fastrand::Rng::with_seed(5);
         for start in [0, 7, 2047, 1 << 40] {
             let mut window = Window::starting_at(start);
             let (mut seen, mut next) = (HashSet::new(), start);
             for _ in 0..50_000 {
-                let step = [2, 40, 2100, 5000][dice(4) as usize];
-                let counter = match dice(3) {
-                    0 => next + dice(step),
-                    _ => next.saturating_sub(dice(step)),
+                let step = [2, 40, 2100, 5000][dice.usize(..4)];
+                let counter = match dice.u64(..3) {
+                    0 => next + dice.u64(..step),
+                    _ => next.saturating_sub(dice.u64(..step)),
                 };
                 let new =
                     counter >= start && !seen.contains(&counter) && counter + WINDOW_FRAMES >= next;
                 assert_eq!(window.is_new(counter), new, "{counter}, next {next}");
-                if new && dice(4) > 0 {
+                if new && dice.u64(..4) > 0 {
                     window.accept(counter);
                     seen.insert(counter);
                     next = next.max(counter + 1);

@@ -5,9 +5,8 @@ mod mem;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use mem::{
-    Dice, Net, Node, Taped, assert_all_counted, key, keys, meet, receive, send, send_to, settle,
-};
+use fastrand::Rng;
+use mem::{Net, Node, Taped, assert_all_counted, key, keys, meet, receive, send, send_to, settle};
 use tsumuji_link::LinkAddr;
 use tsumuji_seal::{OVERHEAD_BYTES, SealMode};
 
@@ -109,25 +108,21 @@ fn strangers_get_no_session() {
 }
 
 /// One change to a frame, of some kind.
-fn mutate(dice: &mut Dice, frames: &[Taped], at: usize) -> Vec<u8> {
+fn mutate(dice: &mut Rng, frames: &[Taped], at: usize) -> Vec<u8> {
     let mut bytes = frames[at].bytes.clone();
-    match dice.below(7) {
-        0 => bytes.truncate(dice.below(bytes.len())),
-        1 => bytes.extend((0..1 + dice.below(40)).map(|i| i as u8)),
+    match dice.usize(..7) {
+        0 => bytes.truncate(dice.usize(..bytes.len())),
+        1 => bytes.extend((0..1 + dice.usize(..40)).map(|i| i as u8)),
         2 => {
-            let other = &frames[dice.below(frames.len())].bytes;
-            let cut = dice.below(bytes.len().min(other.len()));
+            let other = &frames[dice.usize(..frames.len())].bytes;
+            let cut = dice.usize(..bytes.len().min(other.len()));
             bytes.splice(..cut, other[..cut].iter().copied());
         }
-        3 => {
-            bytes = (0..dice.below(300))
-                .map(|_| dice.below(256) as u8)
-                .collect()
-        }
-        4 => bytes[0] = 0x10 | dice.below(9) as u8,
+        3 => bytes = (0..dice.usize(..300)).map(|_| dice.u8(..)).collect(),
+        4 => bytes[0] = 0x10 | dice.u8(..9),
         _ => {
-            for _ in 0..=dice.below(3) {
-                let bit = dice.below(bytes.len().min(40) * 8);
+            for _ in 0..=dice.usize(..3) {
+                let bit = dice.usize(..bytes.len().min(40) * 8);
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
         }
@@ -143,11 +138,11 @@ fn hostile_frames_beside_traffic() {
         let net = Net::new(4);
         let mut nodes = net.nodes(3, mode);
         meet(&net, &mut nodes);
-        let mut dice = Dice(mode as u64 + 1);
+        let mut dice = Rng::with_seed(mode as u64 + 1);
         let mut seen = HashSet::new();
         let (mut lost, mut sent) = (0, 0);
         for number in 0..300 {
-            let (from, to) = (dice.below(3), dice.below(3));
+            let (from, to) = (dice.usize(..3), dice.usize(..3));
             let mut expected = Vec::new();
             if from == to {
                 send(&mut nodes[from], LinkAddr::Broadcast, &numbered(number));
@@ -159,12 +154,12 @@ fn hostile_frames_beside_traffic() {
             sent += expected.len();
             let tape = net.tape();
             for _ in 0..20 {
-                let at = dice.below(tape.len());
+                let at = dice.usize(..tape.len());
                 let bytes = mutate(&mut dice, &tape, at);
-                let (source, target) = (dice.below(4) as u16, dice.below(3) as u16);
+                let (source, target) = (dice.u16(..4), dice.u16(..3));
                 net.inject(source, target, &bytes);
                 net.inject(tape[at].from, tape[at].to.unwrap_or(target), &bytes);
-                let again = &tape[dice.below(tape.len())];
+                let again = &tape[dice.usize(..tape.len())];
                 net.inject(again.from, again.to.unwrap_or(target), &again.bytes);
             }
             for (me, node) in nodes.iter_mut().enumerate() {
@@ -204,11 +199,11 @@ fn replays_change_nothing() {
         settle(&net, &mut nodes);
         let tape = net.tape();
         let before: Vec<_> = nodes.iter().map(|n| n.seal_counters()).collect();
-        let mut dice = Dice(4);
+        let mut dice = Rng::with_seed(4);
         for round in 0..20 {
             let mut delivered = 0;
             for _ in 0..tape.len() {
-                let taped = &tape[dice.below(tape.len())];
+                let taped = &tape[dice.usize(..tape.len())];
                 for to in 0..3 {
                     if taped.to.is_none_or(|addressee| addressee == to) && taped.from != to {
                         net.inject(taped.from, to, &taped.bytes);
@@ -245,11 +240,11 @@ fn reordered_frames_arrive() {
     }
     let tape = net.tape();
     net.clear();
-    let mut dice = Dice(9);
+    let mut dice = Rng::with_seed(9);
     let mut order: Vec<_> = (0..tape.len()).collect();
     for block in order.chunks_mut(1000) {
         for at in 0..block.len() {
-            block.swap(at, dice.below(block.len()));
+            block.swap(at, dice.usize(..block.len()));
         }
     }
     // The first comes last, and too late.
@@ -387,9 +382,9 @@ fn handshake_survives_loss() {
     for seed in 0..60 {
         let net = Net::new(3);
         let mut nodes = net.nodes(3, SealMode::Encrypt);
-        let mut dice = Dice(seed);
+        let mut dice = Rng::with_seed(seed);
         let loss_percent = [0, 20, 40, 60][seed as usize % 4];
-        net.lose(move |_| dice.below(100) < loss_percent);
+        net.lose(move |_| dice.usize(..100) < loss_percent);
         let mut arrived = 0;
         for round in 0..100_000 {
             for (from, to) in [(0, 1), (1, 0), (0, 2)] {

@@ -43,7 +43,7 @@ pub use hosts_file::PORT;
 pub use impair::{Fraction, ImpairError, Impairment};
 pub use rights::{RightsError, check as check_rights};
 pub use run::{HostExit, RunError, Stream};
-pub use spec::{LEAST_MTU_BYTES, MOST_HOSTS, MOST_MTU_BYTES, Mac, Name, Rate, Spec, SpecError};
+pub use spec::{Mac, Name, Rate, Spec, SpecError};
 pub use status::{Counters, HostStatus, Status};
 pub use up::UpError;
 

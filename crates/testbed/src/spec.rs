@@ -11,11 +11,11 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 
 /// The hosts of a testbed share one /24 network; its last two addresses are left free.
-pub const MOST_HOSTS: u16 = 253;
+pub(crate) const MOST_HOSTS: u16 = 253;
 /// IPv4 requires every host to take 576 bytes.
-pub const LEAST_MTU_BYTES: u32 = 576;
+pub(crate) const LEAST_MTU_BYTES: u32 = 576;
 /// The largest IPv4 packet; virtual Ethernet takes no more either.
-pub const MOST_MTU_BYTES: u32 = 65_535;
+pub(crate) const MOST_MTU_BYTES: u32 = 65_535;
 /// Names become part of interface marks (at most 255 bytes) and of file names.
 const LONGEST_NAME_BYTES: usize = 64;
 

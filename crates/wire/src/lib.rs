@@ -1,8 +1,8 @@
 //! Frame formats: bytes to frames and back (docs/protocol.md).
 //!
 //! Two levels: `raw` is the layout on the wire, `frame` is what a legal frame means; `id` names things that travel.
-//! Any bytes may be parsed: the answer is a frame or a reason to drop it, never a panic. Called by `proto` alone; knows
-//! neither links nor time.
+//! Any bytes may be parsed: the answer is a frame or a reason to drop it, never a panic. The engine parses and writes
+//! frames; others name nodes and shares by it. Knows neither links nor time.
 #![no_std]
 
 pub mod frame;

@@ -70,6 +70,19 @@ fn read_all(source: Option<&mut impl Read>) -> Vec<u8> {
     bytes
 }
 
+/// Crawls for far longer than any test waits: only a death or an interruption ends it.
+pub(crate) const ENDLESS: [&str; 9] = [
+    "solve",
+    "--generate",
+    "poisson2d:200",
+    "--inner",
+    "sweep",
+    "--tol",
+    "1e-13",
+    "--max-laps",
+    "100000000",
+];
+
 /// Starts the program with both outputs captured.
 pub(crate) fn start<S: AsRef<OsStr>>(args: &[S]) -> Child {
     command(args)

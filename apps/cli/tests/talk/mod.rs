@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use tsumuji_link::shm::Shm;
@@ -54,18 +55,6 @@ pub(crate) fn options() -> Options {
     }
 }
 
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_F42D_4C95_7F2D)
-            .wrapping_add(0x1405_7B7E_F767_814F);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// A message of `bytes` at least `HEAD_BYTES`: life, number, and what follows from both.
 fn compose(life: u32, number: u64, bytes: usize) -> Vec<u8> {
     let mut message = Vec::with_capacity(bytes + 8);
@@ -94,7 +83,7 @@ struct Report {
 pub(crate) struct Talker {
     pub(crate) endpoint: Endpoint<AnyLink>,
     life: u32,
-    dice: Dice,
+    dice: Rng,
     /// By node: number of the next message to it.
     next: BTreeMap<u16, u64>,
     /// By node: life and number of its last message.
@@ -112,7 +101,7 @@ impl Talker {
         Self {
             endpoint,
             life,
-            dice: Dice(seed),
+            dice: Rng::with_seed(seed),
             next: BTreeMap::new(),
             last: BTreeMap::new(),
             heard: Heard::new(),
@@ -131,10 +120,10 @@ impl Talker {
         let me = self.me();
         for peer in (0..NODES).filter(|peer| *peer != me) {
             let number = *self.next.entry(peer).or_default();
-            let longest = [HEAD_BYTES as u64 + 1, 200, 4_000, 60_000][self.dice.below(4) as usize];
-            let bytes = HEAD_BYTES + self.dice.below(longest) as usize;
+            let longest = [HEAD_BYTES + 1, 200, 4_000, 60_000][self.dice.usize(..4)];
+            let bytes = HEAD_BYTES + self.dice.usize(..longest);
             // To the one that is never killed, also long ones, which leave piece by piece while the call waits.
-            let long = peer == 0 && self.dice.below(20) == 0;
+            let long = peer == 0 && self.dice.u64(..20) == 0;
             let sent = if long {
                 let message = compose(self.life, number, 300_000 + bytes);
                 self.endpoint.send(NodeId(peer), TALK, &message)
@@ -446,22 +435,22 @@ pub(crate) fn run(
         workers.0.insert(node, (place.start(node, 1), 1));
     }
     until_heard(&mut talker, &mut workers, &Counts::new(), "at the start");
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     let mut life = 1;
     for cycle in 0..cycles {
-        let victim = 1 + dice.below(u64::from(NODES) - 1) as u16;
+        let victim = dice.u16(1..NODES);
         workers.kill(victim);
-        if dice.below(2) == 0 {
+        if dice.bool() {
             let before = counts(&talker, &workers);
             let what = format!("after kill {cycle}, of node {victim}");
             until_heard(&mut talker, &mut workers, &before, &what);
         }
         life += 1;
-        if dice.below(4) == 0 {
+        if dice.u64(..4) == 0 {
             // One that dies as it begins.
             let mut child = place.start(victim, life);
             let begun = Instant::now();
-            let moment = Duration::from_micros(dice.below(20_000));
+            let moment = Duration::from_micros(dice.u64(..20_000));
             while begun.elapsed() < moment {
                 talker.turn();
             }

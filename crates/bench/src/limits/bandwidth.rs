@@ -8,7 +8,7 @@ use std::time::Instant;
 use pulp::{Arch, Simd, WithSimd};
 
 /// Bytes each core reads: larger than any last-level cache share seen so far.
-pub const BYTES_PER_CORE: usize = 512 << 20;
+pub(crate) const BYTES_PER_CORE: usize = 512 << 20;
 
 /// One addition per vector of each of `STREAMS` equal parts of an array, read side by side.
 ///

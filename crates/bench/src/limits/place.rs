@@ -21,7 +21,7 @@ pub struct Place {
 
 impl Place {
     /// Both ends here, over the loopback interface.
-    pub const LOOPBACK: [Self; 2] = [Self::here(), Self::here()];
+    pub(crate) const LOOPBACK: [Self; 2] = [Self::here(), Self::here()];
 
     const fn here() -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Place {
 }
 
 /// The hosts of a testbed.
-pub fn of_testbed(testbed: &tsumuji_testbed::Testbed) -> Vec<Place> {
+pub(crate) fn of_testbed(testbed: &tsumuji_testbed::Testbed) -> Vec<Place> {
     let place = |host: &tsumuji_testbed::Host| Place {
         netns: Some(PathBuf::from("/run/netns").join(host.netns())),
         ip: host.ip(),

@@ -56,7 +56,7 @@ fn spin(
 }
 
 /// Half-round-trip of `size` bytes (1 at least) between two places.
-pub fn pingpong_between(
+pub(crate) fn pingpong_between(
     places: &[Place; 2],
     cpus: Option<[usize; 2]>,
     size: usize,
@@ -66,7 +66,7 @@ pub fn pingpong_between(
 }
 
 /// Round trips of `size` bytes (1 at least) between two places, at most `iterations` and none that begins after `limit`.
-pub fn pingpong_for(
+pub(crate) fn pingpong_for(
     places: &[Place; 2],
     cpus: Option<[usize; 2]>,
     size: usize,
@@ -128,7 +128,7 @@ pub fn pingpong_for(
 
 /// `messages` of `size` bytes (1 at least) from each of the other places to the first, each written by one call and read to its own
 /// length, as programs with messages do it. Two places: a burst.
-pub fn gather_between(places: &[Place], size: usize, messages: u64) -> io::Result<Sample> {
+pub(crate) fn gather_between(places: &[Place], size: usize, messages: u64) -> io::Result<Sample> {
     let Some((root, others)) = places.split_first() else {
         return Err(ErrorKind::InvalidInput.into());
     };

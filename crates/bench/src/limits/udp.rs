@@ -101,7 +101,7 @@ pub fn pingpong(
 }
 
 /// [`pingpong`] between two hosts of this machine.
-pub fn pingpong_between(
+pub(crate) fn pingpong_between(
     places: &[Place; 2],
     cpus: Option<[usize; 2]>,
     size: usize,
@@ -195,7 +195,7 @@ pub fn burst(cpus: Option<[usize; 2]>, size: usize, messages: u64) -> Result<Bur
 }
 
 /// `messages` of `size` bytes from each of the other places to the first, as fast as the kernel takes them. What arrived counts.
-pub fn gather_between(
+pub(crate) fn gather_between(
     places: &[Place],
     size: usize,
     messages: u64,

@@ -54,7 +54,7 @@ impl Petsc {
     }
 
     /// Writes the dense test system of `n` rows to `matrix` and `rhs` (`.npy`). Needs NumPy only.
-    pub fn make_system(&self, n: usize, matrix: &Path, rhs: &Path) -> Result<(), PeerError> {
+    pub(crate) fn make_system(&self, n: usize, matrix: &Path, rhs: &Path) -> Result<(), PeerError> {
         run(
             Command::new(PYTHON)
                 .arg(&self.script)

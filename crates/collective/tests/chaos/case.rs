@@ -3,26 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use fastrand::Rng;
+
 use super::operations::{KINDS, SIZES};
 
 pub(crate) const NODES_MAX: u16 = 6;
-
-/// Numbers that look random and are the same for a seed.
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkKind {
@@ -81,25 +66,25 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn any(dice: &mut Dice, link: LinkKind, place: Where) -> Self {
-        let nodes = 2 + dice.below(u64::from(NODES_MAX) - 1) as u16;
-        let mut victims = vec![dice.below(nodes.into()) as u16];
-        let fate = dice.one_of(&FATES);
+    pub(crate) fn any(dice: &mut Rng, link: LinkKind, place: Where) -> Self {
+        let nodes = dice.u16(2..=NODES_MAX);
+        let mut victims = vec![dice.u16(..nodes)];
+        let fate = FATES[dice.usize(..FATES.len())];
         // Sometimes two, one after the other.
-        let other = dice.below(nodes.into()) as u16;
-        if fate != Fate::Pause && nodes > 2 && dice.below(3) == 0 && !victims.contains(&other) {
+        let other = dice.u16(..nodes);
+        if fate != Fate::Pause && nodes > 2 && dice.u64(..3) == 0 && !victims.contains(&other) {
             victims.push(other);
         }
-        let delay = |dice: &mut Dice| {
-            let range = 1_u64 << (6 + dice.below(10)); // as often within 0.1 ms as within 50
-            dice.below(range)
+        let delay = |dice: &mut Rng| {
+            let range = 1_u64 << (6 + dice.u64(..10)); // as often within 0.1 ms as within 50
+            dice.u64(..range)
         };
         Self {
             link,
             nodes,
             fate,
-            kind: dice.below(KINDS.len() as u64) as usize,
-            size: dice.one_of(&SIZES),
+            kind: dice.usize(..KINDS.len()),
+            size: SIZES[dice.usize(..SIZES.len())],
             delays_us: victims.iter().map(|_| delay(dice)).collect(),
             victims,
             place,

@@ -81,16 +81,13 @@ fn announcement_is_no_frame() {
 /// Any bytes are sorted without a panic, and only well-formed ones accepted.
 #[test]
 fn random_frames_do_no_harm() {
-    let mut state = 1u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for _ in 0..20_000 {
         let mut bytes = frame(ME, PEER, &[9; 40]);
         for _ in 0..3 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let at = (state >> 33) as usize % bytes.len();
-            bytes[at] ^= (state >> 56) as u8;
-            bytes.truncate((state >> 40) as usize % 80);
+            let at = random.usize(..bytes.len());
+            bytes[at] ^= random.u8(..);
+            bytes.truncate(random.usize(..80));
             if bytes.is_empty() {
                 break;
             }

@@ -4,6 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
+
 use super::*;
 use crate::Link;
 use crate::shm::sys::WriteWord;
@@ -238,13 +240,7 @@ fn a_dead_writers_rings_stay_until_its_next_life() {
 /// Whatever stands in a peer's region, looking, taking and writing end, stay within their memory, and leave others alone.
 #[test]
 fn garbage_among_casts_harms_nobody_else() {
-    let mut state = 1_u64;
-    let mut dice = move || {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (state >> 33) as usize
-    };
+    let mut dice = Rng::with_seed(1);
     let mut noticed = 0;
     for seed in 0..100 {
         let job = job(3);
@@ -254,23 +250,21 @@ fn garbage_among_casts_harms_nobody_else() {
         turn(&mut bad);
         let region = bad.job.own_region_for_test(bad.life);
         let words = a.job.layout.cast_words_for_test(0);
-        for sequence in 0..dice() as u32 % 40 {
+        for sequence in 0..dice.u32(..40) {
             write(&mut bad, GROUP, &[0, 1], sequence, &[7; 90]);
             write(&mut a, GROUP, &[1, 2], sequence, &[8; 90]);
-            if dice().is_multiple_of(3) {
+            if dice.u8(..3) == 0 {
                 let _ = read(&mut a, 2, GROUP);
             }
         }
         for _ in 0..30 {
-            for _ in 0..1 + dice() % 4 {
-                let word = WriteWord::new(&region, words[dice() % words.len()]);
-                let value = match dice() % 4 {
-                    0 => dice() as u64,
+            for _ in 0..1 + dice.usize(..4) {
+                let word = WriteWord::new(&region, words[dice.usize(..words.len())]);
+                let value = match dice.usize(..4) {
+                    0 => dice.u64(..),
                     1 => u64::MAX,
                     2 => GROUP,
-                    _ => word
-                        .load(Ordering::Relaxed)
-                        .wrapping_add(dice() as u64 % 64),
+                    _ => word.load(Ordering::Relaxed).wrapping_add(dice.u64(..64)),
                 };
                 word.store(value, Ordering::Relaxed);
             }

@@ -4,6 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fastrand::Rng;
+
 use super::sys::{Map, WriteWord};
 use super::*;
 
@@ -301,26 +303,16 @@ fn dead_life_stays_for_its_readers() {
     }
 }
 
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(99);
-        let x = self.0;
-        (x ^ (x >> 31)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 3
-    }
-
-    /// Zero, small, a bit changed, near the limits, or anything.
-    fn garbage(&mut self, old: u64) -> u64 {
-        match self.roll() % 7 {
-            0 => 0,
-            1 => self.roll() % 100,
-            2 => old ^ 1 << (self.roll() % 64),
-            3 => u64::MAX - self.roll() % 100,
-            4 => old.wrapping_add(self.roll() % 300),
-            5 => (1 << 62) + self.roll() % 1000,
-            _ => self.roll(),
-        }
+/// Zero, small, a bit changed, near the limits, or anything.
+fn garbage(dice: &mut Rng, old: u64) -> u64 {
+    match dice.u64(..7) {
+        0 => 0,
+        1 => dice.u64(..100),
+        2 => old ^ 1 << dice.u64(..64),
+        3 => u64::MAX - dice.u64(..100),
+        4 => old.wrapping_add(dice.u64(..300)),
+        5 => (1 << 62) + dice.u64(..1000),
+        _ => dice.u64(..),
     }
 }
 
@@ -331,15 +323,15 @@ fn garbage_in_a_region_harms_nobody_else() {
     let mut broken = 0;
     for seed in 0..300 {
         let job = small(3);
-        let mut dice = Dice(seed);
+        let mut dice = Rng::with_seed(seed);
         let mut a = Shm::attach(&job, 0).expect("attach");
         let mut good = Shm::attach(&job, 1).expect("attach");
         let mut bad = Shm::attach(&job, 2).expect("attach");
         let region = bad.job.own_region_for_test(bad.life);
-        for _ in 0..dice.roll() % 40 {
+        for _ in 0..dice.u64(..40) {
             send(&mut bad, LinkAddr::Local(0), &[1; 100]);
             send(&mut bad, LinkAddr::Broadcast, &[2; 90]);
-            if dice.roll().is_multiple_of(3) {
+            if dice.u8(..3) == 0 {
                 receive(&mut a);
             }
         }
@@ -373,12 +365,12 @@ fn garbage_in_a_region_harms_nobody_else() {
     assert!(broken > 50, "the garbage was noticed {broken} times");
 }
 
-fn scribble(region: &Arc<Map>, dice: &mut Dice, words: Vec<usize>) {
-    for _ in 0..1 + dice.roll() % 4 {
-        let at = words[dice.roll() as usize % words.len()];
+fn scribble(region: &Arc<Map>, dice: &mut Rng, words: Vec<usize>) {
+    for _ in 0..1 + dice.u64(..4) {
+        let at = words[dice.usize(..words.len())];
         let word = WriteWord::new(region, at);
         word.store(
-            dice.garbage(word.load(Ordering::Relaxed)),
+            garbage(dice, word.load(Ordering::Relaxed)),
             Ordering::Relaxed,
         );
     }
@@ -389,7 +381,7 @@ fn scribble(region: &Arc<Map>, dice: &mut Dice, words: Vec<usize>) {
 fn garbage_in_the_head_is_survived() {
     for seed in 0..200 {
         let job = small(3);
-        let mut dice = Dice(seed);
+        let mut dice = Rng::with_seed(seed);
         let mut a = Shm::attach(&job, 0).expect("attach");
         let mut b = Shm::attach(&job, 1).expect("attach");
         let head = Arc::clone(a.job.head());

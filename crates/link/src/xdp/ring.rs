@@ -311,19 +311,6 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A small generator with a fixed seed: the same tests each time.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u32) -> u32 {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            ((self.0 >> 33) % u64::from(limit)) as u32
-        }
-    }
-
     /// Any order of pushes, submits, peeks and releases does what a queue does, also where the counters wrap.
     #[test]
     fn behaves_as_a_queue() {
@@ -332,10 +319,10 @@ mod tests {
             let (mut producer, mut consumer) = (ring.producer_end(), ring.consumer_end());
             let mut written = VecDeque::new();
             let mut visible = VecDeque::new();
-            let mut random = Random(u64::from(size));
+            let mut random = fastrand::Rng::with_seed(u64::from(size));
             let mut next = 0u64;
             for _ in 0..20_000 {
-                match random.below(4) {
+                match random.u32(..4) {
                     0 | 1 => {
                         let full = written.len() + visible.len() == size as usize;
                         assert_eq!(producer.push(next), !full);
@@ -355,7 +342,7 @@ mod tests {
                         for (ahead, &expected) in visible.iter().enumerate() {
                             assert_eq!(consumer.peek(ahead as u32), expected);
                         }
-                        let count = random.below(visible.len() as u32 + 1);
+                        let count = random.u32(..visible.len() as u32 + 1);
                         consumer.release(count);
                         visible.drain(..count as usize);
                         let held = written.len() + visible.len();

@@ -312,15 +312,11 @@ fn hostile_frames_are_dropped() {
                 send_raw(&mut a, &other);
             }
             // Any bytes of any length behind any header.
-            let mut random = 7u64;
+            let mut random = fastrand::Rng::with_seed(7);
             for _ in 0..3000 {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
-                let length = 14 + (random >> 33) as usize % mtu;
-                let mut frame: Vec<u8> = (0..length)
-                    .map(|at| (random >> (at % 57)) as u8 ^ at as u8)
-                    .collect();
+                let length = random.usize(14..14 + mtu);
+                let mut frame = vec![0; length];
+                random.fill(&mut frame);
                 frame[0] = 2;
                 send_raw(&mut a, &frame);
             }

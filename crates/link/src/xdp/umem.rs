@@ -303,25 +303,19 @@ mod tests {
     #[test]
     fn chunks_are_conserved() {
         let mut umem = umem();
-        let mut random = 1u64;
-        let mut below = |limit: u64| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (random >> 33) % limit
-        };
+        let mut random = fastrand::Rng::with_seed(1);
         // The kernel's side: chunks to fill, and descriptors to send.
         let mut kernel_fill: VecDeque<u64> = (0..16).map(|chunk| umem.give(chunk)).collect();
         let mut kernel_send: Vec<u64> = Vec::new();
         let mut slots_held: Vec<Slot> = Vec::new();
         let mut ours: Vec<Received> = Vec::new();
         for step in 0..50_000u64 {
-            match below(6) {
+            match random.u8(..6) {
                 0 if !kernel_fill.is_empty() => {
                     let addr = kernel_fill.pop_front().expect("not empty");
                     let desc = Desc {
                         addr: addr + HEADROOM_BYTES as u64,
-                        bytes: below(1700) as u32,
+                        bytes: random.u32(..1700),
                         options: 0,
                     };
                     let received = umem.take(desc).expect("a chunk of the kernel's");
@@ -330,7 +324,7 @@ mod tests {
                     ours.push(received);
                 }
                 1 if !ours.is_empty() => {
-                    let received = ours.swap_remove(below(ours.len() as u64) as usize);
+                    let received = ours.swap_remove(random.usize(..ours.len()));
                     kernel_fill.push_back(umem.give_back(received));
                 }
                 2 => match umem.take_slot() {
@@ -342,8 +336,8 @@ mod tests {
                     None => assert_eq!(umem.accounts().slots_free, 0),
                 },
                 3 if !slots_held.is_empty() => {
-                    let slot = slots_held.swap_remove(below(slots_held.len() as u64) as usize);
-                    let bytes = 1 + below(3 * 2048) as usize;
+                    let slot = slots_held.swap_remove(random.usize(..slots_held.len()));
+                    let bytes = random.usize(1..=3 * 2048);
                     let mut total = 0;
                     let mut last = CONTINUED;
                     umem.send(slot, bytes, 1 + bytes as u32 % 9, |desc| {
@@ -359,7 +353,7 @@ mod tests {
                     umem.put_back(slot);
                 }
                 _ if !kernel_send.is_empty() => {
-                    let addr = kernel_send.swap_remove(below(kernel_send.len() as u64) as usize);
+                    let addr = kernel_send.swap_remove(random.usize(..kernel_send.len()));
                     umem.completed(addr);
                 }
                 _ => {}

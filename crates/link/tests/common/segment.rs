@@ -33,6 +33,19 @@ pub(crate) fn enter() -> Result<(), String> {
     rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).map_err(|error| error.to_string())
 }
 
+/// Interfaces `v0`, `v1` … of the kind macvlan on one cable, in a network of the calling thread's own.
+pub(crate) fn macvlans(nodes: usize) {
+    enter().expect("a network namespace");
+    let mut commands =
+        "link add e0 type veth peer name e1\nlink set e0 up\nlink set e1 up\n".to_owned();
+    for node in 0..nodes {
+        commands += &format!(
+            "link add link e0 name v{node} type macvlan mode bridge\nlink set v{node} up\n"
+        );
+    }
+    ip(&commands).expect("macvlan interfaces");
+}
+
 /// Runs commands of `ip`, one a line.
 pub(crate) fn ip(commands: &str) -> Result<(), String> {
     let mut child = Command::new("ip")

@@ -1,16 +1,19 @@
-//! What the tests share: pairs of endpoints over each link, and a link that can be cut.
+//! What the tests share: pairs of endpoints over each link, and links whose sending can be meddled with.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod meddled;
+
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
+use meddled::{Fate, Meddler};
+use tsumuji_link::LinkError;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_link::{LinkCaps, LinkCounters, LinkError};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
     AnyLink, Endpoint, ImpairConfig, Link, LinkAddr, Membership, NodeId, Options, SealMode,
@@ -134,63 +137,20 @@ pub(crate) fn inet(link: &Udp) -> SocketAddr {
 
 /// Bytes that differ from place to place and from seed to seed.
 pub(crate) fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(bytes);
+    let mut out = vec![0; bytes];
+    Rng::with_seed(seed).fill(&mut out);
     out
 }
 
-/// A link whose sends vanish once it is cut: its process seems to have died without a word.
-pub(crate) struct Cuttable<L> {
-    pub(crate) link: L,
-    pub(crate) cut: Arc<AtomicBool>,
-}
+/// Once it is set nothing leaves any more: the process seems to have died without a word.
+pub(crate) struct Cut(pub(crate) Arc<AtomicBool>);
 
-impl<L: Link> Link for Cuttable<L> {
-    fn caps(&self) -> LinkCaps {
-        self.link.caps()
-    }
-    fn local_addr(&self) -> LinkAddr {
-        self.link.local_addr()
-    }
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        self.link.recv_burst(max, on_frame)
-    }
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        if self.cut.load(Ordering::Relaxed) {
-            let mut nowhere = vec![0; self.caps().frame_bytes];
-            fill(&mut nowhere);
-            return Ok(true);
-        }
-        self.link.send_with(to, fill)
-    }
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.link.flush()
-    }
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.link.wait(timeout)
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link.fd()
-    }
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.link.arm_fd()
-    }
-    fn counters(&self) -> LinkCounters {
-        self.link.counters()
+impl Meddler for Cut {
+    fn decide(&mut self, _frames: usize) -> Result<Fate, LinkError> {
+        Ok(if self.0.load(Ordering::Relaxed) {
+            Fate::Lost
+        } else {
+            Fate::Sent
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! Frames with wrong bytes and wrong lengths.
 
+use fastrand::Rng;
 use tsumuji_wire::{DropReason, Frame, parse};
 
 use crate::bench::Bench;
@@ -11,13 +12,7 @@ fn mangled_frames_are_told() {
     let Some(bench) = Bench::new("mangled_frames_are_told") else {
         return;
     };
-    let mut state = 7_u64;
-    let mut dice = move |limit: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % limit as u64) as usize
-    };
+    let mut dice = Rng::with_seed(7);
     let mut frames = Vec::new();
     for frame in every_kind() {
         // Every length of the header, and some beyond; then bytes of the header changed.
@@ -26,11 +21,11 @@ fn mangled_frames_are_told() {
         }
         for _ in 0..100 {
             let mut frame = frame.clone();
-            for _ in 0..=dice(2) {
-                let at = dice(frame.len().min(41));
-                frame[at] = [0, 255, 128, dice(256) as u8][dice(4)];
+            for _ in 0..=dice.usize(..2) {
+                let at = dice.usize(..frame.len().min(41));
+                frame[at] = [0, 255, 128, dice.u8(..)][dice.usize(..4)];
             }
-            frame.resize(frame.len() + [0, 0, 1, 30][dice(4)], 0); // padding
+            frame.resize(frame.len() + [0, 0, 1, 30][dice.usize(..4)], 0); // padding
             frames.push(frame);
         }
     }

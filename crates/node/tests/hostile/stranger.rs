@@ -8,10 +8,9 @@
 
 use std::collections::VecDeque;
 
+use fastrand::Rng;
 use tsumuji_node::{Lane, NodeId};
 use tsumuji_wire::{Ack, Control, Data, Hello, Share};
-
-use crate::dice::Dice;
 
 /// Nodes of the cluster: two honest ones and a liar (`liar`).
 pub(crate) const NODES: usize = 3;
@@ -65,7 +64,7 @@ pub(crate) const ACTS: [Act; 10] = [
 const UNKNOWN_KIND: u8 = 0x1f;
 
 pub(crate) struct Stranger {
-    pub(crate) dice: Dice,
+    pub(crate) dice: Rng,
     sealed: bool,
     tape: VecDeque<Sent>,
     /// The first frames it ever heard: of lives that have ended since.
@@ -76,12 +75,18 @@ pub(crate) struct Stranger {
 impl Stranger {
     pub(crate) fn new(seed: u64, sealed: bool) -> Self {
         Self {
-            dice: Dice(seed),
+            dice: Rng::with_seed(seed),
             sealed,
             tape: VecDeque::new(),
             old: Vec::new(),
             done: [0; ACTS.len()],
         }
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.dice.fill(&mut bytes);
+        bytes
     }
 
     /// The link has a key, which it has not.
@@ -101,8 +106,8 @@ impl Stranger {
     }
 
     fn heard(&mut self) -> Option<Sent> {
-        let at = |dice: &mut Dice, len: usize| (len > 0).then(|| dice.below(len));
-        if self.dice.one_in(3) {
+        let at = |dice: &mut Rng, len: usize| (len > 0).then(|| dice.usize(..len));
+        if self.dice.u8(..3) == 0 {
             at(&mut self.dice, self.old.len()).map(|at| self.old[at].clone())
         } else {
             at(&mut self.dice, self.tape.len()).map(|at| self.tape[at].clone())
@@ -111,7 +116,7 @@ impl Stranger {
 
     /// The next frame of its own.
     pub(crate) fn act(&mut self) -> Sent {
-        let at = self.dice.below(ACTS.len());
+        let at = self.dice.usize(..ACTS.len());
         let made = self.make(ACTS[at]);
         let (at, mut sent) = match made {
             Some(sent) => (at, sent),
@@ -127,16 +132,16 @@ impl Stranger {
     }
 
     fn make(&mut self, act: Act) -> Option<Sent> {
-        let (from, to) = (self.dice.below(NODES + 1), self.dice.below(2));
-        let source = NodeId(self.dice.below(NODES + 1) as u16);
+        let (from, to) = (self.dice.usize(..=NODES), self.dice.usize(..2));
+        let source = NodeId(self.dice.u16(..=NODES as u16));
         // Mostly in the name of whom the address is of, so that what lies behind that check is tried, too.
-        let source = if self.dice.one_in(4) {
+        let source = if self.dice.u8(..4) == 0 {
             source
         } else {
             NodeId(from as u16)
         };
         let destination = NodeId(to as u16);
-        let (session, number) = (self.dice.next() as u32, self.extreme());
+        let (session, number) = (self.dice.u32(..), self.extreme());
         let write = |write: &dyn Fn(&mut [u8]) -> Option<usize>| {
             let mut slot = [0; FRAME_BYTES_MAX];
             let bytes = write(&mut slot)?;
@@ -152,7 +157,7 @@ impl Stranger {
             Act::Replay => self.heard(),
             Act::Reflection => {
                 let mut sent = self.heard()?;
-                if self.dice.one_in(2) {
+                if self.dice.bool() {
                     (sent.from, sent.to) = (sent.to, sent.from.min(1));
                 } else {
                     (sent.from, sent.to) = (from, to);
@@ -160,11 +165,11 @@ impl Stranger {
                 Some(sent)
             }
             Act::ForgedGrant => {
-                let bitmap = self.dice.bytes(64);
+                let bitmap = self.bytes(64);
                 let ack = Ack {
                     source,
                     destination,
-                    flags: self.dice.next() as u8 & 9,
+                    flags: self.dice.u8(..) & 9,
                     session,
                     ack: number,
                     credit: u32::MAX,
@@ -175,7 +180,7 @@ impl Stranger {
                 write(&|slot| ack.write(slot))
             }
             Act::ForgedLengths => {
-                let payload = self.dice.bytes(200);
+                let payload = self.bytes(200);
                 let data = Data {
                     source,
                     destination,
@@ -188,7 +193,7 @@ impl Stranger {
                     offset: 0,
                     length: u32::MAX,
                     floor_delta: self.extreme() as u16,
-                    lane: Lane(self.dice.next() as u8),
+                    lane: Lane(self.dice.u8(..)),
                     ack_delay: 255,
                     payload: &payload,
                 };
@@ -196,17 +201,17 @@ impl Stranger {
             }
             Act::ForgedHello => {
                 let hello = Hello {
-                    flags: self.dice.next() as u8 & 0x7f,
+                    flags: self.dice.u8(..) & 0x7f,
                     source,
                     destination,
-                    incarnation: self.dice.next() as u32 | 1,
+                    incarnation: self.dice.u32(..) | 1,
                     pairing: self.extreme(),
-                    nonce: self.dice.next() as u32,
+                    nonce: self.dice.u32(..),
                     frame_bytes: self.extreme(),
                     credit: self.extreme(),
                     message_limit: self.extreme(),
                 };
-                if self.dice.one_in(4) {
+                if self.dice.u8(..4) == 0 {
                     write(&|slot| hello.write_welcome(slot))
                 } else {
                     write(&|slot| hello.write_hello(slot))
@@ -218,7 +223,7 @@ impl Stranger {
                     destination,
                     session,
                 };
-                if self.dice.one_in(2) {
+                if self.dice.bool() {
                     write(&|slot| control.write_close(slot))
                 } else {
                     write(&|slot| control.write_reset(slot))
@@ -246,27 +251,26 @@ impl Stranger {
 
     /// Numbers at which arithmetic breaks.
     fn extreme(&mut self) -> u32 {
-        match self.dice.below(6) {
+        match self.dice.usize(..6) {
             0 => 0,
             1 => 1,
             2 => u32::MAX,
             3 => 1 << 31,
-            4 => self.dice.below(1000) as u32,
-            _ => self.dice.next() as u32,
+            4 => self.dice.u32(..1000),
+            _ => self.dice.u32(..),
         }
     }
 
     fn noise(&mut self) -> Sent {
-        let bytes = 1 + self
-            .dice
-            .below(if self.dice.0 & 1 == 0 { 64 } else { 1400 });
-        let mut frame = self.dice.bytes(bytes);
-        if self.dice.one_in(2) {
-            frame[0] = 0x10 | self.dice.below(16) as u8; // version 1 and a kind
+        let longest = [64, 1400][self.dice.usize(..2)];
+        let bytes = 1 + self.dice.usize(..longest);
+        let mut frame = self.bytes(bytes);
+        if self.dice.bool() {
+            frame[0] = 0x10 | self.dice.u8(..16); // version 1 and a kind
         }
         Sent {
-            from: self.dice.below(NODES + 1),
-            to: self.dice.below(2),
+            from: self.dice.usize(..=NODES),
+            to: self.dice.usize(..2),
             frame,
         }
     }
@@ -274,49 +278,53 @@ impl Stranger {
     fn mutation(&mut self) -> Option<Sent> {
         let mut sent = self.heard()?;
         let frame = &mut sent.frame;
-        match self.dice.below(4) {
-            0 => frame.truncate(1 + self.dice.below(frame.len())),
-            1 => frame.extend(self.dice.bytes(40)),
+        match self.dice.usize(..4) {
+            0 => frame.truncate(1 + self.dice.usize(..frame.len())),
+            1 => frame.extend(self.bytes(40)),
             // In a member's name, for what is not is dropped before its kind is looked at.
-            2 if self.dice.one_in(4) => {
+            2 if self.dice.u8(..4) == 0 => {
                 frame[0] = UNKNOWN_KIND;
                 return Some(sent);
             }
             _ => {}
         }
-        for _ in 0..=self.dice.below(3) {
+        for _ in 0..=self.dice.usize(..3) {
             // Mostly the header.
-            let reach = if self.dice.one_in(3) { usize::MAX } else { 40 };
-            let at = self.dice.below(frame.len().min(reach));
-            frame[at] = match self.dice.below(4) {
+            let reach = if self.dice.u8(..3) == 0 {
+                usize::MAX
+            } else {
+                40
+            };
+            let at = self.dice.usize(..frame.len().min(reach));
+            frame[at] = match self.dice.usize(..4) {
                 0 => 0,
                 1 => 255,
-                2 => frame[at] ^ 1 << self.dice.below(8),
-                _ => self.dice.next() as u8,
+                2 => frame[at] ^ 1 << self.dice.usize(..8),
+                _ => self.dice.u8(..),
             };
         }
-        if self.dice.one_in(4) {
+        if self.dice.u8(..4) == 0 {
             sent.from = STRANGER;
         }
         Some(sent)
     }
 
     fn forged_seal(&mut self) -> Vec<u8> {
-        if self.dice.one_in(2) {
-            let inner = 1 + self.dice.below(1000);
-            let mut frame = self.dice.bytes(32 + inner);
+        if self.dice.bool() {
+            let inner = 1 + self.dice.usize(..1000);
+            let mut frame = self.bytes(32 + inner);
             frame[0] = 0x17;
-            frame[1] = self.dice.below(5) as u8;
+            frame[1] = self.dice.u8(..5);
             frame[2..4].copy_from_slice(&(inner as u16).to_le_bytes());
             // Key ids count up from small numbers where many are tried.
-            if self.dice.one_in(2) {
+            if self.dice.bool() {
                 frame[6..8].fill(0);
             }
             return frame;
         }
-        let step = self.dice.below(4);
+        let step = self.dice.usize(..4);
         let body = [40, 40, 92, 60][step];
-        let mut frame = self.dice.bytes(16 + body + 32);
+        let mut frame = self.bytes(16 + body + 32);
         frame[..8].copy_from_slice(&[0x18, 0, body as u8, 0, step as u8, 0, 0, 0]);
         // The name of the key is no secret.
         let known = self
@@ -339,7 +347,7 @@ impl Stranger {
         };
         for at in secrets {
             if let Some(secret) = frame.get_mut(*at..at + 4) {
-                secret.copy_from_slice(&(self.dice.next() as u32).to_le_bytes());
+                secret.copy_from_slice(&self.dice.u32(..).to_le_bytes());
             }
         }
     }

@@ -11,10 +11,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tsumuji_link::ether::{ETHERTYPE, Frames, HEADER_BYTES, MacAddr};
 
-use crate::dice::Dice;
 use crate::segment;
 use crate::stranger::{NODES, STRANGER, Sent, Stranger};
 
@@ -209,7 +209,7 @@ impl Wiretap {
         };
         let sealed = stranger.is_sealed();
         let dice = &mut stranger.dice;
-        match dice.below(MISFORTUNE_ONE_IN) {
+        match dice.usize(..MISFORTUNE_ONE_IN) {
             0 => {}
             1 => {
                 self.inject(to, frame);
@@ -227,8 +227,8 @@ impl Wiretap {
                     HEADER_BYTES
                 };
                 let at = from.min(frame.len() - 1);
-                let at = at + dice.below(frame.len() - at);
-                frame[at] ^= 1 << dice.below(8);
+                let at = dice.usize(at..frame.len());
+                frame[at] ^= 1 << dice.usize(..8);
                 self.inject(to, frame);
             }
             _ => self.inject(to, frame),
@@ -245,7 +245,7 @@ impl Wiretap {
         let _ = self.socket.send_to(frame, &self.doors[to]); // a full queue is a lost frame
     }
 
-    fn wrap(&self, sent: &Sent, dice: &mut Dice) -> Vec<u8> {
+    fn wrap(&self, sent: &Sent, dice: &mut Rng) -> Vec<u8> {
         let mut frame = Vec::with_capacity(1600);
         frame.extend(mac(sent.to).0);
         frame.extend(mac(sent.from).0);
@@ -276,8 +276,8 @@ impl Wiretap {
         } else {
             frame.extend(ETHERTYPE.to_be_bytes());
             // Before each frame its length, which may be a lie, too.
-            let stated = if dice.one_in(20) {
-                dice.next() as u16
+            let stated = if dice.u8(..20) == 0 {
+                dice.u16(..)
             } else {
                 sent.frame.len() as u16
             };

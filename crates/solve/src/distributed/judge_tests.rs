@@ -6,15 +6,12 @@ use crate::system::{Csr, Dense, Matrix, System};
 
 /// Strictly dominant, every entry stored; `weight` < 1 is the off-diagonal sum over the diagonal.
 fn dense(n: usize, weight: f64) -> System {
-    let mut state = 17u64;
+    let mut random = fastrand::Rng::with_seed(17);
     let mut values = vec![0.0; n * n];
     for row in 0..n {
         let mut sum = 0.0;
         for column in (0..n).filter(|column| *column != row) {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            let value = (state >> 40) as f64 / (1u64 << 24) as f64;
+            let value = random.f64();
             values[row * n + column] = -value;
             sum += value;
         }

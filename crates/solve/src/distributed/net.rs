@@ -72,18 +72,6 @@ impl std::ops::Deref for Verdict {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) % limit.max(1)
-    }
-}
-
 #[derive(Debug)]
 enum Event {
     Share {
@@ -116,7 +104,7 @@ enum Event {
 /// What is under way, by time of arrival.
 struct Wires {
     weather: Weather,
-    random: Random,
+    random: fastrand::Rng,
     now: u64,
     number: u64,
     under_way: BTreeMap<(u64, u64), Event>,
@@ -132,7 +120,7 @@ impl Wires {
     }
 
     fn reliable(&mut self, way: (usize, usize, Way), event: Event) {
-        let due = self.now + 500 + self.random.below(self.weather.reliable_delay_ns);
+        let due = self.now + 500 + self.random.u64(..=self.weather.reliable_delay_ns);
         let last = self.last.entry(way).or_default();
         let due = due.max(*last);
         *last = due;
@@ -147,14 +135,14 @@ impl Wires {
             delay_ns,
             ..
         } = self.weather;
-        let lost = self.random.below(100) < loss_percent;
+        let lost = self.random.u64(..100) < loss_percent;
         let copies = if lost {
             0
         } else {
-            1 + u64::from(self.random.below(100) < repeat_percent)
+            1 + u64::from(self.random.u64(..100) < repeat_percent)
         };
         (0..copies)
-            .map(|_| self.now + 200 + self.random.below(delay_ns))
+            .map(|_| self.now + 200 + self.random.u64(..=delay_ns))
             .collect()
     }
 }
@@ -259,7 +247,7 @@ pub(super) fn run(
         .collect();
     let mut wires = Wires {
         weather,
-        random: Random(weather.seed),
+        random: fastrand::Rng::with_seed(weather.seed),
         now: 0,
         number: 0,
         under_way: BTreeMap::new(),
@@ -300,7 +288,7 @@ pub(super) fn run(
         .map(|_| {
             weather
                 .step_ns
-                .unwrap_or_else(|| 300 + wires.random.below(3_000))
+                .unwrap_or_else(|| 300 + wires.random.u64(..3_000))
         })
         .collect();
     let mut turn = vec![0u64; workers];
@@ -343,7 +331,7 @@ pub(super) fn run(
                 .iter()
                 .position(|turn| *turn == next_turn)
                 .expect("the least of them");
-            turn[me] += pace[me] + wires.random.below(1 + pace[me] / 4);
+            turn[me] += pace[me] + wires.random.u64(..=pace[me] / 4);
             let clock = wires.now;
             let mut port = Port {
                 wires: &mut wires,

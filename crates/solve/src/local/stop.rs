@@ -94,7 +94,7 @@ impl StopRule {
     }
 
     /// Takes an estimate of the relative residual: divergence, or nothing.
-    pub fn estimate(&self, residual: f64) -> Option<Reason> {
+    pub(crate) fn estimate(&self, residual: f64) -> Option<Reason> {
         if residual > GROWTH_LIMIT * self.start || residual.is_nan() {
             return Some(Reason::Diverged { residual });
         }
@@ -128,7 +128,7 @@ impl StopRule {
 
     /// Whether an estimate `after` a lap, which was `before` a lap earlier, makes a verification worth its pass over A.
     /// An estimate is met during the lap, before the rest of the lap improves on it: so the next one is foreseen.
-    pub fn worth_verifying(&self, before: f64, after: f64) -> bool {
+    pub(crate) fn worth_verifying(&self, before: f64, after: f64) -> bool {
         let ratio = if before.is_finite() {
             (after / before).min(1.0)
         } else {
@@ -138,7 +138,7 @@ impl StopRule {
     }
 
     /// Laps between verifications while estimates stand still without being [`StopRule::worth_verifying`].
-    pub const STALL_LAPS: u64 = STALL_LAPS;
+    pub(crate) const STALL_LAPS: u64 = STALL_LAPS;
 }
 
 #[cfg(test)]

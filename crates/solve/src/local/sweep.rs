@@ -177,11 +177,6 @@ impl Sweeper {
         &self.block
     }
 
-    /// The block, given back.
-    pub fn into_block(self) -> RowBlock {
-        self.block
-    }
-
     /// What `auto` came to.
     pub fn inner(&self) -> Inner {
         if self.solver.is_some() {
@@ -212,7 +207,7 @@ impl Sweeper {
 
     /// Rows per step of a lap such that, if the foreign elements are read anew at every step, reading them costs at
     /// most a few per cent of the step's own work.
-    pub fn rows_per_step(&self) -> usize {
+    pub(crate) fn rows_per_step(&self) -> usize {
         let rows = self.block.rhs.len();
         let (foreign, share, per_row) = match &self.block.values {
             // Vector kernels take several entries of A in the time a copy takes one of x.

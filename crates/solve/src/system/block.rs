@@ -159,7 +159,7 @@ impl RowBlock {
 
     /// Σ (|b| + |A| |x|)² over the own rows. Times ε² this is the square of the residual that rounding alone leaves:
     /// no tolerance far below it can be reached. `x` is the whole vector.
-    pub fn magnitude_sq(&self, x: &[f64]) -> f64 {
+    pub(crate) fn magnitude_sq(&self, x: &[f64]) -> f64 {
         let mut squares = CarriedSum::default();
         for (own, rhs) in self.rhs.iter().enumerate() {
             let product: f64 = match &self.values {

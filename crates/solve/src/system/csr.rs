@@ -206,7 +206,7 @@ impl Csr {
     }
 
     /// `row` · x.
-    pub fn row_dot(&self, row: usize, x: &[f64]) -> f64 {
+    pub(crate) fn row_dot(&self, row: usize, x: &[f64]) -> f64 {
         let (columns, values) = self.row(row);
         crate::local::kernels::sparse_dot(columns, values, x)
     }

@@ -11,7 +11,7 @@ pub fn available_bytes() -> Option<u64> {
 }
 
 /// Bytes as a person reads them.
-pub fn human(bytes: u128) -> String {
+pub(crate) fn human(bytes: u128) -> String {
     const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let mut value = bytes as f64;
     let mut unit = 0;

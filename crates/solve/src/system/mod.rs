@@ -59,7 +59,7 @@ impl Dense {
     }
 
     /// All values in row-major order, given away.
-    pub fn into_values(self) -> Vec<f64> {
+    pub(crate) fn into_values(self) -> Vec<f64> {
         self.values
     }
 }

@@ -106,7 +106,7 @@ impl RowBlock {
     }
 
     /// Length of the whole stream that [`RowBlock::chunks`] yields.
-    pub fn stream_bytes(system: &System, rows: Range<usize>) -> u64 {
+    pub(crate) fn stream_bytes(system: &System, rows: Range<usize>) -> u64 {
         let entries = entries(&system.matrix, &rows);
         let shape = Shape {
             columns: system.n(),
