@@ -23,7 +23,7 @@ impl Sink for Inbox {
     fn message(&mut self, delivery: Delivery<'_>) {
         self.0.push(delivery.body.bytes().len());
     }
-    fn share(&mut self, _share: Share<'_>) {}
+    fn share(&mut self, _: u64, _share: Share<'_>) {}
 }
 
 fn engine(me: u16, now: Instant, congestion: Congestion) -> Engine {

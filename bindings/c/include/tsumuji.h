@@ -493,8 +493,13 @@ int tsumuji_send(struct tsumuji *handle,
                  const void *data,
                  size_t bytes);
 
-// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full.
-int tsumuji_try_send(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes);
+// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or memory short before something in it is acknowledged;
+// tsumuji_wait_writable waits for either. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
+int tsumuji_try_send(struct tsumuji *handle,
+                     int to,
+                     int lane,
+                     const void *data,
+                     size_t bytes);
 
 // Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
 int tsumuji_send_tracked(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes, uint64_t *id);
@@ -605,8 +610,10 @@ int tsumuji_is_dead(struct tsumuji *handle, int peer);
 // 1: the peer is not met because it runs the other congestion control; 0: as far as is known it does not.
 int tsumuji_congestion_differs(struct tsumuji *handle, int peer);
 
-// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
-int tsumuji_wait_up(struct tsumuji *handle, int64_t timeout_us);
+// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed. TSUMUJI_EPEER: one has died or
+// left, and is not waited for; see tsumuji_revive.
+int tsumuji_wait_up(struct tsumuji *handle,
+                    int64_t timeout_us);
 
 // Tries a dead peer again: its process may have been restarted.
 int tsumuji_revive(struct tsumuji *handle, int peer);

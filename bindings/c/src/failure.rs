@@ -165,7 +165,7 @@ impl From<SendError> for Failure {
                 return Self::plain(
                     TSUMUJI_EAGAIN,
                     libc::EAGAIN,
-                    "the queue to the peer is full; wait until it is writable",
+                    "the queue to the peer is full, or memory short; wait until it is writable",
                 );
             }
             SendError::TooLarge { .. } => (TSUMUJI_EMSGSIZE, libc::EMSGSIZE),

@@ -10,15 +10,8 @@ use tsumuji_node::{Body, Endpoint, EndpointError, Handler, Lane, Link, NodeId, S
 impl<L: Link> Carrier for Endpoint<L> {
     type Error = EndpointError;
 
-    fn share(
-        &mut self,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<usize, EndpointError> {
-        self.broadcast_share(port, epoch, lap, start, payload)
+    fn share(&mut self, share: Share<'_>) -> Result<usize, EndpointError> {
+        self.broadcast_share(share)
     }
 }
 

@@ -4,21 +4,15 @@
 
 use crate::{Board, Elements, ElementsTuner, Lap};
 use std::ops::Range;
+use tsumuji_wire::Share;
 
 /// Takes frames to the other nodes, best effort.
 pub trait Carrier {
     /// Why the link failed for good.
     type Error;
 
-    /// Sends `payload` to everyone who reads the board; how many copies found no transmit slot.
-    fn share(
-        &mut self,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<usize, Self::Error>;
+    /// Sends the share to everyone who reads the board; how many copies found no transmit slot.
+    fn share(&mut self, share: Share<'_>) -> Result<usize, Self::Error>;
 }
 
 /// What a publish or a repair did.
@@ -115,7 +109,14 @@ impl Board {
             self.frame.extend_from_slice(&value.to_le_bytes());
         }
         // A board's elements are counted in 32 bits (`Board::new`).
-        let refused = carrier.share(self.port, self.epoch, lap.get(), start as u32, &self.frame)?;
+        let refused = carrier.share(Share {
+            port: self.port,
+            epoch: self.epoch,
+            lap: lap.get(),
+            start: start as u32,
+            payload: &self.frame,
+            ..Share::EMPTY
+        })?;
         Ok(Published {
             frames: 1,
             refused: refused as u64,

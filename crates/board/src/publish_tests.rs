@@ -1,6 +1,6 @@
 use super::*;
 use fastrand::Rng;
-use tsumuji_wire::{NodeId, Share};
+use tsumuji_wire::NodeId;
 
 const CAPACITY_BYTES: usize = 40;
 
@@ -19,20 +19,13 @@ struct Wire(Vec<Frame>);
 impl Carrier for Wire {
     type Error = std::convert::Infallible;
 
-    fn share(
-        &mut self,
-        _: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<usize, Self::Error> {
-        assert!(payload.len() <= CAPACITY_BYTES);
+    fn share(&mut self, share: Share<'_>) -> Result<usize, Self::Error> {
+        assert!(share.payload.len() <= CAPACITY_BYTES);
         self.0.push(Frame {
-            epoch,
-            lap,
-            start,
-            payload: payload.to_vec(),
+            epoch: share.epoch,
+            lap: share.lap,
+            start: share.start,
+            payload: share.payload.to_vec(),
         });
         Ok(0)
     }

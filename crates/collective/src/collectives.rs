@@ -155,7 +155,11 @@ impl Collectives {
             failed: None,
             lives: members
                 .iter()
-                .map(|member| endpoint.deaths(*member))
+                // What the last life of a dead one sent for the group may have come before the group was made.
+                .map(|member| {
+                    let over = u64::from(endpoint.is_dead(*member));
+                    endpoint.deaths(*member).saturating_sub(over)
+                })
                 .collect(),
             dead: (0..members.len())
                 .filter(|rank| endpoint.is_dead(members[*rank]))

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use tsumuji_node::{Aside, Body, Endpoint, Lane, Link, NodeId, Share};
+use tsumuji_node::{Aside, Delivery, Endpoint, Link, NodeId, Share};
 
 use crate::error::CollectiveError;
 use crate::group::{GroupState, is_before};
@@ -85,6 +85,16 @@ impl Core {
         self.groups.push(group);
     }
 
+    /// A member says by which table it chooses. What one of the past had does not matter.
+    fn compare_table(&mut self, from: NodeId, life: u64, table: u64) {
+        if table != self.table
+            && life == self.wires.life(from)
+            && !self.other_tables.contains(&from)
+        {
+            self.other_tables.push(from);
+        }
+    }
+
     /// Gives `operation`, which begins now, what came for it before.
     pub(crate) fn replay(&mut self, operation: &mut Operation<'_>) {
         let Some(arrivals) = self.early.remove(&(operation.key, operation.sequence)) else {
@@ -92,9 +102,11 @@ impl Core {
         };
         for arrival in arrivals {
             arrival.leave(&mut self.wires);
-            let group = &self.groups[operation.group].members;
-            let Some(rank) = group.rank_of(arrival.from) else {
-                arrival.pay(&mut self.wires); // the group was not known when it came
+            // The group was not known when it came.
+            let group = &self.groups[operation.group];
+            let rank = group.rank_of_life(arrival.from, arrival.life);
+            let Some(rank) = rank.filter(|_| self.is_useful(&arrival)) else {
+                arrival.pay(&mut self.wires);
                 continue;
             };
             let from = (arrival.from, rank);
@@ -113,12 +125,17 @@ impl Core {
     }
 
     /// Keeps a message for an operation not yet called here.
-    fn keep(&mut self, from: NodeId, header: Header, payload: &[u8]) {
+    fn keep(&mut self, from: (NodeId, u64), header: Header, payload: &[u8]) {
         if self.wires.keeps(from, header.kind, payload.len()) {
             let kept = self.early.entry((header.key, header.sequence));
-            let arrival = Arrival::new(&self.wires, from, header, payload);
+            let arrival = Arrival::new(from, header, payload);
             kept.or_default().push(arrival);
         }
+    }
+
+    /// Whether a message of a member can still be of use: not if it asks something of a life that is over.
+    fn is_useful(&self, arrival: &Arrival) -> bool {
+        arrival.life == self.wires.life(arrival.from) || !arrival.header.kind.wants_answer()
     }
 
     /// Drops what is kept for operations of `key` from `first` on.
@@ -216,7 +233,8 @@ impl Core {
         }
         for member in endpoint.members() {
             let life = endpoint.deaths(member.id);
-            if life != self.wires.life(member.id) {
+            // A message of the next life may have told so before.
+            if life > self.wires.life(member.id) {
                 self.bury(member.id, life);
             }
         }
@@ -263,7 +281,7 @@ impl Core {
             return Ok(());
         }
         let state = &mut self.groups[operation.group];
-        operation.advance(endpoint, &state.members, &mut self.wires)?;
+        operation.advance(endpoint, &state.members, &state.dead, &mut self.wires)?;
         if operation.shared.is_some() && operation.is_planned_done() && operation.failure.is_none()
         {
             shared::advance(operation, state, endpoint);
@@ -282,18 +300,20 @@ pub(crate) struct Tap<'a, 'b> {
 }
 
 impl Aside for Tap<'_, '_> {
-    fn message(&mut self, from: NodeId, _lane: Lane, body: Body<'_>) {
+    fn message(&mut self, delivery: Delivery<'_>) {
         let core = &mut *self.core;
-        let Some((header, payload)) = Header::split(body.bytes()) else {
+        let (from, life) = (delivery.from, delivery.life);
+        if life > core.wires.life(from) {
+            core.bury(from, life); // it died and is back within the turn that goes on
+        }
+        let Some((header, payload)) = Header::split(delivery.body.bytes()) else {
             core.wires.counters.malformed += 1;
             return;
         };
         match header.kind {
-            Kind::Credit => return core.wires.paid(from, header.offset),
+            Kind::Credit => return core.wires.paid((from, life), header.offset),
             Kind::Table => {
-                if header.offset != core.table && !core.other_tables.contains(&from) {
-                    core.other_tables.push(from);
-                }
+                core.compare_table(from, life, header.offset);
                 return;
             }
             Kind::Abort => return core.news(&header),
@@ -310,34 +330,42 @@ impl Aside for Tap<'_, '_> {
             let names = |operation: &Operation<'_>| {
                 operation.group == group && operation.sequence == header.sequence
             };
+            // Of another life of the member than the one in the group, or of one that nothing can be answered.
+            let of_others = state.lives[rank] != life
+                || header.kind.wants_answer() && core.wires.life(from) != life;
             let over = state.closed
                 || is_before(header.sequence, state.sequence)
                 || state.failure_of(header.sequence).is_some();
             let at = (from, rank);
-            if let Some(current) = self.current.as_deref_mut().filter(|it| names(it)) {
-                return current.handle_or_keep(at, header, payload, &mut core.wires);
+            if !of_others && let Some(current) = self.current.as_deref_mut().filter(|it| names(it))
+            {
+                return current.handle_or_keep(at, life, header, payload, &mut core.wires);
             }
-            if let Some(other) = self.under_way.iter_mut().find(|it| names(it)) {
-                return other.handle_or_keep(at, header, payload, &mut core.wires);
+            if !of_others && let Some(other) = self.under_way.iter_mut().find(|it| names(it)) {
+                return other.handle_or_keep(at, life, header, payload, &mut core.wires);
             }
-            if over {
+            if of_others || over {
                 core.wires.counters.late += 1;
                 if eager {
-                    core.wires.pay(from, payload.len());
+                    core.wires.pay((from, life), payload.len());
                 }
                 return;
             }
         }
-        core.keep(from, header, payload);
+        core.keep((from, life), header, payload);
     }
 
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, life: u64, share: Share<'_>) {
         // Frames name the group by half its key: a frame of another group with the same half is for another sequence of another
         // root, or has a place that is not missing.
-        let names = |operation: &Operation<'_>| {
-            operation.key as u32 == share.epoch && operation.sequence == share.lap
-        };
         let groups = &self.core.groups;
+        let names = |operation: &Operation<'_>| {
+            operation.key as u32 == share.epoch
+                && operation.sequence == share.lap
+                && groups[operation.group]
+                    .rank_of_life(share.source, life)
+                    .is_some()
+        };
         if let Some(current) = self.current.as_deref_mut().filter(|it| names(it)) {
             current.share(&groups[current.group].members, &share);
         } else if let Some(other) = self.under_way.iter_mut().find(|it| names(it)) {

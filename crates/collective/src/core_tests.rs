@@ -6,7 +6,7 @@ use crate::plan::{self, Plan};
 use crate::table::Table;
 use crate::wires::{EARLY_CONTROLS, cost};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_node::{DeliveryClass, Membership, Options, Priority};
+use tsumuji_node::{Body, DeliveryClass, Lane, Membership, Options, Priority};
 
 fn call(kind: u64, len: usize) -> Call<'static> {
     let (plan, fold, after) = match kind {
@@ -44,7 +44,10 @@ fn any_messages_are_survived() {
         let call = call(random.u64(..5), len);
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
         let mut under_way = Vec::new();
-        for _ in 0..400 {
+        for step in 0..400 {
+            if step == 200 {
+                core.groups[0].lives.fill(1); // all members are in their next lives
+            }
             let payload = vec![0xa5; (random.usize(..9_000) / 8 * 8) >> (4 * random.u64(..3))];
             let header = Header {
                 kind: Kind::Eager,
@@ -81,8 +84,14 @@ fn any_messages_are_survived() {
                 under_way: &mut under_way,
                 current: Some(&mut current),
             };
-            tap.message(from, lane, Body::Frame(&message));
-            tap.share(Share {
+            let life = u64::from(step >= 200 && random.u64(..5) > 0);
+            tap.message(Delivery {
+                from,
+                life,
+                lane,
+                body: Body::Frame(&message),
+            });
+            let share = Share {
                 source: from,
                 incarnation: 1,
                 port: tsumuji_node::ASIDE_PORT,
@@ -90,7 +99,8 @@ fn any_messages_are_survived() {
                 lap: 0,
                 start: (random.u64(..) >> (32 + random.u64(..32))) as u32,
                 payload: &payload,
-            });
+            };
+            tap.share(life, share);
             // Another one may go on where the one under attack has failed.
             if current.failure.is_some() && random.u64(..4) == 0 {
                 current.failure = None;
@@ -98,11 +108,13 @@ fn any_messages_are_survived() {
             core.advance(&mut current, &mut endpoint).expect("advance");
         }
         for peer in &core.wires.peers {
-            assert!(peer.early_bytes <= core.wires.eager_window_bytes);
-            assert!(peer.early_controls <= EARLY_CONTROLS);
+            for early in [peer.early, peer.last_early] {
+                assert!(early.bytes <= core.wires.eager_window_bytes);
+                assert!(early.controls <= EARLY_CONTROLS);
+            }
         }
         let kept: usize = core.early.values().map(Vec::len).sum();
-        let bound = 3 * (core.wires.eager_window_bytes / cost(0) + EARLY_CONTROLS);
+        let bound = 2 * 3 * (core.wires.eager_window_bytes / cost(0) + EARLY_CONTROLS);
         assert!(kept <= bound && core.early_news.len() <= EARLY_NEWS);
     }
 }
@@ -141,17 +153,17 @@ fn a_next_life_owes_nothing_for_the_last() {
     let payload = [1; BYTES];
     let account = |core: &Core| {
         let state = &core.wires.peers[usize::from(peer.0)];
-        (state.owed, state.early_bytes)
+        (state.owed, state.early.bytes)
     };
     let mut running = begin(&core, 0);
-    running.handle_or_keep((peer, rank), header(0), &payload, &mut core.wires);
+    running.handle_or_keep((peer, rank), 0, header(0), &payload, &mut core.wires);
     for sequence in 1..4 {
-        core.keep(peer, header(sequence), &payload);
+        core.keep((peer, 0), header(sequence), &payload);
     }
     assert_eq!(account(&core), (0, 3 * cost(BYTES)), "all is kept");
 
     core.bury(peer, 1);
-    core.keep(peer, header(4), &payload);
+    core.keep((peer, 1), header(4), &payload);
     let fresh = (0, cost(BYTES));
     assert_eq!(account(&core), fresh);
     running.drop_early(&mut core.wires);
@@ -169,9 +181,92 @@ fn a_next_life_owes_nothing_for_the_last() {
     let paid = (cost(BYTES), 0);
     assert_eq!(account(&core), paid, "what its present life sent is paid");
 
-    core.keep(peer, header(5), &payload);
+    core.keep((peer, 1), header(5), &payload);
     core.bury(peer, 2);
     assert!(core.has_early(), "of the last life");
     core.bury(peer, 3);
     assert!(!core.has_early(), "of the life before");
+}
+
+/// A message counts for the life that sent it, though it comes before that life's birth is known, or after its death: credit and
+/// payment are nobody else's, no other life's operations get its bytes, and what waits for an answer is not answered.
+#[test]
+fn messages_count_for_their_own_life() {
+    const BYTES: usize = 64;
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let peer = NodeId(2);
+    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    let (key, lane) = (core.groups[0].members.key, Lane::ordered(31));
+    core.groups[0].sequence = 1;
+    let mut current = Operation::new(call(0, BYTES), &core.groups[0].members, 1, 0);
+    let tell = |core: &mut Core, current: &mut Operation<'_>, life, kind, sequence, offset| {
+        let eager = kind == Kind::Eager;
+        let header = Header {
+            kind,
+            algorithm: 1,
+            tag: 3,
+            sequence,
+            key,
+            offset,
+            total: BYTES as u64,
+        };
+        let mut message = header.to_bytes().to_vec();
+        message.resize(HEADER_BYTES + if eager { BYTES } else { 0 }, 1);
+        let mut tap = Tap {
+            core,
+            under_way: &mut Vec::new(),
+            current: Some(current),
+        };
+        tap.message(Delivery {
+            from: peer,
+            life,
+            lane,
+            body: Body::Frame(&message),
+        });
+    };
+    let account = |core: &Core| {
+        let state = &core.wires.peers[usize::from(peer.0)];
+        (state.owed, state.early.bytes, state.last_early.bytes)
+    };
+    core.wires.outbox.clear();
+    tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
+    assert_eq!(account(&core), (0, cost(BYTES), 0));
+
+    // The next life is heard before anything else tells of it.
+    tell(&mut core, &mut current, 1, Kind::Eager, 0, 0);
+    assert!(
+        current.early.is_empty(),
+        "it is of another group's operation"
+    );
+    assert_eq!(account(&core), (cost(BYTES), 0, cost(BYTES)));
+    assert!(core.wires.take_credit(peer, BYTES));
+
+    // What the last one sent comes after that.
+    tell(&mut core, &mut current, 0, Kind::Credit, 0, 1 << 20);
+    let on_the_way = core.wires.eager_window_bytes - cost(BYTES);
+    assert!(
+        !core.wires.take_credit(peer, on_the_way),
+        "it paid for itself only"
+    );
+    tell(&mut core, &mut current, 0, Kind::Eager, 0, 0);
+    assert_eq!(current.early.len(), 1, "it is of this group's operation");
+    tell(&mut core, &mut current, 0, Kind::Ask, 0, 0);
+    assert!(
+        core.wires.outbox.is_empty(),
+        "nobody is there to be answered"
+    );
+    current.drop_early(&mut core.wires);
+    tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
+    assert_eq!(account(&core), (cost(BYTES), 0, 2 * cost(BYTES)));
+    tell(&mut core, &mut current, 1, Kind::Eager, 1, 0);
+    assert_eq!(account(&core), (2 * cost(BYTES), 0, 2 * cost(BYTES)));
+
+    // Of a life before the last nothing is kept any more.
+    core.bury(peer, 2);
+    tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
+    assert_eq!(account(&core), (0, 0, 0));
+    assert!(!core.has_early() && core.wires.counters.overrun == 1);
 }

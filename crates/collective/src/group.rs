@@ -35,7 +35,7 @@ pub(crate) struct GroupState {
     pub(crate) sequence: u32,
     /// From this operation on.
     pub(crate) failed: Option<(u32, Failure)>,
-    /// How often each member had died when the group was made, by rank.
+    /// Which life of each member is in the group, by rank: the one at its making, or the last before it.
     pub(crate) lives: Vec<u64>,
     /// Ranks of those who have died since.
     pub(crate) dead: Vec<usize>,
@@ -70,6 +70,12 @@ impl Members {
 }
 
 impl GroupState {
+    /// The rank of that life of a node: a member that died and is back is none of this group.
+    pub(crate) fn rank_of_life(&self, node: NodeId, life: u64) -> Option<usize> {
+        let rank = self.members.rank_of(node)?;
+        (self.lives[rank] == life).then_some(rank)
+    }
+
     /// Whether operation `sequence` is one of those that failed.
     pub(crate) fn failure_of(&self, sequence: u32) -> Option<Failure> {
         self.failed

@@ -67,6 +67,16 @@ const KINDS: [Kind; 13] = [
     Kind::Confirm,
 ];
 
+impl Kind {
+    /// What its sender asks for, or is told next, must reach the life that sent it.
+    pub(crate) fn wants_answer(self) -> bool {
+        matches!(
+            self,
+            Self::Open | Self::Ask | Self::Missing | Self::Direct | Self::Taken
+        )
+    }
+}
+
 /// A legal header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
+use tsumuji_node::{ASIDE_PORT, Endpoint, Link, NodeId, Priority, SendError, Share};
 
 use crate::call::Target;
 use crate::error::CollectiveError;
@@ -262,6 +262,19 @@ struct Progress {
 }
 
 impl Progress {
+    /// Bytes of the broadcast from `start` on, as a frame. Places are 32 bits: longer messages are not broadcast natively (`api`).
+    fn frame<'a>(&self, start: usize, payload: &'a [u8]) -> Share<'a> {
+        let (key, sequence, _) = self.at;
+        Share {
+            port: ASIDE_PORT,
+            epoch: key as u32,
+            lap: sequence,
+            start: start as u32,
+            payload,
+            ..Share::EMPTY
+        }
+    }
+
     fn header(&self, kind: Kind, offset: usize) -> Header {
         let (key, sequence, algorithm) = self.at;
         Header {
@@ -293,16 +306,8 @@ impl Root {
         // Those behind may claim to have more than was sent.
         while self.sent < step.len && self.sent < step.behind + step.window {
             let end = (self.sent + step.capacity).min(step.len);
-            let (key, lap, _) = step.at;
             let payload = &data[self.sent..end];
-            // Places are 32 bits: longer messages are not broadcast natively (`api`).
-            let missed = endpoint.gather_share(
-                tsumuji_node::ASIDE_PORT,
-                key as u32,
-                lap,
-                self.sent as u32,
-                payload,
-            )?;
+            let missed = endpoint.gather_share(step.frame(self.sent, payload))?;
             if missed > 0 && broadcasts {
                 self.blocked_until = Some(Instant::now() + SLOT_PAUSE);
                 break;
@@ -339,14 +344,7 @@ impl Root {
                     // On its way already: another one asked first, or the question crossed the answer.
                     Some(when) if now.saturating_duration_since(*when) < pause / 2 => {}
                     None if group.size() > 2 => {
-                        let (key, lap, _) = step.at;
-                        endpoint.gather_share(
-                            tsumuji_node::ASIDE_PORT,
-                            key as u32,
-                            lap,
-                            start as u32,
-                            payload,
-                        )?;
+                        endpoint.gather_share(step.frame(start, payload))?;
                         self.repaired.insert(start, now);
                         wires.counters.native_repairs += 1;
                         repairs += 1;

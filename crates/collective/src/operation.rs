@@ -54,10 +54,10 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    pub(crate) fn new(wires: &Wires, from: NodeId, header: Header, payload: &[u8]) -> Self {
+    pub(crate) fn new((from, life): (NodeId, u64), header: Header, payload: &[u8]) -> Self {
         Self {
             from,
-            life: wires.life(from),
+            life,
             header,
             payload: payload.to_vec(),
         }
@@ -65,15 +65,14 @@ impl Arrival {
 
     /// It waits no longer for its operation to be called.
     pub(crate) fn leave(&self, wires: &mut Wires) {
-        if wires.life(self.from) == self.life {
-            wires.keeps_no_longer(self.from, self.header.kind, self.payload.len());
-        }
+        let from = (self.from, self.life);
+        wires.keeps_no_longer(from, self.header.kind, self.payload.len());
     }
 
-    /// It was consumed or dropped. Only the life that sent it has given credit for it.
+    /// It was consumed or dropped.
     pub(crate) fn pay(&self, wires: &mut Wires) {
-        if self.header.kind == Kind::Eager && wires.life(self.from) == self.life {
-            wires.pay(self.from, self.payload.len());
+        if self.header.kind == Kind::Eager {
+            wires.pay((self.from, self.life), self.payload.len());
         }
     }
 }
@@ -121,7 +120,7 @@ pub(crate) struct Operation<'b> {
     found: usize,
     unit: usize,
     fold: Option<Fold>,
-    early: Vec<Arrival>,
+    pub(crate) early: Vec<Arrival>,
     native: Option<Native>,
     pub(crate) shared: Option<Shared>,
     /// More can be done at once.
@@ -284,17 +283,18 @@ impl<'b> Operation<'b> {
         Handled::Done
     }
 
-    /// The same, kept if it is early, paid for if not.
+    /// The same, kept if it is early, paid for if not. `life`: which one of the member has sent it.
     pub(crate) fn handle_or_keep(
         &mut self,
         from: (NodeId, usize),
+        life: u64,
         header: Header,
         payload: &[u8],
         wires: &mut Wires,
     ) {
         match self.handle(from, &header, payload, wires) {
-            Handled::Early => self.keep(Arrival::new(wires, from.0, header, payload)),
-            Handled::Done if header.kind == Kind::Eager => wires.pay(from.0, payload.len()),
+            Handled::Early => self.keep(Arrival::new((from.0, life), header, payload)),
+            Handled::Done if header.kind == Kind::Eager => wires.pay((from.0, life), payload.len()),
             Handled::Done => {}
         }
     }
@@ -397,11 +397,13 @@ impl<'b> Operation<'b> {
         }
     }
 
-    /// Does what can be done now.
+    /// Does what can be done now. `dead`: ranks of members whose next life, if there is one, is nobody of this group: it is sent
+    /// nothing of theirs.
     pub(crate) fn advance<L: Link>(
         &mut self,
         endpoint: &mut Endpoint<L>,
         group: &Members,
+        dead: &[usize],
         wires: &mut Wires,
     ) -> Result<(), CollectiveError> {
         self.busy = false;
@@ -413,6 +415,10 @@ impl<'b> Operation<'b> {
                 let number = self.open[index] as usize;
                 let step = self.steps[number];
                 let to = group.nodes[step.peer];
+                if dead.contains(&step.peer) {
+                    index += 1;
+                    continue;
+                }
                 if step.action == Action::Send {
                     again |= self.send(number, step, to, endpoint, wires)?;
                 } else if step.place.len > EAGER_BYTES

@@ -5,8 +5,8 @@
 //! to that many bytes for each pair.
 //!
 //! Invariants: every eager message is paid back exactly once, when it was consumed or dropped, unless its sender died meanwhile;
-//! what was counted to one life of a peer changes nothing between us and its next. Counted is to the life that is known when a message
-//! is handed over: of a peer that dies and is back within one turn of the endpoint, a message may be counted to the wrong one.
+//! what was counted to one life of a peer changes nothing between us and its next. Each message is counted to the life that sent it, whether
+//! it comes before its death is known, or after.
 
 use std::collections::VecDeque;
 
@@ -73,13 +73,35 @@ pub(crate) struct PeerState {
     /// Eager bytes consumed here that the peer was not told of.
     pub(crate) owed: usize,
     /// Kept for operations that were not yet called here.
-    pub(crate) early_bytes: usize,
-    /// Control messages among them.
-    pub(crate) early_controls: usize,
+    pub(crate) early: Early,
+    /// The same, sent by its life before.
+    pub(crate) last_early: Early,
     /// Whether its memory can be read.
     pub(crate) reads: Reads,
     /// Number of its process, where it can.
     pub(crate) pid: u64,
+}
+
+/// What of one life is kept for operations that were not yet called here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Early {
+    /// Of eager messages.
+    pub(crate) bytes: usize,
+    /// Control messages.
+    pub(crate) controls: usize,
+}
+
+impl PeerState {
+    /// What is kept of that life; `None`: it is neither the present one nor the last.
+    fn early_of(&mut self, life: u64) -> Option<&mut Early> {
+        if life == self.life {
+            Some(&mut self.early)
+        } else if life + 1 == self.life {
+            Some(&mut self.last_early)
+        } else {
+            None
+        }
+    }
 }
 
 /// A small message that waits for room.
@@ -159,17 +181,24 @@ impl Wires {
         peer.on_the_way = peer.on_the_way.saturating_sub(cost(bytes));
     }
 
-    /// The peer has consumed so much.
-    pub(crate) fn paid(&mut self, from: NodeId, bytes: u64) {
+    /// The peer has consumed so much; one that has died since owes nothing any more.
+    pub(crate) fn paid(&mut self, (from, life): (NodeId, u64), bytes: u64) {
         let peer = &mut self.peers[usize::from(from.0)];
+        if peer.life != life {
+            return;
+        }
         peer.on_the_way = peer
             .on_the_way
             .saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
-    /// An eager message of `bytes` was consumed or dropped here. The peer is told when it adds up.
-    pub(crate) fn pay(&mut self, to: NodeId, bytes: usize) {
+    /// An eager message of `bytes` was consumed or dropped here. The peer is told when it adds up. Only the life that sent it has given
+    /// credit for it.
+    pub(crate) fn pay(&mut self, (to, life): (NodeId, u64), bytes: usize) {
         let peer = &mut self.peers[usize::from(to.0)];
+        if peer.life != life {
+            return;
+        }
         peer.owed += cost(bytes);
         if peer.owed < self.eager_window_bytes / 4 {
             return;
@@ -190,33 +219,38 @@ impl Wires {
     }
 
     /// A message of so many bytes is to be kept for an operation not yet called here. `false`: its sender went beyond its bounds.
-    pub(crate) fn keeps(&mut self, from: NodeId, kind: Kind, bytes: usize) -> bool {
-        let peer = &mut self.peers[usize::from(from.0)];
-        let fits = if kind == Kind::Eager {
-            peer.early_bytes + cost(bytes) <= self.eager_window_bytes
-        } else {
-            peer.early_controls < EARLY_CONTROLS && bytes == 0
+    pub(crate) fn keeps(&mut self, from: (NodeId, u64), kind: Kind, bytes: usize) -> bool {
+        let most_bytes = self.eager_window_bytes;
+        let early = self.peers[usize::from(from.0.0)].early_of(from.1);
+        let fits = |early: &&mut Early| {
+            if kind == Kind::Eager {
+                early.bytes + cost(bytes) <= most_bytes
+            } else {
+                early.controls < EARLY_CONTROLS && bytes == 0
+            }
         };
-        if !fits {
+        let Some(early) = early.filter(fits) else {
             self.counters.overrun += 1;
             return false;
-        }
+        };
         self.counters.early += 1;
         if kind == Kind::Eager {
-            peer.early_bytes += cost(bytes);
+            early.bytes += cost(bytes);
         } else {
-            peer.early_controls += 1;
+            early.controls += 1;
         }
         true
     }
 
     /// It is kept no longer.
-    pub(crate) fn keeps_no_longer(&mut self, from: NodeId, kind: Kind, bytes: usize) {
-        let peer = &mut self.peers[usize::from(from.0)];
+    pub(crate) fn keeps_no_longer(&mut self, from: (NodeId, u64), kind: Kind, bytes: usize) {
+        let Some(early) = self.peers[usize::from(from.0.0)].early_of(from.1) else {
+            return;
+        };
         if kind == Kind::Eager {
-            peer.early_bytes = peer.early_bytes.saturating_sub(cost(bytes));
+            early.bytes = early.bytes.saturating_sub(cost(bytes));
         } else {
-            peer.early_controls = peer.early_controls.saturating_sub(1);
+            early.controls = early.controls.saturating_sub(1);
         }
     }
 
@@ -226,8 +260,13 @@ impl Wires {
 
     /// The peer died: what was between us is void, and its next life begins anew.
     pub(crate) fn forget(&mut self, peer: NodeId, next_life: u64) {
-        self.peers[usize::from(peer.0)] = PeerState {
+        let state = &mut self.peers[usize::from(peer.0)];
+        *state = PeerState {
             life: next_life,
+            last_early: next_life
+                .checked_sub(1)
+                .and_then(|last| state.early_of(last).copied())
+                .unwrap_or_default(),
             ..PeerState::default()
         };
         self.outbox.retain(|control| control.to != peer);

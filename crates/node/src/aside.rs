@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use tsumuji_proto::{Body, Delivery, Engine, Event, Lane, NodeId, Share};
 
 use crate::drive::Intake;
-use crate::inbox::{Inbox, Message};
+use crate::inbox::Inbox;
 use crate::peers::Peers;
 
 /// The channel, in every class and priority, on which libraries above an endpoint speak.
@@ -29,22 +29,34 @@ const SHARE_BYTES_LIMIT: usize = 4 << 20;
 /// Takes what arrives for a library above an endpoint, on the polling thread, in order of arrival.
 pub trait Aside {
     /// A message on [`ASIDE_CHANNEL`]; counted as consumed when the call returns.
-    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>);
-    /// A best-effort frame for [`ASIDE_PORT`].
-    fn share(&mut self, share: Share<'_>);
+    ///
+    /// Its `life` is what `Endpoint::deaths` said, or would have said, while its sender lived: it may be more than what that says now,
+    /// where the sender died and was back within the turn, and less, where it has died since.
+    fn message(&mut self, delivery: Delivery<'_>);
+    /// A best-effort frame for [`ASIDE_PORT`], of that life of its source.
+    fn share(&mut self, life: u64, share: Share<'_>);
 }
 
 /// See the head of this module.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
-    messages: VecDeque<Message>,
+    messages: VecDeque<StoredMessage>,
     shares: VecDeque<StoredShare>,
     share_bytes: usize,
 }
 
 #[derive(Debug)]
+struct StoredMessage {
+    from: NodeId,
+    life: u64,
+    lane: Lane,
+    body: Vec<u8>,
+}
+
+#[derive(Debug)]
 struct StoredShare {
     source: NodeId,
+    life: u64,
     incarnation: u32,
     epoch: u32,
     lap: u32,
@@ -64,15 +76,16 @@ impl Shelf {
             Body::Frame(bytes) => bytes.to_vec(),
             Body::Whole(bytes) => std::mem::take(bytes),
         };
-        self.messages.push_back(Message {
+        self.messages.push_back(StoredMessage {
             from: delivery.from,
+            life: delivery.life,
             lane: delivery.lane,
             body,
         });
     }
 
     #[cold]
-    pub(crate) fn keep_share(&mut self, share: &Share<'_>) {
+    pub(crate) fn keep_share(&mut self, life: u64, share: &Share<'_>) {
         let bytes = self.share_bytes + share.payload.len();
         if self.shares.len() >= SHARES_LIMIT || bytes > SHARE_BYTES_LIMIT {
             return;
@@ -80,6 +93,7 @@ impl Shelf {
         self.share_bytes = bytes;
         self.shares.push_back(StoredShare {
             source: share.source,
+            life,
             incarnation: share.incarnation,
             epoch: share.epoch,
             lap: share.lap,
@@ -93,13 +107,24 @@ impl Shelf {
     pub(crate) fn hand_over(&mut self, engine: &mut Engine, aside: &mut impl Aside) -> usize {
         let count = self.messages.len() + self.shares.len();
         for message in self.messages.drain(..) {
-            let (bytes, mut body) = (message.body.len(), message.body);
-            aside.message(message.from, message.lane, Body::Whole(&mut body));
+            let StoredMessage {
+                from,
+                life,
+                lane,
+                mut body,
+            } = message;
+            let bytes = body.len();
+            aside.message(Delivery {
+                from,
+                life,
+                lane,
+                body: Body::Whole(&mut body),
+            });
             engine.recycle(body);
-            engine.release(message.from, bytes);
+            engine.release(from, bytes);
         }
         for stored in self.shares.drain(..) {
-            aside.share(Share {
+            let share = Share {
                 source: stored.source,
                 incarnation: stored.incarnation,
                 port: ASIDE_PORT,
@@ -107,7 +132,8 @@ impl Shelf {
                 lap: stored.lap,
                 start: stored.start,
                 payload: &stored.payload,
-            });
+            };
+            aside.share(stored.life, share);
         }
         self.share_bytes = 0;
         count
@@ -127,17 +153,16 @@ impl<A: Aside> Intake for ToAside<'_, A> {
         if delivery.lane.channel() != ASIDE_CHANNEL {
             return self.inbox.message(delivery);
         }
-        self.aside
-            .message(delivery.from, delivery.lane, delivery.body);
+        self.aside.message(delivery);
         true
     }
 
     #[inline]
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, life: u64, share: Share<'_>) {
         if share.port == ASIDE_PORT {
-            self.aside.share(share);
+            self.aside.share(life, share);
         } else {
-            self.inbox.share(share);
+            self.inbox.share(life, share);
         }
     }
 

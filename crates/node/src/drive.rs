@@ -43,7 +43,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 pub(crate) trait Intake {
     /// `true`: consumed, its bytes are free again. `false`: kept; the keeper releases them later.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
-    fn share(&mut self, share: Share<'_>);
+    /// `life`: as in `Delivery`.
+    fn share(&mut self, life: u64, share: Share<'_>);
     fn event(&mut self, event: &Event);
     /// The message that is lent to the engine.
     fn lent(&self) -> &Loan<'_> {
@@ -260,7 +261,7 @@ impl<L: Link> Drive<L> {
         let bytes = payload.bytes();
         let id = self
             .engine
-            .submit(self.now, to, lane, payload, notify)
+            .submit(to, lane, payload, notify)
             .map_err(refused)?;
         if self.runs && !lane.is_latest() && self.pile.takes(self.now, (to, lane), bytes) {
             self.backlog = true;
@@ -434,15 +435,7 @@ impl<L: Link> Drive<L> {
     }
 
     /// Writes a best-effort frame into the link's slots; returns how many peers it could not be written for.
-    pub(crate) fn share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<usize, LinkError> {
+    pub(crate) fn share(&mut self, to: Destination, share: Share<'_>) -> Result<usize, LinkError> {
         let Self {
             link,
             engine,
@@ -450,11 +443,7 @@ impl<L: Link> Drive<L> {
             scratch,
             ..
         } = self;
-        let mut write = |slot: &mut [u8]| {
-            engine
-                .write_share(slot, port, epoch, lap, start, payload)
-                .unwrap_or(0)
-        };
+        let mut write = |slot: &mut [u8]| engine.write_share(slot, share).unwrap_or(0);
         let missed = match to {
             Destination::Broadcast if self.caps.broadcast => {
                 let taken = link.send_with(LinkAddr::Broadcast, write)?;
@@ -516,6 +505,7 @@ pub(crate) fn refused(refusal: SubmitError) -> SendError {
     match refusal {
         SubmitError::TooLarge { size, limit, peer } => SendError::TooLarge { size, limit, peer },
         SubmitError::QueueFull { peer } => SendError::WouldBlock { peer },
+        SubmitError::NoMemory { size } => SendError::NoMemory { bytes: size },
         SubmitError::PeerDead { peer } => SendError::PeerDead { peer },
         SubmitError::UnknownPeer { peer } => SendError::UnknownPeer { peer },
         other => SendError::Refused(other),
@@ -610,7 +600,7 @@ impl<I: Intake> Sink for Counted<'_, I> {
     }
 
     #[inline]
-    fn share(&mut self, share: Share<'_>) {
-        self.intake.share(share);
+    fn share(&mut self, life: u64, share: Share<'_>) {
+        self.intake.share(life, share);
     }
 }

@@ -54,6 +54,8 @@ pub struct Endpoint<L: Link> {
     peers: Peers,
     membership: Membership,
     send_queue_bytes: usize,
+    /// The copy of a message found no memory since a wait found some.
+    is_memory_short: bool,
     taken_bytes: usize,
 }
 
@@ -122,6 +124,7 @@ impl<L: Link> Endpoint<L> {
             peers: Peers::new(membership.members.len()),
             membership,
             send_queue_bytes: options.send_queue_bytes,
+            is_memory_short: false,
             taken_bytes: 0,
         })
     }

@@ -162,8 +162,9 @@ pub type RecvError = EndpointError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// `try_send` only: as many bytes as `Options::send_queue_bytes` allows wait already.
-    #[error("queue to {peer} is full; poll and try again, or wait_writable")]
+    /// `try_send` only: as many bytes as `Options::send_queue_bytes` allows wait already, or there is no memory for a copy before one that
+    /// waits is acknowledged.
+    #[error("queue to {peer} is full, or memory short; poll and try again, or wait_writable")]
     WouldBlock {
         /// To whom.
         peer: NodeId,
@@ -206,7 +207,7 @@ pub enum SendError {
         /// Which.
         channel: u8,
     },
-    /// The copy of a message finds no memory, though nothing else waits.
+    /// The copy of a message finds no memory, and nothing that waits for the peer would give any back.
     #[error("no memory for a copy of {bytes} bytes; send_owned needs none")]
     NoMemory {
         /// Of the message.

@@ -147,7 +147,7 @@ impl Intake for Inbox {
         false
     }
 
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, _: u64, share: Share<'_>) {
         self.news = true;
         let key = ShareKey {
             source: share.source,
@@ -262,14 +262,17 @@ mod tests {
     #[test]
     fn newest_share_of_a_place_is_kept() {
         let mut inbox = Inbox::default();
-        inbox.share(share(0, u32::MAX, b"old"));
-        inbox.share(share(0, 1, b"new"));
-        inbox.share(share(0, 0, b"late"));
-        inbox.share(share(8, 5, b"other"));
-        inbox.share(Share {
-            incarnation: 10,
-            ..share(8, 0, b"restarted")
-        });
+        inbox.share(0, share(0, u32::MAX, b"old"));
+        inbox.share(0, share(0, 1, b"new"));
+        inbox.share(0, share(0, 0, b"late"));
+        inbox.share(0, share(8, 5, b"other"));
+        inbox.share(
+            0,
+            Share {
+                incarnation: 10,
+                ..share(8, 0, b"restarted")
+            },
+        );
         let mut seen = Seen::default();
         assert_eq!(inbox.hand_over_rest(&mut seen), 2);
         seen.shares.sort();
@@ -286,11 +289,11 @@ mod tests {
         let mut inbox = Inbox::default();
         let payload = vec![7; 4096];
         for start in 0..10_000 {
-            inbox.share(share(start, 0, &payload));
+            inbox.share(0, share(start, 0, &payload));
         }
         assert!(inbox.share_bytes <= SHARE_BYTES_LIMIT && inbox.shares.len() <= SHARES_LIMIT);
         assert_eq!(inbox.dropped_shares, 10_000 - inbox.shares.len() as u64);
-        inbox.share(share(0, 1, &payload));
+        inbox.share(0, share(0, 1, &payload));
         assert_eq!(
             inbox.dropped_shares,
             10_000 - inbox.shares.len() as u64,
@@ -306,6 +309,7 @@ mod tests {
             let body = Body::Frame(text);
             assert!(!inbox.message(Delivery {
                 from: NodeId(3),
+                life: 0,
                 lane: Lane::ordered(0),
                 body
             }));
@@ -318,6 +322,7 @@ mod tests {
         assert_eq!(inbox.pop().expect("second").body, b"");
         inbox.message(Delivery {
             from: NodeId(3),
+            life: 0,
             lane: Lane::ordered(0),
             body: Body::Frame(b"two"),
         });

@@ -31,9 +31,9 @@ impl<H: Handler> Intake for ToHandler<'_, H> {
     }
 
     #[inline]
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, life: u64, share: Share<'_>) {
         if share.port == ASIDE_PORT {
-            self.shelf.keep_share(&share);
+            self.shelf.keep_share(life, &share);
         } else {
             self.handler.share(share);
         }
@@ -64,11 +64,11 @@ impl Intake for Kept<'_> {
         self.inbox.message(delivery)
     }
 
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, life: u64, share: Share<'_>) {
         if share.port == ASIDE_PORT {
-            self.shelf.keep_share(&share);
+            self.shelf.keep_share(life, &share);
         } else {
-            self.inbox.share(share);
+            self.inbox.share(life, share);
         }
     }
 

@@ -68,7 +68,7 @@ pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr};
 pub use tsumuji_proto::{
-    Body, Congestion, DeliveryClass, Flow, FlowPolicy, Lane, NodeId, Pace, Priority, RemoteFlow,
-    Room, SendId, Sender, Share, Window,
+    Body, Congestion, Delivery, DeliveryClass, Flow, FlowPolicy, Lane, NodeId, Pace, Priority,
+    RemoteFlow, Room, SendId, Sender, Share, Window,
 };
 pub use tsumuji_seal::SealMode;

@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 
 use common::meddled::Meddled;
 use common::{Cut, LONG, Over, inet, pair, udp};
+use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_node::{Congestion, Endpoint, Lane, Membership, NodeId, Options, SendError};
+use tsumuji_node::{
+    Aside, Congestion, Delivery, Endpoint, Lane, Membership, NodeId, Options, Priority, SendError,
+    Share,
+};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -123,6 +127,37 @@ fn leaving_is_announced() {
     }
 }
 
+/// Nobody waits for who has left, not even by name: the error says who it was. Tried again, it is only missing.
+#[test]
+fn who_left_is_not_waited_for() {
+    let options = Options {
+        dead_after: Duration::from_secs(3600),
+        ..Options::default()
+    };
+    for left_before in [false, true] {
+        let (mut a, mut b) = pair(Over::Shm, &options);
+        let peer = thread::spawn(move || {
+            assert!(b.wait_up(LONG).expect("up").is_empty());
+            b.close(LONG);
+        });
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        if left_before {
+            until_dead(&mut a);
+        }
+        while a.is_up(B) {
+            a.recv(Duration::from_millis(1)).expect("recv");
+        }
+        let waited = a.wait_up(LONG);
+        assert!(
+            matches!(waited, Err(SendError::PeerDead { peer: B })),
+            "{waited:?}"
+        );
+        a.revive(B).expect("a member");
+        assert_eq!(a.wait_up(Duration::ZERO).expect("asked again"), [B]);
+        peer.join().expect("peer");
+    }
+}
+
 /// A process that died without a word and was started again at the same address is a new life: old messages fail, new ones pass.
 #[test]
 fn restarted_peer_joins_as_new_life() {
@@ -216,4 +251,66 @@ fn frames_from_elsewhere_are_dropped() {
         assert!(start.elapsed() < LONG, "no frame came");
     }
     assert!(!a.is_up(B));
+}
+
+/// What libraries above the endpoint get says which life of its sender it is of: what waited on the shelf while that died, and what
+/// the next life sends before the death is told.
+#[test]
+fn what_is_set_aside_names_the_life() {
+    #[derive(Default)]
+    struct Seen(Vec<(u64, Vec<u8>)>);
+    impl Aside for Seen {
+        fn message(&mut self, delivery: Delivery<'_>) {
+            self.0.push((delivery.life, delivery.body.bytes().to_vec()));
+        }
+        fn share(&mut self, life: u64, share: Share<'_>) {
+            self.0.push((life, share.payload.to_vec()));
+        }
+    }
+    let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
+    let open = |id: NodeId| {
+        let link = Shm::attach(&job, id.0).expect("attach");
+        Endpoint::new(link, Membership::local(id, 2), Options::default()).expect("endpoint")
+    };
+    let (mut a, mut seen) = (open(A), Seen::default());
+    for shelved in [true, false, true] {
+        let deaths = a.deaths(B);
+        let mut b = open(B);
+        let start = Instant::now();
+        while !b.is_up(A) {
+            assert!(b.try_recv().expect("b").is_none() && a.try_recv().expect("a").is_none());
+            assert!(start.elapsed() < LONG, "they do not meet");
+        }
+        b.try_send_aside(A, Priority::NORMAL, b"a", b"side")
+            .expect("room");
+        b.broadcast_share(Share {
+            port: tsumuji_node::ASIDE_PORT,
+            payload: b"share",
+            ..Share::EMPTY
+        })
+        .expect("share");
+        let mut b = Some(b);
+        if shelved {
+            a.progress().expect("a");
+            b = None;
+            while a.deaths(B) == deaths {
+                a.recv(Duration::from_millis(1)).expect("a");
+                assert!(start.elapsed() < LONG, "nobody hears of the death");
+            }
+        }
+        while seen.0.len() < 2 {
+            a.progress_aside(&mut seen).expect("a");
+            assert!(start.elapsed() < LONG, "nothing came");
+        }
+        assert_eq!(
+            seen.0,
+            [(deaths, b"aside".to_vec()), (deaths, b"share".to_vec())]
+        );
+        seen.0.clear();
+        drop(b);
+        while a.deaths(B) == deaths {
+            a.recv(Duration::from_millis(1)).expect("a");
+            assert!(start.elapsed() < LONG, "nobody hears of the death");
+        }
+    }
 }

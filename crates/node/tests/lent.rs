@@ -5,8 +5,9 @@ mod common;
 #[path = "common/scarce_alloc.rs"]
 mod scarce_alloc;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ const LANE: Lane = Lane::ordered(0);
 #[derive(Clone)]
 struct Fuse {
     frames: Arc<AtomicI64>,
+    /// It panics where it would fail.
+    panics: Arc<AtomicBool>,
     /// Sends runs, or each frame by itself.
     runs: bool,
 }
@@ -34,6 +37,7 @@ impl Fuse {
     fn new(runs: bool) -> Self {
         Self {
             frames: Arc::new(AtomicI64::new(i64::MAX)),
+            panics: Arc::default(),
             runs,
         }
     }
@@ -53,6 +57,7 @@ impl Meddler for Fuse {
             return Ok(Fate::Sent);
         }
         self.frames.store(0, Ordering::Relaxed);
+        assert!(!self.panics.load(Ordering::Relaxed), "as it was told");
         Err(LinkError::Io {
             what: "sending over a link that fails",
             source: std::io::ErrorKind::NetworkDown.into(),
@@ -258,6 +263,74 @@ fn a_copy_waits_for_memory_of_another() {
         a.send(B, LANE, &messages[1])
     };
     second.expect("send");
+    while !to_b.is_finished() {
+        a.recv(Duration::from_millis(1)).expect("link");
+    }
+    to_b.join().expect("b");
+}
+
+/// A panic in the middle of a long message leaves nothing lent: the link's here, as it might be a policy's. Where the program goes on, the
+/// message arrives whole if any of it had left, and those behind it in any case.
+#[test]
+fn a_panic_leaves_nothing_lent() {
+    const BYTES: usize = 4 << 20;
+    for (runs, frames) in [(true, 5), (false, 20), (true, 0), (false, 0)] {
+        let (mut a, [b, c], fuse) = three(&Options::default(), runs);
+        let messages = [pattern(BYTES, 1), pattern(BYTES, 2)];
+        let to_b = collect(b, messages.to_vec());
+        let to_c = collect(c, vec![b"end".to_vec()]);
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        fuse.panics.store(true, Ordering::Relaxed);
+        fuse.set(frames);
+        let call = AssertUnwindSafe(|| a.send(B, LANE, &messages[0]));
+        assert!(catch_unwind(call).is_err(), "{runs} {frames}");
+        assert_eq!(a.deaths(B), 0, "there is memory to keep it");
+        fuse.set(i64::MAX);
+        a.send(C, LANE, b"end").expect("send");
+        a.send(B, LANE, &messages[1]).expect("send");
+        while !(to_b.is_finished() && to_c.is_finished()) {
+            a.recv(Duration::from_millis(1)).expect("link");
+        }
+        to_b.join().expect("b");
+        to_c.join().expect("c");
+    }
+}
+
+/// Room to write means memory, too: who was refused a copy waits until there is some, and is told where nothing would give any back.
+#[test]
+fn writable_means_memory() {
+    const BYTES: usize = REFUSED_BYTES - 1;
+    let (mut a, [b, _c], _) = three(&Options::default(), true);
+    let messages = [pattern(BYTES, 1), pattern(BYTES, 2)];
+    let to_b = collect(b, messages.to_vec());
+    while !a.is_up(B) {
+        a.recv(Duration::from_millis(1)).expect("link");
+    }
+    let (alone, writable) = {
+        let _scarcity = Scarcity::begin();
+        let alone = a.try_send(B, LANE, &messages[0]);
+        (alone, a.wait_writable(B, BYTES, Duration::from_millis(5)))
+    };
+    assert!(
+        matches!(alone, Err(SendError::NoMemory { bytes: BYTES })),
+        "{alone:?}"
+    );
+    assert!(!writable.expect("it lives"), "there is no memory");
+    assert!(a.wait_writable(B, BYTES, LONG).expect("it lives"));
+    a.try_send(B, LANE, &messages[0]).expect("memory came back");
+    assert_eq!(a.queue_length(B), 1, "no turn was taken since");
+    let (behind, writable, second) = {
+        let _scarcity = Scarcity::begin();
+        let behind = a.try_send(B, LANE, &messages[1]);
+        let writable = a.wait_writable(B, BYTES, LONG);
+        (behind, writable, a.try_send(B, LANE, &messages[1]))
+    };
+    assert!(
+        matches!(behind, Err(SendError::WouldBlock { peer: B })),
+        "{behind:?}"
+    );
+    assert!(writable.expect("it lives"), "the first left its memory");
+    second.expect("and it is used");
     while !to_b.is_finished() {
         a.recv(Duration::from_millis(1)).expect("link");
     }

@@ -294,7 +294,13 @@ fn handlers_see_everything_once_and_in_order() {
         }
         others[0].send(A, LANE, b"one").expect("send");
         others[1]
-            .broadcast_share(7, 0, 1, 16, b"share")
+            .broadcast_share(Share {
+                port: 7,
+                lap: 1,
+                start: 16,
+                payload: b"share",
+                ..Share::EMPTY
+            })
             .expect("share");
         while a.ready(Duration::ZERO).expect("ready").is_none() {}
         others[0].send(A, LANE, b"two").expect("send");
@@ -337,26 +343,33 @@ fn shares_reach_whom_they_should() {
                 node.poll(seen).expect("poll");
             }
         }
+        fn of_port(port: u16, payload: &[u8]) -> Share<'_> {
+            Share {
+                port,
+                payload,
+                ..Share::EMPTY
+            }
+        }
+        let x = Share {
+            start: 9,
+            ..of_port(2, b"x")
+        };
         let capacity = nodes[0].share_capacity_bytes();
         assert!(capacity >= 1024);
         assert_eq!(
             nodes[0]
-                .broadcast_share(1, 0, 0, 0, &vec![1; capacity])
+                .broadcast_share(of_port(1, &vec![1; capacity]))
                 .expect("share"),
             0
         );
         assert!(
             nodes[0]
-                .broadcast_share(1, 0, 0, 0, &vec![1; capacity + 1])
+                .broadcast_share(of_port(1, &vec![1; capacity + 1]))
                 .expect("too large")
                 > 0
         );
-        assert!(
-            nodes[0]
-                .send_share(NodeId(2), 2, 0, 0, 9, b"x")
-                .expect("share")
-        );
-        assert!(!nodes[0].send_share(A, 2, 0, 0, 9, b"x").expect("to itself"));
+        assert!(nodes[0].send_share(NodeId(2), x).expect("share"));
+        assert!(!nodes[0].send_share(A, x).expect("to itself"));
         while seen[1].shares.is_empty() || seen[2].shares.len() < 2 {
             for (node, seen) in nodes.iter_mut().zip(&mut seen) {
                 node.poll(seen).expect("poll");

@@ -10,7 +10,7 @@ mod counting_alloc;
 use std::thread;
 
 use common::{LONG, Over, pair};
-use tsumuji_node::{AnyLink, Body, Endpoint, Handler, Lane, MetricsAt, NodeId, Options};
+use tsumuji_node::{AnyLink, Body, Endpoint, Handler, Lane, MetricsAt, NodeId, Options, Share};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -115,7 +115,13 @@ fn shares_allocate_nothing() {
     let payload = [7; 1024];
     let mut lap = 0;
     let count = allocations(|| {
-        a.broadcast_share(1, 0, lap, 0, &payload).expect("share");
+        let share = Share {
+            port: 1,
+            lap,
+            payload: &payload,
+            ..Share::EMPTY
+        };
+        a.broadcast_share(share).expect("share");
         lap += 1;
         a.poll(&mut Nothing).expect("poll");
         b.poll(&mut Nothing).expect("poll");

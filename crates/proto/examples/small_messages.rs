@@ -24,7 +24,7 @@ impl Sink for Counter {
         std::hint::black_box(delivery.body.bytes());
     }
 
-    fn share(&mut self, _share: Share<'_>) {}
+    fn share(&mut self, _: u64, _share: Share<'_>) {}
 }
 
 fn engine(me: u16, now: Instant) -> Engine {
@@ -78,7 +78,7 @@ fn send(
     counter: &mut Counter,
 ) {
     let payload = Payload::Copied(message);
-    from.submit(now, id, Lane::ordered(0), payload, false)
+    from.submit(id, Lane::ordered(0), payload, false)
         .expect("there is room");
     exchange(now, from, to, slot, counter);
 }

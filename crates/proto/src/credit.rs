@@ -172,27 +172,30 @@ pub(crate) struct Seen {
 pub(crate) struct MemoryFrames {
     /// Free for anyone.
     pub(crate) free_bytes: usize,
-    /// Set aside for the message that arrives from this peer, and not yet filled.
-    pub(crate) reserved_bytes: usize,
+    /// Memory is set aside for them: of messages from this peer that have begun to arrive. They may be shorter than `frame_bytes`, each as
+    /// its message is cut, so that no number of bytes tells how many they are.
+    pub(crate) reserved_frames: usize,
+    /// Of a message that has not begun, in a frame of the largest size: its length is not known.
     pub(crate) frame_bytes: usize,
 }
 
 impl MemoryFrames {
+    /// As many frames as `frames` says, without dividing.
     #[inline]
     fn suffices(self, frames: u64) -> bool {
-        (self.free_bytes + self.reserved_bytes) as u64 >= frames * self.frame_bytes as u64
+        let new = frames.saturating_sub(self.reserved_frames as u64);
+        self.free_bytes as u64 >= new * self.frame_bytes as u64
     }
 
-    /// Whole frames of `free_bytes`, and whatever finishes the message under way.
+    /// Whole frames of `free_bytes`, and whatever finishes the messages under way.
     fn frames(self, free_bytes: usize) -> u64 {
-        let size = self.frame_bytes.max(1);
-        (free_bytes / size + self.reserved_bytes.div_ceil(size)) as u64
+        (free_bytes / self.frame_bytes.max(1) + self.reserved_frames) as u64
     }
 
-    /// Granted and not yet seen, nor covered by what is set aside.
+    /// Granted and not yet seen, nor what is set aside for.
     fn promised_bytes(self, grant: &Grant) -> usize {
-        let outstanding = (grant.outstanding() as usize).saturating_mul(self.frame_bytes);
-        outstanding.saturating_sub(self.reserved_bytes)
+        let new = (grant.outstanding() as usize).saturating_sub(self.reserved_frames);
+        new.saturating_mul(self.frame_bytes)
     }
 }
 

@@ -118,6 +118,15 @@ pub struct Flow {
     pub incoming_backlog: bool,
 }
 
+/// What waits to be acknowledged by one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Queued {
+    /// Messages submitted and not yet acknowledged.
+    pub messages: usize,
+    /// Their bytes.
+    pub bytes: usize,
+}
+
 /// State of another node's traffic with one of its peers, as that node told it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteFlow {

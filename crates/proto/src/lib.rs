@@ -33,7 +33,7 @@ pub use config::Config;
 pub use congestion::{Congestion, UnknownCongestion};
 pub use counters::{Counters, Drop, DropCounts};
 pub use engine::{Engine, Landing};
-pub use event::{Accounts, Destination, Event, Flow, RemoteFlow, Window};
+pub use event::{Accounts, Destination, Event, Flow, Queued, RemoteFlow, Window};
 pub use message::{Body, Delivery, Loan, Payload, SendId, Sink, SubmitError};
 pub use peer::pace::Pace;
 pub use policy::{FlowPolicy, Room, Sender};

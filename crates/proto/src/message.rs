@@ -86,6 +86,8 @@ impl<'a> Loan<'a> {
 pub struct Delivery<'a> {
     /// Who sent it.
     pub from: NodeId,
+    /// Which life of the sender, as `Event::PeerDead` counts them: how many of these were told or wait to be told of what was before it.
+    pub life: u64,
     /// The lane it came by.
     pub lane: Lane,
     /// The message.
@@ -116,8 +118,8 @@ impl Body<'_> {
 pub trait Sink {
     /// Each delivered message counts against the budget until `Engine::release` is told that the program is done with it.
     fn message(&mut self, delivery: Delivery<'_>);
-    /// A best-effort frame; not counted against anything.
-    fn share(&mut self, share: Share<'_>);
+    /// A best-effort frame, of that life of its source (see `Delivery`); not counted against anything.
+    fn share(&mut self, life: u64, share: Share<'_>);
 }
 
 /// Why `submit` refused.
@@ -139,6 +141,12 @@ pub enum SubmitError {
     QueueFull {
         /// To whom.
         peer: NodeId,
+    },
+    /// There is no memory for a copy of it. Whatever was queued before and is acknowledged gives some back.
+    #[error("no memory for a copy of {size} bytes")]
+    NoMemory {
+        /// Of the message.
+        size: usize,
     },
     /// Declared dead.
     #[error("{peer} was declared dead")]

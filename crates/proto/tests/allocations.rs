@@ -25,7 +25,7 @@ impl Sink for Counter {
         }
     }
 
-    fn share(&mut self, _share: Share<'_>) {}
+    fn share(&mut self, _: u64, _share: Share<'_>) {}
 }
 
 struct Pair {
@@ -92,7 +92,7 @@ impl Pair {
     fn send(&mut self, message: &[u8]) {
         let payload = Payload::Copied(message);
         self.engines[0]
-            .submit(self.now, NodeId(1), Lane::ordered(0), payload, false)
+            .submit(NodeId(1), Lane::ordered(0), payload, false)
             .unwrap();
     }
 }

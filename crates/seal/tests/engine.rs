@@ -146,7 +146,13 @@ fn shares_arrive_by_sealed_broadcast() {
     for lap in 0.. {
         let values = [lap as u8; 64];
         nodes[0]
-            .broadcast_share(1, 0, lap, 5, &values)
+            .broadcast_share(tsumuji_node::Share {
+                port: 1,
+                lap,
+                start: 5,
+                payload: &values,
+                ..tsumuji_node::Share::EMPTY
+            })
             .expect("share");
         for (node, taken) in nodes.iter_mut().zip(&mut taken) {
             struct Taker<'a>(&'a mut Vec<(u32, Vec<u8>)>);

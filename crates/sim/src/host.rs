@@ -231,7 +231,7 @@ impl Sink for Inbox {
         });
     }
 
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, _: u64, share: Share<'_>) {
         let Share {
             source,
             incarnation,

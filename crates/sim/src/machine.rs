@@ -2,7 +2,7 @@
 
 use tsumuji_proto::{
     Config, Congestion, Destination, Duration, Engine, Event, Flow, Instant, Lane, Loan, NodeId,
-    Payload, SendId, Sink, SubmitError,
+    Payload, SendId, Share, Sink, SubmitError,
 };
 
 /// The engine as the net drives it. Every function means what the engine's own function of that name means.
@@ -17,21 +17,12 @@ pub trait Machine {
     fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink);
     fn submit(
         &mut self,
-        now: Instant,
         to: NodeId,
         lane: Lane,
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError>;
-    fn submit_share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<(), SubmitError>;
+    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError>;
     /// A stand-in need not know how to be lent a message.
     fn submit_lent(
         &mut self,
@@ -102,24 +93,15 @@ impl Machine for Engine {
     }
     fn submit(
         &mut self,
-        now: Instant,
         to: NodeId,
         lane: Lane,
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        self.submit(now, to, lane, payload, notify)
+        self.submit(to, lane, payload, notify)
     }
-    fn submit_share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<(), SubmitError> {
-        self.submit_share(to, port, epoch, lap, start, payload)
+    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError> {
+        self.submit_share(to, share)
     }
     fn submit_lent(
         &mut self,

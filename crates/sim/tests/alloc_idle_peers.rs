@@ -11,7 +11,7 @@ struct Nobody;
 
 impl Sink for Nobody {
     fn message(&mut self, _: Delivery<'_>) {}
-    fn share(&mut self, _: Share<'_>) {}
+    fn share(&mut self, _: u64, _: Share<'_>) {}
 }
 
 const ME: NodeId = NodeId(0);
@@ -64,9 +64,8 @@ fn bytes_per_peer(peers: u16) -> [usize; 3] {
         now += Duration::from_micros(50);
         let mut leaf = meet(now, &mut hub, peer, &mut slot);
         let body = || Payload::Copied(b"8 bytes!");
-        hub.submit(now, NodeId(peer), LANE, body(), false)
-            .expect("room");
-        leaf.submit(now, ME, LANE, body(), false).expect("room");
+        hub.submit(NodeId(peer), LANE, body(), false).expect("room");
+        leaf.submit(ME, LANE, body(), false).expect("room");
         for _ in 0..3 {
             now += Duration::from_micros(100);
             hub.handle_timeout(now);

@@ -107,7 +107,7 @@ pub struct Data<'a> {
 /// Receivers take a share only if it is newer than the stamp they hold for its source and place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share<'a> {
-    /// Who wrote it.
+    /// Who wrote it. The engine fills it in, for a share that is sent; so it does the incarnation.
     pub source: NodeId,
     /// The life of the source that wrote it.
     pub incarnation: u32,
@@ -440,6 +440,17 @@ impl Data<'_> {
 }
 
 impl Share<'_> {
+    /// Says and holds nothing, of nobody: what to begin with where one is made to be sent.
+    pub const EMPTY: Share<'static> = Share {
+        source: NodeId(0),
+        incarnation: 0,
+        port: 0,
+        epoch: 0,
+        lap: 0,
+        start: 0,
+        payload: &[],
+    };
+
     /// Writes the frame; `None` if `slot` is too small.
     #[inline]
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {

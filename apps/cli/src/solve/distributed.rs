@@ -8,7 +8,7 @@ use anyhow::{bail, ensure};
 use tsumuji_node::any_link::{AnyLink, Base, Unsealed};
 use tsumuji_node::{
     ClusterFile, Endpoint, ImpairConfig, LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId,
-    OpenError, Options, Printing, Security, WorkerFailure, bootstrap,
+    OpenError, Options, Printing, Security, SendError, WorkerFailure, bootstrap,
 };
 use tsumuji_solve::distributed::{Input, SolveConfig, SolveError, Solved};
 use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
@@ -111,7 +111,13 @@ pub(crate) fn join(
     let link = security.apply(Unsealed::open(base, impair, None)?)?;
     let ours = options.congestion;
     let mut endpoint = Endpoint::new(link, membership, options)?;
-    let missing = endpoint.wait_up(HOSTS_JOIN_WITHIN)?;
+    let missing = match endpoint.wait_up(HOSTS_JOIN_WITHIN) {
+        Err(SendError::PeerDead { peer }) => bail!(
+            "{} died or left before all had joined",
+            endpoint.name_of(peer)
+        ),
+        missing => missing?,
+    };
     for &node in &missing {
         if let Some(theirs) = endpoint.other_congestion(node) {
             bail!(

@@ -109,7 +109,8 @@ pub unsafe extern "C" fn tsumuji_send(
     })
 }
 
-/// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full.
+/// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or memory short before something in it is acknowledged;
+/// tsumuji_wait_writable waits for either. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_try_send(
     handle: *mut Tsumuji,

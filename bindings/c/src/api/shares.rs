@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
 use crate::node::Node;
+use tsumuji_node::Share;
 
 /// A best-effort frame, sent or received: what a board's values travel in, or whatever a program makes of it.
 #[repr(C)]
@@ -82,15 +83,20 @@ unsafe fn gather(node: &mut Node, to: c_int, share: *const TsumujiShare) -> Resu
             data.len()
         )));
     }
-    let (port, epoch, lap, start) = (share.port, share.epoch, share.lap, share.start);
+    let share = Share {
+        port: share.port,
+        epoch: share.epoch,
+        lap: share.lap,
+        start: share.start,
+        payload: data,
+        ..Share::EMPTY
+    };
     if to == TSUMUJI_ALL {
-        let missed = node.endpoint.gather_share(port, epoch, lap, start, data)?;
+        let missed = node.endpoint.gather_share(share)?;
         return Ok(c_int::try_from(missed).unwrap_or(c_int::MAX));
     }
     let to = node.peer(to)?;
-    let sent = node
-        .endpoint
-        .gather_share_to(to, port, epoch, lap, start, data)?;
+    let sent = node.endpoint.gather_share_to(to, share)?;
     Ok(c_int::from(!sent))
 }
 

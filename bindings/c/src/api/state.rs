@@ -195,7 +195,8 @@ pub unsafe extern "C" fn tsumuji_congestion_differs(handle: *mut Tsumuji, peer: 
     })
 }
 
-/// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed.
+/// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed. TSUMUJI_EPEER: one has died or
+/// left, and is not waited for; see tsumuji_revive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
     // SAFETY: the header asks for what `on` needs.

@@ -69,7 +69,7 @@ impl Operation<'_> {
         let mut sent = state.progress;
         while sent < there {
             let bytes = piece.min(len - sent);
-            let queued = endpoint.flow(to).map_or(0, |flow| flow.queued_bytes);
+            let queued = endpoint.queued_bytes(to);
             if there - sent < bytes
                 || queued >= FEED_BYTES
                 || !self.send_piece(Kind::Piece, &step, sent, bytes, to, endpoint)?

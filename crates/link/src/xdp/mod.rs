@@ -166,11 +166,6 @@ impl Xdp {
         self.native
     }
 
-    /// Whether the device itself reads and writes our memory.
-    pub fn is_zero_copy(&self) -> bool {
-        self.zero_copy
-    }
-
     /// Frames that the kernel dropped for want of a chunk or of room in the receive ring.
     fn kernel_drops(&self) -> u64 {
         let Ok(counts) = rustix::net::sockopt::xdp_statistics(&self.socket) else {

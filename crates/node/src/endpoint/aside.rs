@@ -45,7 +45,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// For libraries above the endpoint: queues `head` and `body` as one message of theirs, ordered among those of its priority,
-    /// or says [`SendError::WouldBlock`].
+    /// or says [`SendError::WouldBlock`]: also where memory is short.
     pub fn try_send_aside(
         &mut self,
         to: NodeId,
@@ -54,9 +54,13 @@ impl<L: Link> Endpoint<L> {
         body: &[u8],
     ) -> Result<(), SendError> {
         let lane = Lane::new(DeliveryClass::Ordered, priority, ASIDE_CHANNEL);
-        self.drive
+        match self
+            .drive
             .submit(to, lane, Payload::Joined(head, body), false)
-            .map(drop)
+        {
+            Err(SendError::NoMemory { .. }) => Err(SendError::WouldBlock { peer: to }),
+            done => done.map(drop),
+        }
     }
 
     /// For libraries above the endpoint: sends what has piled up of messages in a loop (see [`Endpoint::send`]). Never waits. A call that

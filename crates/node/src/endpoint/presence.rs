@@ -6,7 +6,8 @@ use tsumuji_link::Link;
 use tsumuji_proto::{Congestion, NodeId};
 
 use super::Endpoint;
-use crate::error::{EndpointError, SendError};
+use crate::error::SendError;
+use crate::peers::Peers;
 
 impl<L: Link> Endpoint<L> {
     /// Hello was exchanged with the peer's present life.
@@ -15,15 +16,21 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Waits until hello was exchanged with everyone; returns those still missing after `timeout`.
-    pub fn wait_up(&mut self, timeout: Duration) -> Result<Vec<NodeId>, EndpointError> {
+    ///
+    /// Nothing is asked of who died or left, so it is not waited for: [`SendError::PeerDead`] names it at once. Where it may have been
+    /// started again, `revive` comes first.
+    pub fn wait_up(&mut self, timeout: Duration) -> Result<Vec<NodeId>, SendError> {
         let peers: Vec<NodeId> = self.drive.table.peers().collect();
-        if !peers.iter().all(|peer| self.peers.is_up(*peer)) {
-            self.run_until(timeout, |_, kept| {
-                let settled = |peer: &NodeId| {
-                    kept.peers.is_up(*peer) || kept.peers.other_congestion(*peer).is_some()
-                };
-                peers.iter().all(settled)
-            })?;
+        let is_over = |known: &Peers| {
+            let settled =
+                |peer: &NodeId| known.is_up(*peer) || known.other_congestion(*peer).is_some();
+            peers.iter().all(settled) || peers.iter().any(|peer| known.is_dead(*peer))
+        };
+        if !is_over(&self.peers) {
+            self.run_until(timeout, |_, kept| is_over(kept.peers))?;
+        }
+        if let Some(&peer) = peers.iter().find(|peer| self.peers.is_dead(**peer)) {
+            return Err(SendError::PeerDead { peer });
         }
         Ok(peers
             .into_iter()

@@ -3,7 +3,7 @@
 //! A short message is copied into the engine's queue. A long one is lent to the engine: frames leave from where the caller has
 //! it, and only what is left when the call returns is copied.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tsumuji_link::Link;
 use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
@@ -60,18 +60,26 @@ impl<L: Link> Endpoint<L> {
         message: Vec<u8>,
     ) -> Result<(), SendError> {
         unreserved(lane)?;
-        self.wait_writable(to, message.len(), FOREVER)?; // before the message is given away
+        self.wait_room(to, message.len(), FOREVER)?; // before the message is given away
         self.drive
             .submit(to, lane, Payload::Owned(message), false)
             .map(drop)
     }
 
-    /// Sends a copy of `message`, or says [`SendError::WouldBlock`].
+    /// Sends a copy of `message`, or says [`SendError::WouldBlock`]: the queue to `to` is full, or there is no memory for the copy before
+    /// something in it is acknowledged; `wait_writable` waits for either. [`SendError::NoMemory`]: nothing is in it.
     pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         unreserved(lane)?;
-        self.drive
-            .submit(to, lane, Payload::Copied(message), false)
-            .map(drop)
+        match self.drive.submit(to, lane, Payload::Copied(message), false) {
+            Err(SendError::NoMemory { bytes }) => {
+                self.is_memory_short = true;
+                if self.queue_length(to) > 0 {
+                    return Err(SendError::WouldBlock { peer: to });
+                }
+                Err(SendError::NoMemory { bytes })
+            }
+            done => done.map(drop),
+        }
     }
 
     /// Like `send`, and names the message so that its acknowledgement can be asked for. One of a *latest* lane is never waited for: it
@@ -114,10 +122,49 @@ impl<L: Link> Endpoint<L> {
         self.peers.is_sent(to, id)
     }
 
-    /// Waits until a message of `bytes` can be queued to `to` without waiting; `false`: not within `timeout`.
+    /// Waits until a message of `bytes` can be queued to `to` without waiting; `false`: not within `timeout`. If a copy found no memory
+    /// before, it waits until there is memory for this one, too.
     ///
     /// A message larger than the whole queue is taken when nothing else waits.
     pub fn wait_writable(
+        &mut self,
+        to: NodeId,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<bool, SendError> {
+        if !self.is_memory_short {
+            return self.wait_room(to, bytes, timeout);
+        }
+        let (start, mut left, mut is_last) = (Instant::now(), timeout, false);
+        loop {
+            if !self.wait_room(to, bytes, left)? {
+                return Ok(false);
+            }
+            if self.drive.engine.reserve(bytes) {
+                self.is_memory_short = false;
+                return Ok(true);
+            }
+            if is_last {
+                return Ok(false);
+            }
+            self.pause_for_memory(to, left)?;
+            left = timeout.saturating_sub(start.elapsed());
+            is_last = left.is_zero();
+        }
+    }
+
+    /// Until something that waits for `to` is acknowledged and leaves its memory, or for a while: others who free some do not say so.
+    fn pause_for_memory(&mut self, to: NodeId, most: Duration) -> Result<(), SendError> {
+        let queued = self.queue_length(to);
+        self.run_until(most.min(MEMORY_PAUSE), |engine, kept| {
+            let now = engine.queued(to);
+            now.is_none_or(|now| now.messages < queued) || kept.peers.is_lost(to)
+        })?;
+        self.alive(to)
+    }
+
+    /// Waits until the queue to `to` has room for a message of `bytes`, if there is memory for it.
+    fn wait_room(
         &mut self,
         to: NodeId,
         bytes: usize,
@@ -141,8 +188,8 @@ impl<L: Link> Endpoint<L> {
         let all_sent = |engine: &Engine| {
             let peers = (0..=u16::MAX).take(nodes).map(NodeId);
             peers
-                .filter_map(|peer| engine.flow(peer))
-                .all(|flow| flow.queued_messages == 0)
+                .filter_map(|peer| engine.queued(peer))
+                .all(|queued| queued.messages == 0)
         };
         Ok(
             all_sent(&self.drive.engine)
@@ -152,10 +199,14 @@ impl<L: Link> Endpoint<L> {
 
     /// Messages to `to` that are not yet acknowledged.
     pub fn queue_length(&self, to: NodeId) -> usize {
-        self.drive
-            .engine
-            .flow(to)
-            .map_or(0, |flow| flow.queued_messages)
+        let queued = self.drive.engine.queued(to);
+        queued.map_or(0, |queued| queued.messages)
+    }
+
+    /// Their bytes, as far as they are held here.
+    pub fn queued_bytes(&self, to: NodeId) -> usize {
+        let queued = self.drive.engine.queued(to);
+        queued.map_or(0, |queued| queued.bytes)
     }
 
     #[inline]
@@ -182,31 +233,15 @@ impl<L: Link> Endpoint<L> {
                 .drive
                 .submit(to, lane, Payload::Copied(message), notify)
             {
-                Err(SendError::WouldBlock { .. }) if self.queue_length(to) == 0 => {
-                    return Err(SendError::NoMemory {
-                        bytes: message.len(),
-                    });
+                Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
+                    self.pause_for_memory(to, MEMORY_PAUSE)?;
                 }
                 Err(SendError::WouldBlock { .. }) => {
-                    self.wait_queued(to, message.len())?;
+                    self.wait_room(to, message.len(), FOREVER)?;
                 }
                 done => return done,
             }
         }
-    }
-
-    /// A message of `bytes` was refused though others wait: until there is room, or, if it was memory that lacked, until another one is
-    /// acknowledged and leaves its own, or for a while.
-    fn wait_queued(&mut self, to: NodeId, bytes: usize) -> Result<(), SendError> {
-        if has_room(&self.drive.engine, to, bytes, self.send_queue_bytes) {
-            let queued = self.queue_length(to);
-            self.run_until(MEMORY_PAUSE, |engine, kept| {
-                let flow = engine.flow(to);
-                flow.is_none_or(|flow| flow.queued_messages < queued) || kept.peers.is_lost(to)
-            })?;
-            return self.alive(to);
-        }
-        self.wait_writable(to, bytes, FOREVER).map(drop)
     }
 
     /// A long message leaves from where the caller has it. Copied is what is on its way when nearly all has left: a copy of all would
@@ -220,19 +255,30 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<SendId, SendError> {
         let id = loop {
             match self.drive.submit_lent(to, lane, message.len(), notify) {
-                Err(SendError::WouldBlock { .. }) => self.wait_writable(to, 0, FOREVER)?,
+                Err(SendError::WouldBlock { .. }) => self.wait_room(to, 0, FOREVER)?,
                 done => break done?,
             };
         };
-        let loan = Loan::new(to, id, message);
-        let left = self.await_left(&loan);
-        if let Ok(None) = self.drive.engine.unsent_bytes(&loan) {
-            return Ok(id); // acknowledged, whatever became of peer or link since
+        let mut lent = Lent {
+            endpoint: self,
+            loan: Loan::new(to, id, message),
+            is_over: false,
+        };
+        let sent = lent.endpoint.end_loan(&lent.loan);
+        lent.is_over = true;
+        sent.map(|()| id)
+    }
+
+    /// Has the lent message leave, as far as it may, and takes the rest back.
+    fn end_loan(&mut self, loan: &Loan<'_>) -> Result<(), SendError> {
+        let left = self.await_left(loan);
+        if let Ok(None) = self.drive.engine.unsent_bytes(loan) {
+            return Ok(()); // acknowledged, whatever became of peer or link since
         }
-        if left.is_err() && self.drive.engine.withdraw(&loan) {
-            return left.map(|()| id);
+        if left.is_err() && self.drive.engine.withdraw(loan) {
+            return left;
         }
-        left.and(self.take_back(&loan)).map(|()| id)
+        left.and(self.take_back(loan))
     }
 
     /// Until so much of the lent message has left that the rest may wait in the queue.
@@ -254,6 +300,17 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
+    /// Ends the session with a peer that can neither be sent what was begun, nor have it kept for it.
+    fn give_up(&mut self, peer: NodeId) {
+        let mut kept = Kept {
+            inbox: &mut self.inbox,
+            shelf: &mut self.shelf,
+            peers: &mut self.peers,
+            lent: &Loan::NONE,
+        };
+        self.drive.give_up(peer, &mut kept);
+    }
+
     /// Has the engine keep what is not acknowledged of the lent message. None is ever left lent: who would bring it along?
     fn take_back(&mut self, loan: &Loan<'_>) -> Result<(), SendError> {
         while !self.drive.engine.keep(loan) {
@@ -267,13 +324,7 @@ impl<L: Link> Endpoint<L> {
                 return Ok(());
             }
             if let Err(error) = waited {
-                let mut kept = Kept {
-                    inbox: &mut self.inbox,
-                    shelf: &mut self.shelf,
-                    peers: &mut self.peers,
-                    lent: &Loan::NONE,
-                };
-                self.drive.give_up(loan.to(), &mut kept);
+                self.give_up(loan.to());
                 return Err(error.into());
             }
             if let Err(gone) = self.drive.engine.unsent_bytes(loan) {
@@ -284,17 +335,36 @@ impl<L: Link> Endpoint<L> {
     }
 }
 
+/// A message that is lent to the engine while its caller's call lasts. If a panic ends that (of a policy, of a link, of who takes log
+/// lines), it is taken back all the same: nobody would bring it along, and others to the peer would wait behind it for ever.
+struct Lent<'a, 'b, L: Link> {
+    endpoint: &'a mut Endpoint<L>,
+    loan: Loan<'b>,
+    is_over: bool,
+}
+
+impl<L: Link> Drop for Lent<'_, '_, L> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let engine = &mut self.endpoint.drive.engine;
+        if engine.withdraw(&self.loan) || engine.keep(&self.loan) {
+            self.endpoint.drive.touched();
+        } else {
+            self.endpoint.give_up(self.loan.to()); // there is no memory to keep it
+        }
+    }
+}
+
 /// Whether a message of `bytes` finds room in the queue to `to`, of `limit` bytes, if there is memory for it.
 #[inline]
 fn has_room(engine: &Engine, to: NodeId, bytes: usize, limit: usize) -> bool {
-    let Some(flow) = engine.flow(to) else {
+    let Some(queued) = engine.queued(to) else {
         return false;
     };
-    let (queued, bytes) = (
-        flow.queued_messages,
-        flow.queued_bytes.saturating_add(bytes),
-    );
-    queued == 0 || bytes <= limit && queued < QUEUED_MESSAGES
+    let bytes = queued.bytes.saturating_add(bytes);
+    queued.messages == 0 || bytes <= limit && queued.messages < QUEUED_MESSAGES
 }
 
 /// Programs keep off the channel of the libraries between them and the endpoint.

@@ -14,7 +14,7 @@ const SEEN: Seen = Seen {
 };
 const PLENTY: MemoryFrames = MemoryFrames {
     free_bytes: 1 << 30,
-    reserved_bytes: 0,
+    reserved_frames: 0,
     frame_bytes: 1500,
 };
 
@@ -235,6 +235,7 @@ proptest! {
             credit.on_frame(NOW, peer, grant, Seen { next, floor, more, busy, used: more });
             let memory = MemoryFrames {
                 free_bytes: free_bytes[step % free_bytes.len()],
+                reserved_frames: remaining as usize % 300,
                 ..PLENTY
             };
             credit.raise(peer, grant, memory);

@@ -247,7 +247,7 @@ fn runs_end() {
     let submit = |engine: &mut Engine, size| {
         let payload = Payload::Owned(body(0, size));
         let lane = Lane::ordered(0);
-        engine.submit(now, NodeId(1), lane, payload, false).unwrap();
+        engine.submit(NodeId(1), lane, payload, false).unwrap();
     };
     submit(engine, 1000);
     assert!(!engine.has_run(now, to), "a short message");

@@ -254,6 +254,12 @@ impl Engine {
         self.shared.pool.take(capacity).unwrap_or_default()
     }
 
+    /// Sets memory aside for a copy of a message of `bytes`, until anything else takes it. `false`: there is none.
+    pub fn reserve(&mut self, bytes: usize) -> bool {
+        let buffer = self.shared.pool.take(bytes);
+        buffer.map(|buffer| self.shared.pool.put(buffer)).is_some()
+    }
+
     /// Tells peers that this node leaves; further submits fail. What is still queued is not waited for.
     pub fn close(&mut self, now: Instant) {
         self.closed = true;
@@ -394,7 +400,7 @@ fn raise_credit(peer: &mut Peer, shared: &mut Shared) {
 fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
     MemoryFrames {
         free_bytes: shared.memory.free_bytes(),
-        reserved_bytes: peer.receive.remaining_bytes,
+        reserved_frames: peer.receive.remaining.frames,
         frame_bytes: peer.send.fragment_bytes(),
     }
 }

@@ -51,7 +51,7 @@ impl Engine {
         match tsumuji_wire::parse(frame) {
             Ok(Frame::Share(share)) => match self.peer(share.source) {
                 Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
-                    sink.share(share);
+                    sink.share(peer.life, share);
                     Ok(())
                 }
                 Some(_) => Err(Drop::Session),
@@ -412,7 +412,7 @@ fn settle(
     let grant = &mut peer.receive.grant;
     grant.urgency = (
         data.lane.priority().get(),
-        peer.receive.remaining_bytes as u64,
+        peer.receive.remaining.bytes as u64,
     );
     if shared.credit.on_frame(now, data.source.0, grant, seen) {
         shared.credit.hungry = true;
@@ -434,15 +434,20 @@ pub(super) fn deliver(
     taken: Taken,
     sink: &mut impl Sink,
 ) {
-    let (from, lane) = (data.source, data.lane);
+    let (from, life, lane) = (data.source, peer.life, data.lane);
     match taken {
         Taken::Frame => {
             let body = Body::Frame(data.payload);
             shared.counters.delivered_messages += 1;
             // It came as the next of its lane, and no other waited behind it.
-            return sink.message(Delivery { from, lane, body });
+            return sink.message(Delivery {
+                from,
+                life,
+                lane,
+                body,
+            });
         }
-        Taken::Whole(body) => hand_over(shared, from, lane, body, sink),
+        Taken::Whole(body) => hand_over(shared, (from, life), lane, body, sink),
         Taken::Nothing => {
             shared.guess = Some(Guess {
                 from,
@@ -460,14 +465,14 @@ pub(super) fn deliver(
     }
     let receive = peer.receive.lane(lane);
     while let Some(body) = receive.pop_ready(&mut shared.memory) {
-        hand_over(shared, from, lane, body, sink);
+        hand_over(shared, (from, life), lane, body, sink);
     }
 }
 
 /// Hands an assembled message over; what the receiver leaves is used again.
 fn hand_over(
     shared: &mut Shared,
-    from: NodeId,
+    (from, life): (NodeId, u64),
     lane: Lane,
     mut body: Vec<u8>,
     sink: &mut impl Sink,
@@ -475,6 +480,7 @@ fn hand_over(
     shared.counters.delivered_messages += 1;
     sink.message(Delivery {
         from,
+        life,
         lane,
         body: Body::Whole(&mut body),
     });
@@ -515,6 +521,7 @@ fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     peer.end_inquiries();
     peer.window_bytes = 0;
     peer.message_limit_bytes = u32::MAX as usize;
+    peer.life += 1;
     shared.events.push_back(Event::PeerDead {
         peer: peer.id,
         failed_messages,

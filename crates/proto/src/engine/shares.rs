@@ -9,15 +9,7 @@ use tsumuji_wire::{MAX_PAYLOAD_BYTES, SHARE_HEADER_BYTES, Share};
 
 impl Engine {
     /// Queues a best-effort frame; the newest wins when the small queue is full.
-    pub fn submit_share(
-        &mut self,
-        to: Destination,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<(), SubmitError> {
+    pub fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError> {
         let to_peer = match to {
             Destination::Peer(peer) => peer,
             Destination::Broadcast => self.shared.config.me,
@@ -28,23 +20,21 @@ impl Engine {
             return Err(SubmitError::UnknownPeer { peer });
         }
         let limit = self.share_capacity_bytes();
-        let too_large = SubmitError::TooLarge {
-            size: payload.len(),
-            limit,
-            peer: to_peer,
-        };
-        if payload.len() > limit {
-            return Err(too_large);
+        let size = share.payload.len();
+        if size > limit {
+            let peer = to_peer;
+            return Err(SubmitError::TooLarge { size, limit, peer });
         }
-        let mut body = self.shared.pool.take(payload.len()).ok_or(too_large)?;
-        body.extend_from_slice(payload);
+        let body = self.shared.pool.take(size);
+        let mut body = body.ok_or(SubmitError::NoMemory { size })?;
+        body.extend_from_slice(share.payload);
         self.shares.push(
             QueuedShare {
                 to,
-                port,
-                epoch,
-                lap,
-                start,
+                port: share.port,
+                epoch: share.epoch,
+                lap: share.lap,
+                start: share.start,
                 payload: body,
             },
             &mut self.shared.pool,
@@ -54,15 +44,7 @@ impl Engine {
 
     /// Writes a best-effort frame straight into a link's slot: nothing is queued. `None`: the slot is too small.
     #[inline]
-    pub fn write_share(
-        &mut self,
-        slot: &mut [u8],
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Option<usize> {
+    pub fn write_share(&mut self, slot: &mut [u8], share: Share<'_>) -> Option<usize> {
         let Config {
             me: source,
             incarnation,
@@ -71,11 +53,7 @@ impl Engine {
         let share = Share {
             source,
             incarnation,
-            port,
-            epoch,
-            lap,
-            start,
-            payload,
+            ..share
         };
         let bytes = share.write(slot)?;
         self.shared.counters.sent_frames += 1;

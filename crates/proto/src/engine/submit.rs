@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::Engine;
 use crate::config::Config;
+use crate::event::Queued;
 use crate::message::{Loan, Payload, SendId, SubmitError};
 use crate::peer::Peer;
 use crate::peer::send::LoanState;
@@ -25,7 +26,6 @@ impl Engine {
     #[inline]
     pub fn submit(
         &mut self,
-        _now: Instant,
         to: NodeId,
         lane: Lane,
         payload: Payload<'_>,
@@ -80,8 +80,7 @@ impl Engine {
             Payload::Owned(body) => Some(send.submit(lane, body, notify, pool)),
         };
         let Some(id) = submitted else {
-            peer.wants_writable = true;
-            return Err(SubmitError::QueueFull { peer: to });
+            return Err(SubmitError::NoMemory { size });
         };
         if let Some(at) = deadline {
             self.shared.arm(peer, at);
@@ -148,6 +147,16 @@ impl Engine {
     pub fn withdraw(&mut self, loan: &Loan<'_>) -> bool {
         self.peer_mut(loan.to())
             .is_some_and(|peer| peer.send.withdraw(loan))
+    }
+
+    /// Messages to a peer that are not acknowledged whole, and what of them is held here; as `flow` says, without the rest of it.
+    #[inline]
+    pub fn queued(&self, to: NodeId) -> Option<Queued> {
+        let send = &self.peer(to)?.send;
+        Some(Queued {
+            messages: send.queued_messages(),
+            bytes: send.queued_bytes(),
+        })
     }
 
     /// Is the message acknowledged whole? Also yes for one that failed: with its peer's death, or as too large.

@@ -69,7 +69,7 @@ impl Engine {
                 peer.receive.grant.served += 1;
                 peer.receive.grant.urgency = (
                     data.lane.priority().get(),
-                    peer.receive.remaining_bytes as u64,
+                    peer.receive.remaining.bytes as u64,
                 );
                 deliver(peer, shared, data, taken, sink);
                 Ok(())
@@ -524,7 +524,7 @@ fn window(peer: &Peer, shared: &mut Shared) -> Window {
 fn memory_frames(peer: &Peer, shared: &Shared) -> u64 {
     let size = peer.send.fragment_bytes();
     let free = shared.memory.free_bytes().div_ceil(size);
-    let reserved = peer.receive.remaining_bytes.div_ceil(size);
+    let reserved = peer.receive.remaining.frames;
     let least = usize::from(shared.memory.admits_more());
     ((free + reserved).max(least) as u64).min(shared.suci.ring_frames)
 }
@@ -568,11 +568,11 @@ fn views(peer: &Peer, shared: &Shared, usual: u64, repairs: bool) -> (Room, Send
     let wants = inbound.is_some_and(|inbound| inbound.wants(expected));
     let sender = Sender {
         peer: peer.id,
-        active: wants || peer.receive.remaining_bytes > 0,
+        active: wants || peer.receive.remaining.frames > 0,
         busy: false, // nobody says so under `suci`
         repairs,
         priority: grant.urgency.0,
-        remaining_bytes: peer.receive.remaining_bytes as u64,
+        remaining_bytes: peer.receive.remaining.bytes as u64,
         memory_bytes: grant.used_bytes,
         served_frames: grant.served,
         outstanding_frames: if repairs { granted } else { told },

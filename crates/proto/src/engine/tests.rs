@@ -3,7 +3,9 @@
 use super::*;
 use crate::counters::Drop;
 use crate::event::Destination;
+use crate::memory::charge;
 use crate::message::{Body, Delivery, Loan, Payload, SendId, Sink, SubmitError};
+use crate::numbers::FIRST_NUMBER;
 use crate::time::Duration;
 use alloc::vec;
 use tsumuji_wire::{Lane, Share};
@@ -12,7 +14,10 @@ const WIRE_DELAY: Duration = Duration::from_micros(5);
 
 pub(super) struct Inbox {
     pub(super) messages: Vec<(NodeId, Lane, Vec<u8>)>,
-    shares: Vec<(u32, Vec<u8>)>,
+    /// Of the last message's sender.
+    life: u64,
+    /// Lap, life of the source, and what came.
+    shares: Vec<(u32, u64, Vec<u8>)>,
 }
 
 impl Sink for Inbox {
@@ -21,10 +26,11 @@ impl Sink for Inbox {
             Body::Frame(bytes) => bytes.to_vec(),
             Body::Whole(bytes) => core::mem::take(bytes),
         };
+        self.life = delivery.life;
         self.messages.push((delivery.from, delivery.lane, bytes));
     }
-    fn share(&mut self, share: Share<'_>) {
-        self.shares.push((share.lap, share.payload.to_vec()));
+    fn share(&mut self, life: u64, share: Share<'_>) {
+        self.shares.push((share.lap, life, share.payload.to_vec()));
     }
 }
 
@@ -145,6 +151,7 @@ impl Wire {
         }
         let inbox = Inbox {
             messages: Vec::new(),
+            life: 0,
             shares: Vec::new(),
         };
         Node {
@@ -322,7 +329,7 @@ impl Wire {
     pub(super) fn send(&mut self, from: usize, to: u16, lane: Lane, body: Vec<u8>) {
         self.nodes[from]
             .engine
-            .submit(self.now, NodeId(to), lane, Payload::Owned(body), false)
+            .submit(NodeId(to), lane, Payload::Owned(body), false)
             .unwrap();
     }
 
@@ -488,13 +495,10 @@ fn silence_is_death_and_healing_is_a_new_session() {
         "{:?}",
         wire.nodes[0].events
     );
-    let refused = wire.nodes[0].engine.submit(
-        wire.now,
-        NodeId(1),
-        Lane::ordered(0),
-        Payload::Copied(&[1]),
-        false,
-    );
+    let refused =
+        wire.nodes[0]
+            .engine
+            .submit(NodeId(1), Lane::ordered(0), Payload::Copied(&[1]), false);
     assert_eq!(refused, Err(SubmitError::PeerDead { peer: NodeId(1) }));
     wire.nodes[1].cut_off = false;
     let now = wire.now;
@@ -535,6 +539,82 @@ fn restart_is_a_new_life() {
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
     assert_eq!(wire.nodes[1].inbox.messages[0].2, body(2, 2000));
+    assert_eq!(wire.nodes[1].inbox.life, 0, "the first that it knows");
+}
+
+/// Whatever arrives says which life of its sender it is of, also before the program was told of a death between.
+#[test]
+fn deliveries_name_the_life() {
+    let mut wire = Wire::new(2);
+    for life in 0..3 {
+        if life > 0 {
+            wire.nodes[1] = Wire::node(1, 200 + life as u32, 2, wire.now, Congestion::Credit);
+        }
+        // In one frame, in several, and behind one that came late.
+        for bytes in [20, 50_000, 20] {
+            wire.send(1, 0, Lane::ordered(0), body(1, bytes));
+        }
+        wire.run(MINUTE, |wire| wire.nodes[0].inbox.messages.len() == 3);
+        assert_eq!(wire.nodes[0].inbox.life, life);
+        wire.nodes[0].inbox.messages.clear();
+        let payload = &[life as u8; 8];
+        let share = Share {
+            lap: 3,
+            payload,
+            ..Share::EMPTY
+        };
+        let engine = &mut wire.nodes[1].engine;
+        engine.submit_share(Destination::Broadcast, share).unwrap();
+        wire.run(MINUTE, |wire| !wire.nodes[0].inbox.shares.is_empty());
+        let came = wire.nodes[0].inbox.shares.pop().unwrap();
+        assert_eq!(came, (3, life, payload.to_vec()));
+    }
+}
+
+/// Messages that are cut into fragments shorter than agreed can be finished where nothing else is free: what is set aside for them counts
+/// in their own fragments.
+#[test]
+fn begun_messages_are_finished_fragment_by_fragment() {
+    const MESSAGES: u64 = 100;
+    let mut wire = Wire::new(2);
+    wire.run(Duration::from_millis(10), |_| false);
+    let now = wire.now;
+    let Node { engine, inbox, .. } = &mut wire.nodes[1];
+    let peer = engine.peers[0].as_deref().unwrap();
+    let (session, first) = (peer.session.incoming, peer.receive.arrivals.base());
+    let size = peer.send.fragment_bytes() / 2 + 1;
+    // The last message finds the last byte, so that grants are scarce from the beginning, and nothing is free in the end.
+    let budget_bytes = MESSAGES as usize * charge(2 * size) - 1;
+    engine.shared.memory.set_budget(budget_bytes);
+    let mut frame = vec![0; 1472];
+    for index in 0..MESSAGES {
+        let data = tsumuji_wire::Data {
+            source: NodeId(0),
+            destination: NodeId(1),
+            flags: tsumuji_wire::flags::MORE,
+            session,
+            number: (first + index) as u32,
+            ack: FIRST_NUMBER as u32,
+            credit: FIRST_NUMBER as u32,
+            message: (FIRST_NUMBER + index) as u32,
+            offset: 0,
+            length: 2 * size as u32,
+            floor_delta: index as u16,
+            lane: Lane::unordered(0),
+            ack_delay: 0,
+            payload: &vec![1; size],
+        };
+        let bytes = data.write(&mut frame).unwrap();
+        engine.handle_frame(now, &frame[..bytes], inbox);
+    }
+    assert_eq!(engine.shared.memory.free_bytes(), 0);
+    let receive = &engine.peers[0].as_deref().unwrap().receive;
+    assert_eq!(receive.remaining.frames as u64, MESSAGES);
+    assert!(
+        receive.grant.outstanding() >= MESSAGES,
+        "{} of {MESSAGES} fragments may come",
+        receive.grant.outstanding()
+    );
 }
 
 /// A peer that closes is dead at once.
@@ -570,11 +650,9 @@ fn ping_pong_needs_no_frames_of_its_own() {
 #[test]
 fn queue_full_and_writable() {
     let mut wire = Wire::new(2);
-    let now = wire.now;
     let engine = &mut wire.nodes[0].engine;
     let id = engine
         .submit(
-            now,
             NodeId(1),
             Lane::ordered(0),
             Payload::Owned(vec![0; 7 << 20]),
@@ -582,7 +660,6 @@ fn queue_full_and_writable() {
         )
         .unwrap();
     let full = engine.submit(
-        now,
         NodeId(1),
         Lane::ordered(0),
         Payload::Owned(vec![0; 2 << 20]),
@@ -609,11 +686,21 @@ fn shares_are_broadcast() {
     wire.run(Duration::from_millis(5), |_| false);
     wire.nodes[0]
         .engine
-        .submit_share(Destination::Broadcast, 1, 2, 3, 4, &[5; 8])
+        .submit_share(
+            Destination::Broadcast,
+            Share {
+                port: 1,
+                epoch: 2,
+                lap: 3,
+                start: 4,
+                payload: &[5; 8],
+                ..Share::EMPTY
+            },
+        )
         .unwrap();
     wire.run(Duration::from_millis(1), |_| false);
-    assert_eq!(wire.nodes[1].inbox.shares, [(3, vec![5; 8])]);
-    assert_eq!(wire.nodes[2].inbox.shares, [(3, vec![5; 8])]);
+    assert_eq!(wire.nodes[1].inbox.shares, [(3, 0, vec![5; 8])]);
+    assert_eq!(wire.nodes[2].inbox.shares, [(3, 0, vec![5; 8])]);
 }
 
 /// Frames for others, from strangers and of other sessions are counted and change nothing.

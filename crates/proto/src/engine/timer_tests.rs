@@ -12,7 +12,7 @@ struct Nobody;
 
 impl Sink for Nobody {
     fn message(&mut self, _: Delivery<'_>) {}
-    fn share(&mut self, _: Share<'_>) {}
+    fn share(&mut self, _: u64, _: Share<'_>) {}
 }
 
 const HUB: NodeId = NodeId(0);
@@ -73,8 +73,7 @@ fn looks(peers: u16) -> u64 {
         now += Duration::from_micros(100);
         let to = NodeId(peers);
         let body = Payload::Copied(b"8 bytes!");
-        hub.submit(now, to, Lane::ordered(0), body, false)
-            .expect("room");
+        hub.submit(to, Lane::ordered(0), body, false).expect("room");
         hub.handle_timeout(now);
         leaf.handle_timeout(now);
         exchange(now, &mut hub, &mut leaf, &mut slot);

@@ -118,7 +118,12 @@ impl Engine {
             self.write_control(now, id, slot)
         } else if peer.inbound.is_some() {
             self.write_suci(now, id, loan, slot)
-        } else if !gap && !peer.ping_due && peer.send.is_sendable(now) {
+        } else if !gap && !peer.ping_due && (!peer.receive.ack_now || peer.send.is_sendable(now)) {
+            // Where nothing else is due, `next_destination` has asked whether something may leave.
+            debug_assert!(
+                peer.send.is_sendable(now),
+                "`next_destination` was not asked"
+            );
             let bytes = write_data(now, (id, busy), loan, peer, &mut self.shared, slot);
             // Nothing else is due, as would be found when it is asked next.
             if !peer.send.has_backlog() && !peer.send.is_clocked() && !peer.receive.ack_now {

@@ -63,8 +63,16 @@ pub(crate) struct LaneReceive {
     ordered: bool,
     pub(crate) next: u64,
     slots: VecDeque<Slot>,
-    /// Of messages that have begun to arrive: what has not, in whole fragments.
-    pub(crate) remaining_bytes: usize,
+    pub(crate) remaining: Remaining,
+}
+
+/// Of messages that have begun to arrive: what has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Remaining {
+    /// In whole fragments.
+    pub(crate) bytes: usize,
+    /// Fragments, each of its own message's size.
+    pub(crate) frames: usize,
 }
 
 impl LaneReceive {
@@ -73,7 +81,7 @@ impl LaneReceive {
             ordered,
             next: FIRST_NUMBER,
             slots: VecDeque::new(),
-            remaining_bytes: 0,
+            remaining: Remaining::default(),
         }
     }
 
@@ -149,7 +157,8 @@ impl LaneReceive {
                 self.trim();
                 return Accepted::NoMemory;
             };
-            self.remaining_bytes += reassembly.remaining_bytes();
+            self.remaining.bytes += reassembly.remaining_bytes();
+            self.remaining.frames += reassembly.remaining_frames();
             *slot = Slot::Partial(reassembly);
         }
         let Slot::Partial(reassembly) = slot else {
@@ -169,7 +178,8 @@ impl LaneReceive {
             if !is_new {
                 return Accepted::Duplicate;
             }
-            self.remaining_bytes -= fragment.size;
+            self.remaining.bytes -= fragment.size;
+            self.remaining.frames -= 1;
         }
         self.settle(index, memory, pool)
     }

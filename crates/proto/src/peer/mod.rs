@@ -32,6 +32,8 @@ use tsumuji_wire::NodeId;
 pub(crate) struct Peer {
     pub(crate) id: NodeId,
     pub(crate) session: Session,
+    /// Which of its lives, as this engine saw them: how often it has died here.
+    pub(crate) life: u64,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
     /// What it wants and was told, under `suci`.
@@ -65,6 +67,7 @@ impl Peer {
         Self {
             id,
             session: Session::new(now, incarnation),
+            life: 0,
             send: Send::new(congestion),
             receive: Receive::new(),
             inbound: None,

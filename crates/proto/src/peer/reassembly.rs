@@ -56,6 +56,11 @@ impl Reassembly {
         self.missing * self.fragment_bytes
     }
 
+    /// Fragments that have not arrived.
+    pub(crate) fn remaining_frames(&self) -> usize {
+        self.missing
+    }
+
     pub(crate) fn is_whole(&self) -> bool {
         self.missing == 0
     }

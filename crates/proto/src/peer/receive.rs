@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use super::lane::{Accepted, Fragment, LaneReceive};
+use super::lane::{Accepted, Fragment, LaneReceive, Remaining};
 use super::latest::LatestReceive;
 use super::places::Places;
 use super::reassembly::Reassembly;
@@ -40,8 +40,8 @@ pub(crate) struct Receive {
     pub(crate) ack_now: bool,
     /// When the oldest frame that awaits its acknowledgement came.
     waiting_since: Option<Instant>,
-    /// Of messages that have begun to arrive, in all lanes: what has not, in whole fragments.
-    pub(crate) remaining_bytes: usize,
+    /// In all lanes.
+    pub(crate) remaining: Remaining,
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
 }
@@ -93,7 +93,7 @@ impl Receive {
             unacknowledged: 0,
             ack_now: false,
             waiting_since: None,
-            remaining_bytes: 0,
+            remaining: Remaining::default(),
             refused: false,
         }
     }
@@ -250,7 +250,7 @@ impl Receive {
     fn blocks_itself(&self, lane: Lane, memory: &Memory) -> bool {
         let mut others = false;
         for (other, receive) in self.places.lanes().zip(&self.lanes) {
-            if receive.remaining_bytes > 0 {
+            if receive.remaining.frames > 0 {
                 if other.priority() == lane.priority() {
                     return false;
                 }
@@ -291,10 +291,11 @@ impl Receive {
             return Accepted::Frame;
         }
         let used_before_bytes = memory.used_bytes();
-        let remaining_before_bytes = lane.remaining_bytes;
+        let before = lane.remaining;
         let accepted = lane.accept(&fragment, fair, memory, pool);
-        let remaining_bytes = lane.remaining_bytes;
-        self.remaining_bytes = self.remaining_bytes + remaining_bytes - remaining_before_bytes;
+        let after = lane.remaining;
+        self.remaining.bytes = self.remaining.bytes + after.bytes - before.bytes;
+        self.remaining.frames = self.remaining.frames + after.frames - before.frames;
         self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
         accepted
     }

@@ -97,7 +97,7 @@ impl<E: Machine> Net<E> {
                     keep: true,
                 };
                 (
-                    engine.submit(now, to, lane, Payload::Copied(bytes), true)?,
+                    engine.submit(to, lane, Payload::Copied(bytes), true)?,
                     message,
                     true,
                 )
@@ -116,9 +116,9 @@ impl<E: Machine> Net<E> {
                 };
                 let notify = seed & 1 == 0;
                 let id = if seed & 2 == 0 {
-                    engine.submit(now, to, lane, Payload::Owned(body), notify)?
+                    engine.submit(to, lane, Payload::Owned(body), notify)?
                 } else {
-                    let id = engine.submit(now, to, lane, Payload::Copied(&body), notify);
+                    let id = engine.submit(to, lane, Payload::Copied(&body), notify);
                     engine.recycle(body);
                     id?
                 };

@@ -8,7 +8,7 @@ use crate::rng::mix;
 use crate::switch::garbage;
 use crate::timeline::Happening;
 use tsumuji_proto::{
-    Config, Destination, Duration, Event, Flow, Instant, Lane, NodeId, SubmitError,
+    Config, Destination, Duration, Event, Flow, Instant, Lane, NodeId, Share, SubmitError,
 };
 
 impl<E: Machine> Net<E> {
@@ -56,7 +56,17 @@ impl<E: Machine> Net<E> {
         let Some(engine) = host.engine.as_mut() else {
             return Ok(());
         };
-        let result = engine.submit_share(to, port, epoch, lap, start, &payload);
+        let result = engine.submit_share(
+            to,
+            Share {
+                port,
+                epoch,
+                lap,
+                start,
+                payload: &payload,
+                ..Share::EMPTY
+            },
+        );
         self.pump(from);
         result
     }

@@ -92,24 +92,27 @@ impl Machine for Stub {
             }
             DATA => sink.message(Delivery {
                 from,
+                life: 0,
                 lane: Lane(head[3]),
                 body: Body::Frame(payload),
             }),
-            SHARE => sink.share(Share {
-                source: from,
-                incarnation: life,
-                port: 1,
-                epoch: 2,
-                lap: u32::from(head[3]),
-                start: 0,
-                payload,
-            }),
+            SHARE => sink.share(
+                0,
+                Share {
+                    source: from,
+                    incarnation: life,
+                    port: 1,
+                    epoch: 2,
+                    lap: u32::from(head[3]),
+                    start: 0,
+                    payload,
+                },
+            ),
             _ => {}
         }
     }
     fn submit(
         &mut self,
-        _: Instant,
         to: NodeId,
         lane: Lane,
         payload: Payload<'_>,
@@ -133,16 +136,8 @@ impl Machine for Stub {
         }
         Ok(id)
     }
-    fn submit_share(
-        &mut self,
-        to: Destination,
-        _: u16,
-        _: u32,
-        lap: u32,
-        _: u32,
-        payload: &[u8],
-    ) -> Result<(), SubmitError> {
-        self.queue(to, SHARE, lap as u8, payload);
+    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError> {
+        self.queue(to, SHARE, share.lap as u8, share.payload);
         Ok(())
     }
     fn next_destination(&mut self, _: Instant) -> Option<Destination> {

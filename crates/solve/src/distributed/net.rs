@@ -158,14 +158,7 @@ struct Port<'a> {
 impl Carrier for Port<'_> {
     type Error = Infallible;
 
-    fn share(
-        &mut self,
-        _: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<usize, Infallible> {
+    fn share(&mut self, share: Share<'_>) -> Result<usize, Infallible> {
         let from = self.me;
         for to in (0..self.workers).filter(|to| *to != from) {
             let arrivals = self.wires.lossy();
@@ -179,10 +172,10 @@ impl Carrier for Port<'_> {
                     Event::Share {
                         to,
                         from,
-                        epoch,
-                        lap,
-                        start,
-                        payload: payload.to_vec(),
+                        epoch: share.epoch,
+                        lap: share.lap,
+                        start: share.start,
+                        payload: share.payload.to_vec(),
                     },
                 );
             }

@@ -375,13 +375,8 @@ impl Bench<'_> {
             return Ok(false); // the setup goes first
         }
         for (worker, feed) in self.feeds.iter_mut().enumerate() {
-            let queued = |endpoint: &Endpoint<L>| {
-                endpoint
-                    .flow(node(worker))
-                    .map_or(0, |flow| flow.queued_bytes)
-            };
             let Some(chunks) = feed else { continue };
-            if queued(endpoint) >= QUEUE_BYTES {
+            if endpoint.queued_bytes(node(worker)) >= QUEUE_BYTES {
                 continue;
             }
             match chunks.next() {

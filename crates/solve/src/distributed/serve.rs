@@ -277,25 +277,14 @@ struct Port<'a, L: Link> {
 impl<L: Link> Carrier for Port<'_, L> {
     type Error = EndpointError;
 
-    fn share(
-        &mut self,
-        port: u16,
-        epoch: u32,
-        lap: u32,
-        start: u32,
-        payload: &[u8],
-    ) -> Result<usize, EndpointError> {
+    fn share(&mut self, share: Share<'_>) -> Result<usize, EndpointError> {
         if self.endpoint.broadcasts() {
-            return self.endpoint.gather_share(port, epoch, lap, start, payload);
+            return self.endpoint.gather_share(share);
         }
         let mut refused = 0;
         for other in self.others {
             // Not to the judge: it would only have to drop them.
-            refused += usize::from(
-                !self
-                    .endpoint
-                    .gather_share_to(*other, port, epoch, lap, start, payload)?,
-            );
+            refused += usize::from(!self.endpoint.gather_share_to(*other, share)?);
         }
         Ok(refused)
     }
@@ -305,11 +294,13 @@ impl<L: Link> Outlet for Port<'_, L> {
     fn report(&mut self, report: &LapReport) -> Result<(), EndpointError> {
         self.endpoint.send_share(
             JUDGE,
-            REPORT_PORT,
-            report.epoch,
-            report.number,
-            0,
-            &report.payload(),
+            Share {
+                port: REPORT_PORT,
+                epoch: report.epoch,
+                lap: report.number,
+                payload: &report.payload(),
+                ..Share::EMPTY
+            },
         )?;
         Ok(())
     }
