@@ -337,18 +337,32 @@ typedef struct tsumuji_sender {
   uint64_t outstanding_frames;
   // What the usual rules would grant ahead, or under `suci` to be sent again.
   uint64_t usual_frames;
-  // Frames that may be granted to all peers together.
+  // Frames that may be granted to all peers together, less where the path holds less.
   uint64_t pool_frames;
   // Peers that have more to send; under `suci`, that wait for permission to send again.
   uint64_t active_peers;
   // 1, under `suci` only: it asks to send again what was lost, and the answer is how much of that it may. Else the answer is how far
   // ahead it may send.
   uint64_t repairs;
+  // Frames that may be granted to all peers together: what the link's receive side holds, or tsumuji_set_window's.
+  uint64_t window_frames;
+  // Granted to all peers together and not used yet; under `suci` permitted to be sent again and not come yet.
+  uint64_t claimed_frames;
+  // Bytes that the budget for messages which arrived still holds.
+  uint64_t free_bytes;
+  // Other nodes, active or not.
+  uint64_t peers;
+  // When the last frame came that brought data, in nanoseconds since the handle was opened.
+  uint64_t now_ns;
 } tsumuji_sender;
 
 // How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle: it must be quick, and must
 // not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 typedef uint64_t (*tsumuji_policy)(void *context, const struct tsumuji_sender *sender);
+
+// Whose turn it is where memory is scarce: the active peer with the lowest answer begins the next message, or under `suci` is the first to
+// be told that there is room. Called as a tsumuji_policy is, and on the same terms.
+typedef uint64_t (*tsumuji_rank)(void *context, const struct tsumuji_sender *sender);
 
 // What collective operations have counted since the handle was opened.
 typedef struct tsumuji_collective_counters {
@@ -656,6 +670,12 @@ int tsumuji_set_budget(struct tsumuji *handle, size_t bytes);
 int tsumuji_set_policy(struct tsumuji *handle,
                        tsumuji_policy policy,
                        void *context);
+
+// From now on `rank` decides, where memory is scarce, who begins the next message; NULL: whose messages take the least. With or without
+// tsumuji_set_policy. A message that its sender's others wait for goes first whatever it says.
+int tsumuji_set_memory_rank(struct tsumuji *handle,
+                            tsumuji_rank rank,
+                            void *context);
 
 // Has the policy asked again for every peer, where its mind has changed between two frames.
 int tsumuji_regrant(struct tsumuji *handle);

@@ -20,6 +20,8 @@ pub(crate) struct Node {
     pub(crate) together: Option<Box<Together>>,
     /// The table of algorithms for collectives; `None`: as the environment says.
     pub(crate) tune: Option<std::path::PathBuf>,
+    /// What the program decides itself of who may send.
+    pub(crate) policy: crate::api::Policy,
     /// A call panicked: nothing is certain any more.
     pub(crate) spoiled: bool,
     lent: Vec<Option<Message>>,
@@ -100,6 +102,7 @@ impl Node {
             names_of_loans: Vec::new(),
             together: None,
             tune: None,
+            policy: crate::api::Policy::default(),
             texts: std::collections::HashMap::new(),
         }
     }

@@ -97,6 +97,7 @@ fn tsumuji() -> String {
         ("TsumujiWindow", "tsumuji_window"),
         ("TsumujiSender", "tsumuji_sender"),
         ("TsumujiPolicy", "tsumuji_policy"),
+        ("TsumujiRank", "tsumuji_rank"),
         ("TsumujiCombine", "tsumuji_combine"),
         ("TsumujiCollectiveCounters", "tsumuji_collective_counters"),
     ];

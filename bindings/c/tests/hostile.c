@@ -125,6 +125,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_set_peer_window(h, 1, 10) == code);
     CHECK(tsumuji_set_budget(h, 1 << 20) == code);
     CHECK(tsumuji_set_policy(h, NULL, NULL) == code);
+    CHECK(tsumuji_set_memory_rank(h, NULL, NULL) == code);
     CHECK(tsumuji_regrant(h) == code);
     CHECK(tsumuji_set_pace(h, 1, 0) == code);
     CHECK(tsumuji_group(h, nodes, 2, 1) == code);

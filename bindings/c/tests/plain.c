@@ -318,6 +318,26 @@ static void windows(void)
     while (tsumuji_try_recv(b, got, sizeof got, NULL) != 4)
         CHECK(tsumuji_progress(a) >= 0);
     CHECK(strcmp(got, "new") == 0 && tsumuji_set_pace(a, 1, TSUMUJI_PACE_FREE) == 0);
+
+    /* Behind a message that leaves at 1000 bytes a second: what is late is dropped at the sender, of two that wait the newer one stays. */
+    static char long_one[20000];
+    tsumuji_flow before, flow;
+    CHECK(tsumuji_get_flow(a, 1, &before, sizeof before) == 0 && tsumuji_set_pace(a, 1, 1000) == 0);
+    CHECK(tsumuji_send(a, 1, TSUMUJI_LANE, long_one, sizeof long_one) == 0);
+    CHECK(tsumuji_send_latest(a, 1, newest, "late", 5, 1000) == 0);
+    do {
+        CHECK(tsumuji_progress(a) >= 0 && tsumuji_progress(b) >= 0);
+        CHECK(tsumuji_get_flow(a, 1, &flow, sizeof flow) == 0);
+    } while (flow.late_messages == before.late_messages);
+    CHECK(tsumuji_send_latest(a, 1, newest, "one", 4, -1) == 0 && tsumuji_send_latest(a, 1, newest, "two", 4, -1) == 0);
+    CHECK(tsumuji_get_flow(a, 1, &flow, sizeof flow) == 0 && flow.superseded_messages == before.superseded_messages + 1);
+    CHECK(tsumuji_set_pace(a, 1, TSUMUJI_PACE_FREE) == 0);
+    for (int left = 2; left > 0;) {
+        CHECK(tsumuji_progress(a) >= 0);
+        ptrdiff_t bytes = tsumuji_try_recv(b, long_one, sizeof long_one, NULL);
+        CHECK(bytes == TSUMUJI_EAGAIN || bytes == sizeof long_one || (bytes == 4 && strcmp(long_one, "two") == 0));
+        left -= bytes > 0;
+    }
 }
 
 static void numbers(void)
@@ -484,6 +504,66 @@ static void policy_under_suci(void)
     CHECK(tsumuji_close(one, 0) == 0 && tsumuji_close(two, 0) == 0);
 }
 
+/* Whom a rank puts first, and whether it was shown whom it ranks. */
+struct preference {
+    uint64_t first;
+    int asked;
+};
+
+static uint64_t first_goes_first(void *context, const tsumuji_sender *sender)
+{
+    struct preference *preference = context;
+
+    CHECK(sender->peer < 2 && sender->peers == 2 && sender->window_frames > 0 && sender->now_ns > 0);
+    preference->asked += 1;
+    return sender->peer == preference->first ? 0 : 1;
+}
+
+/* Two send more than a third has memory for: the one that its program prefers is done first, whichever that is. */
+static void memory_rank(const char *congestion, uint64_t first)
+{
+    enum { NODES = 3, MESSAGES = 12, BYTES = 40000 };
+    static char buffer[BYTES];
+    tsumuji_options *options = tsumuji_options_new();
+    struct preference preference = {first, 0};
+    tsumuji *node[NODES];
+    tsumuji_message about;
+    int got[2] = {0, 0}, fd = tsumuji_shm_create(NODES);
+
+    CHECK(tsumuji_options_set(options, "congestion", congestion) == 0 && tsumuji_options_set(options, "idle", "sleep") == 0);
+    for (int i = 0; i < NODES; i++)
+        CHECK(tsumuji_open_shm(fd, NODES, i, options, &node[i]) == 0);
+    close(fd);
+    tsumuji_options_free(options);
+    for (int up = 0; up < NODES * (NODES - 1);) {
+        up = 0;
+        for (int i = 0; i < NODES; i++) {
+            CHECK(tsumuji_progress(node[i]) >= 0);
+            for (int j = 0; j < NODES; j++)
+                up += i != j && tsumuji_is_up(node[i], j) == 1;
+        }
+    }
+    CHECK(tsumuji_set_memory_rank(node[2], first_goes_first, &preference) == 0 && tsumuji_set_budget(node[2], BYTES) == 0);
+    for (int i = 0; i < 2 * MESSAGES; i++)
+        CHECK(tsumuji_send(node[i % 2], 2, TSUMUJI_LANE, buffer, sizeof buffer) == 0);
+    while (got[first] < MESSAGES) {
+        CHECK(tsumuji_progress(node[0]) >= 0 && tsumuji_progress(node[1]) >= 0);
+        if (tsumuji_try_recv(node[2], buffer, sizeof buffer, &about) == sizeof buffer)
+            got[about.from]++;
+    }
+    CHECK(preference.asked > 0);
+    /* Under suci it decides who is told first, and frames of both are on their way by then. */
+    CHECK(strcmp(congestion, "credit") != 0 || got[1 - first] < MESSAGES / 2);
+    CHECK(tsumuji_set_memory_rank(node[2], NULL, NULL) == 0);
+    while (got[1 - first] < MESSAGES) {
+        CHECK(tsumuji_progress(node[0]) >= 0 && tsumuji_progress(node[1]) >= 0);
+        if (tsumuji_try_recv(node[2], buffer, sizeof buffer, &about) == sizeof buffer)
+            got[about.from]++;
+    }
+    for (int i = 0; i < NODES; i++)
+        CHECK(tsumuji_close(node[i], 0) == 0);
+}
+
 /* A peer that ended fails one call, and is found again by the next when it is back. */
 static void restart(void)
 {
@@ -550,6 +630,10 @@ int main(void)
     death();
     suci();
     policy_under_suci();
+    for (uint64_t first = 0; first < 2; first++) {
+        memory_rank("credit", first);
+        memory_rank("suci", first);
+    }
     restart();
     tables();
     puts("plain: all right");

@@ -18,6 +18,10 @@ use tsumuji_wire::Permit;
 /// trips of a local network.
 const GRANT_LIFE: Duration = Duration::from_millis(10);
 
+/// The window until the program chooses another, where the link may lose frames: a switch holds less than our own side, and who
+/// goes back for each loss must not fill it. The paper's is what a UDP socket held in its day, 64 KiB or some dozens of frames.
+pub(crate) const WINDOW_FRAMES: u64 = 256;
+
 /// What one peer wants, and what it was told.
 #[derive(Debug)]
 pub(crate) struct Inbound {

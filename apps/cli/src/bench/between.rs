@@ -17,7 +17,7 @@ pub(super) struct Between {
     /// The link: shm (default), udp or udp:ADDRESS:PORT; with --hosts udp, packet or xdp, if not as the file says
     #[arg(long, value_name = "LINK")]
     pub(super) link: Option<LinkSpec>,
-    /// Between the first two nodes of this file, not two processes here; node 0 sends
+    /// Between the nodes of this file (pingpong, burst: its first two), not processes of this host; node 0 is the root, or sends
     #[arg(long, value_name = "FILE")]
     pub(super) hosts: Option<PathBuf>,
     /// Where this program lies on the other host; default: where it lies here

@@ -50,22 +50,37 @@ pub struct TsumujiSender {
     pub outstanding_frames: u64,
     /// What the usual rules would grant ahead, or under `suci` to be sent again.
     pub usual_frames: u64,
-    /// Frames that may be granted to all peers together.
+    /// Frames that may be granted to all peers together, less where the path holds less.
     pub pool_frames: u64,
     /// Peers that have more to send; under `suci`, that wait for permission to send again.
     pub active_peers: u64,
     /// 1, under `suci` only: it asks to send again what was lost, and the answer is how much of that it may. Else the answer is how far
     /// ahead it may send.
     pub repairs: u64,
+    /// Frames that may be granted to all peers together: what the link's receive side holds, or tsumuji_set_window's.
+    pub window_frames: u64,
+    /// Granted to all peers together and not used yet; under `suci` permitted to be sent again and not come yet.
+    pub claimed_frames: u64,
+    /// Bytes that the budget for messages which arrived still holds.
+    pub free_bytes: u64,
+    /// Other nodes, active or not.
+    pub peers: u64,
+    /// When the last frame came that brought data, in nanoseconds since the handle was opened.
+    pub now_ns: u64,
 }
 
 // No padding: see `ffi::put_struct`.
 const _: () = assert!(size_of::<TsumujiWindow>() == 5 * 8);
-const _: () = assert!(size_of::<TsumujiSender>() == 12 * 8);
+const _: () = assert!(size_of::<TsumujiSender>() == 17 * 8);
 
 /// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle: it must be quick, and must
 /// not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 pub type TsumujiPolicy =
+    Option<unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64>;
+
+/// Whose turn it is where memory is scarce: the active peer with the lowest answer begins the next message, or under `suci` is the first to
+/// be told that there is room. Called as a tsumuji_policy is, and on the same terms.
+pub type TsumujiRank =
     Option<unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64>;
 
 /// The windows at present; size: sizeof(tsumuji_window).
@@ -144,11 +159,26 @@ pub unsafe extern "C" fn tsumuji_set_policy(
     // SAFETY: the header asks for what `on` needs.
     done(unsafe {
         on(handle, |node| {
-            let policy = policy.map(|call| {
-                let policy: Box<dyn FlowPolicy> = Box::new(Policy { call, context });
-                policy
-            });
-            node.endpoint.set_policy(policy);
+            node.policy.window = policy.map(|call| Callback { call, context });
+            node.endpoint.set_policy(node.policy.boxed());
+            Ok(())
+        })
+    })
+}
+
+/// From now on `rank` decides, where memory is scarce, who begins the next message; NULL: whose messages take the least. With or without
+/// tsumuji_set_policy. A message that its sender's others wait for goes first whatever it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_set_memory_rank(
+    handle: *mut Tsumuji,
+    rank: TsumujiRank,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            node.policy.rank = rank.map(|call| Callback { call, context });
+            node.endpoint.set_policy(node.policy.boxed());
             Ok(())
         })
     })
@@ -229,18 +259,15 @@ fn some(number: usize) -> Result<usize, Failure> {
     Ok(number)
 }
 
-#[derive(Debug)]
-struct Policy {
+/// A function of the program's, and what it is given.
+#[derive(Debug, Clone, Copy)]
+struct Callback {
     call: unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64,
     context: *mut c_void,
 }
 
-// SAFETY: it is called by the thread that owns the handle, and by no other; the program knows which that is, because it hands the
-// handle over itself.
-unsafe impl Send for Policy {}
-
-impl FlowPolicy for Policy {
-    fn window_frames(&mut self, room: &Room, sender: &Sender) -> u64 {
+impl Callback {
+    fn ask(&self, room: &Room, sender: &Sender) -> u64 {
         let shown = TsumujiSender {
             peer: sender.peer.0.into(),
             active: sender.active.into(),
@@ -254,8 +281,46 @@ impl FlowPolicy for Policy {
             pool_frames: room.pool_frames,
             active_peers: room.active_peers as u64,
             repairs: sender.repairs.into(),
+            window_frames: room.window_frames,
+            claimed_frames: room.claimed_frames,
+            free_bytes: room.free_bytes as u64,
+            peers: room.peers as u64,
+            now_ns: room.now.as_nanos(),
         };
         // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
         unsafe { (self.call)(self.context, &shown) }
+    }
+}
+
+/// What the program decides itself; the usual rules the rest.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Policy {
+    window: Option<Callback>,
+    rank: Option<Callback>,
+}
+
+impl Policy {
+    /// As the endpoint takes it; `None`: the program decides nothing.
+    fn boxed(self) -> Option<Box<dyn FlowPolicy>> {
+        if self.window.is_none() && self.rank.is_none() {
+            return None;
+        }
+        Some(Box::new(self))
+    }
+}
+
+// SAFETY: it is called by the thread that owns the handle, and by no other; the program knows which that is, because it hands the
+// handle over itself.
+unsafe impl Send for Policy {}
+
+impl FlowPolicy for Policy {
+    fn window_frames(&mut self, room: &Room, sender: &Sender) -> u64 {
+        self.window
+            .map_or(sender.usual_frames, |window| window.ask(room, sender))
+    }
+
+    fn memory_rank(&mut self, room: &Room, sender: &Sender) -> u64 {
+        self.rank
+            .map_or(sender.memory_bytes as u64, |rank| rank.ask(room, sender))
     }
 }

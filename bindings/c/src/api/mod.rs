@@ -17,8 +17,8 @@ mod state;
 
 pub use codes::*;
 pub use collectives::*;
-pub(crate) use flow::read_pace;
 pub use flow::*;
+pub(crate) use flow::{Policy, read_pace};
 pub use messages::*;
 pub use open::*;
 pub use polling::*;

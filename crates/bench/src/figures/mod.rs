@@ -176,12 +176,15 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
     }
     say("");
     say(&table(&report.figures));
-    say(&format!(
-        "{} figures, {} missed; peers: {}",
+    let counted = format!(
+        "{} figures, {} missed",
         report.figures.len(),
-        report.missed(),
-        report.peers.join(", ")
-    ));
+        report.missed()
+    );
+    say(&match report.peers.is_empty() {
+        true => counted,
+        false => format!("{counted}; peers: {}", report.peers.join(", ")),
+    });
     report
 }
 

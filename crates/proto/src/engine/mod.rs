@@ -99,6 +99,9 @@ impl Engine {
         let mut credit = Credit::new(config.receive_frames);
         if !config.lossless {
             credit.begin_small();
+            if config.congestion == Congestion::Suci {
+                credit.set_window(crate::suci::WINDOW_FRAMES);
+            }
         }
         let shared = Shared {
             pool: Pool::new(),
