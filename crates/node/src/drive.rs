@@ -271,10 +271,11 @@ impl<L: Link> Drive<L> {
         Ok(id)
     }
 
-    /// So much is queued to a peer that its acknowledgements should be looked for. What is piled up leaves soon, by a call of its own.
+    /// So much is queued to a peer that its acknowledgements should be looked for. What is piled up leaves soon, by a call of its own; over
+    /// shared memory looking costs more than a longer queue.
     #[inline]
     pub(crate) fn is_ahead(&self, to: NodeId) -> bool {
-        !self.pile.waits() && self.engine.queued(to).is_some_and(is_ahead)
+        !self.caps.lossless && !self.pile.waits() && self.engine.queued(to).is_some_and(is_ahead)
     }
 
     /// Where the program is in its run of messages, while a call of its that sends takes turns.
@@ -312,10 +313,10 @@ impl<L: Link> Drive<L> {
         Ok(())
     }
 
-    /// A message would leave at once, by a call of its own.
+    /// A message could leave at once, by a call of its own that takes it from where it lies.
     #[inline]
     pub(crate) fn is_alone(&self, to: NodeId, lane: tsumuji_proto::Lane) -> bool {
-        !self.runs || !self.pile.is_open(self.now, (to, lane))
+        self.runs && !self.pile.is_open(self.now, (to, lane))
     }
 
     /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a loan.

@@ -38,7 +38,10 @@ struct Beside {
 
 impl Link for Beside {
     fn caps(&self) -> LinkCaps {
-        self.link.caps()
+        LinkCaps {
+            lossless: false, // over shared memory the queue may grow
+            ..self.link.caps()
+        }
     }
     fn local_addr(&self) -> LinkAddr {
         self.link.local_addr()

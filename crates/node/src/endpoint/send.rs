@@ -21,7 +21,7 @@ const QUEUED_MESSAGES: usize = 1 << 19;
 /// Messages of this size and more leave from where the caller has them.
 const LENT_BYTES: usize = 32 << 10;
 
-/// So do those of this size and more, unless they follow each other in a loop and leave together: their copy can be made while they
+/// So do those of this size and more over links that gather, unless they follow each other in a loop and leave together: their copy can be made while they
 /// travel. Of smaller ones it takes less time than lending.
 const LENT_ALONE_BYTES: usize = 12 << 10;
 
@@ -48,7 +48,7 @@ impl<L: Link> Endpoint<L> {
     ///
     /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
     /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
-    /// length. One of 12 KiB or more leaves like that, too, if it is not in a loop.
+    /// length. Over links that gather one of 12 KiB or more leaves like that, too, if it is not in a loop.
     ///
     /// Messages that follow each other in a long, fast loop may leave together, over links whose calls cost more than what they carry
     /// (`udp`, `packet`, memif). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long
