@@ -523,7 +523,7 @@ impl Collectives {
         let chosen = self.choose(endpoint, Operation::AllReduce, size, len);
         let algorithm = match chosen {
             // Partners fold into what they send: only what is kept while it waits can be taken.
-            Algorithm::Doubling if len > EAGER_BYTES => Algorithm::Ring,
+            Algorithm::Doubling if len > self.core.wires.eager_bytes => Algorithm::Halving,
             other => other,
         };
         let algorithm = match algorithm {
@@ -533,6 +533,7 @@ impl Collectives {
         };
         let plan = match algorithm {
             Algorithm::Doubling => plan::all_reduce_doubling(rank, size, len),
+            Algorithm::Halving => plan::all_reduce_halving(rank, size, len, unit),
             Algorithm::Ring => plan::all_reduce_ring(rank, size, len, unit),
             Algorithm::Native => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
             Algorithm::Shared => plan::reduce_in_place(rank, size, len, false),

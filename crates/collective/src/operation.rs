@@ -1,7 +1,7 @@
 //! One operation on one member: carries out a plan's transfers as messages, memory and credit allow.
 //!
 //! Driven by `collectives`: `handle` for what arrives, `advance` after each turn. Both sides of a transfer know its length. Up
-//! to `EAGER_BYTES` it is sent at once, on credit; a longer one when its receiver has opened it, and is then written where it
+//! to `eager_bytes` it is sent at once, on credit; a longer one when its receiver has opened it, and is then written where it
 //! belongs as it comes. The two halves of a transfer are `send` and `receive`.
 //!
 //! Invariants: bytes of a transfer are taken in order and once; nothing is written to a place before the steps it waits for are
@@ -23,7 +23,7 @@ use crate::header::{Header, Kind};
 use crate::native::Native;
 use crate::plan::{Action, Buffer, Place, Plan, Step};
 use crate::shared::Shared;
-use crate::wires::{EAGER_BYTES, Wires};
+use crate::wires::{PIECE_BYTES_LEAST, Wires};
 
 /// Why an operation, and with it its group, failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +119,8 @@ pub(crate) struct Operation<'b> {
     /// The step that was found last.
     found: usize,
     unit: usize,
+    /// Somebody passes on what comes, as it comes.
+    streams: bool,
     fold: Option<Fold>,
     pub(crate) early: Vec<Arrival>,
     native: Option<Native>,
@@ -133,6 +135,7 @@ impl<'b> Operation<'b> {
             steps,
             copies,
             scratch_bytes,
+            streams,
         } = call.plan;
         let bytes = call.output.bytes().len();
         let mut operation = Self {
@@ -150,6 +153,7 @@ impl<'b> Operation<'b> {
             steps,
             found: 0,
             unit: call.unit,
+            streams,
             fold: call.fold,
             early: Vec::new(),
             native: match call.after {
@@ -355,7 +359,7 @@ impl<'b> Operation<'b> {
             }
             Kind::Ask => {
                 // Small: kept by us if it is still early when it comes.
-                if step.place.len > EAGER_BYTES {
+                if step.place.len > wires.eager_bytes {
                     return None;
                 }
                 if !self.states[number].open {
@@ -364,11 +368,15 @@ impl<'b> Operation<'b> {
                 }
             }
             Kind::Eager | Kind::Piece
-                if step.place.len <= EAGER_BYTES && !self.may_begin(&step) =>
+                if step.place.len <= wires.eager_bytes
+                    && (!self.may_begin(&step) || self.kept(from, header.tag).is_some()) =>
             {
-                let whole = header.offset == 0 && payload.len() == step.place.len;
-                let again = |kept: &Arrival| kept.from == from && kept.header.tag == header.tag;
-                let fits = whole && !self.early.iter().any(again);
+                let kept = self.kept(from, header.tag);
+                let (next, len) = (kept.unwrap_or(0), step.place.len);
+                let end = next + payload.len();
+                let fits = header.offset == next as u64
+                    && (end == len || end < len && payload.len() >= PIECE_BYTES_LEAST)
+                    && (kept.is_none() || end > next);
                 return fits.then_some(Handled::Early);
             }
             _ => self.receive(number, step, header.offset, payload)?,
@@ -421,7 +429,7 @@ impl<'b> Operation<'b> {
                 }
                 if step.action == Action::Send {
                     again |= self.send(number, step, to, endpoint, wires)?;
-                } else if step.place.len > EAGER_BYTES
+                } else if step.place.len > wires.eager_bytes
                     && !self.states[number].open
                     && self.may_begin(&step)
                 {
@@ -449,12 +457,21 @@ impl<'b> Operation<'b> {
         self.early.push(arrival);
     }
 
+    /// Bytes of a transfer of `from` that came early and lie here; `None`: nothing. They came in order, and before them nothing.
+    fn kept(&self, from: NodeId, tag: u16) -> Option<usize> {
+        let kept = |arrival: &&Arrival| arrival.from == from && arrival.header.tag == tag;
+        let bytes = |arrival: &Arrival| arrival.payload.len();
+        let mut all = self.early.iter().filter(kept).map(bytes);
+        all.next().map(|first| first + all.sum::<usize>())
+    }
+
     /// Can it not end without member `rank`, of whom nothing more will come?
     pub(crate) fn needs(&self, rank: usize, node: NodeId) -> bool {
         let lacks = |&number: &u32| {
             let step = &self.steps[number as usize];
-            let here = |arrival: &Arrival| arrival.from == node && arrival.header.tag == step.tag;
-            step.peer == rank && (step.action == Action::Send || !self.early.iter().any(here))
+            step.peer == rank
+                && (step.action == Action::Send
+                    || self.kept(node, step.tag) != Some(step.place.len))
         };
         self.open.iter().any(lacks)
             || self

@@ -32,12 +32,15 @@ pub enum Algorithm {
     Chain,
     /// The link's own broadcast, with repair. All-reduce: up a chain or tree first.
     Native,
-    /// Partners twice as far away each round. Up to 8 KiB; longer ones take the ring or a chain.
+    /// Partners twice as far away each round exchange all they have. Only what is sent without waiting for its receiver; longer ones take
+    /// `halving`.
     Doubling,
     /// Pieces go round. Operations whose operands may not be exchanged take a chain instead.
     Ring,
     /// The root writes into memory that all members read. All-reduce: up a tree first.
     Shared,
+    /// Partners twice as far away each round exchange halves of what is left, until each has a piece; then back.
+    Halving,
 }
 
 /// What is chosen for. The others have one way of being done.
@@ -49,7 +52,7 @@ pub enum Operation {
     Broadcast,
     /// `tree`, `chain`.
     Reduce,
-    /// `doubling`, `ring`, `tree`, `chain`, `native`, `shared`.
+    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `native`, `shared`.
     AllReduce,
     /// `flat`, `ring`.
     AllGather,
@@ -76,11 +79,11 @@ impl Operation {
     }
 
     fn all_algorithms(self) -> &'static [Algorithm] {
-        use Algorithm::{Chain, Doubling, Flat, Native, Ring, Shared, Tree};
+        use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Shared, Tree};
         match self {
             Self::Broadcast => &[Flat, Tree, Chain, Native, Shared],
             Self::Reduce => &[Tree, Chain],
-            Self::AllReduce => &[Doubling, Ring, Tree, Chain, Native, Shared],
+            Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Native, Shared],
             Self::AllGather => &[Flat, Ring],
         }
     }
@@ -165,7 +168,7 @@ fn rule(
 impl Default for Table {
     /// What was best, or close to it, where it was measured: two cores, links of one machine.
     fn default() -> Self {
-        use Algorithm::{Chain, Doubling, Flat, Native, Ring, Shared, Tree};
+        use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Shared, Tree};
         use Operation::{AllGather, AllReduce, Broadcast, Reduce};
         let eager = Some(EAGER_BYTES as u64);
         let rules = vec![
@@ -182,10 +185,13 @@ impl Default for Table {
             rule(Reduce, None, None, Some(64 << 10), Tree),
             rule(Reduce, None, None, None, Chain),
             rule(AllReduce, None, None, eager, Doubling),
-            rule(AllReduce, None, Some(2), None, Ring),
+            rule(AllReduce, Some("shm"), Some(2), None, Ring),
             rule(AllReduce, Some("shm"), None, None, Tree),
-            // Fewer messages than the ring has, and each costs more than its bytes.
-            rule(AllReduce, None, None, Some(64 << 10), Tree),
+            // Between hosts a message costs more than twice the bytes of a short one.
+            rule(AllReduce, None, Some(4), Some(16 << 10), Doubling),
+            rule(AllReduce, None, Some(2), None, Ring),
+            // Fewer messages than the ring has; the two more that groups other than powers of two take are longer.
+            rule(AllReduce, None, None, Some(256 << 10), Halving),
             rule(AllReduce, None, None, None, Ring),
             rule(AllGather, None, None, eager, Flat),
             rule(AllGather, Some("shm"), None, None, Flat),
@@ -290,6 +296,7 @@ impl fmt::Display for Algorithm {
             Self::Chain => "chain",
             Self::Native => "native",
             Self::Doubling => "doubling",
+            Self::Halving => "halving",
             Self::Ring => "ring",
             Self::Shared => "shared",
         })

@@ -12,7 +12,6 @@ use crate::element::Op;
 use crate::error::CollectiveError;
 use crate::group::Group;
 use crate::table::{Algorithm, Operation, Rule, Table};
-use crate::wires::EAGER_BYTES;
 
 /// An algorithm is measured at most so often, and at least …
 const RUNS_MAX: u64 = 1001;
@@ -136,7 +135,8 @@ impl<L: Link> Bench<'_, L> {
             let mut times = vec![f64::INFINITY; algorithms.len()];
             for (place, &algorithm) in algorithms.iter().enumerate() {
                 // Longer messages are cut down to what doubling can do: it would be another algorithm's time.
-                let cannot = algorithm == Algorithm::Doubling && bytes > EAGER_BYTES as u64;
+                let cannot = algorithm == Algorithm::Doubling
+                    && bytes > self.collectives.core.wires.eager_bytes as u64;
                 if behind[place] >= 2 || cannot {
                     continue;
                 }

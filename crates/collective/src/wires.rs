@@ -16,9 +16,15 @@ use crate::direct::{Identity, Reads};
 use crate::error::CollectiveError;
 use crate::header::{HEADER_BYTES, Header, Kind};
 
-/// Longest transfer that leaves without waiting for its receiver. Longer ones are received where they belong, and that is worth
-/// the message that opens them.
+/// Longest transfer that leaves without waiting for its receiver, where a link's frames cost little or long transfers are read where
+/// their sender has them: they are received where they belong, and that is worth the message that opens them.
 pub(crate) const EAGER_BYTES: usize = 8 << 10;
+
+/// The same where a message between two costs as much as copying this: between hosts.
+const EAGER_BETWEEN_HOSTS_BYTES: usize = 64 << 10;
+
+/// Such transfers on their way to one member before the credit for them must travel back.
+const EAGER_TRANSFERS: usize = 8;
 
 /// What an eager message takes beside its payload.
 const OVERHEAD_BYTES: usize = 64;
@@ -36,9 +42,20 @@ pub(crate) const FEED_BYTES: usize = 256 << 10;
 /// Control messages of one peer kept for operations that were not yet called here. More than a correct peer has under way.
 pub(crate) const EARLY_CONTROLS: usize = 16 << 10;
 
-/// Pieces of a long transfer are one frame where frames are at least this long, and about `PIECE_BYTES` elsewhere.
+/// Pieces of a long transfer are one frame where frames are at least this long, so that they are read where the link has them, and about
+/// `PIECE_BYTES` elsewhere: enough to be passed on while more comes.
 const LONG_FRAME_BYTES: usize = 8 << 10;
 const PIECE_BYTES: usize = 32 << 10;
+
+/// Pieces that are kept are at least so long, but for the last one of a transfer. What we send is longer, even of elements that do not
+/// divide a piece.
+pub(crate) const PIECE_BYTES_LEAST: usize = 2 << 10;
+
+/// Over links that gather and scatter long messages: pieces of transfers of which nobody waits for a part. Only after its first frames is
+/// a message scattered to where it belongs.
+const LONG_PIECE_BYTES: usize = 256 << 10;
+/// Such transfers are cut into so many pieces at least, if they are long enough: one is taken while the next one travels.
+const LONG_PIECES: usize = 4;
 
 /// What was counted since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -118,8 +135,12 @@ pub(crate) struct Wires {
     pub(crate) peers: Vec<PeerState>,
     pub(crate) outbox: VecDeque<Control>,
     pub(crate) eager_window_bytes: usize,
+    /// Longest transfer that leaves without waiting for its receiver; the same on all members.
+    pub(crate) eager_bytes: usize,
     /// Payload of one piece of a long transfer.
     piece_bytes: usize,
+    /// The link takes long messages from where they lie to where they belong.
+    gathers: bool,
     /// Where all nodes are processes of this host.
     pub(crate) identity: Option<Identity>,
     /// For what is read and then folded; empty before the first time.
@@ -136,10 +157,19 @@ impl Wires {
     pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>) -> Self {
         let nodes = endpoint.members().len();
         let frame_bytes = endpoint.frame_message_bytes();
-        let message_bytes = if frame_bytes >= LONG_FRAME_BYTES {
+        // `packet` gathers, too, but has no scattering: there, pieces of one frame are read where the link has them.
+        let gathers = endpoint.link_name() == "udp";
+        let message_bytes = if frame_bytes >= LONG_FRAME_BYTES && !gathers {
             frame_bytes
         } else {
             PIECE_BYTES
+        };
+        let eager_window_bytes =
+            (EAGER_TOTAL_BYTES / nodes.max(1)).clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES);
+        let eager_bytes = if endpoint.link_name() == "shm" {
+            EAGER_BYTES
+        } else {
+            (eager_window_bytes / EAGER_TRANSFERS).clamp(EAGER_BYTES, EAGER_BETWEEN_HOSTS_BYTES)
         };
         Self {
             peers: endpoint
@@ -151,18 +181,28 @@ impl Wires {
                 })
                 .collect(),
             outbox: VecDeque::new(),
-            eager_window_bytes: (EAGER_TOTAL_BYTES / nodes.max(1))
-                .clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES),
-            piece_bytes: message_bytes - HEADER_BYTES,
+            eager_window_bytes,
+            eager_bytes,
+            piece_bytes: if gathers {
+                PIECE_BYTES
+            } else {
+                message_bytes - HEADER_BYTES
+            },
+            gathers,
             identity: (endpoint.link_name() == "shm").then(Identity::new),
             block: Vec::new(),
             counters: CollectiveCounters::default(),
         }
     }
 
-    /// Payload of a piece of whole units.
-    pub(crate) fn piece_bytes(&self, unit: usize) -> usize {
-        (self.piece_bytes / unit * unit).max(unit)
+    /// Payload of a piece of whole units, of a transfer of `len`; `streams`: somebody passes on what comes, as it comes.
+    pub(crate) fn piece_bytes(&self, unit: usize, len: usize, streams: bool) -> usize {
+        let bytes = if self.gathers && !streams {
+            (len / LONG_PIECES).clamp(self.piece_bytes, LONG_PIECE_BYTES)
+        } else {
+            self.piece_bytes
+        };
+        (bytes / unit * unit).max(unit)
     }
 
     /// Takes credit for an eager message of `bytes`; `false`: there is not enough.

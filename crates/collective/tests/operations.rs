@@ -4,7 +4,7 @@ mod common;
 
 use common::{Member, Over, on_all, only, values};
 use tsumuji_collective::table::{Can, Operation};
-use tsumuji_collective::{Op, Table};
+use tsumuji_collective::{Algorithm, Op, Table};
 use tsumuji_node::Options;
 
 /// In elements of 8 bytes: none, one, small, around the limit of small messages, some frames, 1 MiB.
@@ -261,6 +261,31 @@ fn every_algorithm() {
                     barrier(member);
                 });
             }
+        }
+    }
+}
+
+/// Partners that fold into what they send keep what comes early, longer transfers in several pieces, in order, whatever the link does to
+/// their frames.
+#[test]
+fn early_pieces_are_kept_in_order() {
+    for algorithm in [Algorithm::Doubling, Algorithm::Halving] {
+        for nodes in [2, 4, 7] {
+            let table = only(Operation::AllReduce, algorithm);
+            on_all(
+                Over::LossyUdp(5),
+                nodes,
+                &Options::default(),
+                &table,
+                |member| {
+                    for (round, count) in
+                        [8_192, 1, 5_000, 0, 8_191, 20_000].into_iter().enumerate()
+                    {
+                        reductions(member, count, round);
+                    }
+                    barrier(member);
+                },
+            );
         }
     }
 }

@@ -142,7 +142,7 @@ impl Operation<'_> {
         Some(())
     }
 
-    /// Small messages that came before the steps they had to wait for.
+    /// Messages that came before the steps they had to wait for.
     pub(super) fn take_early(&mut self, group: &Members, wires: &mut Wires) -> bool {
         let (mut took, mut index) = (false, 0);
         while index < self.early.len() {
@@ -153,9 +153,12 @@ impl Operation<'_> {
                 index += 1;
                 continue;
             };
-            let arrival = self.early.swap_remove(index);
-            let step = self.steps[number];
-            if self.receive(number, step, 0, &arrival.payload).is_none() {
+            let arrival = self.early.remove(index); // pieces of one transfer stay in order
+            let (step, offset) = (self.steps[number], arrival.header.offset);
+            if self
+                .receive(number, step, offset, &arrival.payload)
+                .is_none()
+            {
                 self.failure = Some(Failure::Mismatch(arrival.from));
             }
             arrival.pay(wires);

@@ -3,11 +3,11 @@
 use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
 use zerocopy::IntoBytes;
 
-use super::{Failure, Operation};
+use super::{Failure, Operation, State};
 use crate::error::CollectiveError;
 use crate::header::Kind;
 use crate::plan::Step;
-use crate::wires::{Control, EAGER_BYTES, FEED_BYTES, Wires};
+use crate::wires::{Control, FEED_BYTES, Wires};
 
 impl Operation<'_> {
     /// Sends what may be sent of a transfer; whether that finished it.
@@ -32,30 +32,10 @@ impl Operation<'_> {
                 from.progress
             }
         });
-        let state = self.states[number];
-        if len <= EAGER_BYTES {
-            let ready = there == len;
-            let paid = ready && !state.open && wires.take_credit(to, len);
-            if ready && !state.open && !paid {
-                if !state.asked {
-                    self.states[number].asked = true;
-                    wires.control(to, self.header(Kind::Ask, &step, 0));
-                }
-                return Ok(false);
-            }
-            if !ready {
-                return Ok(false);
-            }
-            // Opened by its receiver it needs no credit, and is paid back by nobody.
-            let kind = if paid { Kind::Eager } else { Kind::Piece };
-            let sent = self.send_piece(kind, &step, 0, len, to, endpoint)?;
-            if sent {
-                self.finish(number);
-            } else if paid {
-                wires.give_back(to, len);
-            }
-            return Ok(sent);
+        if len <= wires.eager_bytes {
+            return self.send_eagerly(number, step, there, to, endpoint, wires);
         }
+        let state = self.states[number];
         if !state.open {
             return Ok(false);
         }
@@ -65,7 +45,7 @@ impl Operation<'_> {
             }
             return Ok(false);
         }
-        let piece = wires.piece_bytes(self.unit);
+        let piece = wires.piece_bytes(self.unit, len, self.streams);
         let mut sent = state.progress;
         while sent < there {
             let bytes = piece.min(len - sent);
@@ -83,6 +63,53 @@ impl Operation<'_> {
             self.finish(number);
         }
         Ok(sent == len)
+    }
+
+    /// Sends what is there of a transfer on credit; where that ends, its receiver is asked to open it. What it then gets needs no credit,
+    /// and is paid back by nobody.
+    fn send_eagerly<L: Link>(
+        &mut self,
+        number: usize,
+        step: Step,
+        there: usize,
+        to: NodeId,
+        endpoint: &mut Endpoint<L>,
+        wires: &mut Wires,
+    ) -> Result<bool, CollectiveError> {
+        let len = step.place.len;
+        let piece = wires.piece_bytes(self.unit, len, self.streams);
+        loop {
+            let State {
+                progress: sent,
+                open,
+                asked,
+                ..
+            } = self.states[number];
+            let bytes = piece.min(len - sent);
+            if there - sent < bytes {
+                return Ok(false);
+            }
+            let paid = !open && wires.take_credit(to, bytes);
+            if !open && !paid {
+                if !asked {
+                    self.states[number].asked = true;
+                    wires.control(to, self.header(Kind::Ask, &step, 0));
+                }
+                return Ok(false);
+            }
+            let kind = if paid { Kind::Eager } else { Kind::Piece };
+            if !self.send_piece(kind, &step, sent, bytes, to, endpoint)? {
+                if paid {
+                    wires.give_back(to, bytes);
+                }
+                return Ok(false);
+            }
+            self.states[number].progress = sent + bytes;
+            if sent + bytes == len {
+                self.finish(number);
+                return Ok(true);
+            }
+        }
     }
 
     /// The whole of a transfer is here: its receiver may read it.

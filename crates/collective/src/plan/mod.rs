@@ -12,8 +12,8 @@ mod tree;
 
 pub(crate) use gather::{all_gather_direct, all_gather_ring, all_to_all, gather, scatter};
 pub(crate) use reduce::{
-    all_reduce_doubling, all_reduce_ring, all_reduce_tree, reduce_chain, reduce_in_place,
-    reduce_tree,
+    all_reduce_doubling, all_reduce_halving, all_reduce_ring, all_reduce_tree, reduce_chain,
+    reduce_in_place, reduce_tree,
 };
 pub(crate) use tree::{barrier, broadcast_chain, broadcast_flat, broadcast_tree};
 
@@ -71,6 +71,8 @@ pub(crate) struct Plan {
     /// Done before anything else: from, to.
     pub(crate) copies: Vec<(Place, Place)>,
     pub(crate) scratch_bytes: usize,
+    /// Some member passes on what comes as it comes, and the next one waits for that.
+    pub(crate) streams: bool,
 }
 
 impl Place {
@@ -92,6 +94,14 @@ impl Place {
 }
 
 impl Plan {
+    /// One whose members pass on what comes.
+    fn streaming() -> Self {
+        Self {
+            streams: true,
+            ..Self::default()
+        }
+    }
+
     /// Adds a transfer; returns its number.
     fn add(&mut self, action: Action, peer: usize, tag: usize, place: Place) -> u32 {
         self.steps.push(Step {

@@ -1,6 +1,6 @@
 //! Reduce and all-reduce.
 //!
-//! Orders of folding, the same in each run: trees, chains and doubling join neighbouring stretches of ranks, lower ranks on
+//! Orders of folding, the same in each run: trees, chains, doubling and halving join neighbouring stretches of ranks, lower ranks on
 //! the left, beginning with the root unless the operation is ordered (then with rank 0). The ring folds piece i in the order
 //! of ranks i+1, i+2 … i, and is for commutative operations only.
 
@@ -44,7 +44,7 @@ pub(crate) fn reduce_tree(
     len: usize,
     commutative: bool,
 ) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan::streaming();
     let start = if commutative { root } else { 0 };
     let turned = (rank + size - start) % size;
     let leaf = turned % 2 == 1 || turned + 1 >= size;
@@ -96,7 +96,7 @@ pub(crate) fn reduce_chain(
     len: usize,
     commutative: bool,
 ) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan::streaming();
     let start = if commutative { root } else { 0 };
     let turned = (rank + size - start) % size;
     let mut last = None;
@@ -121,7 +121,7 @@ pub(crate) fn reduce_chain(
 
 /// Up a tree to rank 0 and down again, in place, as a chain or binomially. For any operation.
 pub(crate) fn all_reduce_tree(rank: usize, size: usize, len: usize, chain: bool) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan::streaming();
     let held = Place::whole(Buffer::Output, len);
     if !chain {
         let up = reduce_tree_into(&mut plan, rank, size, 0, held);
@@ -153,7 +153,7 @@ pub(crate) fn all_reduce_tree(rank: usize, size: usize, len: usize, chain: bool)
 
 /// The way up alone: rank 0 then holds the result. For a broadcast from there.
 pub(crate) fn reduce_in_place(rank: usize, size: usize, len: usize, chain: bool) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan::streaming();
     let held = Place::whole(Buffer::Output, len);
     if !chain {
         reduce_tree_into(&mut plan, rank, size, 0, held);
@@ -167,45 +167,140 @@ pub(crate) fn reduce_in_place(rank: usize, size: usize, len: usize, chain: bool)
     plan
 }
 
-/// Everyone exchanges with one twice as far away each round: ⌈log₂ n⌉ rounds, two more where n is no power of two. For any
-/// operation, on messages small enough to be kept by a receiver that is not ready.
-pub(crate) fn all_reduce_doubling(rank: usize, size: usize, len: usize) -> Plan {
-    let mut plan = Plan::default();
+/// A member's place among a power of two that act for all.
+struct Paired {
+    acting: usize,
+    /// The receive that joined the other of a pair.
+    joined: Option<u32>,
+    rounds: u32,
+    /// So many pairs.
+    extra: usize,
+}
+
+/// Where the size is no power of two, the first ranks are joined in pairs, of which the even one acts for both. `None`: another acts for
+/// this one. Tags 0 and 1.
+fn pair_up(plan: &mut Plan, rank: usize, size: usize, len: usize) -> Option<Paired> {
     let held = Place::whole(Buffer::Output, len);
     let rounds = size.ilog2();
     let extra = size - (1 << rounds);
-    // The first 2·extra ranks are joined in pairs, the even one acts for both.
-    let (acting, mut last) = if rank >= 2 * extra {
+    let (acting, joined) = if rank >= 2 * extra {
         (rank - extra, None)
     } else if rank % 2 == 1 {
         let send = plan.add(Action::Send, rank - 1, 0, held);
         let result = plan.add(Action::Store, rank - 1, 1, held);
         plan.after(result, [Some(send), None]);
-        return plan;
+        return None;
     } else {
         (rank / 2, Some(plan.add(RIGHT, rank + 1, 0, held)))
     };
-    let rank_of = |acting: usize| {
-        if acting < extra {
-            2 * acting
-        } else {
-            acting + extra
-        }
+    Some(Paired {
+        acting,
+        joined,
+        rounds,
+        extra,
+    })
+}
+
+/// The rank of one that acts.
+fn unpaired(acting: usize, extra: usize) -> usize {
+    if acting < extra {
+        2 * acting
+    } else {
+        acting + extra
+    }
+}
+
+/// The result, for the other of a pair.
+fn hand_back(plan: &mut Plan, rank: usize, extra: usize, len: usize, after: [Option<u32>; 2]) {
+    if rank < 2 * extra {
+        let held = Place::whole(Buffer::Output, len);
+        let result = plan.add(Action::Send, rank + 1, 1, held);
+        plan.after(result, after);
+    }
+}
+
+/// Everyone exchanges with one twice as far away each round: ⌈log₂ n⌉ rounds, two more where n is no power of two. For any
+/// operation, on messages small enough to be kept by a receiver that is not ready.
+pub(crate) fn all_reduce_doubling(rank: usize, size: usize, len: usize) -> Plan {
+    let mut plan = Plan::default();
+    let held = Place::whole(Buffer::Output, len);
+    let Paired {
+        acting,
+        joined: mut last,
+        rounds,
+        extra,
+    } = match pair_up(&mut plan, rank, size, len) {
+        Some(paired) => paired,
+        None => return plan,
     };
     for round in 0..rounds {
         let partner = acting ^ (1 << round);
-        let tag = 2 + round as usize;
-        let send = plan.add(Action::Send, rank_of(partner), tag, held);
+        let (to, tag) = (unpaired(partner, extra), 2 + round as usize);
+        let send = plan.add(Action::Send, to, tag, held);
         plan.after(send, [last, None]);
         let incoming_left = partner < acting;
-        let receive = plan.add(Action::Fold { incoming_left }, rank_of(partner), tag, held);
+        let receive = plan.add(Action::Fold { incoming_left }, to, tag, held);
         plan.after(receive, [last, Some(send)]);
         last = Some(receive);
     }
-    if rank < 2 * extra {
-        let result = plan.add(Action::Send, rank + 1, 1, held);
-        plan.after(result, [last, None]);
+    hand_back(&mut plan, rank, extra, len, [last, None]);
+    plan
+}
+
+/// Halves of what is left go to partners twice as far away each round, until each holds one piece, folded; then the same way back.
+/// Every member sends and receives 2(n−1)/n of the whole in 2·log₂ n messages, and two more of all of it for each member above a
+/// power of two. For any operation.
+pub(crate) fn all_reduce_halving(rank: usize, size: usize, len: usize, unit: usize) -> Plan {
+    let mut plan = Plan::default();
+    let Paired {
+        acting,
+        joined: mut last,
+        rounds,
+        extra,
+    } = match pair_up(&mut plan, rank, size, len) {
+        Some(paired) => paired,
+        None => return plan,
+    };
+    let pieces = 1 << rounds;
+    let place = |first: usize, count: usize| {
+        let start = piece(len, unit, pieces, first).start;
+        let end = piece(len, unit, pieces, first + count - 1).end;
+        Place::of(Buffer::Output, start..end)
+    };
+    // Of round i: our half, the partner's half, and the number of the send.
+    let mut halves = Vec::with_capacity(rounds as usize);
+    let (mut first, mut count) = (0, pieces);
+    for round in 0..rounds {
+        let (partner, tag) = (acting ^ (1 << round), 2 + round as usize);
+        count /= 2;
+        let lower = partner > acting;
+        let (ours, theirs) = if lower {
+            (first, first + count)
+        } else {
+            (first + count, first)
+        };
+        let to = unpaired(partner, extra);
+        let send = plan.add(Action::Send, to, tag, place(theirs, count));
+        plan.after(send, [last, None]);
+        let incoming_left = !lower;
+        let receive = plan.add(Action::Fold { incoming_left }, to, tag, place(ours, count));
+        plan.after(receive, [last, None]);
+        last = Some(receive);
+        halves.push((place(ours, count), place(theirs, count), send));
+        first = ours;
     }
+    let mut sent = None;
+    for (round, (ours, theirs, left)) in halves.into_iter().enumerate().rev() {
+        let (partner, tag) = (acting ^ (1 << round), 2 + rounds as usize + round);
+        let to = unpaired(partner, extra);
+        let send = plan.add(Action::Send, to, tag, ours);
+        // Of all that came before, the send before it waited for all but the last.
+        plan.after(send, [last, sent]);
+        let receive = plan.add(Action::Store, to, tag, theirs);
+        plan.after(receive, [Some(left), None]);
+        (last, sent) = (Some(receive), Some(send));
+    }
+    hand_back(&mut plan, rank, extra, len, [last, sent]);
     plan
 }
 

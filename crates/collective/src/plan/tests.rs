@@ -67,6 +67,10 @@ fn plans_fit_together() {
         let lens: Vec<usize> = (0..size).map(|rank| 8 * (rank % 4)).collect();
         carry_out(&all(size, |rank| barrier(rank, size)), true);
         carry_out(&all(size, |rank| all_reduce_doubling(rank, size, 64)), true);
+        for (len, unit) in [(1000, 8), (24, 8), (0, 1)] {
+            let halving = all(size, |rank| all_reduce_halving(rank, size, len, unit));
+            carry_out(&halving, false);
+        }
         carry_out(
             &all(size, |rank| all_reduce_ring(rank, size, 1000, 8)),
             false,

@@ -36,7 +36,7 @@ pub(crate) fn broadcast_flat(rank: usize, size: usize, root: usize, len: usize) 
 
 /// Binomial: who has it sends it on, twice as many after each round; bytes are passed on as they come.
 pub(crate) fn broadcast_tree(rank: usize, size: usize, root: usize, len: usize) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan::streaming();
     broadcast_tree_into(&mut plan, rank, size, root, len, 0);
     plan
 }
@@ -76,7 +76,7 @@ pub(super) fn broadcast_tree_into(
 
 /// Each passes on to the next what comes, as it comes: long messages take as long as one transfer, whatever the size of the group.
 pub(crate) fn broadcast_chain(rank: usize, size: usize, root: usize, len: usize) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan::streaming();
     let turned = (rank + size - root) % size;
     let data = Place::whole(Buffer::Output, len);
     let receive = (turned > 0).then(|| plan.add(Action::Store, (rank + size - 1) % size, 0, data));

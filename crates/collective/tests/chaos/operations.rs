@@ -34,7 +34,7 @@ const fn by(operation: Operation, algorithm: Algorithm) -> Option<(Operation, Al
     Some((operation, algorithm))
 }
 
-pub(crate) const KINDS: [Kind; 20] = [
+pub(crate) const KINDS: [Kind; 21] = [
     kind("barrier", None, barrier),
     kind(
         "broadcast-flat",
@@ -83,6 +83,11 @@ pub(crate) const KINDS: [Kind; 20] = [
     kind(
         "all-reduce-doubling",
         by(Operation::AllReduce, Algorithm::Doubling),
+        all_reduce,
+    ),
+    kind(
+        "all-reduce-halving",
+        by(Operation::AllReduce, Algorithm::Halving),
         all_reduce,
     ),
     kind(
