@@ -2,12 +2,19 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tsumuji_wire::{Frame, parse};
+use tsumuji_wire::{Frame, bundle, parse};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(frame) = parse(bytes) else {
         return;
     };
+    if let Frame::Data(data) = &frame
+        && let Some(count) = bundle::count(data.payload)
+    {
+        let lengths = bundle::messages(data.payload).map(<[u8]>::len);
+        assert_eq!(lengths.clone().count(), count);
+        assert_eq!(lengths.sum::<usize>() + count * bundle::PREFIX_BYTES, data.payload.len());
+    }
     let mut slot = vec![0; bytes.len()];
     let written = match &frame {
         Frame::Data(data) => data.write(&mut slot),

@@ -63,11 +63,14 @@ f.flag_busy = ProtoField.bool("tsumuji.flags.busy", "BUSY: the sender serves oth
 f.flag_refused = ProtoField.bool("tsumuji.flags.refused", "REFUSED: memory refused frames", 8, nil, 0x08)
 f.flag_nack = ProtoField.bool("tsumuji.flags.nack", "NACK: the number stated is missing (suci)", 8, nil, 0x10)
 f.flag_suci = ProtoField.bool("tsumuji.flags.suci", "SUCI: congestion control suci, not credit", 8, nil, 0x20)
+f.flag_bundle = ProtoField.bool("tsumuji.flags.bundle", "BUNDLE: several whole messages (R-10)", 8, nil, 0x40)
 f.flag_sealed = ProtoField.bool("tsumuji.flags.sealed", "SEALED: reserved (R-7)", 8, nil, 0x80)
 field("source", ProtoField.uint16, "Source")
 field("destination", ProtoField.uint16, "Destination")
 field("payload_bytes", ProtoField.uint16, "Payload bytes")
 field("payload", ProtoField.bytes, "Payload")
+field("bundled", ProtoField.bytes, "Message of the bundle")
+field("bundle_messages", ProtoField.uint16, "Messages in the bundle")
 field("padding", ProtoField.bytes, "Padding of the link")
 field("announcement", ProtoField.string, "Announcement to the switch")
 field("opaque", ProtoField.bytes, "Bytes not understood")
@@ -183,7 +186,7 @@ tsumuji.experts = { e.truncated, e.version, e.kind, e.malformed, e.sealed, e.fla
 
 -- Each kind's flags: field and bit.
 local FLAGS = {
-    [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_sealed", 128 } },
+    [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_bundle", 64 }, { "flag_sealed", 128 } },
     [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_sealed", 128 } },
     [HELLO] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
     [WELCOME] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
@@ -195,7 +198,7 @@ local ONLY_SEALED = { { "flag_sealed", 128 } }
 -- Names for the info column, most telling first.
 local FLAG_WORDS = {
     flag_ack_now = "ACK_NOW", flag_more = "MORE", flag_busy = "BUSY", flag_refused = "REFUSED", flag_nack = "NACK",
-    flag_suci = "SUCI", flag_sealed = "SEALED",
+    flag_suci = "SUCI", flag_bundle = "BUNDLE", flag_sealed = "SEALED",
     flag_readable = "READABLE", flag_group = "GROUP", flag_control = "CONTROL",
 }
 
@@ -295,6 +298,28 @@ local function tell_repair(frame, number, key)
     end
 end
 
+-- The messages of a bundle, each behind its length (R-10).
+local function bundle(frame, payload, offset, length, latest)
+    local at, count, bytes = 0, 0, payload:len()
+    while at + 2 <= bytes do
+        local size = payload(at, 2):le_uint()
+        if at + 2 + size > bytes then
+            break
+        end
+        count = count + 1
+        if size > 0 then
+            frame.tree:add(f.bundled, payload(at + 2, size))
+        end
+        at = at + 2 + size
+    end
+    if at < bytes or count < 2 or count > 256 or bytes > 16384 or offset ~= 0 or length ~= bytes or latest then
+        malformed(frame, "no bundle of whole messages")
+        return
+    end
+    frame.tree:add(f.bundle_messages, payload, count):set_generated()
+    frame.words[#frame.words + 1] = count .. " messages"
+end
+
 local function data(frame) -- R-2
     local tvb, tree = frame.tvb, frame.tree
     add_ends(frame)
@@ -341,7 +366,10 @@ local function data(frame) -- R-2
         local key = string.format("%d %d %.0f %d %.0f %.0f", frame.source, frame.destination, session, lane, message, offset)
         tell_repair(frame, number, key)
     end
-    add_rest(frame, 40, bytes, f.payload)
+    local payload = add_rest(frame, 40, bytes, f.payload)
+    if has_bit(u8(tvb, 1), 64) and payload and payload:len() == bytes then
+        bundle(frame, payload, offset, length, class == "latest")
+    end
     frame.info = string.format("data %d→%d #%.0f msg %.0f [%.0f..%.0f)/%.0f %s prio%d%s ack %.0f credit %.0f",
         frame.source, frame.destination, number, message, offset, offset + bytes, length, order, priority,
         channel > 0 and " ch" .. channel or "", u32(tvb, 16), u32(tvb, 20))

@@ -3,6 +3,8 @@
 //! Invariant: all messages that arrive, wait for their turn or are held take less than the budget and two messages: the one
 //! that found something free, and one that an ordered lane waited for while the program held nothing.
 
+use tsumuji_wire::bundle;
+
 /// Charged per message beside its bytes, so that empty messages are not free.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
@@ -22,6 +24,11 @@ pub(crate) struct Memory {
 #[inline]
 pub(crate) fn charge(message_bytes: usize) -> usize {
     message_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
+}
+
+/// As how long a message a bundle of so many bytes and messages counts, so that it is charged what they are charged one by one.
+pub(crate) fn bundle_weight(bytes: usize, messages: usize) -> usize {
+    bytes - messages * bundle::PREFIX_BYTES + (messages - 1) * MESSAGE_OVERHEAD_BYTES
 }
 
 impl Memory {

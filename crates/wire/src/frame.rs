@@ -5,6 +5,7 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::bundle;
 use crate::id::{Lane, NodeId};
 use crate::raw::{self, RawAck, RawControl, RawData, RawHello, RawPermit, RawShare, VERSION, kind};
 use crate::report::{Inquiry, Report, parse_inquiry, parse_report};
@@ -23,6 +24,8 @@ pub mod flags {
     pub const NACK: u8 = 1 << 4;
     /// Hello, welcome: the sender runs the congestion control `suci`; without it, `credit`.
     pub const SUCI: u8 = 1 << 5;
+    /// Data: the payload is a bundle of whole messages.
+    pub const BUNDLE: u8 = 1 << 6;
     /// Reserved: no frame bears it, and one that does is refused.
     pub const SEALED: u8 = 1 << 7;
 }
@@ -405,6 +408,22 @@ pub(crate) fn write_parts(
 }
 
 impl Data<'_> {
+    /// The payload is flagged as a bundle.
+    #[inline]
+    pub fn is_bundle(&self) -> bool {
+        self.flags & flags::BUNDLE != 0
+    }
+
+    /// Of one that is: how many messages it has; `None`: it is no legal bundle.
+    pub fn bundled(&self) -> Option<usize> {
+        let whole = self.offset == 0 && self.length as usize == self.payload.len();
+        if whole && !self.lane.is_latest() {
+            bundle::count(self.payload)
+        } else {
+            None
+        }
+    }
+
     /// Writes the frame; `None` if `slot` is too small.
     #[inline]
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {

@@ -5,6 +5,7 @@
 //! frames; others name nodes and shares by it. Knows neither links nor time.
 #![no_std]
 
+pub mod bundle;
 pub mod frame;
 pub mod id;
 mod raw;

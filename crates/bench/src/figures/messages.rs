@@ -162,8 +162,8 @@ fn sizes(largest: usize) -> Vec<usize> {
 /// Falls of throughput below what a smaller message reached: index of that one, index of the fallen one, and the fraction left,
 /// deepest first.
 ///
-/// With `excused`, a fall counts only as far as the bare exchange does not fall, too: messages larger than the caches come from
-/// memory, whoever carries them.
+/// With `excused`, a fall counts only as far as the bare exchange does not fall, too, and as far as it leaves ours behind the bare
+/// exchange: messages larger than the caches come from memory, whoever carries them.
 pub(super) fn dips(points: &[Point], excused: bool) -> Vec<(usize, usize, f64)> {
     let mut best = 0;
     let mut dips = Vec::new();
@@ -181,9 +181,14 @@ pub(super) fn dips(points: &[Point], excused: bool) -> Vec<(usize, usize, f64)> 
 }
 
 fn left_of(best: Point, fallen: Point, excused: bool) -> f64 {
-    let kept = fallen.limit_bytes_per_second / best.limit_bytes_per_second;
-    let excuse = if excused && kept < 1.0 { kept } else { 1.0 };
-    fallen.bytes_per_second / best.bytes_per_second / excuse
+    let left = fallen.bytes_per_second / best.bytes_per_second;
+    if !excused {
+        return left;
+    }
+    // A limit that was not measured (NaN) excuses nothing.
+    let kept = (fallen.limit_bytes_per_second / best.limit_bytes_per_second).min(1.0);
+    let of_the_limit = fallen.bytes_per_second / fallen.limit_bytes_per_second;
+    (left / kept).max(of_the_limit)
 }
 
 /// One measurement at one size, ours and the bare exchange's.
@@ -339,7 +344,7 @@ mod tests {
         let point = |(size, &rate): (usize, &f64)| Point {
             size,
             bytes_per_second: rate,
-            limit_bytes_per_second: 1.0,
+            limit_bytes_per_second: 100.0,
         };
         rates.iter().enumerate().map(point).collect()
     }
@@ -356,11 +361,19 @@ mod tests {
     #[test]
     fn falls_of_the_limit_are_excused() {
         let mut falling = points(&[1.0, 10.0, 4.0, 6.0]);
-        falling[2].limit_bytes_per_second = 0.5;
+        falling[2].limit_bytes_per_second = 50.0;
         assert_eq!(dips(&falling, false)[0], (1, 2, 0.4));
         assert_eq!(dips(&falling, true), [(1, 3, 0.6), (1, 2, 0.8)]);
-        falling[3].limit_bytes_per_second = 0.1;
+        falling[3].limit_bytes_per_second = 10.0;
         assert_eq!(dips(&falling, true), [(1, 2, 0.8)]);
+        // Who was ahead of the limit and falls to it is at the limit.
+        falling[1].limit_bytes_per_second = 5.0;
+        falling[2].limit_bytes_per_second = 4.0;
+        falling[3].limit_bytes_per_second = 6.0;
+        assert_eq!(dips(&falling, true), []);
+        // A limit that was not measured excuses nothing.
+        falling[2].limit_bytes_per_second = f64::NAN;
+        assert_eq!(dips(&falling, true), [(1, 2, 0.4)]);
     }
 
     /// Nobody is asked to be faster than a bare copy.

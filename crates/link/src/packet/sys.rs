@@ -105,8 +105,9 @@ pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
 }
 
 /// The Ethernet header begins in this cache line of its slot, two bytes after its beginning.
-#[cfg(target_arch = "x86_64")]
 const FRAME_LINE: usize = 64;
+/// A small message ends in this one, and is copied when the engine has been through its header.
+const MESSAGE_LINE: usize = 128;
 
 /// The receive ring of one socket.
 #[derive(Debug)]
@@ -158,17 +159,18 @@ impl RxRing {
         unsafe { self.base.add(self.cursor.offset()) }
     }
 
-    /// Fetches where the next frame begins together with its status: a small frame is in that line, and the program that polled
-    /// for it would wait for another core's cache once more.
+    /// Has one cache line of the next slot fetched: a hint.
     #[inline]
-    fn expect_frame(&self) {
+    fn expect(&self, line: usize) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let line = self.slot().as_ptr().wrapping_add(FRAME_LINE);
+            let line = self.slot().as_ptr().wrapping_add(line);
             // SAFETY: a hint, which reads and faults nowhere; every x86-64 processor has it.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast_const().cast()) };
         }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
     }
 
     #[inline]
@@ -182,7 +184,8 @@ impl RxRing {
     /// Whether the next slot holds a frame.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
-        self.expect_frame();
+        // Together with the status: a program that polled for it would else wait for another core's cache once more.
+        self.expect(FRAME_LINE);
         self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
@@ -192,6 +195,7 @@ impl RxRing {
         if !self.is_ready() {
             return false;
         }
+        self.expect(MESSAGE_LINE);
         // SAFETY: the slot is ours since `is_ready` saw the status with Acquire; the kernel wrote a header at its start, which is
         // plain integers and aligned as the slot is.
         let header = unsafe { self.slot().cast::<libc::tpacket2_hdr>().read() };

@@ -76,6 +76,12 @@ fn fields_read_as_written() {
                     ],
                 );
                 assert_eq!(layer["tsumuji.payload"], hex(data.payload));
+                if data.is_bundle() {
+                    check(layer, &[("bundle_messages", 3)]);
+                    let messages = &layer["tsumuji.bundled"];
+                    assert_eq!(messages[0], hex(&[7, 8, 9]));
+                    assert_eq!(messages[1], hex(&[6]));
+                }
                 let lane = &layer["tsumuji.lane_tree"];
                 let class = u64::from(data.lane.class() != DeliveryClass::Ordered);
                 if class == 1 {
@@ -309,6 +315,7 @@ fn info_column_reads_well() {
         "inquiry 3→5 for 30 flows from peer 4 on",
         "report 3→5, 2 flows, more from peer 12 on",
         "report 3→5, 0 flows",
+        "data 3→5 #22 msg 6 [0..10)/10 ord prio1 ack 12 credit 40 [BUNDLE, 3 messages]",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
 }

@@ -45,9 +45,10 @@ fn mangled_frames_are_told() {
             continue;
         }
         let expected = match parse(frame) {
-            // What the engine finds out.
+            // What the engine finds out.
             Ok(Frame::Hello(hello) | Frame::Welcome(hello)) => hello.frame_bytes < 64,
             Ok(Frame::Ack(ack)) => ack.bitmap.len() > 512,
+            Ok(Frame::Data(data)) => data.is_bundle() && data.bundled().is_none(),
             Ok(_) => false,
             Err(DropReason::Sealed) => {
                 assert!(

@@ -265,5 +265,11 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
         written(|slot| INQUIRY.write(slot)),
         written(|slot| report(&records([6, 9])).write(slot)),
         written(|slot| report(&[]).write(slot)),
+        written(|slot| {
+            let mut data = data(&[3, 0, 7, 8, 9, 0, 0, 1, 0, 6]);
+            (data.number, data.message, data.length) = (22, 6, 10);
+            data.flags = flags::BUNDLE;
+            data.write(slot)
+        }),
     ]
 }

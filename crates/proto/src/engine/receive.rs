@@ -15,7 +15,8 @@ use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use tsumuji_wire::{
-    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, flags,
+    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, bundle,
+    flags,
 };
 
 /// Unit of the delay that a data frame states.
@@ -436,9 +437,9 @@ pub(super) fn deliver(
     let (from, life, lane) = (data.source, peer.life, data.lane);
     match taken {
         Taken::Frame => {
+            // It came as the next of its lane, and no other waited behind it.
             let body = Body::Frame(data.payload);
             shared.counters.delivered_messages += 1;
-            // It came as the next of its lane, and no other waited behind it.
             return sink.message(Delivery {
                 from,
                 life,
@@ -446,7 +447,11 @@ pub(super) fn deliver(
                 body,
             });
         }
-        Taken::Whole(body) => hand_over(shared, (from, life), lane, body, sink),
+        Taken::Bundle => return unbundle(shared, (from, life, lane), data.payload, sink),
+        Taken::Whole(body) => {
+            let is_bundle = data.is_bundle();
+            hand_over(shared, (from, life, lane), body, is_bundle, sink);
+        }
         Taken::Nothing => {
             shared.guess = Some(Guess {
                 from,
@@ -463,19 +468,43 @@ pub(super) fn deliver(
         Taken::Refused(_) => return,
     }
     let receive = peer.receive.lane(lane);
-    while let Some(body) = receive.pop_ready(&mut shared.memory) {
-        hand_over(shared, (from, life), lane, body, sink);
+    while let Some(waiting) = receive.pop_ready(&mut shared.memory) {
+        let is_bundle = waiting.is_bundle();
+        hand_over(shared, (from, life, lane), waiting.body, is_bundle, sink);
+    }
+}
+
+/// Hands over the messages of a bundle.
+#[inline(never)]
+fn unbundle(
+    shared: &mut Shared,
+    (from, life, lane): (NodeId, u64, Lane),
+    payload: &[u8],
+    sink: &mut impl Sink,
+) {
+    for message in bundle::messages(payload) {
+        shared.counters.delivered_messages += 1;
+        sink.message(Delivery {
+            from,
+            life,
+            lane,
+            body: Body::Frame(message),
+        });
     }
 }
 
 /// Hands an assembled message over; what the receiver leaves is used again.
 fn hand_over(
     shared: &mut Shared,
-    (from, life): (NodeId, u64),
-    lane: Lane,
+    (from, life, lane): (NodeId, u64, Lane),
     mut body: Vec<u8>,
+    is_bundle: bool,
     sink: &mut impl Sink,
 ) {
+    if is_bundle {
+        unbundle(shared, (from, life, lane), &body, sink);
+        return shared.pool.put(body);
+    }
     shared.counters.delivered_messages += 1;
     sink.message(Delivery {
         from,

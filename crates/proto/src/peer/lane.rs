@@ -18,9 +18,23 @@ enum Slot {
     Empty,
     Partial(Reassembly),
     /// Whole, and waits for its turn.
-    Ready(Vec<u8>),
+    Ready(Waiting),
     /// Delivered already (unordered lanes).
     Done,
+}
+
+/// A message, or a bundle, that is whole.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) body: Vec<u8>,
+    /// As `Fragment::weight`.
+    weight: usize,
+}
+
+impl Waiting {
+    pub(crate) fn is_bundle(&self) -> bool {
+        self.weight > self.body.len()
+    }
 }
 
 /// A fragment that obeys R-14.
@@ -28,6 +42,8 @@ pub(crate) struct Fragment<'a> {
     pub(crate) message: u64,
     pub(crate) offset: usize,
     pub(crate) length: usize,
+    /// What the message counts for: its length, or more if it is a bundle.
+    pub(crate) weight: usize,
     /// Of all fragments of the message but the last.
     pub(crate) size: usize,
     pub(crate) payload_bytes: usize,
@@ -95,17 +111,17 @@ impl LaneReceive {
     pub(crate) fn accept_at_once(
         &mut self,
         message_low: u32,
-        length: usize,
+        weight: usize,
         fair: bool,
         memory: &mut Memory,
     ) -> bool {
         if message_low != self.next as u32
             || !self.slots.is_empty()
-            || !memory.admits(length, fair, self.ordered)
+            || !memory.admits(weight, fair, self.ordered)
         {
             return false;
         }
-        memory.hold(length);
+        memory.hold(weight);
         self.next += 1;
         true
     }
@@ -148,12 +164,12 @@ impl LaneReceive {
                 self.trim();
                 return Accepted::Beyond; // it lies in no message
             }
-            if !memory.reserve(fragment.length, fair, head) {
+            if !memory.reserve(fragment.weight, fair, head) {
                 self.trim();
                 return Accepted::NoMemory;
             }
             let Some(reassembly) = Reassembly::new(pool, fragment.length, fragment.size) else {
-                memory.abandon(fragment.length);
+                memory.abandon(fragment.weight);
                 self.trim();
                 return Accepted::NoMemory;
             };
@@ -181,11 +197,17 @@ impl LaneReceive {
             self.remaining.bytes -= fragment.size;
             self.remaining.frames -= 1;
         }
-        self.settle(index, memory, pool)
+        self.settle(index, fragment.weight, memory, pool)
     }
 
     /// A fragment was added to the message at `index`: is that whole now?
-    fn settle(&mut self, index: usize, memory: &mut Memory, pool: &mut Pool) -> Accepted {
+    fn settle(
+        &mut self,
+        index: usize,
+        weight: usize,
+        memory: &mut Memory,
+        pool: &mut Pool,
+    ) -> Accepted {
         match &self.slots[index] {
             Slot::Partial(reassembly) if reassembly.is_whole() => {}
             _ => return Accepted::Kept,
@@ -196,11 +218,11 @@ impl LaneReceive {
         };
         let body = reassembly.finish(pool);
         if self.ordered && index > 0 {
-            self.slots[index] = Slot::Ready(body);
+            self.slots[index] = Slot::Ready(Waiting { body, weight });
             return Accepted::Kept;
         }
         self.pop_done();
-        memory.deliver_reserved(body.len());
+        memory.deliver_reserved(weight);
         Accepted::Whole(body)
     }
 
@@ -215,20 +237,16 @@ impl LaneReceive {
 
     /// The next message of an ordered lane, if it is whole.
     #[inline]
-    pub(crate) fn pop_ready(&mut self, memory: &mut Memory) -> Option<Vec<u8>> {
-        if self.slots.is_empty() {
+    pub(crate) fn pop_ready(&mut self, memory: &mut Memory) -> Option<Waiting> {
+        if !self.ordered || !matches!(self.slots.front(), Some(Slot::Ready(_))) {
             return None;
         }
-        if self.ordered
-            && let Some(Slot::Ready(body)) = self.slots.front_mut()
-        {
-            let body = core::mem::take(body);
-            self.slots.pop_front();
-            self.next += 1;
-            memory.deliver_reserved(body.len());
-            return Some(body);
-        }
-        None
+        let Some(Slot::Ready(waiting)) = self.slots.pop_front() else {
+            return None;
+        };
+        self.next += 1;
+        memory.deliver_reserved(waiting.weight);
+        Some(waiting)
     }
 
     /// Messages wait here for one that has not begun.
@@ -259,9 +277,9 @@ impl LaneReceive {
                     let body = reassembly.finish(pool);
                     pool.put(body);
                 }
-                Slot::Ready(body) => {
-                    memory.abandon(body.len());
-                    pool.put(body);
+                Slot::Ready(waiting) => {
+                    memory.abandon(waiting.weight);
+                    pool.put(waiting.body);
                 }
                 Slot::Empty | Slot::Done => {}
             }

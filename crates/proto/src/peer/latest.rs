@@ -174,6 +174,7 @@ mod tests {
             message: FIRST_NUMBER + message,
             offset,
             length,
+            weight: length,
             size: 4,
             payload_bytes: length.min(4),
             payload: Some(&[7; 4][..length.min(4)]),

@@ -21,8 +21,12 @@ pub(super) struct Outgoing {
     /// Within the lane; known once the first fragment leaves.
     pub(super) number: u64,
     pub(super) id: SendId,
-    /// All of it, unless it is or was lent.
+    /// All of it, unless it is or was lent; or a bundle, in which several messages of the lane leave as one.
     pub(super) body: Vec<u8>,
+    /// So many; of a bundle several. One where the place is free.
+    pub(super) messages: usize,
+    /// Its frame's flag, if it is a bundle.
+    pub(super) flags: u8,
     pub(super) lending: Option<Box<Lending>>,
     pub(super) length_bytes: usize,
     pub(super) fragments: u32,
@@ -45,6 +49,8 @@ impl Outgoing {
             number: 0,
             id: SendId(0),
             body: Vec::new(),
+            messages: 1,
+            flags: 0,
             lending: None,
             length_bytes: 0,
             fragments: 0,
@@ -55,6 +61,11 @@ impl Outgoing {
             notify: false,
             live: false,
         }
+    }
+
+    #[inline]
+    pub(super) fn is_bundle(&self) -> bool {
+        self.flags != 0
     }
 }
 

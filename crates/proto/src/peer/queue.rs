@@ -7,6 +7,7 @@
 //! follow from `pending` and `repairs`; a slot named in `free` has no lending and no bitmap, and an empty body.
 
 mod begun;
+mod bundling;
 pub(super) mod latest;
 mod lend;
 
@@ -25,7 +26,7 @@ use crate::counters::Counters;
 use crate::message::{Loan, SendId};
 use crate::pool::{Pool, has_bit, set_bit};
 use crate::time::Instant;
-use tsumuji_wire::{Lane, Priority};
+use tsumuji_wire::{Lane, Priority, bundle};
 
 /// A message's buffer of so many bytes stays in its slot for the next one; larger ones go back to the pool. As small as the pool has
 /// them: a slot is of about the same size, and lasts as long.
@@ -45,12 +46,18 @@ pub(super) struct Place<'a> {
     pub(super) offset: usize,
     pub(super) length: usize,
     pub(super) payload: &'a [u8],
+    /// BUNDLE, if the payload is one.
+    pub(super) flags: u8,
 }
 
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Payload bytes of a fragment at most; known with the session.
     pub(super) fragment_bytes: usize,
+    /// Of a message at most; known with the session.
+    message_limit_bytes: usize,
+    /// Of a bundle at most.
+    bundle_bytes: usize,
     /// Messages not acknowledged whole.
     pub(super) queued_messages: usize,
     /// What of them is held.
@@ -88,6 +95,8 @@ impl Queue {
     pub(super) fn new(next_id: u64) -> Self {
         Self {
             fragment_bytes: 1,
+            message_limit_bytes: 0,
+            bundle_bytes: 0,
             queued_messages: 0,
             queued_bytes: 0,
             retransmitted: 0,
@@ -121,6 +130,7 @@ impl Queue {
         mut too_large: impl FnMut(SendId, usize),
     ) {
         self.fragment_bytes = fragment_bytes.max(1);
+        self.message_limit_bytes = limit_bytes;
         for priority in 0..Priority::COUNT {
             let messages = &mut self.messages;
             self.pending[priority].retain(|&slot| {
@@ -180,6 +190,12 @@ impl Queue {
         notify: bool,
         pool: &mut Pool,
     ) -> Option<SendId> {
+        if self.backlog > 0
+            && !notify
+            && let Some(id) = self.join(lane, (head, rest), pool)
+        {
+            return Some(id);
+        }
         let (slot, length_bytes) = (self.free_slot(), head.len() + rest.len());
         let body = &mut self.messages[slot as usize].body;
         if body.capacity() < length_bytes {
@@ -425,6 +441,7 @@ impl Queue {
             offset,
             length: outgoing.length_bytes,
             payload,
+            flags: outgoing.flags,
         }
     }
 
@@ -460,6 +477,11 @@ impl Queue {
             return;
         }
         outgoing.live = false;
+        if outgoing.is_bundle() {
+            self.queued_messages -= outgoing.messages - 1;
+            self.queued_bytes += outgoing.messages * bundle::PREFIX_BYTES;
+            (outgoing.messages, outgoing.flags) = (1, 0);
+        }
         let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;
         self.queued_bytes -= outgoing.body.len();

@@ -13,7 +13,7 @@ use super::places::Places;
 use super::reassembly::Reassembly;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
-use crate::memory::{Memory, charge};
+use crate::memory::{Memory, bundle_weight, charge};
 use crate::numbers::{Arrival, Arrivals, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
@@ -60,6 +60,8 @@ pub(crate) enum Refusal {
 pub(crate) enum Taken {
     /// Deliver its payload.
     Frame,
+    /// Deliver the messages of its payload.
+    Bundle,
     /// Deliver this.
     Whole(Vec<u8>),
     Nothing,
@@ -67,10 +69,11 @@ pub(crate) enum Taken {
     Refused(Refusal),
 }
 
-impl From<Accepted> for Taken {
+impl Taken {
     #[inline]
-    fn from(accepted: Accepted) -> Self {
+    fn of(accepted: Accepted, data: &Data<'_>) -> Self {
         match accepted {
+            Accepted::Frame if data.is_bundle() => Self::Bundle,
             Accepted::Frame => Self::Frame,
             Accepted::Whole(body) => Self::Whole(body),
             Accepted::Kept | Accepted::Duplicate => Self::Nothing,
@@ -132,7 +135,8 @@ impl Receive {
         memory: &mut Memory,
     ) -> Option<u64> {
         let (number, length) = (self.arrivals.next(), data.payload.len());
-        if data.number != number as u32
+        if data.is_bundle()
+            || data.number != number as u32
             || self.arrivals.has_gap()
             || data.length as usize != length
             || length > size
@@ -163,9 +167,9 @@ impl Receive {
         pool: &mut Pool,
     ) -> (u64, Taken) {
         let number = expand(data.number, self.arrivals.next());
-        if !is_fragment(data, (payload_bytes, size), memory) {
+        let Some(weight) = weight(data, (payload_bytes, size), memory) else {
             return (self.arrivals.base() - 1, Taken::Refused(Refusal::Malformed)); // its number means nothing
-        }
+        };
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
         if data.floor_delta < u16::MAX {
             let floor = number.saturating_sub(u64::from(data.floor_delta));
@@ -181,20 +185,17 @@ impl Receive {
                 return (self.arrivals.base() - 1, Taken::Refused(Refusal::Window));
             }
         }
-        let sizes = (payload_bytes, size);
+        let sizes = (payload_bytes, size, weight);
         let accepted = self.keep::<LANDED>(now, data, sizes, fair, memory, pool);
-        let taken = match accepted {
-            Accepted::Frame => Taken::Frame,
-            Accepted::Whole(body) => Taken::Whole(body),
-            Accepted::Kept | Accepted::Duplicate => Taken::Nothing,
-            Accepted::Beyond => return (number, Taken::Refused(Refusal::Window)),
-            Accepted::NoMemory => {
+        let taken = Taken::of(accepted, data);
+        if let Taken::Refused(refusal) = taken {
+            if refusal == Refusal::Memory {
                 // The sender must learn of its credit all the same: it may have no other frame to send.
                 self.ack_now = true;
                 self.refused = true;
-                return (number, Taken::Refused(Refusal::Memory));
             }
-        };
+            return (number, taken);
+        }
         let in_sequence = number == self.arrivals.next();
         self.arrivals.mark(number);
         self.note_arrival(
@@ -215,9 +216,9 @@ impl Receive {
     ) -> Taken {
         let expected = self.arrivals.base();
         let number = expand(data.number, expected);
-        if !is_fragment(data, (data.payload.len(), size), memory) {
+        let Some(weight) = weight(data, (data.payload.len(), size), memory) else {
             return Taken::Refused(Refusal::Malformed);
-        }
+        };
         if number != expected {
             return Taken::Refused(if number < expected {
                 Refusal::Duplicate
@@ -229,10 +230,9 @@ impl Receive {
         }
         let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.lane, memory);
         memory.set_beyond(beyond);
-        let sizes = (data.payload.len(), size);
-        let taken = self
-            .keep::<false>(now, data, sizes, true, memory, pool)
-            .into();
+        let sizes = (data.payload.len(), size, weight);
+        let accepted = self.keep::<false>(now, data, sizes, true, memory, pool);
+        let taken = Taken::of(accepted, data);
         memory.set_beyond(false);
         if !matches!(taken, Taken::Refused(_)) {
             self.arrivals.mark(number);
@@ -262,7 +262,7 @@ impl Receive {
         &mut self,
         now: Instant,
         data: &Data<'_>,
-        (payload_bytes, size): (usize, usize),
+        (payload_bytes, size, weight): (usize, usize, usize),
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
@@ -275,15 +275,16 @@ impl Receive {
             message: expand(data.message, lane.next),
             offset: data.offset as usize,
             length: data.length as usize,
+            weight,
             size,
             payload_bytes,
             payload: (!LANDED).then_some(data.payload),
         };
         if !LANDED && lane.has_turn(&fragment) {
-            if !lane.accept_at_once(data.message, fragment.length, fair, memory) {
+            if !lane.accept_at_once(data.message, weight, fair, memory) {
                 return Accepted::NoMemory;
             }
-            self.grant.used_bytes += charge(fragment.length);
+            self.grant.used_bytes += charge(weight);
             return Accepted::Frame;
         }
         let used_before_bytes = memory.used_bytes();
@@ -310,6 +311,7 @@ impl Receive {
             message: expand(data.message, self.latest.next(data.lane)),
             offset: data.offset as usize,
             length: data.length as usize,
+            weight: data.length as usize,
             size,
             payload_bytes: data.payload.len(),
             payload: Some(data.payload),
@@ -399,14 +401,24 @@ impl Receive {
     }
 }
 
-/// Does the frame hold a whole fragment as R-14 has it, of a message that is not too long?
+/// Does the frame hold a whole fragment as R-14 has it, or a bundle, of a message that is not too long? Then what the message
+/// counts for.
 #[inline]
-fn is_fragment(data: &Data<'_>, (payload_bytes, size): (usize, usize), memory: &Memory) -> bool {
+fn weight(
+    data: &Data<'_>,
+    (payload_bytes, size): (usize, usize),
+    memory: &Memory,
+) -> Option<usize> {
     let (offset, length) = (data.offset as usize, data.length as usize);
     let fits = if length > size {
         offset % size == 0 && payload_bytes == size.min(length - offset)
     } else {
         payload_bytes == length
     };
-    fits && length <= memory.limit_bytes()
+    let weight = if data.is_bundle() {
+        bundle_weight(payload_bytes, data.bundled()?)
+    } else {
+        length
+    };
+    (fits && weight <= memory.limit_bytes()).then_some(weight)
 }

@@ -38,6 +38,8 @@ pub(crate) struct NextFragment<'a> {
     pub(crate) offset: usize,
     pub(crate) length: usize,
     pub(crate) payload: &'a [u8],
+    /// BUNDLE, if the payload is one.
+    pub(crate) flags: u8,
     pub(crate) more: bool,
     pub(crate) probe: bool,
 }
@@ -115,6 +117,13 @@ impl Send {
     pub(crate) fn set_pace(&mut self, pace: Pace) {
         self.pacer = (pace != Pace::Free).then(|| Box::new(Pacer::new(pace)));
         self.note_clocked();
+        self.note_bundling();
+    }
+
+    /// Under `suci` each message has a number of its own (S1); what is paced is to leave evenly.
+    fn note_bundling(&mut self) {
+        let on = matches!(self.control, Control::Credit(_)) && self.pacer.is_none();
+        self.queue.set_bundling(on);
     }
 
     /// What the program asked for, and how many frames left later for it.
@@ -161,6 +170,7 @@ impl Send {
             pool,
             too_large,
         );
+        self.note_bundling();
         control!(&mut self.control, begin(agreed));
     }
 
@@ -333,6 +343,7 @@ impl Send {
             offset: place.offset,
             length: place.length,
             payload: place.payload,
+            flags: place.flags,
             more: self.queue.has_backlog(),
             probe: departure.probe || asks,
         })

@@ -1,0 +1,176 @@
+//! Small messages that wait behind each other leave as one message: a bundle.
+//!
+//! Only what waits for its turn anyway is joined: nothing waits for company. To lanes, numbers and acknowledgements a bundle is one
+//! message of one fragment, whose name all its messages share; whose acknowledgement is asked for stays alone.
+
+use super::Queue;
+use crate::memory::bundle_weight;
+use crate::message::SendId;
+use crate::pool::Pool;
+use tsumuji_wire::{Lane, bundle, flags};
+
+impl Queue {
+    /// From now on messages are joined, or not. Where the size of fragments is not known yet, none are.
+    pub(in crate::peer) fn set_bundling(&mut self, on: bool) {
+        self.bundle_bytes = if on {
+            self.fragment_bytes.min(bundle::BYTES_MAX)
+        } else {
+            0
+        };
+    }
+
+    /// Puts the message into the frame of the one queued before it, if that is of its lane and waits whole, and there is room.
+    #[inline(never)] // most messages find nobody
+    pub(super) fn join(
+        &mut self,
+        lane: Lane,
+        (head, rest): (&[u8], &[u8]),
+        pool: &mut Pool,
+    ) -> Option<SendId> {
+        let length_bytes = head.len() + rest.len();
+        let slot = *self.pending[usize::from(lane.priority().get())].back()?;
+        let outgoing = &mut self.messages[slot as usize];
+        let alone = !outgoing.is_bundle();
+        let before_bytes = if alone {
+            bundle::PREFIX_BYTES + outgoing.body.len()
+        } else {
+            outgoing.body.len()
+        };
+        let bytes = before_bytes + bundle::PREFIX_BYTES + length_bytes;
+        let messages = outgoing.messages + 1;
+        if bytes > self.bundle_bytes
+            || outgoing.lane != lane
+            || outgoing.next_fragment > 0
+            || outgoing.notify
+            || outgoing.lending.is_some()
+            || messages > bundle::MESSAGES_MAX
+            || bundle_weight(bytes, messages) > self.message_limit_bytes
+        {
+            return None;
+        }
+        if alone || outgoing.body.capacity() < bytes {
+            // It grows in steps: most bundles stay small.
+            let mut larger = pool.take((4 * bytes).min(self.bundle_bytes))?;
+            if alone {
+                larger.extend_from_slice(&bundle::prefix(outgoing.body.len()));
+            }
+            larger.extend_from_slice(&outgoing.body);
+            pool.put(core::mem::replace(&mut outgoing.body, larger));
+        }
+        outgoing
+            .body
+            .extend_from_slice(&bundle::prefix(length_bytes));
+        outgoing.body.extend_from_slice(head);
+        outgoing.body.extend_from_slice(rest);
+        outgoing.length_bytes = bytes;
+        (outgoing.messages, outgoing.flags) = (messages, flags::BUNDLE);
+        self.queued_messages += 1;
+        self.queued_bytes += length_bytes;
+        Some(outgoing.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Counters;
+    use crate::memory::charge;
+    use crate::message::Loan;
+    use alloc::vec::Vec;
+
+    const LANE: Lane = Lane::ordered(0);
+
+    fn queue(limit_bytes: usize) -> (Queue, Pool) {
+        let (mut queue, mut pool) = (Queue::new(0), Pool::new());
+        queue.begin(100, limit_bytes, &mut pool, |_, _| {});
+        queue.set_bundling(true);
+        (queue, pool)
+    }
+
+    fn push(queue: &mut Queue, pool: &mut Pool, lane: Lane, message: &[u8], notify: bool) -> u64 {
+        let half = message.len() / 2;
+        let parts = (&message[..half], &message[half..]);
+        queue.push_copied(lane, parts, notify, pool).unwrap().0
+    }
+
+    /// The messages that leave next, in one frame; nothing is left of it once it is acknowledged.
+    fn leave(queue: &mut Queue, pool: &mut Pool) -> Vec<Vec<u8>> {
+        assert!(queue.has_choice());
+        let part = queue.pop(pool, &mut Counters::default()).unwrap();
+        let place = queue.place(part, &Loan::NONE);
+        assert_eq!((place.offset, place.length), (0, place.payload.len()));
+        let messages = if place.flags == flags::BUNDLE {
+            assert!(bundle::count(place.payload).is_some());
+            bundle::messages(place.payload).map(Vec::from).collect()
+        } else {
+            Vec::from([Vec::from(place.payload)])
+        };
+        let before = (queue.queued_messages, queue.queued_bytes);
+        queue.acknowledge(part, pool, &mut |_| ());
+        let bytes: usize = messages.iter().map(Vec::len).sum();
+        let after = (queue.queued_messages, queue.queued_bytes);
+        assert_eq!(
+            (before.0 - after.0, before.1 - after.1),
+            (messages.len(), bytes)
+        );
+        messages
+    }
+
+    /// What waits shares a frame, in order, as far as one holds it; what has begun to leave does not.
+    #[test]
+    fn waiting_messages_join() {
+        let (mut queue, mut pool) = queue(10_000);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"first", false), 0);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"", false), 0);
+        assert_eq!(push(&mut queue, &mut pool, LANE, &[7; 80], false), 0);
+        assert_eq!((queue.queued_messages, queue.queued_bytes), (3, 85));
+        assert_eq!(push(&mut queue, &mut pool, LANE, &[8; 90], false), 1);
+        assert_eq!(push(&mut queue, &mut pool, LANE, &[9; 150], false), 2);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"last", false), 3);
+        let bundled = [&b"first"[..], b"", &[7; 80]];
+        assert_eq!(leave(&mut queue, &mut pool), bundled);
+        assert_eq!(leave(&mut queue, &mut pool), [[8; 90]]);
+        assert!(queue.has_choice());
+        queue.pop(&mut pool, &mut Counters::default()).unwrap();
+        let (joined, alone) = ([&b"last"[..], b"and"], [b"later"]);
+        assert_eq!(push(&mut queue, &mut pool, LANE, joined[1], false), 3);
+        assert!(queue.has_choice());
+        queue.pop(&mut pool, &mut Counters::default()).unwrap();
+        assert_eq!(leave(&mut queue, &mut pool), joined);
+        assert_eq!(push(&mut queue, &mut pool, LANE, alone[0], false), 4);
+        assert_eq!(leave(&mut queue, &mut pool), alone);
+    }
+
+    /// Other lanes, messages that are tracked, and what a peer would not take stay alone.
+    #[test]
+    fn others_stay_alone() {
+        let (mut queue, mut pool) = queue(10_000);
+        let lanes = [LANE, Lane::ordered(1), LANE];
+        let names = lanes.map(|lane| push(&mut queue, &mut pool, lane, b"message", false));
+        assert_eq!(names, [0, 1, 2]);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"tracked", true), 3);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"behind it", false), 4);
+        let (mut queue, mut pool) = self::queue(78);
+        assert_eq!(bundle_weight(2 + 2 + 10, 2), 74);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"short", false), 0);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"short", false), 0);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"more", false), 1);
+        queue.set_bundling(false);
+        assert_eq!(push(&mut queue, &mut pool, LANE, b"more", false), 2);
+    }
+
+    /// A bundle has no more messages than the peer takes, and counts for what they count for.
+    #[test]
+    fn bundles_are_bounded() {
+        let (mut queue, mut pool) = (Queue::new(0), Pool::new());
+        queue.begin(10_000, 1 << 20, &mut pool, |_, _| {});
+        queue.set_bundling(true);
+        for message in 0..600 {
+            let name = push(&mut queue, &mut pool, LANE, &[message as u8], false);
+            assert_eq!(name, message / 256);
+        }
+        let counts: Vec<usize> = (0..3).map(|_| leave(&mut queue, &mut pool).len()).collect();
+        assert_eq!(counts, [256, 256, 88]);
+        assert_eq!(charge(bundle_weight(3 * 88, 88)), 88 * charge(1));
+    }
+}
