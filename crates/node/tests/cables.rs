@@ -343,7 +343,12 @@ fn late_pictures_are_dropped_at_the_sender() {
     let came = receiver.join().expect("receiver");
     let dropped = flow.superseded_messages + flow.late_messages + flow.lost_messages;
     println!("{came} of {PICTURES} pictures came: {flow:?}");
-    assert_eq!(came + dropped, PICTURES, "{flow:?}");
+    // One whose acknowledgement was awaited for too long counts as lost, and may have come all the same.
+    assert!(came + dropped >= PICTURES, "{came}: {flow:?}");
+    assert!(
+        came + dropped - flow.lost_messages <= PICTURES,
+        "{came}: {flow:?}"
+    );
     assert!(flow.late_messages > 20 && came > 10, "{flow:?}");
     let offered = PICTURES * PICTURE_BYTES as u64;
     assert!(

@@ -177,6 +177,7 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
     let receiver = thread::spawn(move || {
         // What comes before it knows the sender's session would be dropped, and sent again.
         b.send(A, LANE, b"ready").expect("send");
+        assert_eq!(b.recv(LONG).expect("link").expect("message").body, b"first");
         for index in 0..MESSAGES {
             let message = b.recv(LONG).expect("link").expect("message");
             assert!(message.body == pattern(1_000, index), "{over:?}: {index}");
@@ -188,6 +189,9 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
     });
     assert_eq!(a.recv(LONG).expect("link").expect("message").body, b"ready");
     a.set_pace(B, pace).expect("peer");
+    // From then on the receiver looks once a millisecond: what a round trip takes where nothing waits must be known before.
+    a.send(B, LANE, b"first").expect("send");
+    assert!(a.flush(LONG).expect("link"));
     let mut in_flight_most = 0;
     for index in 0..MESSAGES {
         a.send(B, LANE, &pattern(1_000, index)).expect("send");
