@@ -367,7 +367,9 @@ local function data(frame) -- R-2
         tell_repair(frame, number, key)
     end
     local payload = add_rest(frame, 40, bytes, f.payload)
-    if has_bit(u8(tvb, 1), 64) and payload and payload:len() == bytes then
+    if has_bit(u8(tvb, 1), 64) and bytes == 0 then
+        malformed(frame, "no bundle of whole messages")
+    elseif has_bit(u8(tvb, 1), 64) and payload and payload:len() == bytes then
         bundle(frame, payload, offset, length, class == "latest")
     end
     frame.info = string.format("data %d→%d #%.0f msg %.0f [%.0f..%.0f)/%.0f %s prio%d%s ack %.0f credit %.0f",

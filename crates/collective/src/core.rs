@@ -20,6 +20,14 @@ use crate::wires::Wires;
 /// News of failures in groups that were not yet made here.
 const EARLY_NEWS: usize = 1024;
 
+/// What a member told of a group that is not known here yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct News {
+    from: NodeId,
+    life: u64,
+    failed: (u32, Failure),
+}
+
 /// Everything but the operations themselves.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -29,7 +37,7 @@ pub(crate) struct Core {
     /// Group of each key, open and closed.
     pub(crate) by_key: HashMap<u64, usize>,
     early: HashMap<(u64, u32), Vec<Arrival>>,
-    early_news: HashMap<u64, (u32, Failure)>,
+    early_news: HashMap<u64, News>,
     /// Hash of our table of algorithms.
     pub(crate) table: u64,
     /// Those whose table is another.
@@ -80,7 +88,9 @@ impl Core {
 
     /// Adds a group that was made here just now.
     pub(crate) fn add_group(&mut self, mut group: GroupState) {
-        group.failed = self.early_news.remove(&group.members.key);
+        let news = self.early_news.remove(&group.members.key);
+        let of_a_member = |news: &News| group.rank_of_life(news.from, news.life).is_some();
+        group.failed = news.filter(of_a_member).map(|news| news.failed);
         self.by_key.insert(group.members.key, group.members.index);
         self.groups.push(group);
     }
@@ -172,7 +182,8 @@ impl Core {
         state.casts.fail(first);
         self.abandoned.push(group);
         for (rank, &to) in state.members.nodes.iter().enumerate() {
-            if rank != state.members.rank && !state.dead.contains(&rank) {
+            let lives = state.lives[rank] == self.wires.life(to);
+            if rank != state.members.rank && lives && !state.dead.contains(&rank) {
                 let header = Header {
                     kind: Kind::Abort,
                     algorithm: 0,
@@ -189,7 +200,7 @@ impl Core {
         true
     }
 
-    fn news(&mut self, header: &Header) {
+    fn news(&mut self, (from, life): (NodeId, u64), header: &Header) {
         let Ok(culprit) = u16::try_from(header.offset).map(NodeId) else {
             self.wires.counters.malformed += 1;
             return;
@@ -204,14 +215,17 @@ impl Core {
             }
         };
         if let Some(&group) = self.by_key.get(&header.key) {
+            if self.groups[group].rank_of_life(from, life).is_none() {
+                self.wires.counters.late += 1;
+                return;
+            }
             self.fail(group, header.sequence, failure);
         } else if self.early_news.len() < EARLY_NEWS {
-            let known = self
-                .early_news
-                .entry(header.key)
-                .or_insert((header.sequence, failure));
-            if is_before(header.sequence, known.0) {
-                *known = (header.sequence, failure);
+            let failed = (header.sequence, failure);
+            let news = News { from, life, failed };
+            let known = self.early_news.entry(header.key).or_insert(news);
+            if is_before(header.sequence, known.failed.0) {
+                *known = news;
             }
         }
     }
@@ -248,6 +262,8 @@ impl Core {
             arrivals.retain(|arrival| arrival.from != peer || arrival.life == last);
         }
         self.early.retain(|_, arrivals| !arrivals.is_empty());
+        self.early_news.retain(|_, news| news.from != peer);
+        self.other_tables.retain(|&other| other != peer);
         self.wires.forget(peer, next_life);
     }
 
@@ -316,7 +332,7 @@ impl Aside for Tap<'_, '_> {
                 core.compare_table(from, life, header.offset);
                 return;
             }
-            Kind::Abort => return core.news(&header),
+            Kind::Abort => return core.news((from, life), &header),
             _ => {}
         }
         let known = core.by_key.get(&header.key).copied();

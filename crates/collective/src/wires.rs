@@ -137,8 +137,10 @@ pub(crate) struct Wires {
     pub(crate) eager_window_bytes: usize,
     /// Longest transfer that leaves without waiting for its receiver; the same on all members.
     pub(crate) eager_bytes: usize,
-    /// Payload of one piece of a long transfer.
+    /// Payload of one piece of a long transfer,
     piece_bytes: usize,
+    /// and at most. Nodes are taken to have the same limit for messages.
+    piece_most_bytes: usize,
     /// The link takes long messages from where they lie to where they belong.
     gathers: bool,
     /// Where all nodes are processes of this host.
@@ -164,6 +166,7 @@ impl Wires {
         } else {
             PIECE_BYTES
         };
+        let limit_bytes = endpoint.message_limit_bytes().max(PIECE_BYTES_LEAST);
         let eager_window_bytes =
             (EAGER_TOTAL_BYTES / nodes.max(1)).clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES);
         let eager_bytes = if endpoint.link_name() == "shm" {
@@ -183,11 +186,8 @@ impl Wires {
             outbox: VecDeque::new(),
             eager_window_bytes,
             eager_bytes,
-            piece_bytes: if gathers {
-                PIECE_BYTES
-            } else {
-                message_bytes - HEADER_BYTES
-            },
+            piece_bytes: message_bytes.min(limit_bytes) - HEADER_BYTES,
+            piece_most_bytes: LONG_PIECE_BYTES.min(limit_bytes) - HEADER_BYTES,
             gathers,
             identity: (endpoint.link_name() == "shm").then(Identity::new),
             block: Vec::new(),
@@ -198,7 +198,7 @@ impl Wires {
     /// Payload of a piece of whole units, of a transfer of `len`; `streams`: somebody passes on what comes, as it comes.
     pub(crate) fn piece_bytes(&self, unit: usize, len: usize, streams: bool) -> usize {
         let bytes = if self.gathers && !streams {
-            (len / LONG_PIECES).clamp(self.piece_bytes, LONG_PIECE_BYTES)
+            (len / LONG_PIECES).clamp(self.piece_bytes, self.piece_most_bytes)
         } else {
             self.piece_bytes
         };

@@ -23,8 +23,14 @@ use crate::pile::Pile;
 use crate::runqueue::Runqueue;
 use crate::table::Table;
 
-/// Frames received in one turn before others get their turn to be sent.
+/// Frames received in one turn before others get their turn to be sent,
 const RECEIVE_FRAMES_PER_TURN: usize = 64;
+
+/// or fewer, where each brings many messages, so that about so many come in a turn: peers must be answered meanwhile.
+const MESSAGES_PER_TURN: u64 = 1024;
+
+/// Not fewer than these.
+const RECEIVE_FRAMES_MIN: usize = 4;
 
 /// Frames sent in one turn before we look for acknowledgements again.
 const SEND_FRAMES_PER_TURN: usize = 64;
@@ -67,6 +73,8 @@ pub(crate) struct Drive<L: Link> {
     now: Instant,
     due: Option<Instant>,
     backlog: bool,
+    /// Received in a turn at most.
+    receive_frames: usize,
     idle: Idle,
     runqueue: Runqueue,
     /// The link sends frames from where they lie.
@@ -105,6 +113,7 @@ impl<L: Link> Drive<L> {
             now,
             due: None,
             backlog: true,
+            receive_frames: RECEIVE_FRAMES_PER_TURN,
             idle,
             runqueue: Runqueue::default(),
             scratch,
@@ -138,6 +147,7 @@ impl<L: Link> Drive<L> {
             ..
         } = self;
         let read = look.then(|| clock.now());
+        let before = engine.counters().delivered_messages;
         let mut arrivals = Arrivals {
             engine,
             table,
@@ -147,9 +157,13 @@ impl<L: Link> Drive<L> {
             read,
             backlog: self.backlog,
         };
-        let received = link.recv_landing(RECEIVE_FRAMES_PER_TURN, &mut arrivals)?;
+        let received = link.recv_landing(self.receive_frames, &mut arrivals)?;
         let Arrivals { read, backlog, .. } = arrivals;
         self.backlog = backlog;
+        if received > 0 {
+            let messages = self.engine.counters().delivered_messages - before;
+            self.receive_frames = next_burst(self.receive_frames, received, messages);
+        }
         self.now = read.unwrap_or(self.now);
         if self.now >= self.publish_at {
             self.publish(intake.dropped_shares());
@@ -513,6 +527,19 @@ fn send_run<L: Link>(
     Ok(frames)
 }
 
+/// How many frames the next turn receives, after one that asked for `asked`, got `received`, and had `messages` of them.
+#[inline]
+fn next_burst(asked: usize, received: usize, messages: u64) -> usize {
+    if messages > MESSAGES_PER_TURN {
+        let frames = received as u64 * MESSAGES_PER_TURN / messages;
+        (frames as usize).clamp(RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN)
+    } else if received >= asked {
+        (2 * asked).min(RECEIVE_FRAMES_PER_TURN)
+    } else {
+        asked
+    }
+}
+
 /// Sends one frame to every peer; returns how many had no slot.
 fn fan_out<L: Link>(link: &mut L, table: &Table, frame: &[u8]) -> Result<usize, LinkError> {
     let mut missed = 0;
@@ -562,10 +589,9 @@ impl<I: Intake> Arrivals<'_, I> {
             bytes: 0,
         };
         handle(self.engine, now, &mut sink);
-        let (from, messages, mut bytes) = (sink.from, sink.messages, sink.bytes);
-        for _ in 0..messages {
-            self.engine.release(from, bytes); // all bytes with the first; each message is also charged by itself
-            bytes = 0;
+        let (from, messages, bytes) = (sink.from, sink.messages, sink.bytes);
+        if messages > 0 {
+            self.engine.release_all(from, messages, bytes);
         }
         self.backlog = true;
     }

@@ -26,6 +26,12 @@ pub(crate) fn charge(message_bytes: usize) -> usize {
     message_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
 }
 
+/// What so many messages of so many bytes together count for.
+#[inline]
+pub(crate) fn charge_all(messages: usize, bytes: usize) -> usize {
+    bytes.saturating_add(messages.saturating_mul(MESSAGE_OVERHEAD_BYTES))
+}
+
 /// As how long a message a bundle of so many bytes and messages counts, so that it is charged what they are charged one by one.
 pub(crate) fn bundle_weight(bytes: usize, messages: usize) -> usize {
     bytes - messages * bundle::PREFIX_BYTES + (messages - 1) * MESSAGE_OVERHEAD_BYTES
@@ -135,9 +141,9 @@ impl Memory {
         self.held_bytes += charge(bytes);
     }
 
-    /// The program is done with a message.
-    pub(crate) fn release(&mut self, bytes: usize) {
-        self.held_bytes = self.held_bytes.saturating_sub(charge(bytes));
+    /// The program is done with messages that were charged so much.
+    pub(crate) fn release(&mut self, charged_bytes: usize) {
+        self.held_bytes = self.held_bytes.saturating_sub(charged_bytes);
     }
 }
 
@@ -158,7 +164,7 @@ mod tests {
         assert!(!memory.reserve(10, true, true), "one exceeds already");
         memory.deliver_reserved(10);
         assert!(!memory.reserve(20, true, true), "held by the program");
-        memory.release(10);
+        memory.release(charge(10));
         assert!(memory.reserve(20, true, true));
         memory.abandon(20);
         memory.abandon(4000);
@@ -192,7 +198,7 @@ mod tests {
                         held.push(bytes);
                     }
                     3 if !reserved.is_empty() => memory.abandon(reserved.swap_remove(of(&reserved))),
-                    4 if !held.is_empty() => memory.release(held.swap_remove(of(&held))),
+                    4 if !held.is_empty() => memory.release(charge(held.swap_remove(of(&held)))),
                     _ => {}
                 }
                 let there: usize = reserved.iter().chain(&held).map(|&bytes| charge(bytes)).sum();

@@ -27,7 +27,7 @@ impl Payload<'_> {
     }
 }
 
-/// Names a submitted message until it is acknowledged: per peer, increasing. One that joins another in its frame shares its name; one
+/// Names a submitted message until it is acknowledged: per peer, each new one greater. One that joins another in its frame shares its name; one
 /// whose `Event::Sent` is asked for has its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SendId(pub u64);

@@ -78,9 +78,8 @@ impl Pair {
                 let receiver = &mut self.engines[1 - from];
                 let before = (counter.messages, counter.bytes);
                 receiver.handle_frame(self.now, &self.slot[..bytes], counter);
-                if counter.messages > before.0 {
-                    receiver.release(NodeId(from as u16), counter.bytes - before.1);
-                }
+                let (messages, bytes) = (counter.messages - before.0, counter.bytes - before.1);
+                receiver.release_all(NodeId(from as u16), messages, bytes);
                 if let Some(body) = counter.whole.take() {
                     receiver.recycle(body);
                 }
@@ -113,12 +112,14 @@ fn allocations_of(rounds: usize, message: &[u8], per_round: usize) -> u64 {
     }
     let after = counting_alloc::allocations();
     assert_eq!(counter.messages - warm, rounds * per_round);
+    assert_eq!(pair.engines[1].accounts().memory_bytes, 0);
     after - before
 }
 
-/// Small messages, one frame each.
+/// Small messages, in a frame of their own and several in one.
 #[test]
 fn small_messages_allocate_nothing() {
+    assert_eq!(allocations_of(500, b"8 bytes!", 1), 0);
     assert_eq!(allocations_of(500, b"8 bytes!", 10), 0);
 }
 

@@ -1,7 +1,7 @@
 //! Several small messages in one data frame: how they lie in its payload.
 //!
-//! Each message stands behind its length. Written by `push`; any bytes may be read: `charge` says whether they are a legal bundle
-//! before `messages` is asked for what lies in it.
+//! Each message stands behind its length (`prefix`). Any bytes may be read: `count` says whether they are a legal bundle before `messages`
+//! is asked for what lies in it.
 
 /// A message's length stands before it.
 pub const PREFIX_BYTES: usize = 2;
@@ -28,7 +28,7 @@ pub fn count(payload: &[u8]) -> Option<usize> {
         return None;
     }
     let (mut rest, mut count) = (payload, 0);
-    while !rest.is_empty() {
+    while !rest.is_empty() && count <= MESSAGES_MAX {
         rest = split(rest)?.1;
         count += 1;
     }

@@ -51,7 +51,7 @@ impl Operation<'_> {
             let bytes = piece.min(len - sent);
             let queued = endpoint.queued_bytes(to);
             if there - sent < bytes
-                || queued >= FEED_BYTES
+                || queued > 0 && queued + bytes > FEED_BYTES
                 || !self.send_piece(Kind::Piece, &step, sent, bytes, to, endpoint)?
             {
                 break;

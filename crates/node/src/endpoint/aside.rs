@@ -86,6 +86,11 @@ impl<L: Link> Endpoint<L> {
         (drive.caps().frame_bytes).saturating_sub(tsumuji_wire::DATA_HEADER_BYTES)
     }
 
+    /// Largest message that this node takes.
+    pub fn message_limit_bytes(&self) -> usize {
+        self.drive.engine.message_limit_bytes()
+    }
+
     #[cold]
     fn hand_over_aside(&mut self, aside: &mut impl Aside) -> usize {
         let count = self.shelf.hand_over(&mut self.drive.engine, aside);

@@ -18,7 +18,7 @@ impl<L: Link> Endpoint<L> {
     /// Waits until hello was exchanged with everyone; returns those still missing after `timeout`.
     ///
     /// Nothing is asked of who died or left, so it is not waited for: [`SendError::PeerDead`] names it at once. Where it may have been
-    /// started again, `revive` comes first.
+    /// started again, also where it is about to be met again, `revive` comes first.
     pub fn wait_up(&mut self, timeout: Duration) -> Result<Vec<NodeId>, SendError> {
         let peers: Vec<NodeId> = self.drive.table.peers().collect();
         let is_over = |known: &Peers| {

@@ -17,6 +17,10 @@ use crate::intake::{Kept, ToHandler};
 /// Bytes taken from the inbox between two turns: peers learn early that there is room again.
 const TAKEN_BYTES_PER_TURN: usize = 64 << 10;
 
+/// And after 64 small messages at the latest, as each counts for so many bytes more: a program that works on each for long must answer its
+/// peers meanwhile.
+const TAKEN_MESSAGE_BYTES: usize = 1 << 10;
+
 impl<L: Link> Endpoint<L> {
     /// One turn of the loop: receive a burst, hand over, mind timers, transmit, flush. Returns how much was done. Never waits.
     #[inline]
@@ -80,7 +84,7 @@ impl<L: Link> Endpoint<L> {
         let message = self.inbox.pop();
         if let Some(message) = &message {
             self.drive.release(message.from, message.body.len());
-            self.taken_bytes += message.body.len();
+            self.taken_bytes += message.body.len() + TAKEN_MESSAGE_BYTES;
             if self.taken_bytes >= TAKEN_BYTES_PER_TURN {
                 self.taken_bytes = 0;
                 self.progress()?;

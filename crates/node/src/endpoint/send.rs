@@ -132,7 +132,8 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Waits until a message of `bytes` can be queued to `to` without waiting; `false`: not within `timeout`. If a copy found no memory
-    /// before, it waits until there is memory for this one, too.
+    /// before, it waits until there is memory for this one, too; without a limit of time (some 136 years) as long as messages to
+    /// `to` wait that may leave some: then it says [`SendError::NoMemory`].
     ///
     /// A message larger than the whole queue is taken when nothing else waits.
     pub fn wait_writable(
@@ -155,6 +156,10 @@ impl<L: Link> Endpoint<L> {
             }
             if is_last {
                 return Ok(false);
+            }
+            // Nothing of ours will give any back: `send` says so, too.
+            if timeout >= FOREVER && self.queue_length(to) == 0 {
+                return Err(SendError::NoMemory { bytes });
             }
             self.pause_for_memory(to, left)?;
             left = timeout.saturating_sub(start.elapsed());

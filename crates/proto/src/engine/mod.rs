@@ -31,7 +31,7 @@ use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
 use crate::event::{Accounts, Event, Flow};
-use crate::memory::{Memory, charge};
+use crate::memory::{Memory, charge_all};
 use crate::peer::Peer;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
@@ -234,10 +234,17 @@ impl Engine {
     /// The program is done with one message of `bytes` from `peer`.
     #[inline]
     pub fn release(&mut self, peer: NodeId, bytes: usize) {
-        self.shared.memory.release(bytes);
+        self.release_all(peer, 1, bytes);
+    }
+
+    /// The program is done with so many messages of `bytes` together from `peer`.
+    #[inline]
+    pub fn release_all(&mut self, peer: NodeId, messages: usize, bytes: usize) {
+        let charged_bytes = charge_all(messages, bytes);
+        self.shared.memory.release(charged_bytes);
         if let Some(peer) = self.peer_mut(peer) {
             let grant = &mut peer.receive.grant;
-            grant.used_bytes = grant.used_bytes.saturating_sub(charge(bytes));
+            grant.used_bytes = grant.used_bytes.saturating_sub(charged_bytes);
         }
         if self.shared.credit.hungry {
             self.feed_hungry();
@@ -254,8 +261,16 @@ impl Engine {
         self.shared.pool.take(capacity).unwrap_or_default()
     }
 
+    /// Largest message that this node takes.
+    pub fn message_limit_bytes(&self) -> usize {
+        self.shared.config.message_limit_bytes
+    }
+
     /// Sets memory aside for a copy of a message of `bytes`, until anything else takes it. `false`: there is none.
     pub fn reserve(&mut self, bytes: usize) -> bool {
+        if u32::try_from(bytes).is_err() {
+            return false; // no message is so long
+        }
         let buffer = self.shared.pool.take(bytes);
         buffer.map(|buffer| self.shared.pool.put(buffer)).is_some()
     }
@@ -401,7 +416,8 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
     MemoryFrames {
         free_bytes: shared.memory.free_bytes(),
         reserved_frames: peer.receive.remaining.frames,
-        frame_bytes: peer.send.fragment_bytes(),
+        frame_bytes: (peer.receive)
+            .next_frame_bytes(peer.send.fragment_bytes(), shared.memory.budget_bytes()),
     }
 }
 

@@ -164,6 +164,7 @@ impl LatestReceive {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::charge;
     use crate::numbers::FIRST_NUMBER;
 
     const LANE: Lane = Lane::latest(3);
@@ -211,8 +212,8 @@ mod tests {
             "another length"
         );
         latest.clear(&mut memory, &mut pool);
-        memory.release(8);
-        memory.release(4);
+        memory.release(charge(8));
+        memory.release(charge(4));
         assert_eq!(memory.used_bytes(), 0);
     }
 

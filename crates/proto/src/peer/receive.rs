@@ -43,6 +43,8 @@ pub(crate) struct Receive {
     pub(crate) remaining: Remaining,
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
+    /// What the last frame counted for, if it was a bundle; else 0.
+    bundle_bytes: usize,
 }
 
 /// Why a data frame is not used.
@@ -97,6 +99,7 @@ impl Receive {
             waiting_since: None,
             remaining: Remaining::default(),
             refused: false,
+            bundle_bytes: 0,
         }
     }
 
@@ -149,6 +152,7 @@ impl Receive {
             return None;
         }
         self.grant.used_bytes += charge(length);
+        self.bundle_bytes = 0;
         self.arrivals.mark(number);
         self.note_arrival(length, data.flags & flags::ACK_NOW != 0);
         Some(number)
@@ -185,6 +189,7 @@ impl Receive {
                 return (self.arrivals.base() - 1, Taken::Refused(Refusal::Window));
             }
         }
+        self.bundle_bytes = if data.is_bundle() { charge(weight) } else { 0 };
         let sizes = (payload_bytes, size, weight);
         let accepted = self.keep::<LANDED>(now, data, sizes, fair, memory, pool);
         let taken = Taken::of(accepted, data);
@@ -348,6 +353,13 @@ impl Receive {
     #[inline]
     pub(crate) fn await_ack(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
+    }
+
+    /// What a frame that comes next may count for, where one of the usual length counts for `frame_bytes`: as the last one, but so that
+    /// some always fit a budget of `budget_bytes`.
+    #[inline]
+    pub(crate) fn next_frame_bytes(&self, frame_bytes: usize, budget_bytes: usize) -> usize {
+        frame_bytes.max(self.bundle_bytes.min(budget_bytes / 8))
     }
 
     /// When the acknowledgement may wait no longer; `None` also if it is due already.

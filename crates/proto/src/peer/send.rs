@@ -528,6 +528,27 @@ mod tests {
         assert_eq!(probed, [0, 1, 0, 1]);
     }
 
+    /// Messages are joined under `credit`, while no pace is set.
+    #[test]
+    fn who_bundles() {
+        let mut pool = Pool::new();
+        for congestion in Congestion::ALL {
+            let mut send = sender(10, &mut pool);
+            send.control = Control::new(congestion);
+            send.note_bundling();
+            let mut name = |send: &mut Send| {
+                let parts = (&b"small"[..], &[][..]);
+                send.submit_copied(Lane::ordered(0), parts, false, &mut pool)
+            };
+            let joins = congestion == Congestion::Credit;
+            assert_eq!(name(&mut send) == name(&mut send), joins, "{congestion}");
+            send.set_pace(Pace::Drain);
+            assert!(name(&mut send) != name(&mut send), "{congestion}");
+            send.set_pace(Pace::Free);
+            assert_eq!(name(&mut send) == name(&mut send), joins, "{congestion}");
+        }
+    }
+
     /// A small message's buffer serves the next one of its slot; a larger one goes back to the pool.
     #[test]
     fn small_buffers_stay() {

@@ -9,6 +9,7 @@ use crate::payload::{checksum, fill};
 use crate::timeline::Happening;
 use crate::wires::wire_bytes;
 use tsumuji_proto::{Destination, Duration, Event, Loan, NodeId};
+use tsumuji_wire::bundle;
 
 /// Frames that a processor without cost takes from its ring in one turn.
 const RECEIVE_BURST: usize = 32;
@@ -228,7 +229,8 @@ impl<E: Machine> Net<E> {
         host.held_peak = host.held_peak.max(host.held_bytes);
         host.largest = host.largest.max(bytes);
         // the budget, the message that filled it, and one that an ordered lane waited for.
-        let (held, bound) = (host.held_bytes, host.config.budget_bytes + 2 * host.largest);
+        let largest = host.largest.max(bundle::BYTES_MAX);
+        let (held, bound) = (host.held_bytes, host.config.budget_bytes + 2 * largest);
         self.check(held <= bound, || {
             format!("{node} holds {held} delivered bytes; R-30 allows {bound}")
         });

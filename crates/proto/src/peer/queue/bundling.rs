@@ -49,8 +49,8 @@ impl Queue {
             return None;
         }
         if alone || outgoing.body.capacity() < bytes {
-            // It grows in steps: most bundles stay small.
-            let mut larger = pool.take((4 * bytes).min(self.bundle_bytes))?;
+            // The pool's buffers are powers of two: it grows in steps.
+            let mut larger = pool.take(bytes)?;
             if alone {
                 larger.extend_from_slice(&bundle::prefix(outgoing.body.len()));
             }
