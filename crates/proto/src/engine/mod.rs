@@ -416,8 +416,7 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
     MemoryFrames {
         free_bytes: shared.memory.free_bytes(),
         reserved_frames: peer.receive.remaining.frames,
-        frame_bytes: (peer.receive)
-            .next_frame_bytes(peer.send.fragment_bytes(), shared.memory.budget_bytes()),
+        frame_bytes: peer.receive.frame_bytes,
     }
 }
 

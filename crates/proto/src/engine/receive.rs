@@ -260,6 +260,7 @@ impl Engine {
             told_frames: 8 * (frame_bytes - ACK_HEADER_BYTES),
             credit_frames: u64::from(welcome.credit),
         };
+        peer.receive.begin(agreed.fragment_bytes);
         let (events, from) = (&mut shared.events, welcome.source);
         peer.send.begin(&agreed, &mut shared.pool, |id, size| {
             events.push_back(Event::TooLarge {

@@ -43,8 +43,10 @@ pub(crate) struct Receive {
     pub(crate) remaining: Remaining,
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
-    /// What the last frame counted for, if it was a bundle; else 0.
-    bundle_bytes: usize,
+    /// Payload of a frame at most; known with the session.
+    agreed_bytes: usize,
+    /// What a frame that comes next is taken to count for: that, or as much as the last one if it was a bundle.
+    pub(crate) frame_bytes: usize,
 }
 
 /// Why a data frame is not used.
@@ -99,8 +101,14 @@ impl Receive {
             waiting_since: None,
             remaining: Remaining::default(),
             refused: false,
-            bundle_bytes: 0,
+            agreed_bytes: 1,
+            frame_bytes: 1,
         }
+    }
+
+    /// A session begins, with frames of so much payload.
+    pub(crate) fn begin(&mut self, fragment_bytes: usize) {
+        (self.agreed_bytes, self.frame_bytes) = (fragment_bytes, fragment_bytes);
     }
 
     #[inline]
@@ -152,7 +160,7 @@ impl Receive {
             return None;
         }
         self.grant.used_bytes += charge(length);
-        self.bundle_bytes = 0;
+        self.frame_bytes = size; // of a message of one frame: as agreed
         self.arrivals.mark(number);
         self.note_arrival(length, data.flags & flags::ACK_NOW != 0);
         Some(number)
@@ -189,7 +197,12 @@ impl Receive {
                 return (self.arrivals.base() - 1, Taken::Refused(Refusal::Window));
             }
         }
-        self.bundle_bytes = if data.is_bundle() { charge(weight) } else { 0 };
+        self.frame_bytes = self.agreed_bytes;
+        if data.is_bundle() {
+            // Some always fit the budget.
+            let most_bytes = memory.budget_bytes() / 8;
+            self.frame_bytes = self.frame_bytes.max(charge(weight).min(most_bytes));
+        }
         let sizes = (payload_bytes, size, weight);
         let accepted = self.keep::<LANDED>(now, data, sizes, fair, memory, pool);
         let taken = Taken::of(accepted, data);
@@ -353,13 +366,6 @@ impl Receive {
     #[inline]
     pub(crate) fn await_ack(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
-    }
-
-    /// What a frame that comes next may count for, where one of the usual length counts for `frame_bytes`: as the last one, but so that
-    /// some always fit a budget of `budget_bytes`.
-    #[inline]
-    pub(crate) fn next_frame_bytes(&self, frame_bytes: usize, budget_bytes: usize) -> usize {
-        frame_bytes.max(self.bundle_bytes.min(budget_bytes / 8))
     }
 
     /// When the acknowledgement may wait no longer; `None` also if it is due already.
