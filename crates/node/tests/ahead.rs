@@ -3,14 +3,13 @@
 mod common;
 
 use std::cell::RefCell;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::time::Duration;
 
 use common::LONG;
+use common::meddled::{Meddled, Meddler};
+use tsumuji_link::LinkCaps;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::{LinkCaps, LinkCounters, LinkError};
-use tsumuji_node::{Body, Endpoint, Handler, Lane, Link, LinkAddr, Membership, NodeId, Options};
+use tsumuji_node::{Body, Endpoint, Handler, Lane, Membership, NodeId, Options};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -30,65 +29,32 @@ impl Handler for Taken {
 /// Node 1, and what it took.
 type Other = Rc<RefCell<(Endpoint<Shm>, Taken)>>;
 
-/// Node 0's link. Node 1 has a turn whenever something is to be received, as if it ran beside it.
-struct Beside {
-    link: Shm,
-    other: Other,
-}
+/// Around node 0's link. Node 1 has a turn whenever something is to be received, as if it ran beside it.
+struct Beside(Other);
 
-impl Link for Beside {
-    fn caps(&self) -> LinkCaps {
+impl Meddler for Beside {
+    fn amend(&self, caps: LinkCaps) -> LinkCaps {
         LinkCaps {
             lossless: false, // over shared memory the queue may grow
-            ..self.link.caps()
+            ..caps
         }
     }
-    fn local_addr(&self) -> LinkAddr {
-        self.link.local_addr()
-    }
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        let (endpoint, taken) = &mut *self.other.borrow_mut();
+    fn before_receiving(&mut self) {
+        let (endpoint, taken) = &mut *self.0.borrow_mut();
         endpoint.poll(taken).expect("link");
-        self.link.recv_burst(max, on_frame)
-    }
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        self.link.send_with(to, fill)
-    }
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.link.flush()
-    }
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.link.wait(timeout)
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link.fd()
-    }
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.link.arm_fd()
-    }
-    fn counters(&self) -> LinkCounters {
-        self.link.counters()
     }
 }
 
 /// Both nodes, met.
-fn pair() -> (Endpoint<Beside>, Other) {
+fn pair() -> (Endpoint<Meddled<Shm, Beside>>, Other) {
     let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
     let attach = |id| Shm::attach(&job, id).expect("attach");
     let join = |id| Membership::local(id, 2);
     let other = Endpoint::new(attach(1), join(B), Options::default()).expect("endpoint");
     let other = Rc::new(RefCell::new((other, Taken::default())));
-    let link = Beside {
+    let link = Meddled {
         link: attach(0),
-        other: Rc::clone(&other),
+        meddler: Beside(Rc::clone(&other)),
     };
     let mut endpoint = Endpoint::new(link, join(A), Options::default()).expect("endpoint");
     endpoint.send(B, LANE, b"hello").expect("send");

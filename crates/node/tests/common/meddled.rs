@@ -22,6 +22,12 @@ pub(crate) trait Meddler {
     fn decide(&mut self, _frames: usize) -> Result<Fate, LinkError> {
         Ok(Fate::Sent)
     }
+    /// What the link says of itself.
+    fn amend(&self, caps: LinkCaps) -> LinkCaps {
+        caps
+    }
+    /// Frames are about to be received.
+    fn before_receiving(&mut self) {}
     /// A frame as it is going to leave. Not called for what is sent from where it lies.
     fn change(&mut self, _frame: &mut [u8]) {}
 }
@@ -33,7 +39,7 @@ pub(crate) struct Meddled<L, M> {
 
 impl<L: Link, M: Meddler> Link for Meddled<L, M> {
     fn caps(&self) -> LinkCaps {
-        self.link.caps()
+        self.meddler.amend(self.link.caps())
     }
     fn local_addr(&self) -> LinkAddr {
         self.link.local_addr()
@@ -43,6 +49,7 @@ impl<L: Link, M: Meddler> Link for Meddled<L, M> {
         max: usize,
         on_frame: impl FnMut(LinkAddr, &[u8]),
     ) -> Result<usize, LinkError> {
+        self.meddler.before_receiving();
         self.link.recv_burst(max, on_frame)
     }
     fn sends_runs(&self) -> bool {
