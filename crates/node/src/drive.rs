@@ -400,7 +400,12 @@ impl<L: Link> Drive<L> {
                 }
                 self.idle.work(self.now.as_nanos());
                 (empty, step) = (0, Step::Spin);
-                if deadline.is_some_and(|deadline| self.now >= deadline) {
+                if timeout.is_zero() {
+                    continue;
+                }
+                // What else goes on may never let a turn be empty.
+                let now = self.look();
+                if now >= *deadline.get_or_insert(now + from_std(timeout)) {
                     return Ok(false);
                 }
                 continue;

@@ -81,6 +81,11 @@ impl Inbox {
     }
 
     /// Nothing waits for a handler.
+    /// Messages that wait.
+    pub(crate) fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.shares.is_empty() && self.notices.is_empty()
     }

@@ -9,7 +9,7 @@ use common::LONG;
 use common::meddled::{Meddled, Meddler};
 use tsumuji_link::LinkCaps;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_node::{Body, Endpoint, Handler, Lane, Membership, NodeId, Options};
+use tsumuji_node::{Body, Endpoint, Handler, Lane, Membership, NodeId, Options, Share};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -18,6 +18,9 @@ const LANE: Lane = Lane::ordered(0);
 #[derive(Default)]
 struct Taken {
     messages: usize,
+    /// It does something else than to poll: it tells node 0 something, again and again.
+    is_busy: bool,
+    shares: usize,
 }
 
 impl Handler for Taken {
@@ -41,7 +44,13 @@ impl Meddler for Beside {
     }
     fn before_receiving(&mut self) {
         let (endpoint, taken) = &mut *self.0.borrow_mut();
-        endpoint.poll(taken).expect("link");
+        if taken.is_busy {
+            // So none of node 0's turns is empty.
+            let sent = endpoint.send_share(A, Share::EMPTY).expect("link");
+            taken.shares += usize::from(sent);
+        } else {
+            endpoint.poll(taken).expect("link");
+        }
     }
 }
 
@@ -86,13 +95,14 @@ fn queue_stays_short() {
 /// A peer that does something else is not waited for as long as the queue has room.
 #[test]
 fn queue_fills_while_the_peer_is_busy() {
-    let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
-    let link = Shm::attach(&job, 0).expect("attach");
-    let join = Membership::local(A, 2);
-    let mut endpoint = Endpoint::new(link, join, Options::default()).expect("endpoint");
+    let (mut endpoint, other) = pair();
     let message = vec![7; 16 << 10];
+    other.borrow_mut().1.is_busy = true;
     for _ in 0..200 {
         endpoint.send(B, LANE, &message).expect("send");
     }
     assert_eq!(endpoint.queue_length(B), 200);
+    assert!(other.borrow().1.shares > 0, "it was never looked for");
+    other.borrow_mut().1.is_busy = false;
+    assert!(endpoint.flush(LONG).expect("link"));
 }

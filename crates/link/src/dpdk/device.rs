@@ -437,9 +437,10 @@ fn number(spec: &DpdkSpec, parameter: &str) -> Option<usize> {
     spec.parameter(parameter)?.parse().ok()
 }
 
-/// Whether memif's driver copies, as it does unless it is told to share its mbufs.
+/// Whether memif's driver copies, as it does unless it is told to share its mbufs: by any value that has a *yes* in it.
 fn memif_copies(spec: &DpdkSpec) -> bool {
-    spec.parameter("zero-copy") != Some("yes")
+    let shares = |value: &str| value.contains("yes");
+    !spec.parameter("zero-copy").is_some_and(shares)
 }
 
 /// Of a memif ring, as a power of two, where users do not say.
@@ -719,6 +720,7 @@ mod tests {
             (",bsize=64896", 5),
             (",bsize=64896,zero-copy=no", 5),
             (",bsize=64896,zero-copy=yes", 10),
+            (",bsize=64896,zero-copy=yes1", 10),
             (",bsize=1000000", 4),
             (",bsize=0", 10),
         ] {

@@ -396,7 +396,7 @@ impl Port {
         Ok(())
     }
 
-    /// The driver is memif's, without zero-copy, and its buffers are smaller than the pool's mbufs: where they are not, DPDK 22.11 puts each
+    /// The driver is memif's, without zero-copy, and its buffers are smaller than the pool's mbufs: where they are not, DPDK from 23.03 on puts each
     /// mbuf of a frame into a buffer of its own.
     pub(super) fn set_copies(&mut self) {
         self.copies = true;

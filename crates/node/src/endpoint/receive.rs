@@ -28,7 +28,7 @@ impl<L: Link> Endpoint<L> {
         let before = if self.inbox.is_empty() {
             0
         } else {
-            self.hand_over(handler)
+            self.hand_over(handler)?
         };
         let mut intake = ToHandler {
             handler,
@@ -78,6 +78,7 @@ impl<L: Link> Endpoint<L> {
 
     /// The next message; `None`: none came within `timeout`.
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<Message>, RecvError> {
+        self.answer_peers()?;
         if self.ready(timeout)?.is_none() {
             return Ok(None);
         }
@@ -85,12 +86,18 @@ impl<L: Link> Endpoint<L> {
         if let Some(message) = &message {
             self.drive.release(message.from, message.body.len());
             self.taken_bytes += message.body.len() + TAKEN_MESSAGE_BYTES;
-            if self.taken_bytes >= TAKEN_BYTES_PER_TURN {
-                self.taken_bytes = 0;
-                self.progress()?;
-            }
         }
         Ok(message)
+    }
+
+    /// A turn, if much was taken from the inbox since the last one.
+    #[inline]
+    fn answer_peers(&mut self) -> Result<(), EndpointError> {
+        if self.taken_bytes >= TAKEN_BYTES_PER_TURN {
+            self.taken_bytes = 0;
+            self.progress()?;
+        }
+        Ok(())
     }
 
     /// Waits for a whole message without taking it; its size, or `None` if none came within `timeout`.
@@ -127,16 +134,21 @@ impl<L: Link> Endpoint<L> {
         self.drive.until_timer()
     }
 
-    /// Hands over what calls without a handler had put by.
-    fn hand_over(&mut self, handler: &mut impl Handler) -> usize {
+    /// Hands over what calls without a handler had put by; what comes meanwhile waits for the next call.
+    fn hand_over(&mut self, handler: &mut impl Handler) -> Result<usize, EndpointError> {
         let mut count = self.inbox.hand_over_rest(handler);
-        while let Some(message) = self.inbox.pop() {
+        for _ in 0..self.inbox.messages() {
+            self.answer_peers()?;
+            let Some(message) = self.inbox.pop() else {
+                break;
+            };
             let (from, bytes, mut body) = (message.from, message.body.len(), message.body);
             handler.message(from, message.lane, Body::Whole(&mut body));
             self.drive.engine.recycle(body);
             self.drive.release(from, bytes);
+            self.taken_bytes += bytes + TAKEN_MESSAGE_BYTES;
             count += 1;
         }
-        count
+        Ok(count)
     }
 }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
+use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, Priority, Queued, SendId};
 
 use super::Endpoint;
 use crate::aside::ASIDE_CHANNEL;
@@ -35,6 +35,8 @@ const AHEAD_BYTES: usize = 64 << 10;
 const EASE: Duration = Duration::from_micros(20);
 /// it is not waited for again before that.
 const HURRY: Duration = Duration::from_millis(1);
+/// However short a message is, room for so many bytes twice is waited for.
+const EASE_BYTES: usize = 4 << 10;
 
 /// How long to wait for memory for a message, or for the next piece of one that has begun to leave.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
@@ -59,7 +61,7 @@ impl<L: Link> Endpoint<L> {
         self.send_copied(to, lane, message, false).map(drop)
     }
 
-    /// Sends `message` without copying it into the queue; waits while the queue to `to` is full.
+    /// Sends `message` without copying it into the queue; waits as `send` does.
     pub fn send_owned(
         &mut self,
         to: NodeId,
@@ -67,7 +69,7 @@ impl<L: Link> Endpoint<L> {
         message: Vec<u8>,
     ) -> Result<(), SendError> {
         unreserved(lane)?;
-        self.ease(to)?;
+        self.ease(to, lane, message.len())?;
         self.wait_room(to, message.len(), FOREVER)?; // before the message is given away
         self.drive
             .submit(to, lane, Payload::Owned(message), false)
@@ -232,8 +234,8 @@ impl<L: Link> Endpoint<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         unreserved(lane)?;
-        self.ease(to)?;
         let bytes = message.len();
+        self.ease(to, lane, bytes)?;
         let lends =
             bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.is_alone(to, lane);
         if lends && !lane.is_latest() {
@@ -260,20 +262,29 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Lets the peer catch up: a loop that sends would else fill the whole queue before it looks for an acknowledgement, and each message
-    /// would come back from far memory when it leaves.
+    /// would come back from far memory when it leaves. What goes before others is not held up by what they wait for.
     #[inline]
-    fn ease(&mut self, to: NodeId) -> Result<(), EndpointError> {
-        if self.drive.is_ahead(to) {
-            return self.catch_up(to);
+    fn ease(&mut self, to: NodeId, lane: Lane, bytes: usize) -> Result<(), EndpointError> {
+        if self.drive.is_ahead(to) && !lane.is_latest() && lane.priority() >= Priority::NORMAL {
+            return self.catch_up(to, bytes);
         }
         Ok(())
     }
 
+    /// Until twice as much has left the queue as the next message, of `bytes`, adds; so a long queue is worked off by many calls.
     #[cold]
-    fn catch_up(&mut self, to: NodeId) -> Result<(), EndpointError> {
+    fn catch_up(&mut self, to: NodeId, bytes: usize) -> Result<(), EndpointError> {
+        let Some(first) = self.drive.engine.queued(to) else {
+            return Ok(());
+        };
         if self.drive.look() < self.hurries_until {
             return Ok(());
         }
+        let goal = Queued {
+            messages: first.messages.saturating_sub(2),
+            bytes: first.bytes.saturating_sub(2 * bytes.max(EASE_BYTES)),
+            ..first
+        };
         let run = self.drive.run();
         self.run_until(Duration::ZERO, |_, _| true)?;
         loop {
@@ -281,6 +292,9 @@ impl<L: Link> Endpoint<L> {
                 Some(before) if before.waits && is_ahead(before) => before,
                 _ => break,
             };
+            if before.messages <= goal.messages && before.bytes <= goal.bytes {
+                break;
+            }
             let moves = |engine: &Engine| {
                 engine
                     .queued(to)
