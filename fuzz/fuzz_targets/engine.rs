@@ -79,7 +79,7 @@ fuzz_target!(|input: &[u8]| {
     // A frame of the peer's tells the session that the victim accepts.
     let mut session = [0; 4];
     let greeting = Payload::Copied(b"hello");
-    peer.submit(now, NodeId(0), Lane::ordered(9), greeting, false)
+    peer.submit(NodeId(0), Lane::ordered(9), greeting, false)
         .expect("there is room");
     drain(now, &mut peer, |frame| {
         session.copy_from_slice(&frame[8..12])
@@ -101,7 +101,7 @@ fuzz_target!(|input: &[u8]| {
                 } else {
                     Payload::Copied(&message)
                 };
-                let _ = victim.submit(now, NodeId(1), lane, payload, notify);
+                let _ = victim.submit(NodeId(1), lane, payload, notify);
             }
             1 => victim.handle_timeout(now),
             2 => {

@@ -13,7 +13,10 @@ fuzz_target!(|bytes: &[u8]| {
     {
         let lengths = bundle::messages(data.payload).map(<[u8]>::len);
         assert_eq!(lengths.clone().count(), count);
-        assert_eq!(lengths.sum::<usize>() + count * bundle::PREFIX_BYTES, data.payload.len());
+        assert_eq!(
+            lengths.sum::<usize>() + count * bundle::PREFIX_BYTES,
+            data.payload.len()
+        );
     }
     let mut slot = vec![0; bytes.len()];
     let written = match &frame {

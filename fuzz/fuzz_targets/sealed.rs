@@ -55,7 +55,11 @@ fuzz_target!(|input: &[u8]| {
                 // The next bytes of the input over the frame's first, or its last.
                 let mut bytes = picked.bytes.clone();
                 let patch = rest.len().min(usize::from(step >> 4)).min(bytes.len());
-                let at = if step & 8 == 0 { 0 } else { bytes.len() - patch };
+                let at = if step & 8 == 0 {
+                    0
+                } else {
+                    bytes.len() - patch
+                };
                 bytes[at..at + patch].copy_from_slice(&rest[..patch]);
                 rest = &rest[patch..];
                 net.inject(picked.from, to, &bytes);
@@ -84,7 +88,10 @@ fuzz_target!(|input: &[u8]| {
         for (me, node) in nodes.iter_mut().enumerate() {
             for (from, frame) in receive(node) {
                 let number = u32::from_le_bytes(frame[..].try_into().expect("four bytes"));
-                assert!(awaited.remove(&(me, number)), "{number} was not sent, or came twice");
+                assert!(
+                    awaited.remove(&(me, number)),
+                    "{number} was not sent, or came twice"
+                );
                 assert_eq!(usize::from(from), 1 - me);
             }
             assert_all_counted(node);

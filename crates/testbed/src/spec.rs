@@ -245,7 +245,7 @@ pub(crate) fn port_id(name: &str) -> Option<u16> {
 pub struct Spec {
     /// Its name; several testbeds may stand side by side, each on a bridge of its own.
     pub name: Name,
-    /// How many hosts, 1 to [`MOST_HOSTS`].
+    /// How many hosts, 1 to 253.
     pub hosts: u16,
     /// Bytes of the largest IP packet on every interface.
     pub mtu_bytes: u32,
