@@ -661,9 +661,7 @@ impl Credit {
         } else {
             (free.saturating_sub(least.taken_bytes) / 2).max(memory.frame_bytes.min(free))
         };
-        // However little is free: a message is admitted.
-        let frames = memory.frames(part).max(u64::from(free > 0));
-        self.give(grant, grant.seen + frames.min(grant.window));
+        self.give(grant, grant.seen + memory.frames(part).min(grant.window));
     }
 
     /// No active peer's messages take up less.
