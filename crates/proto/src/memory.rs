@@ -23,7 +23,7 @@ pub(crate) struct Memory {
 /// What a message of so many bytes counts for.
 #[inline]
 pub(crate) fn charge(message_bytes: usize) -> usize {
-    message_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
+    charge_all(1, message_bytes)
 }
 
 /// What so many messages of so many bytes together count for.

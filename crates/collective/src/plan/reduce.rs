@@ -224,14 +224,14 @@ fn hand_back(plan: &mut Plan, rank: usize, extra: usize, len: usize, after: [Opt
 pub(crate) fn all_reduce_doubling(rank: usize, size: usize, len: usize) -> Plan {
     let mut plan = Plan::default();
     let held = Place::whole(Buffer::Output, len);
-    let Paired {
+    let Some(Paired {
         acting,
         joined: mut last,
         rounds,
         extra,
-    } = match pair_up(&mut plan, rank, size, len) {
-        Some(paired) => paired,
-        None => return plan,
+    }) = pair_up(&mut plan, rank, size, len)
+    else {
+        return plan;
     };
     for round in 0..rounds {
         let partner = acting ^ (1 << round);
@@ -252,14 +252,14 @@ pub(crate) fn all_reduce_doubling(rank: usize, size: usize, len: usize) -> Plan 
 /// power of two. For any operation.
 pub(crate) fn all_reduce_halving(rank: usize, size: usize, len: usize, unit: usize) -> Plan {
     let mut plan = Plan::default();
-    let Paired {
+    let Some(Paired {
         acting,
         joined: mut last,
         rounds,
         extra,
-    } = match pair_up(&mut plan, rank, size, len) {
-        Some(paired) => paired,
-        None => return plan,
+    }) = pair_up(&mut plan, rank, size, len)
+    else {
+        return plan;
     };
     let pieces = 1 << rounds;
     let place = |first: usize, count: usize| {

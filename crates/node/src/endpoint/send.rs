@@ -46,7 +46,7 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 impl<L: Link> Endpoint<L> {
     /// Sends a copy of `message`; waits while the queue to `to` is full, and a little while it is longer than what a cache holds, if the peer
-    /// takes what is sent meanwhile.
+    /// takes what is sent meanwhile and the message is not more urgent than most.
     ///
     /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
     /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its

@@ -271,7 +271,7 @@ pub(super) fn next_data<'a>(
     let ack_delay = receive.ack_delay(now).as_nanos() / ACK_DELAY_UNIT.as_nanos();
     let (ack, credit) = (receive.arrivals.base(), receive.grant.granted);
     let next = send.next_fragment(now, loan, &mut shared.pool, &mut shared.counters)?;
-    let mut bits = next.flags;
+    let mut bits = if next.is_bundle { flags::BUNDLE } else { 0 };
     if next.more {
         bits |= flags::MORE;
     }

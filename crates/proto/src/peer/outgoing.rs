@@ -25,8 +25,6 @@ pub(super) struct Outgoing {
     pub(super) body: Vec<u8>,
     /// So many; of a bundle several. One where the place is free.
     pub(super) messages: usize,
-    /// Its frame's flag, if it is a bundle.
-    pub(super) flags: u8,
     pub(super) lending: Option<Box<Lending>>,
     pub(super) length_bytes: usize,
     pub(super) fragments: u32,
@@ -50,7 +48,6 @@ impl Outgoing {
             id: SendId(0),
             body: Vec::new(),
             messages: 1,
-            flags: 0,
             lending: None,
             length_bytes: 0,
             fragments: 0,
@@ -65,7 +62,7 @@ impl Outgoing {
 
     #[inline]
     pub(super) fn is_bundle(&self) -> bool {
-        self.flags != 0
+        self.messages > 1
     }
 }
 

@@ -46,8 +46,8 @@ pub(super) struct Place<'a> {
     pub(super) offset: usize,
     pub(super) length: usize,
     pub(super) payload: &'a [u8],
-    /// BUNDLE, if the payload is one.
-    pub(super) flags: u8,
+    /// The payload is a bundle.
+    pub(super) is_bundle: bool,
 }
 
 #[derive(Debug)]
@@ -441,7 +441,7 @@ impl Queue {
             offset,
             length: outgoing.length_bytes,
             payload,
-            flags: outgoing.flags,
+            is_bundle: outgoing.is_bundle(),
         }
     }
 
@@ -480,7 +480,7 @@ impl Queue {
         if outgoing.is_bundle() {
             self.queued_messages -= outgoing.messages - 1;
             self.queued_bytes += outgoing.messages * bundle::PREFIX_BYTES;
-            (outgoing.messages, outgoing.flags) = (1, 0);
+            outgoing.messages = 1;
         }
         let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;

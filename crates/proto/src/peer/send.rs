@@ -38,8 +38,8 @@ pub(crate) struct NextFragment<'a> {
     pub(crate) offset: usize,
     pub(crate) length: usize,
     pub(crate) payload: &'a [u8],
-    /// BUNDLE, if the payload is one.
-    pub(crate) flags: u8,
+    /// The payload is a bundle.
+    pub(crate) is_bundle: bool,
     pub(crate) more: bool,
     pub(crate) probe: bool,
 }
@@ -343,7 +343,7 @@ impl Send {
             offset: place.offset,
             length: place.length,
             payload: place.payload,
-            flags: place.flags,
+            is_bundle: place.is_bundle,
             more: self.queue.has_backlog(),
             probe: departure.probe || asks,
         })

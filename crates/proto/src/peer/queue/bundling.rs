@@ -7,7 +7,7 @@ use super::Queue;
 use crate::memory::bundle_weight;
 use crate::message::SendId;
 use crate::pool::Pool;
-use tsumuji_wire::{Lane, bundle, flags};
+use tsumuji_wire::{Lane, bundle};
 
 impl Queue {
     /// From now on messages are joined, or not. Where the size of fragments is not known yet, none are.
@@ -63,7 +63,7 @@ impl Queue {
         outgoing.body.extend_from_slice(head);
         outgoing.body.extend_from_slice(rest);
         outgoing.length_bytes = bytes;
-        (outgoing.messages, outgoing.flags) = (messages, flags::BUNDLE);
+        outgoing.messages = messages;
         self.queued_messages += 1;
         self.queued_bytes += length_bytes;
         Some(outgoing.id)
@@ -99,7 +99,7 @@ mod tests {
         let part = queue.pop(pool, &mut Counters::default()).unwrap();
         let place = queue.place(part, &Loan::NONE);
         assert_eq!((place.offset, place.length), (0, place.payload.len()));
-        let messages = if place.flags == flags::BUNDLE {
+        let messages = if place.is_bundle {
             assert!(bundle::count(place.payload).is_some());
             bundle::messages(place.payload).map(Vec::from).collect()
         } else {
