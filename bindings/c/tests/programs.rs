@@ -133,6 +133,14 @@ fn plain_api_in_one_process() {
     assert_eq!(text(&said.stdout), "plain: all right\n");
 }
 
+/// Messages of an ordered lane come in order, by whichever calls a C program receives.
+#[test]
+fn order_survives_every_call() {
+    let program = installed().build("order", &["tests/order.c"], &["-pthread"]);
+    let said = run(&mut installed().command(program));
+    assert_eq!(text(&said.stdout), "order: all right\n");
+}
+
 /// What no program should do is a documented error, and nothing worse.
 #[test]
 fn hostile_programs_get_errors() {

@@ -30,6 +30,10 @@ impl<L: Link> Endpoint<L> {
         } else {
             self.hand_over(handler)?
         };
+        // What came while the inbox was handed over is older than what this turn brings.
+        if !self.inbox.is_empty() {
+            return Ok(before + self.progress()?);
+        }
         let mut intake = ToHandler {
             handler,
             shelf: &mut self.shelf,
