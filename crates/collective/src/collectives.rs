@@ -287,8 +287,9 @@ impl Collectives {
         mut current: Option<&mut Operation<'_>>,
     ) -> Result<(), CollectiveError> {
         if self.core.shares
-            && let Some(mut cast) = endpoint.cast()
+            && let Some(mut held) = endpoint.cast()
         {
+            let mut cast = held.get();
             cast.watch_nothing();
         }
         self.core.mind_deaths(endpoint);
@@ -568,7 +569,8 @@ impl Collectives {
 }
 
 fn attend<L: Link>(endpoint: &mut Endpoint<L>, attended: bool) {
-    if let Some(mut cast) = endpoint.cast() {
+    if let Some(mut held) = endpoint.cast() {
+        let mut cast = held.get();
         cast.attend(attended);
     }
 }

@@ -99,7 +99,8 @@ impl Casts {
 
     /// What the failed group's members have not read may go.
     pub(crate) fn abandon<L: Link>(&self, endpoint: &mut Endpoint<L>) {
-        if let Some(mut cast) = endpoint.cast().filter(|_| self.number != 0) {
+        if let Some(mut held) = endpoint.cast().filter(|_| self.number != 0) {
+            let mut cast = held.get();
             cast.abandon(self.number);
         }
     }
@@ -108,7 +109,8 @@ impl Casts {
     pub(crate) fn forget<L: Link>(&mut self, rank: usize, endpoint: &mut Endpoint<L>) {
         self.doubted = true;
         self.at_once_bytes = None;
-        if let (Some(life), Some(mut cast)) = (self.lives.get(rank), endpoint.cast()) {
+        if let (Some(life), Some(mut held)) = (self.lives.get(rank), endpoint.cast()) {
+            let mut cast = held.get();
             cast.forget(self.nodes[rank], *life);
         }
     }
@@ -118,7 +120,8 @@ impl Casts {
         if self.number != 0 {
             return Some(self.number);
         }
-        let cast = endpoint.cast()?;
+        let mut held = endpoint.cast()?;
+        let cast = held.get();
         self.lives.clear();
         self.lives
             .extend(self.nodes.iter().map(|node| cast.life_of(*node)));
@@ -193,14 +196,16 @@ pub(crate) fn advance<L: Link>(
     let looks = if endpoint.spins() { LOOKS } else { 1 };
     let Some(number) = state.casts.number(state.members.key, endpoint) else {
         shared.starved = true;
-        if let Some(mut cast) = endpoint.cast() {
+        if let Some(mut held) = endpoint.cast() {
+            let mut cast = held.get();
             cast.watch_attach();
         }
         return;
     };
-    let Some(mut cast) = endpoint.cast() else {
+    let Some(mut held) = endpoint.cast() else {
         return; // it was there when the operation was chosen
     };
+    let mut cast = held.get();
     let node = state.casts.nodes[shared.root];
     if state.casts.doubted && !shared.is_root && !cast.is_bound(node, number) {
         // A restarted member may have been seen here before its death was: then others cast under another number.
@@ -291,9 +296,10 @@ pub(crate) fn suspect<L: Link>(
     let Some(number) = state.casts.number(state.members.key, endpoint) else {
         return;
     };
-    let Some(mut cast) = endpoint.cast() else {
+    let Some(mut held) = endpoint.cast() else {
         return;
     };
+    let mut cast = held.get();
     for (rank, &node) in state.casts.nodes.iter().enumerate() {
         if rank == state.members.rank {
             continue;
@@ -347,9 +353,10 @@ impl Collectives {
             return Ok(false);
         }
         let (sequence, code) = (state.sequence, broadcast_code(Algorithm::Shared));
-        let Some(mut cast) = endpoint.cast() else {
+        let Some(mut held) = endpoint.cast() else {
             return Ok(false);
         };
+        let mut cast = held.get();
         let total = data.len() as u64;
         let done = if root == state.members.rank {
             let group = CastGroup {

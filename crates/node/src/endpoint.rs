@@ -3,10 +3,12 @@
 //! Here are opening, closing, counters, and the loop run on behalf of calls that wait. What a program does with it lies below:
 //! `send`, `receive`, `shares`, `presence` (who is there), `flow` (flow control), and `aside` (for libraries between).
 //!
-//! Owns a [`Drive`], an [`Inbox`] for what arrives during calls without a handler, and the state of peers. One thread at a
-//! time: everything takes `&mut self`.
+//! An [`Endpoint`] is the program's side of a lock around a [`Core`]: a [`Drive`], an [`Inbox`] for what arrives during calls without
+//! a handler, and the state of peers. The other side is the `assistant`'s, which drives while the program is away. One thread of the
+//! program's at a time: what changes something takes `&mut self`.
 
 mod aside;
+mod descriptor;
 mod flow;
 mod presence;
 mod receive;
@@ -14,12 +16,15 @@ mod send;
 mod shares;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tsumuji_link::{Link, LinkCounters, SealCounters};
 use tsumuji_proto::{Config, Engine, Instant, Loan, NodeId};
 
+use self::descriptor::{Descriptor, Mail};
 use crate::aside::Shelf;
+use crate::assistant::Assistant;
 use crate::bootstrap::rendezvous::random_u64;
 use crate::clock::{Clock, from_std};
 use crate::drive::Drive;
@@ -27,9 +32,10 @@ use crate::error::{EndpointError, OpenError};
 use crate::idle::Idle;
 use crate::inbox::Inbox;
 use crate::intake::Kept;
+use crate::lock::{Owner, biased};
 use crate::membership::{Member, Membership};
 use crate::metrics::Publisher;
-use crate::options::Options;
+use crate::options::{Options, ProgressBy};
 use crate::peers::Peers;
 use crate::table::Table;
 
@@ -46,19 +52,33 @@ const LINGER_MOST: Duration = Duration::from_secs(1);
 const FAREWELLS: usize = 3;
 
 /// A member of a cluster that sends and receives. See the crate's head for an example.
+///
+/// After `fork` the child's copy is inert: it says nothing to peers, and using it panics.
 #[derive(Debug)]
 pub struct Endpoint<L: Link> {
-    drive: Drive<L>,
+    /// Ended before the rest: it holds the link's descriptor.
+    assistant: Option<Assistant>,
+    descriptor: Descriptor,
+    membership: Arc<Membership>,
+    core: Owner<Core<L>>,
+}
+
+/// What program and assistant drive in turn.
+#[derive(Debug)]
+pub(crate) struct Core<L: Link> {
+    pub(crate) drive: Drive<L>,
     inbox: Inbox,
     shelf: Shelf,
     peers: Peers,
-    membership: Membership,
+    membership: Arc<Membership>,
     send_queue_bytes: usize,
     /// Until then `send` does not wait for peers to keep up: one did not.
     hurries_until: Instant,
     /// The copy of a message found no memory since a wait found some.
     is_memory_short: bool,
     taken_bytes: usize,
+    /// Rung when the assistant takes in what a program that sleeps on its descriptor waits for.
+    mail: Option<Mail>,
 }
 
 /// What an endpoint has counted since it was opened.
@@ -79,8 +99,12 @@ pub struct Counters {
 
 impl<L: Link> Endpoint<L> {
     /// Joins `link` and `membership`, and begins hello with every other member.
-    pub fn new(link: L, membership: Membership, options: Options) -> Result<Self, OpenError> {
+    pub fn new(link: L, membership: Membership, options: Options) -> Result<Self, OpenError>
+    where
+        L: Send + 'static,
+    {
         membership.check()?;
+        let membership = Arc::new(membership);
         let caps = link.caps();
         if caps.frame_bytes < LEAST_FRAME_BYTES {
             return Err(OpenError::FrameTooSmall {
@@ -119,16 +143,29 @@ impl<L: Link> Endpoint<L> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let idle = Idle::new(options.idle, table.pollers_here(), cores);
         let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
-        Ok(Self {
+        let descriptor = Descriptor::new(&link, options.progress).map_err(OpenError::Descriptor)?;
+        let core = Core {
             drive: Drive::new(link, engine, table, clock, idle, publisher),
             inbox: Inbox::default(),
             shelf: Shelf::default(),
             peers: Peers::new(membership.members.len()),
-            membership,
+            membership: Arc::clone(&membership),
             send_queue_bytes: options.send_queue_bytes,
             hurries_until: now,
             is_memory_short: false,
             taken_bytes: 0,
+            mail: descriptor.mail(),
+        };
+        let (core, other) = biased(core).map_err(OpenError::Descriptor)?;
+        let assistant = match options.progress {
+            ProgressBy::Program => None,
+            ProgressBy::Assistant => Some(Assistant::start(other).map_err(OpenError::Descriptor)?),
+        };
+        Ok(Self {
+            assistant,
+            descriptor,
+            membership,
+            core,
         })
     }
 
@@ -152,45 +189,78 @@ impl<L: Link> Endpoint<L> {
 
     /// What was counted since the endpoint was opened.
     pub fn counters(&self) -> Counters {
+        let core = self.core.read();
         Counters {
-            engine: *self.drive.engine.counters(),
-            link: self.drive.link.counters(),
-            seal: self.drive.link.sealing(),
-            misplaced_frames: self.drive.misplaced_frames,
-            dropped_shares: self.inbox.dropped_shares,
+            engine: *core.drive.engine.counters(),
+            link: core.drive.link.counters(),
+            seal: core.drive.link.sealing(),
+            misplaced_frames: core.drive.misplaced_frames,
+            dropped_shares: core.inbox.dropped_shares,
         }
     }
 
     /// Shows the present numbers to readers of metrics now, as polling does ten times a second: for a program about to compute
     /// long without polling. Never waits.
     pub fn publish_metrics(&mut self) {
-        self.drive.look();
-        self.drive.publish(self.inbox.dropped_shares);
+        let core = &mut *self.core.write();
+        core.drive.look();
+        core.drive.publish(core.inbox.dropped_shares);
     }
 
     /// Where metrics can be read over TCP, if `Options::metrics` asked for that.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.drive.publisher.as_ref().and_then(Publisher::addr)
+        let core = self.core.read();
+        core.drive.publisher.as_ref().and_then(Publisher::addr)
     }
 
     /// As users write it, without parameters: `shm`, `udp`.
     pub fn link_name(&self) -> &'static str {
-        self.drive.caps().name
+        self.core.read().drive.caps().name
     }
 
     /// Waits up to `timeout` for acknowledgements, then tells peers that this node leaves. On a link that loses frames it stays
     /// a moment longer, to answer those whose last acknowledgement got lost.
     pub fn close(mut self, timeout: Duration) {
+        let core = &mut *self.core.write();
         // A link that fails now ends the waiting; there is nobody left to tell.
-        if !matches!(self.flush(timeout), Ok(true)) || self.drive.caps().lossless {
+        if !matches!(core.flush(timeout), Ok(true)) || core.drive.caps().lossless {
             return;
         }
         let start = std::time::Instant::now();
         while start.elapsed() < LINGER_MOST.min(timeout) {
             let linger = LINGER.min(timeout);
-            if !matches!(self.run_until(linger, |_, _| true), Ok(true)) {
+            if !matches!(core.run_until(linger, |_, _| true), Ok(true)) {
                 return; // silence
             }
+        }
+    }
+}
+
+impl<L: Link> Core<L> {
+    /// One turn that keeps what arrives for later calls.
+    pub(crate) fn progress(&mut self) -> Result<usize, EndpointError> {
+        let mut kept = Kept {
+            inbox: &mut self.inbox,
+            shelf: &mut self.shelf,
+            peers: &mut self.peers,
+            lent: &Loan::NONE,
+        };
+        Ok(self.drive.turn(true, &mut kept)?)
+    }
+
+    /// The program sleeps on its descriptor, as far as is known.
+    pub(crate) fn sleeps_on_descriptor(&self) -> bool {
+        self.mail.as_ref().is_some_and(Mail::is_armed)
+    }
+
+    /// Tells a program that sleeps on its descriptor of what was kept for it.
+    pub(crate) fn tell_program(&mut self) {
+        if let Some(mail) = &mut self.mail
+            && (self.inbox.next_bytes().is_some()
+                || self.inbox.has_news()
+                || !self.shelf.is_empty())
+        {
+            mail.ring();
         }
     }
 
@@ -219,11 +289,9 @@ impl<L: Link> Endpoint<L> {
             .drive
             .run_until(&mut kept, timeout, |engine, kept| done(engine, kept))?)
     }
-}
 
-impl<L: Link> Drop for Endpoint<L> {
     /// Tells peers that this node leaves, so that they need not wait for silence.
-    fn drop(&mut self) {
+    fn say_farewell(&mut self) {
         let _ = self.drive.send_pile(); // farewells overtake what waits
         let farewells = if self.drive.caps().lossless {
             1
@@ -235,5 +303,18 @@ impl<L: Link> Drop for Endpoint<L> {
             self.drive.engine.close(now);
             while let Ok(1..) = self.drive.transmit(&Loan::NONE) {} // a failed link has nobody to tell
         }
+    }
+}
+
+impl<L: Link> Drop for Endpoint<L> {
+    fn drop(&mut self) {
+        let assistant = self.assistant.take();
+        if self.core.is_forked() {
+            return; // the parent's peers hear nothing of it
+        }
+        if let Some(assistant) = assistant {
+            assistant.stop(&self.core);
+        }
+        self.core.write().say_farewell();
     }
 }

@@ -141,6 +141,11 @@ pub enum OpenError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// No descriptor or thread for the progress assistant.
+    #[error(
+        "cannot start the progress assistant (open files or threads limited? see `ulimit -a`): {0}"
+    )]
+    Descriptor(std::io::Error),
     /// The kernel gave no random number.
     #[error("cannot read /dev/urandom: {0}")]
     Random(std::io::Error),

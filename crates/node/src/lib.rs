@@ -28,6 +28,7 @@
 
 pub mod any_link;
 mod aside;
+mod assistant;
 pub mod bootstrap;
 mod clock;
 mod cluster;
@@ -38,6 +39,7 @@ mod handler;
 mod idle;
 mod inbox;
 mod intake;
+mod lock;
 mod membership;
 pub mod metrics;
 mod options;
@@ -63,7 +65,7 @@ pub use handler::Handler;
 pub use inbox::Message;
 pub use membership::{Member, Membership};
 pub use metrics::MetricsAt;
-pub use options::{IdlePolicy, Options};
+pub use options::{IdlePolicy, Options, ProgressBy};
 pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr};

@@ -21,6 +21,18 @@ pub enum IdlePolicy {
     Sleep,
 }
 
+/// Who keeps messages moving while the program does something else than calling its endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ProgressBy {
+    /// A thread of the endpoint's own, asleep while the program calls often. It takes over when the program has been away for a
+    /// millisecond: sends what waits for room, takes in and acknowledges what arrives, and answers peers.
+    #[default]
+    Assistant,
+    /// The program alone: for one that calls all the time. While it does not call, nothing moves, and after `Options::dead_after`
+    /// peers take it for dead.
+    Program,
+}
+
 /// What an endpoint is told once, at its birth.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -40,8 +52,11 @@ pub struct Options {
     pub pace: Pace,
     /// A silent peer is probed this often.
     pub keep_alive: Duration,
-    /// A peer from which nothing is heard for this long is dead. A program that computes without polling must stay below it.
+    /// A peer from which nothing is heard for this long is dead: it was stopped or cut off, or it runs with [`ProgressBy::Program`] and
+    /// did not call its endpoint.
     pub dead_after: Duration,
+    /// Who keeps messages moving while the program computes.
+    pub progress: ProgressBy,
     /// What to do while there is nothing to do.
     pub idle: IdlePolicy,
     /// Whether frames are sealed; looked at by [`endpoint_from_env`](crate::endpoint_from_env) and
@@ -65,6 +80,7 @@ impl Default for Options {
             pace: Pace::Free,
             keep_alive: Duration::from_secs(1),
             dead_after: Duration::from_secs(10),
+            progress: ProgressBy::Assistant,
             idle: IdlePolicy::Adaptive,
             security: Security::Unstated,
             metrics: MetricsAt::Unstated,

@@ -1,11 +1,16 @@
-//! The one door to calls that the compiler cannot check: work between `fork` and `exec` of a worker.
+//! The one door to calls that the compiler cannot check: work between `fork` and `exec` of a worker, and noticing a fork.
 //!
-//! Called by `bootstrap::keeper` only.
-#![allow(unsafe_code)] // `Command::pre_exec` is unsafe by nature; nothing safer sets the death signal before `exec`.
+//! Called by `bootstrap::keeper` and `lock`.
+#![allow(
+    unsafe_code,
+    reason = "`Command::pre_exec` and `pthread_atfork` are unsafe by nature, and nothing safer does the same"
+)]
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
@@ -33,4 +38,27 @@ pub(crate) fn die_with_parent(command: &mut Command) {
     unsafe {
         command.pre_exec(in_child);
     }
+}
+
+/// How often this process is a child of `fork`: what was made before the last one is the parent's.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// From now on `forks` notices them.
+pub(crate) fn mind_forks() {
+    static NOTED: Once = Once::new();
+    NOTED.call_once(|| {
+        // SAFETY: the function is there for good, and touches one atomic number only, as is allowed in a child of a process with
+        // threads. Where it is not registered (no memory), children are not noticed.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// A number that differs between a process and its children by `fork`.
+#[inline]
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
 }

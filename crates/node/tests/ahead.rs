@@ -2,8 +2,7 @@
 
 mod common;
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use common::LONG;
 use common::meddled::{Meddled, Meddler};
@@ -30,7 +29,7 @@ impl Handler for Taken {
 }
 
 /// Node 1, and what it took.
-type Other = Rc<RefCell<(Endpoint<Shm>, Taken)>>;
+type Other = Arc<Mutex<(Endpoint<Shm>, Taken)>>;
 
 /// Around node 0's link. Node 1 has a turn whenever something is to be received, as if it ran beside it.
 struct Beside(Other);
@@ -43,7 +42,7 @@ impl Meddler for Beside {
         }
     }
     fn before_receiving(&mut self) {
-        let (endpoint, taken) = &mut *self.0.borrow_mut();
+        let (endpoint, taken) = &mut *self.0.lock().expect("whole");
         if taken.is_busy {
             // So none of node 0's turns is empty.
             let sent = endpoint.send_share(A, Share::EMPTY).expect("link");
@@ -60,10 +59,10 @@ fn pair() -> (Endpoint<Meddled<Shm, Beside>>, Other) {
     let attach = |id| Shm::attach(&job, id).expect("attach");
     let join = |id| Membership::local(id, 2);
     let other = Endpoint::new(attach(1), join(B), Options::default()).expect("endpoint");
-    let other = Rc::new(RefCell::new((other, Taken::default())));
+    let other = Arc::new(Mutex::new((other, Taken::default())));
     let link = Meddled {
         link: attach(0),
-        meddler: Beside(Rc::clone(&other)),
+        meddler: Beside(Arc::clone(&other)),
     };
     let mut endpoint = Endpoint::new(link, join(A), Options::default()).expect("endpoint");
     endpoint.send(B, LANE, b"hello").expect("send");
@@ -88,7 +87,7 @@ fn queue_stays_short() {
         }
         assert!(most.0 <= 512 << 10 && most.1 <= 2048, "{bytes}: {most:?}");
         assert!(endpoint.flush(LONG).expect("link"));
-        assert_eq!(other.borrow().1.messages, count + 1);
+        assert_eq!(other.lock().expect("whole").1.messages, count + 1);
     }
 }
 
@@ -97,12 +96,15 @@ fn queue_stays_short() {
 fn queue_fills_while_the_peer_is_busy() {
     let (mut endpoint, other) = pair();
     let message = vec![7; 16 << 10];
-    other.borrow_mut().1.is_busy = true;
+    other.lock().expect("whole").1.is_busy = true;
     for _ in 0..200 {
         endpoint.send(B, LANE, &message).expect("send");
     }
     assert_eq!(endpoint.queue_length(B), 200);
-    assert!(other.borrow().1.shares > 0, "it was never looked for");
-    other.borrow_mut().1.is_busy = false;
+    assert!(
+        other.lock().expect("whole").1.shares > 0,
+        "it was never looked for"
+    );
+    other.lock().expect("whole").1.is_busy = false;
     assert!(endpoint.flush(LONG).expect("link"));
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use tsumuji_node::{
-    Body, DeliveryClass, Handler, IdlePolicy, Lane, NodeId, Options, Priority, SendError, SendId,
-    Share,
+    Body, DeliveryClass, Handler, IdlePolicy, Lane, NodeId, Options, Priority, ProgressBy,
+    SendError, SendId, Share,
 };
 
 const A: NodeId = NodeId(0);
@@ -95,6 +95,7 @@ fn non_blocking_forms_say_so() {
         let options = Options {
             send_queue_bytes: 64 << 10,
             budget_bytes: 256 << 10,
+            progress: ProgressBy::Program, // so that b takes nothing
             ..Options::default()
         };
         let (mut a, mut b) = pair(over, &options);
@@ -188,8 +189,12 @@ fn budget_holds_the_sender_back() {
 /// Tracked messages are open until the peer acknowledged them whole, and then stay sent.
 #[test]
 fn completion_forms_tell_acknowledgement() {
+    let options = Options {
+        progress: ProgressBy::Program, // so that b acknowledges nothing
+        ..Options::default()
+    };
     for over in ALL {
-        let (mut a, mut b) = pair(over, &Options::default());
+        let (mut a, mut b) = pair(over, &options);
         let id = a.send_tracked(B, LANE, &pattern(200_000, 3)).expect("send");
         assert!(!a.is_sent(B, id).expect("alive"), "b has not even polled");
         assert!(!a.wait_sent(B, id, Duration::from_millis(1)).expect("alive"));

@@ -45,7 +45,7 @@ fn lossy(link: Udp, seed: u64, keys: &Keys, mode: SealMode) -> Lossy {
     Sealed::new(Impair::new(link, config).expect("impair"), keys, mode).expect("seal")
 }
 
-fn endpoint<L: Link>(link: L, membership: Membership) -> Endpoint<L> {
+fn endpoint<L: Link + Send + 'static>(link: L, membership: Membership) -> Endpoint<L> {
     Endpoint::new(link, membership, Options::default()).expect("endpoint")
 }
 

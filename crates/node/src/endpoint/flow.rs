@@ -8,7 +8,7 @@ use std::time::Duration;
 use tsumuji_link::Link;
 use tsumuji_proto::{Flow, FlowPolicy, Lane, Loan, NodeId, Pace, Payload, RemoteFlow, Window};
 
-use super::Endpoint;
+use super::{Core, Endpoint};
 use crate::clock::from_std;
 use crate::error::SendError;
 
@@ -18,19 +18,22 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 impl<L: Link> Endpoint<L> {
     /// State of the traffic with `to`; `None` if it is not another member.
     pub fn flow(&self, to: NodeId) -> Option<Flow> {
-        self.drive.engine.flow(to)
+        let core = self.core.read();
+        core.drive.engine.flow(to)
     }
 
     /// What peers may send ahead at present, and the budget for what has arrived.
     pub fn window(&self) -> Window {
-        self.drive.engine.window()
+        let core = self.core.read();
+        core.drive.engine.window()
     }
 
     /// From now on so many frames are granted to all peers together, between 1 and `window().frames_limit`. What was granted before stays
     /// granted: after a cut the sum comes down as it is used.
     pub fn set_window(&mut self, frames: usize) {
-        self.drive.engine.set_window(frames);
-        self.drive.touched();
+        let core = &mut *self.core.write();
+        core.drive.engine.set_window(frames);
+        core.drive.touched();
     }
 
     /// From now on no more than so many frames (at least 1) are granted ahead to `peer`; `None`: no limit of its own.
@@ -39,9 +42,10 @@ impl<L: Link> Endpoint<L> {
         peer: NodeId,
         frames: Option<usize>,
     ) -> Result<(), SendError> {
-        self.known(peer)?;
-        self.drive.engine.set_peer_window(peer, frames);
-        self.drive.touched();
+        let core = &mut *self.core.write();
+        core.known(peer)?;
+        core.drive.engine.set_peer_window(peer, frames);
+        core.drive.touched();
         Ok(())
     }
 
@@ -50,31 +54,35 @@ impl<L: Link> Endpoint<L> {
     ///
     /// [`Options::budget_bytes`]: crate::Options::budget_bytes
     pub fn set_budget(&mut self, bytes: usize) {
-        self.drive.engine.set_budget(bytes);
-        self.drive.touched();
+        let core = &mut *self.core.write();
+        core.drive.engine.set_budget(bytes);
+        core.drive.touched();
     }
 
     /// From now on `policy` decides who may send how much to this node; `None`: the usual rules do. Whatever it says, the receive side
     /// is not overrun, and no pair stops for ever.
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
-        self.drive.engine.set_policy(policy);
-        self.drive.touched();
+        let core = &mut *self.core.write();
+        core.drive.engine.set_policy(policy);
+        core.drive.touched();
     }
 
     /// From now on messages leave to `peer` at this pace. [`Pace::Drain`]: as fast as the peer answers, so that little waits there even if
     /// it has granted more than it takes.
     pub fn set_pace(&mut self, peer: NodeId, pace: Pace) -> Result<(), SendError> {
-        self.known(peer)?;
-        let now = self.drive.look();
-        self.drive.engine.set_pace(now, peer, pace);
-        self.drive.touched();
+        let core = &mut *self.core.write();
+        core.known(peer)?;
+        let now = core.drive.look();
+        core.drive.engine.set_pace(now, peer, pace);
+        core.drive.touched();
         Ok(())
     }
 
     /// Has the policy asked again for every peer, where its mind has changed between two frames.
     pub fn regrant(&mut self) {
-        self.drive.engine.regrant();
-        self.drive.touched();
+        let core = &mut *self.core.write();
+        core.drive.engine.regrant();
+        core.drive.touched();
     }
 
     /// Sends a copy of `message`, of which only the newest of its lane counts: while it waits, a newer one takes its place, and if
@@ -92,8 +100,9 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
         deadline: Option<Duration>,
     ) -> Result<(), SendError> {
+        let core = &mut *self.core.write();
         let deadline = deadline.map(from_std);
-        self.drive
+        core.drive
             .submit_latest(to, lane, Payload::Copied(message), deadline)
     }
 
@@ -105,11 +114,12 @@ impl<L: Link> Endpoint<L> {
         about: NodeId,
         timeout: Duration,
     ) -> Result<Option<RemoteFlow>, SendError> {
-        if node == self.me() {
-            self.known(about)?;
-            return Ok(self.flow(about).map(|flow| self.local_flow(about, flow)));
+        let core = &mut *self.core.write();
+        if node == core.me() {
+            core.known(about)?;
+            return Ok(core.flow(about).map(|flow| core.local_flow(about, flow)));
         }
-        let Some((flows, _)) = self.ask(node, about, 1, std::time::Instant::now() + timeout)?
+        let Some((flows, _)) = core.ask(node, about, 1, std::time::Instant::now() + timeout)?
         else {
             return Ok(None);
         };
@@ -125,16 +135,17 @@ impl<L: Link> Endpoint<L> {
         node: NodeId,
         timeout: Duration,
     ) -> Result<Option<Vec<RemoteFlow>>, SendError> {
-        if node == self.me() {
-            let peers = self.drive.table.peers();
-            let flow = |peer| self.flow(peer).map(|flow| self.local_flow(peer, flow));
+        let core = &mut *self.core.write();
+        if node == core.me() {
+            let peers = core.drive.table.peers();
+            let flow = |peer| core.flow(peer).map(|flow| core.local_flow(peer, flow));
             return Ok(Some(peers.filter_map(flow).collect()));
         }
         let until = std::time::Instant::now() + timeout;
         let (mut all, mut first) = (Vec::new(), NodeId(0));
         // Each answer brings at least one flow or is the last: so many at most.
-        for _ in 0..=self.members().len() {
-            let Some((flows, next)) = self.ask(node, first, u16::MAX, until)? else {
+        for _ in 0..=core.membership.members.len() {
+            let Some((flows, next)) = core.ask(node, first, u16::MAX, until)? else {
                 return Ok(None);
             };
             all.extend(flows);
@@ -149,18 +160,25 @@ impl<L: Link> Endpoint<L> {
     /// Asks without waiting: the answer comes to [`Handler::flows`](crate::Handler::flows), or is lost. At most one question to a node
     /// is open. Answers hold as many flows as fit a frame, from `first` on.
     pub fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16) -> Result<(), SendError> {
-        self.known(node)?;
-        let now = self.drive.look();
-        let asked = self.drive.engine.ask_flows(now, node, first, most);
+        let core = &mut *self.core.write();
+        core.known(node)?;
+        let now = core.drive.look();
+        let asked = core.drive.engine.ask_flows(now, node, first, most);
         asked.map_err(crate::drive::refused)?;
-        self.drive.transmit(&Loan::NONE)?;
+        core.drive.transmit(&Loan::NONE)?;
         Ok(())
+    }
+}
+
+impl<L: Link> Core<L> {
+    fn flow(&self, to: NodeId) -> Option<Flow> {
+        self.drive.engine.flow(to)
     }
 
     fn local_flow(&self, peer: NodeId, flow: Flow) -> RemoteFlow {
         RemoteFlow {
             peer,
-            up: self.is_up(peer),
+            up: self.peers.is_up(peer),
             flow,
         }
     }

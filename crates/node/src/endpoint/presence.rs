@@ -5,14 +5,14 @@ use std::time::Duration;
 use tsumuji_link::Link;
 use tsumuji_proto::{Congestion, NodeId};
 
-use super::Endpoint;
+use super::{Core, Endpoint};
 use crate::error::SendError;
 use crate::peers::Peers;
 
 impl<L: Link> Endpoint<L> {
     /// Hello was exchanged with the peer's present life.
     pub fn is_up(&self, peer: NodeId) -> bool {
-        self.peers.is_up(peer)
+        self.core.read().peers.is_up(peer)
     }
 
     /// Waits until hello was exchanged with everyone; returns those still missing after `timeout`.
@@ -20,52 +20,60 @@ impl<L: Link> Endpoint<L> {
     /// Nothing is asked of who died or left, so it is not waited for: [`SendError::PeerDead`] names it at once. Where it may have been
     /// started again, also where it is about to be met again, `revive` comes first.
     pub fn wait_up(&mut self, timeout: Duration) -> Result<Vec<NodeId>, SendError> {
-        let peers: Vec<NodeId> = self.drive.table.peers().collect();
+        let core = &mut *self.core.write();
+        let peers: Vec<NodeId> = core.drive.table.peers().collect();
         let is_over = |known: &Peers| {
             let settled =
                 |peer: &NodeId| known.is_up(*peer) || known.other_congestion(*peer).is_some();
             peers.iter().all(settled) || peers.iter().any(|peer| known.is_dead(*peer))
         };
-        if !is_over(&self.peers) {
-            self.run_until(timeout, |_, kept| is_over(kept.peers))?;
+        if !is_over(&core.peers) {
+            core.run_until(timeout, |_, kept| is_over(kept.peers))?;
         }
-        if let Some(&peer) = peers.iter().find(|peer| self.peers.is_dead(**peer)) {
+        if let Some(&peer) = peers.iter().find(|peer| core.peers.is_dead(**peer)) {
             return Err(SendError::PeerDead { peer });
         }
         Ok(peers
             .into_iter()
-            .filter(|peer| !self.peers.is_up(*peer))
+            .filter(|peer| !core.peers.is_up(*peer))
             .collect())
     }
 
     /// What a peer runs that is not met because this node runs another congestion control.
     pub fn other_congestion(&self, peer: NodeId) -> Option<Congestion> {
-        self.peers.other_congestion(peer)
+        self.core.read().peers.other_congestion(peer)
     }
 
     /// Tries a dead peer again: its process may have been restarted.
     pub fn revive(&mut self, peer: NodeId) -> Result<(), SendError> {
-        self.known(peer)?;
-        let now = self.drive.look();
-        self.drive.engine.revive_peer(now, peer);
-        self.peers.revive(peer);
-        self.drive.touched();
+        let core = &mut *self.core.write();
+        core.known(peer)?;
+        let now = core.drive.look();
+        core.drive.engine.revive_peer(now, peer);
+        core.peers.revive(peer);
+        core.drive.touched();
         Ok(())
     }
 
     /// The peer died or left, and is not up again.
     pub fn is_dead(&self, peer: NodeId) -> bool {
-        self.peers.is_dead(peer)
+        self.core.read().peers.is_dead(peer)
     }
 
     /// How often `peer` died or left, as far as turns have told.
     pub fn deaths(&self, peer: NodeId) -> u64 {
-        self.peers.deaths(peer)
+        self.core.read().peers.deaths(peer)
     }
 
     /// How often anyone did: a cheap question whether somebody new has.
     pub fn deaths_in_all(&self) -> u64 {
-        self.peers.deaths_in_all()
+        self.core.read().peers.deaths_in_all()
+    }
+}
+
+impl<L: Link> Core<L> {
+    pub(super) fn me(&self) -> NodeId {
+        self.membership.me
     }
 
     pub(super) fn known(&self, peer: NodeId) -> Result<(), SendError> {

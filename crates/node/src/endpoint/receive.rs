@@ -2,17 +2,16 @@
 //!
 //! Invariant: what the inbox holds is older than anything a turn may bring, so it is handed over first.
 
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Body, Loan};
+use tsumuji_proto::Body;
 
-use super::Endpoint;
+use super::{Core, Endpoint};
 use crate::error::{EndpointError, RecvError};
 use crate::handler::Handler;
 use crate::inbox::Message;
-use crate::intake::{Kept, ToHandler};
+use crate::intake::ToHandler;
 
 /// Bytes taken from the inbox between two turns: peers learn early that there is room again.
 const TAKEN_BYTES_PER_TURN: usize = 64 << 10;
@@ -25,6 +24,75 @@ impl<L: Link> Endpoint<L> {
     /// One turn of the loop: receive a burst, hand over, mind timers, transmit, flush. Returns how much was done. Never waits.
     #[inline]
     pub fn poll(&mut self, handler: &mut impl Handler) -> Result<usize, EndpointError> {
+        self.core.write().poll(handler)
+    }
+
+    /// Polls until something was done or `timeout` has passed, idling as the policy says.
+    pub fn poll_wait(
+        &mut self,
+        handler: &mut impl Handler,
+        timeout: Duration,
+    ) -> Result<usize, EndpointError> {
+        let core = &mut *self.core.write();
+        if !core.inbox.is_empty() {
+            return core.poll(handler);
+        }
+        let mut intake = ToHandler {
+            handler,
+            shelf: &mut core.shelf,
+            peers: &mut core.peers,
+        };
+        Ok(usize::from(core.drive.run_until(
+            &mut intake,
+            timeout,
+            |_, _| true,
+        )?))
+    }
+
+    /// One turn that keeps what arrives for `recv` and later polls: lets a program that is busy acknowledge, and go on sending.
+    /// Returns how much was done. Never waits.
+    pub fn progress(&mut self) -> Result<usize, EndpointError> {
+        self.core.write().progress()
+    }
+
+    /// The next message if one is there.
+    pub fn try_recv(&mut self) -> Result<Option<Message>, RecvError> {
+        self.recv(Duration::ZERO)
+    }
+
+    /// The next message; `None`: none came within `timeout`.
+    pub fn recv(&mut self, timeout: Duration) -> Result<Option<Message>, RecvError> {
+        let core = &mut *self.core.write();
+        core.answer_peers()?;
+        if core.ready(timeout)?.is_none() {
+            return Ok(None);
+        }
+        let message = core.inbox.pop();
+        if let Some(message) = &message {
+            core.drive.release(message.from, message.body.len());
+            core.taken_bytes += message.body.len() + TAKEN_MESSAGE_BYTES;
+        }
+        Ok(message)
+    }
+
+    /// Waits for a whole message without taking it; its size, or `None` if none came within `timeout`.
+    #[inline]
+    pub fn ready(&mut self, timeout: Duration) -> Result<Option<usize>, RecvError> {
+        self.core.write().ready(timeout)
+    }
+
+    /// Gives a message's buffer back, to be used for the next one.
+    pub fn recycle(&mut self, message: Message) {
+        let core = &mut *self.core.write();
+        if let Some(buffer) = core.inbox.recycle(message.body) {
+            core.drive.engine.recycle(buffer);
+        }
+    }
+}
+
+impl<L: Link> Core<L> {
+    #[inline]
+    fn poll(&mut self, handler: &mut impl Handler) -> Result<usize, EndpointError> {
         let before = if self.inbox.is_empty() {
             0
         } else {
@@ -42,56 +110,13 @@ impl<L: Link> Endpoint<L> {
         Ok(before + self.drive.turn(true, &mut intake)?)
     }
 
-    /// Polls until something was done or `timeout` has passed, idling as the policy says.
-    pub fn poll_wait(
-        &mut self,
-        handler: &mut impl Handler,
-        timeout: Duration,
-    ) -> Result<usize, EndpointError> {
-        if !self.inbox.is_empty() {
-            return self.poll(handler);
+    #[inline]
+    fn ready(&mut self, timeout: Duration) -> Result<Option<usize>, RecvError> {
+        if let Some(bytes) = self.inbox.next_bytes() {
+            return Ok(Some(bytes));
         }
-        let mut intake = ToHandler {
-            handler,
-            shelf: &mut self.shelf,
-            peers: &mut self.peers,
-        };
-        Ok(usize::from(self.drive.run_until(
-            &mut intake,
-            timeout,
-            |_, _| true,
-        )?))
-    }
-
-    /// One turn that keeps what arrives for `recv` and later polls: lets a program that is busy acknowledge, and go on sending.
-    /// Returns how much was done. Never waits.
-    pub fn progress(&mut self) -> Result<usize, EndpointError> {
-        let mut kept = Kept {
-            inbox: &mut self.inbox,
-            shelf: &mut self.shelf,
-            peers: &mut self.peers,
-            lent: &Loan::NONE,
-        };
-        Ok(self.drive.turn(true, &mut kept)?)
-    }
-
-    /// The next message if one is there.
-    pub fn try_recv(&mut self) -> Result<Option<Message>, RecvError> {
-        self.recv(Duration::ZERO)
-    }
-
-    /// The next message; `None`: none came within `timeout`.
-    pub fn recv(&mut self, timeout: Duration) -> Result<Option<Message>, RecvError> {
-        self.answer_peers()?;
-        if self.ready(timeout)?.is_none() {
-            return Ok(None);
-        }
-        let message = self.inbox.pop();
-        if let Some(message) = &message {
-            self.drive.release(message.from, message.body.len());
-            self.taken_bytes += message.body.len() + TAKEN_MESSAGE_BYTES;
-        }
-        Ok(message)
+        self.run_until(timeout, |_, kept| kept.inbox.next_bytes().is_some())?;
+        Ok(self.inbox.next_bytes())
     }
 
     /// A turn, if much was taken from the inbox since the last one.
@@ -102,40 +127,6 @@ impl<L: Link> Endpoint<L> {
             self.progress()?;
         }
         Ok(())
-    }
-
-    /// Waits for a whole message without taking it; its size, or `None` if none came within `timeout`.
-    #[inline]
-    pub fn ready(&mut self, timeout: Duration) -> Result<Option<usize>, RecvError> {
-        if let Some(bytes) = self.inbox.next_bytes() {
-            return Ok(Some(bytes));
-        }
-        self.run_until(timeout, |_, kept| kept.inbox.next_bytes().is_some())?;
-        Ok(self.inbox.next_bytes())
-    }
-
-    /// Gives a message's buffer back, to be used for the next one.
-    pub fn recycle(&mut self, message: Message) {
-        if let Some(buffer) = self.inbox.recycle(message.body) {
-            self.drive.engine.recycle(buffer);
-        }
-    }
-
-    /// A descriptor for somebody else's event loop: readable when there may be something to poll, once `arm_fd` was called.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.drive.link.fd()
-    }
-
-    /// Asks that the next frame make `fd` readable; `false`: there is something to poll or to take now. Poll again also after
-    /// `until_timer`. What only a handler can take (notices, shares) is told of once: a program that has none may sleep.
-    pub fn arm_fd(&mut self) -> Result<bool, EndpointError> {
-        let news = self.inbox.take_news() || self.inbox.next_bytes().is_some();
-        Ok(!news && !self.drive.has_backlog() && self.drive.link.arm_fd()?)
-    }
-
-    /// How long an event loop may sleep before it must poll again; `None`: until `fd` is readable.
-    pub fn until_timer(&mut self) -> Option<Duration> {
-        self.drive.until_timer()
     }
 
     /// Hands over what calls without a handler had put by; what comes meanwhile waits for the next call.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tsumuji_link::Link;
 use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, Priority, Queued, SendId};
 
-use super::Endpoint;
+use super::{Core, Endpoint};
 use crate::aside::ASIDE_CHANNEL;
 use crate::clock::from_std;
 use crate::drive::{is_ahead, refused};
@@ -58,7 +58,8 @@ impl<L: Link> Endpoint<L> {
     /// *latest* lanes, which leave at once.
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
-        self.send_copied(to, lane, message, false).map(drop)
+        let core = &mut *self.core.write();
+        core.send_copied(to, lane, message, false).map(drop)
     }
 
     /// Sends `message` without copying it into the queue; waits as `send` does.
@@ -68,10 +69,11 @@ impl<L: Link> Endpoint<L> {
         lane: Lane,
         message: Vec<u8>,
     ) -> Result<(), SendError> {
+        let core = &mut *self.core.write();
         unreserved(lane)?;
-        self.ease(to, lane, message.len())?;
-        self.wait_room(to, message.len(), FOREVER)?; // before the message is given away
-        self.drive
+        core.ease(to, lane, message.len())?;
+        core.wait_room(to, message.len(), FOREVER)?; // before the message is given away
+        core.drive
             .submit(to, lane, Payload::Owned(message), false)
             .map(drop)
     }
@@ -79,11 +81,12 @@ impl<L: Link> Endpoint<L> {
     /// Sends a copy of `message`, or says [`SendError::WouldBlock`]: the queue to `to` is full, or there is no memory for the copy before
     /// something in it is acknowledged; `wait_writable` waits for either. [`SendError::NoMemory`]: nothing is in it.
     pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        let core = &mut *self.core.write();
         unreserved(lane)?;
-        match self.drive.submit(to, lane, Payload::Copied(message), false) {
+        match core.drive.submit(to, lane, Payload::Copied(message), false) {
             Err(SendError::NoMemory { bytes }) => {
-                self.is_memory_short = true;
-                if self.queue_length(to) > 0 {
+                core.is_memory_short = true;
+                if core.queue_length(to) > 0 {
                     return Err(SendError::WouldBlock { peer: to });
                 }
                 Err(SendError::NoMemory { bytes })
@@ -100,22 +103,24 @@ impl<L: Link> Endpoint<L> {
         lane: Lane,
         message: &[u8],
     ) -> Result<SendId, SendError> {
-        let id = self.send_copied(to, lane, message, true)?;
+        let core = &mut *self.core.write();
+        let id = core.send_copied(to, lane, message, true)?;
         // A message that was lent may be acknowledged by now.
         let is_open =
-            message.len() < LENT_ALONE_BYTES || !self.drive.engine.is_acknowledged(to, id);
+            message.len() < LENT_ALONE_BYTES || !core.drive.engine.is_acknowledged(to, id);
         if is_open && !lane.is_latest() {
-            self.peers.track(to, id);
+            core.peers.track(to, id);
         }
         Ok(id)
     }
 
     /// Has the peer acknowledged the whole of a tracked message? Takes a turn. A message that failed with its peer is an error.
     pub fn is_sent(&mut self, to: NodeId, id: SendId) -> Result<bool, SendError> {
-        if !self.peers.is_sent(to, id)? {
-            self.progress()?;
+        let core = &mut *self.core.write();
+        if !core.peers.is_sent(to, id)? {
+            core.progress()?;
         }
-        self.peers.is_sent(to, id)
+        core.peers.is_sent(to, id)
     }
 
     /// Waits until a tracked message is acknowledged; `false`: not within `timeout`.
@@ -125,12 +130,13 @@ impl<L: Link> Endpoint<L> {
         id: SendId,
         timeout: Duration,
     ) -> Result<bool, SendError> {
-        if !self.peers.is_sent(to, id)? {
-            self.run_until(timeout, |_, kept| {
+        let core = &mut *self.core.write();
+        if !core.peers.is_sent(to, id)? {
+            core.run_until(timeout, |_, kept| {
                 !matches!(kept.peers.is_sent(to, id), Ok(false))
             })?;
         }
-        self.peers.is_sent(to, id)
+        core.peers.is_sent(to, id)
     }
 
     /// Waits until a message of `bytes` can be queued to `to` without waiting; `false`: not within `timeout`. If a copy found no memory
@@ -139,6 +145,34 @@ impl<L: Link> Endpoint<L> {
     ///
     /// A message larger than the whole queue is taken when nothing else waits.
     pub fn wait_writable(
+        &mut self,
+        to: NodeId,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<bool, SendError> {
+        self.core.write().wait_writable(to, bytes, timeout)
+    }
+
+    /// Waits until all messages that were sent to living peers are acknowledged; `false`: not within `timeout`.
+    pub fn flush(&mut self, timeout: Duration) -> Result<bool, EndpointError> {
+        self.core.write().flush(timeout)
+    }
+
+    /// Messages to `to` that are not yet acknowledged.
+    pub fn queue_length(&self, to: NodeId) -> usize {
+        self.core.read().queue_length(to)
+    }
+
+    /// Their bytes, as far as they are held here.
+    pub fn queued_bytes(&self, to: NodeId) -> usize {
+        let core = self.core.read();
+        let queued = core.drive.engine.queued(to);
+        queued.map_or(0, |queued| queued.bytes)
+    }
+}
+
+impl<L: Link> Core<L> {
+    pub(super) fn wait_writable(
         &mut self,
         to: NodeId,
         bytes: usize,
@@ -169,6 +203,25 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
+    pub(super) fn flush(&mut self, timeout: Duration) -> Result<bool, EndpointError> {
+        let nodes = self.membership.members.len();
+        let all_sent = |engine: &Engine| {
+            let peers = (0..=u16::MAX).take(nodes).map(NodeId);
+            peers
+                .filter_map(|peer| engine.queued(peer))
+                .all(|queued| queued.messages == 0)
+        };
+        Ok(
+            all_sent(&self.drive.engine)
+                || self.run_until(timeout, |engine, _| all_sent(engine))?,
+        )
+    }
+
+    pub(super) fn queue_length(&self, to: NodeId) -> usize {
+        let queued = self.drive.engine.queued(to);
+        queued.map_or(0, |queued| queued.messages)
+    }
+
     /// Until something that waits for `to` is acknowledged and leaves its memory, or for a while: others who free some do not say so.
     fn pause_for_memory(&mut self, to: NodeId, most: Duration) -> Result<(), SendError> {
         let queued = self.queue_length(to);
@@ -196,33 +249,6 @@ impl<L: Link> Endpoint<L> {
             has_room(engine) || kept.peers.is_lost(to)
         })?;
         self.alive(to).map(|()| writable)
-    }
-
-    /// Waits until all messages that were sent to living peers are acknowledged; `false`: not within `timeout`.
-    pub fn flush(&mut self, timeout: Duration) -> Result<bool, EndpointError> {
-        let nodes = self.membership.members.len();
-        let all_sent = |engine: &Engine| {
-            let peers = (0..=u16::MAX).take(nodes).map(NodeId);
-            peers
-                .filter_map(|peer| engine.queued(peer))
-                .all(|queued| queued.messages == 0)
-        };
-        Ok(
-            all_sent(&self.drive.engine)
-                || self.run_until(timeout, |engine, _| all_sent(engine))?,
-        )
-    }
-
-    /// Messages to `to` that are not yet acknowledged.
-    pub fn queue_length(&self, to: NodeId) -> usize {
-        let queued = self.drive.engine.queued(to);
-        queued.map_or(0, |queued| queued.messages)
-    }
-
-    /// Their bytes, as far as they are held here.
-    pub fn queued_bytes(&self, to: NodeId) -> usize {
-        let queued = self.drive.engine.queued(to);
-        queued.map_or(0, |queued| queued.bytes)
     }
 
     #[inline]
@@ -325,11 +351,11 @@ impl<L: Link> Endpoint<L> {
             };
         };
         let mut lent = Lent {
-            endpoint: self,
+            core: self,
             loan: Loan::new(to, id, message),
             is_over: false,
         };
-        let sent = lent.endpoint.end_loan(&lent.loan);
+        let sent = lent.core.end_loan(&lent.loan);
         lent.is_over = true;
         sent.map(|()| id)
     }
@@ -403,7 +429,7 @@ impl<L: Link> Endpoint<L> {
 /// A message that is lent to the engine while its caller's call lasts. If a panic ends that (of a policy, of a link, of who takes log
 /// lines), it is taken back all the same: nobody would bring it along, and others to the peer would wait behind it for ever.
 struct Lent<'a, 'b, L: Link> {
-    endpoint: &'a mut Endpoint<L>,
+    core: &'a mut Core<L>,
     loan: Loan<'b>,
     is_over: bool,
 }
@@ -413,11 +439,11 @@ impl<L: Link> Drop for Lent<'_, '_, L> {
         if self.is_over {
             return;
         }
-        let engine = &mut self.endpoint.drive.engine;
+        let engine = &mut self.core.drive.engine;
         if engine.withdraw(&self.loan) || engine.keep(&self.loan) {
-            self.endpoint.drive.touched();
+            self.core.drive.touched();
         } else {
-            self.endpoint.give_up(self.loan.to()); // there is no memory to keep it
+            self.core.give_up(self.loan.to()); // there is no memory to keep it
         }
     }
 }

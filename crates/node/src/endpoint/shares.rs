@@ -22,12 +22,16 @@ impl<L: Link> Endpoint<L> {
         if share.payload.len() > self.share_capacity_bytes() {
             return Ok(self.membership.members.len() - 1);
         }
-        Ok(self.drive.share(Destination::Broadcast, share)?)
+        Ok(self
+            .core
+            .write()
+            .drive
+            .share(Destination::Broadcast, share)?)
     }
 
     /// Sends what `gather_share` gathered.
     pub fn push(&mut self) -> Result<(), EndpointError> {
-        Ok(self.drive.link.flush()?)
+        Ok(self.core.write().drive.link.flush()?)
     }
 
     /// Sends a best-effort frame to one peer; `false`: not now (or it is too large, or there is no such peer).
@@ -42,17 +46,21 @@ impl<L: Link> Endpoint<L> {
         if to == self.me() || share.payload.len() > self.share_capacity_bytes() {
             return Ok(false);
         }
-        let missed = self.drive.share(Destination::Peer(to), share)?;
+        let missed = self
+            .core
+            .write()
+            .drive
+            .share(Destination::Peer(to), share)?;
         Ok(missed == 0)
     }
 
     /// Whether one transmit of the link reaches everyone.
     pub fn broadcasts(&self) -> bool {
-        self.drive.caps().broadcast
+        self.core.read().drive.caps().broadcast
     }
 
     /// Largest payload of one best-effort frame on this link.
     pub fn share_capacity_bytes(&self) -> usize {
-        self.drive.engine.share_capacity_bytes()
+        self.core.read().drive.engine.share_capacity_bytes()
     }
 }
