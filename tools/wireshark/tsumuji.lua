@@ -43,7 +43,7 @@ local KIND_NAMES = {
 }
 -- Bytes before payload or bitmap.
 local HEADER_BYTES = {
-    [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 32, [WELCOME] = 32, [RESET] = 12, [CLOSE] = 12,
+    [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 32, [WELCOME] = 32, [RESET] = 12, [CLOSE] = 28,
     [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16, [ASK] = 24, [GRANT] = 24,
     [INQUIRY] = 20, [REPORT] = 20,
 }
@@ -188,6 +188,7 @@ tsumuji.experts = { e.truncated, e.version, e.kind, e.malformed, e.sealed, e.fla
 local FLAGS = {
     [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_bundle", 64 }, { "flag_sealed", 128 } },
     [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_sealed", 128 } },
+    [CLOSE] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_sealed", 128 } },
     [HELLO] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
     [WELCOME] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
     [SEALED] = { { "flag_readable", 1 }, { "flag_group", 2 }, { "flag_control", 4 } },
@@ -449,7 +450,7 @@ local function ack(frame) -- R-4
     if has_bit(u8(tvb, 1), 16) then
         tree:add_proto_expert_info(e.nack)
     end
-    frame.info = string.format("ack %d→%d ack %.0f credit %.0f window %.0f KiB%s", frame.source, frame.destination, acked,
+    frame.info = string.format("%s %d→%d ack %.0f credit %.0f window %.0f KiB%s", KIND_NAMES[frame.kind], frame.source, frame.destination, acked,
         u32(tvb, 16), u32(tvb, 20), #arrived > 0 and " and " .. runs_text(runs, 4) or "")
 end
 
@@ -630,7 +631,7 @@ local function handshake(frame) -- R-62
 end
 
 local DISSECT = {
-    [DATA] = data, [SHARE] = share, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = control,
+    [DATA] = data, [SHARE] = share, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = ack,
     [SEALED] = sealed, [HANDSHAKE] = handshake, [ASK] = permit, [GRANT] = permit,
     [INQUIRY] = inquiry, [REPORT] = report,
 }
@@ -775,7 +776,7 @@ local function is_one_frame(tvb)
     end
     if kind == HELLO or kind == WELCOME then
         return stated == header and u16(tvb, 6) == 0 and u32(tvb, 8) ~= 0 and u32(tvb, 20) >= FRAME_BYTES_LEAST
-    elseif kind == RESET or kind == CLOSE or kind == ASK or kind == GRANT then
+    elseif kind == RESET or kind == ASK or kind == GRANT then
         return stated == header and u16(tvb, 6) == 0
     end
     if kind == INQUIRY then
@@ -787,7 +788,7 @@ local function is_one_frame(tvb)
     elseif kind == DATA then
         local length = u32(tvb, 32)
         return u32(tvb, 28) + bytes <= length and (bytes > 0 or length == 0)
-    elseif kind == ACK then
+    elseif kind == ACK or kind == CLOSE then
         return bytes <= BITMAP_BYTES_MAX
     elseif kind == REPORT then
         return bytes % RECORD_BYTES == 0 and u16(tvb, 18) == 0

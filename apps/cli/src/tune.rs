@@ -95,7 +95,7 @@ fn measure(
     progress: impl FnMut(&Measurement),
 ) -> anyhow::Result<(Table, Vec<Measurement>)> {
     let result = tune::tune(&mut endpoint, wishes, progress)?;
-    endpoint.close(FAREWELL);
+    let _ = endpoint.close(FAREWELL);
     Ok(result)
 }
 

@@ -63,6 +63,6 @@ pub(crate) fn serve_host(
 
 fn serve<L: Link>(mut endpoint: Endpoint<L>) -> Result<(), WorkerError> {
     let result = worker_main(&mut endpoint);
-    endpoint.close(FAREWELL);
+    let _ = endpoint.close(FAREWELL);
     result
 }

@@ -23,7 +23,7 @@ fn launched_program() {
     assert_eq!(message.body, message.from.0.to_le_bytes());
     assert_eq!((message.from.0 + 1) % nodes, node.me().0);
     assert!(node.flush(Duration::from_secs(20)).unwrap());
-    node.close(Duration::from_secs(5));
+    let _ = node.close(Duration::from_secs(5));
 }
 
 fn launch_myself(options: &[&str]) -> (i32, serde_json::Value) {

@@ -8,7 +8,7 @@
  * errno, and tsumuji_last_error() says in words what to do.
  *
  * A handle belongs to the thread that opened it, until that one calls tsumuji_disown and another tsumuji_adopt. Calls of other threads
- * are refused with TSUMUJI_ETHREAD, and so are those of a child after fork(), unless the handle was disowned before and is adopted there.
+ * are refused with TSUMUJI_ETHREAD, and so are those of a child after fork().
  *
  * A pointer is NULL where that is said to mean something, or else points at what its type says, of the stated length; nothing else may
  * change it during the call. It needs no alignment. Texts are UTF-8, names of files any bytes; they end in a zero byte, within
@@ -73,6 +73,10 @@
 // Members do not agree: on a collective operation, its length, root or table of algorithms, or on the congestion control.
 #define TSUMUJI_EMISMATCH -13
 
+// Messages that earlier calls took were lost with their peer, or are given up by tsumuji_close; the text says how many, to whom. Told once,
+// and the call does nothing else: send again.
+#define TSUMUJI_ELOST -14
+
 // Messages of one lane arrive in the order sent.
 #define TSUMUJI_ORDERED 0
 
@@ -99,6 +103,10 @@
 
 // The lane that most programs use: ordered, of usual priority, channel 0.
 #define TSUMUJI_LANE 64
+
+// Added to the lane of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
+// next call that polls, or for the assistant. What waits shares frames and calls of the link.
+#define TSUMUJI_MORE 1073741824
 
 // A wait without limit.
 #define TSUMUJI_FOREVER -1
@@ -464,8 +472,8 @@ int tsumuji_open_shm(int fd,
                      struct tsumuji **handle);
 
 // Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-// node leaves, and frees all that the handle had and lent. NULL is nothing. If it fails, the handle stays as it is. A handle that was
-// closed is TSUMUJI_EINVAL to every call.
+// node leaves, and frees all that the handle had and lent. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
+// not acknowledged in time. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 
@@ -483,15 +491,21 @@ int tsumuji_lane(int class_,
                  int priority,
                  int channel);
 
-// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile.
-//
-// Messages that follow each other in a long, fast loop may leave together over udp and packet. What of them waits, 56 KiB at most,
-// leaves with the next call that polls: a program about to compute for long calls tsumuji_progress first.
+// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile. It leaves at once if
+// window and link permit, else as soon as they do, also while the program computes. Many small messages cost less between
+// tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the lane of all but the last.
 int tsumuji_send(struct tsumuji *handle,
                  int to,
                  int lane,
                  const void *data,
                  size_t bytes);
+
+// Begins a batch: messages wait for each other, until they fill a call of the link or tsumuji_uncork ends the batch; calls that poll send
+// what waits, too. Batches nest.
+int tsumuji_cork(struct tsumuji *handle);
+
+// Ends a batch: what waits leaves.
+int tsumuji_uncork(struct tsumuji *handle);
 
 // Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or memory short before something in it is acknowledged;
 // tsumuji_wait_writable waits for either. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.

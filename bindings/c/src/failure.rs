@@ -8,10 +8,10 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 
 use tsumuji_collective::CollectiveError;
-use tsumuji_node::{EndpointError, OpenError, SendError};
+use tsumuji_node::{CloseError, EndpointError, OpenError, SendError};
 
 use crate::api::{
-    TSUMUJI_EAGAIN, TSUMUJI_EBUSY, TSUMUJI_EINVAL, TSUMUJI_ELINK, TSUMUJI_EMISMATCH,
+    TSUMUJI_EAGAIN, TSUMUJI_EBUSY, TSUMUJI_EINVAL, TSUMUJI_ELINK, TSUMUJI_ELOST, TSUMUJI_EMISMATCH,
     TSUMUJI_EMSGSIZE, TSUMUJI_ENOMEM, TSUMUJI_EOPEN, TSUMUJI_EPANIC, TSUMUJI_EPEER,
     TSUMUJI_ETHREAD, TSUMUJI_ETIMEDOUT, TSUMUJI_EUNKNOWN,
 };
@@ -54,7 +54,7 @@ impl Failure {
     pub(crate) const OTHER_THREAD: Self = Self::plain(
         TSUMUJI_ETHREAD,
         libc::EPERM,
-        "the handle belongs to another thread, or to the process before fork; that one must call tsumuji_disown, then this one tsumuji_adopt",
+        "the handle belongs to another thread, which must call tsumuji_disown, then this one tsumuji_adopt; or to the process before fork",
     );
 
     pub(crate) const CLOSED: Self =
@@ -170,6 +170,7 @@ impl From<SendError> for Failure {
             }
             SendError::TooLarge { .. } => (TSUMUJI_EMSGSIZE, libc::EMSGSIZE),
             SendError::PeerDead { .. } => (TSUMUJI_EPEER, libc::ECONNRESET),
+            SendError::MessagesLost { .. } => (TSUMUJI_ELOST, libc::ECONNABORTED),
             SendError::OtherCongestion { .. } => (TSUMUJI_EMISMATCH, libc::EPROTO),
             SendError::UnknownPeer { .. } => (TSUMUJI_EUNKNOWN, libc::ENXIO),
             SendError::NoMemory { .. } => (TSUMUJI_ENOMEM, libc::ENOMEM),
@@ -180,6 +181,19 @@ impl From<SendError> for Failure {
             code,
             errno,
             text: error.to_string().into(),
+        }
+    }
+}
+
+impl From<CloseError> for Failure {
+    fn from(error: CloseError) -> Self {
+        match error {
+            CloseError::Send(error) => error.into(),
+            given_up => Self {
+                code: TSUMUJI_ELOST,
+                errno: libc::ECONNABORTED,
+                text: given_up.to_string().into(),
+            },
         }
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! A handle belongs to one thread, the one that opened it, until that one disowns it and another adopts it. A call from any
 //! other thread is refused before anything is touched, and so is a call from within a callback of the same handle: there is
-//! never more than one `&mut Node`. A process that forks keeps its handles: in the child no thread owns them, unless they were
-//! disowned before and are adopted there.
+//! never more than one `&mut Node`. A process that forks keeps its handles: in the child no thread owns them, nor can adopt them.
 //!
 //! Invariants: `busy` and `node` are touched by the thread whose number is in `owner`, and by no other; handles are never freed,
 //! only what they own, so that one which was closed is known as such.
@@ -30,6 +29,8 @@ const CLOSED: usize = usize::MAX;
 #[derive(Debug)]
 pub struct Tsumuji {
     owner: AtomicUsize,
+    /// In which process it was opened.
+    forks: usize,
     busy: Cell<bool>,
     /// `None`: closed.
     node: UnsafeCell<Option<Box<Node>>>,
@@ -57,15 +58,19 @@ unsafe impl Send for Kept {}
 
 static NEXT: AtomicUsize = AtomicUsize::new(NOBODY + 1);
 
+/// How often this process is a child of `fork`.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+
 /// In a child after `fork`: its one thread is another than the parent's, and owns none of the parent's handles.
 extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let _ = ME.try_with(|me| me.set(number)); // a thread that is ending owns nothing anyhow
 }
 
 fn mind_forks() {
     static ONCE: Once = Once::new();
-    // SAFETY: `in_child` only touches an atomic and a plain thread-local of the forking thread.
+    // SAFETY: `in_child` only touches atomics and a plain thread-local of the forking thread.
     ONCE.call_once(
         || match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
             0 => {}
@@ -93,6 +98,7 @@ impl Tsumuji {
         mind_forks();
         Self {
             owner: AtomicUsize::new(me()),
+            forks: FORKS.load(Ordering::Relaxed),
             busy: Cell::new(false),
             node: UnsafeCell::new(Some(Box::new(node))),
         }
@@ -150,6 +156,11 @@ impl Tsumuji {
 
     /// Takes a handle that was given up.
     pub(crate) fn adopt(&self) -> Result<(), Failure> {
+        if self.forks != FORKS.load(Ordering::Relaxed)
+            && self.owner.load(Ordering::Relaxed) != CLOSED
+        {
+            return Err(Failure::OTHER_THREAD);
+        }
         self.owner
             .compare_exchange(NOBODY, me(), Ordering::Acquire, Ordering::Relaxed)
             .map(drop)

@@ -225,7 +225,8 @@ impl Node {
         } else {
             self.endpoint.try_send(to, SUCI_LANE, block)
         };
-        if let Err(tsumuji_node::SendError::PeerDead { .. }) = sent {
+        use tsumuji_node::SendError;
+        if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) = sent {
             self.endpoint.revive(to)?; // for the next write
         }
         Ok(sent?)

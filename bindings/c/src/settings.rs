@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tsumuji_node::{IdlePolicy, Options, Pace, SealMode, Security, quantity};
+use tsumuji_node::{IdlePolicy, Options, Pace, ProgressBy, SealMode, Security, quantity};
 
 /// Longest time that an option may state: more is a slip of the pen.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, congestion, pace, keep-alive, dead-after, idle, key, seal, open, metrics, tune";
+const NAMES: &str = "seed, incarnation, budget, message-limit, send-queue, congestion, pace, keep-alive, dead-after, progress, idle, key, seal, open, metrics, tune";
 
 /// What a program chose so far.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +56,17 @@ impl Settings {
             "pace" => pace(value).map(|pace| options.pace = pace),
             "keep-alive" => seconds(value).map(|span| options.keep_alive = span),
             "dead-after" => seconds(value).map(|span| options.dead_after = span),
+            "progress" => match value {
+                "assistant" => {
+                    options.progress = ProgressBy::Assistant;
+                    Ok(())
+                }
+                "program" => {
+                    options.progress = ProgressBy::Program;
+                    Ok(())
+                }
+                _ => Err("accepted are assistant and program".to_owned()),
+            },
             "idle" => idle(value).map(|policy| options.idle = policy),
             "metrics" => value
                 .parse()

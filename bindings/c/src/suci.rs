@@ -392,11 +392,13 @@ pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: 
             };
             let before = sent_again(node);
             node.endpoint.progress()?;
-            if let Err(error @ SendError::PeerDead { .. }) =
+            if let Err(error @ (SendError::PeerDead { .. } | SendError::MessagesLost { .. })) =
                 node.endpoint.wait_writable(to, 0, Duration::ZERO)
             {
                 again_after_death(node, to, Err(error)).or_else(|failure: Failure| {
-                    if failure.code == crate::api::TSUMUJI_EPEER {
+                    if [crate::api::TSUMUJI_EPEER, crate::api::TSUMUJI_ELOST]
+                        .contains(&failure.code)
+                    {
                         Ok(false)
                     } else {
                         Err(failure)
@@ -551,7 +553,7 @@ fn again_after_death<T>(
     to: NodeId,
     outcome: Result<T, SendError>,
 ) -> Result<T, Failure> {
-    if let Err(SendError::PeerDead { .. }) = outcome {
+    if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) = outcome {
         node.endpoint.revive(to)?;
     }
     Ok(outcome?)

@@ -20,7 +20,7 @@ const TSUMUJI_HEAD: &str = "\
  * errno, and tsumuji_last_error() says in words what to do.
  *
  * A handle belongs to the thread that opened it, until that one calls tsumuji_disown and another tsumuji_adopt. Calls of other threads
- * are refused with TSUMUJI_ETHREAD, and so are those of a child after fork(), unless the handle was disowned before and is adopted there.
+ * are refused with TSUMUJI_ETHREAD, and so are those of a child after fork().
  *
  * A pointer is NULL where that is said to mean something, or else points at what its type says, of the stated length; nothing else may
  * change it during the call. It needs no alignment. Texts are UTF-8, names of files any bytes; they end in a zero byte, within

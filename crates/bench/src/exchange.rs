@@ -424,10 +424,12 @@ pub fn measure(
         Kind::Burst => {
             let trips = runner.ask(&message, BURST_ROUND_TRIPS.min(plan.iterations), &mut watch)?;
             let (cpu, start) = (machine::process_cpu(), Instant::now());
+            let mut batch = runner.endpoint.batch();
             for _ in 0..plan.iterations {
                 // Waits, polling, while the queue is full; what arrives meanwhile is kept.
-                runner.endpoint.send(RECEIVER, DATA, &message)?;
+                batch.send(RECEIVER, DATA, &message)?;
             }
+            drop(batch);
             runner.poll_until(&mut watch, |arrivals| arrivals.report.is_some())?;
             (
                 trips,
@@ -451,7 +453,7 @@ pub fn measure(
         .endpoint
         .flow(RECEIVER)
         .map_or(0, |flow| flow.retransmitted_frames);
-    runner.endpoint.close(Duration::from_secs(1));
+    let _ = runner.endpoint.close(Duration::from_secs(1));
     let seconds = seconds.as_secs_f64();
     Ok(Measured {
         kind: plan.kind,
@@ -503,7 +505,7 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     let report = serde_json::to_vec(&Side::new(cpu, crossed, plan.size))?;
     runner.endpoint.send(SENDER, REPORT, &report)?;
     runner.endpoint.flush(Duration::from_secs(5))?;
-    runner.endpoint.close(Duration::from_secs(1));
+    let _ = runner.endpoint.close(Duration::from_secs(1));
     Ok(())
 }
 

@@ -428,7 +428,7 @@ pub fn measure(
         sum.retransmitted_frames += report.retransmitted_frames;
     }
     member.say_go()?;
-    member.endpoint.close(Duration::from_secs(1));
+    let _ = member.endpoint.close(Duration::from_secs(1));
     Ok(Sample {
         cpu_seconds: sum.cpu_seconds,
         receive_drops: Some(sum.receive_drops),
@@ -450,7 +450,7 @@ pub fn serve(plan: &str) -> Result<(), ExchangeError> {
     member.ready_taken += 1;
     let awaited = member.ready_taken;
     member.poll_until(&mut || Ok(()), |arrivals| arrivals.ready >= awaited)?;
-    member.endpoint.close(Duration::from_secs(1));
+    let _ = member.endpoint.close(Duration::from_secs(1));
     Ok(())
 }
 

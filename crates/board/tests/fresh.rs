@@ -72,7 +72,7 @@ fn waiting_for_a_lap_ends_under_loss() {
                 )
                 .unwrap();
         }
-        endpoint.close(LONG);
+        let _ = endpoint.close(LONG);
     });
     let mut rest = Rest { messages: 0 };
     let (source, third) = (NodeId(0), Lap::FIRST.next().next());

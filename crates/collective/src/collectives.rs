@@ -286,6 +286,7 @@ impl Collectives {
         endpoint: &mut Endpoint<L>,
         mut current: Option<&mut Operation<'_>>,
     ) -> Result<(), CollectiveError> {
+        let endpoint = &mut *endpoint.batch();
         if self.core.shares
             && let Some(mut held) = endpoint.cast()
         {
@@ -311,8 +312,6 @@ impl Collectives {
         }
         self.core.wires.flush(endpoint)?;
         self.sweep();
-        // Who has its result may not call for long, and others wait for what it sent.
-        endpoint.send_pile()?;
         Ok(())
     }
 

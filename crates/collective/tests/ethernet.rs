@@ -106,7 +106,7 @@ fn broadcasts(endpoints: Vec<Endpoint<AnyLink>>, count: usize) -> Vec<(u64, u64,
                     .expect("all-reduce");
                 let counters = collectives.counters();
                 let sent = endpoint.counters().link.sent_bytes - before;
-                endpoint.close(LONG);
+                let _ = endpoint.close(LONG);
                 let again = counters.native_repairs + counters.native_resent;
                 (counters.native_frames, again, sent, took)
             }

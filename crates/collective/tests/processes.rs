@@ -120,7 +120,7 @@ fn worker() {
                 Some(root) => stream_until_failure(&mut endpoint, root, |_| {})?,
                 None => until_failure(&mut endpoint, |_| {})?,
             }
-            endpoint.close(LONG);
+            let _ = endpoint.close(LONG);
             Ok(())
         });
     if let Err(error) = outcome {
@@ -185,7 +185,7 @@ fn with_victim(
     };
     let outcome = body(&mut endpoint, &kill);
     assert_eq!(outcome, Ok(()), "{role} over {link}");
-    endpoint.close(LONG);
+    let _ = endpoint.close(LONG);
     let exits = launcher.wait_all(LONG);
     for exit in &exits {
         let code = exit.status.code();

@@ -231,6 +231,12 @@ pub trait Link {
     /// Readable when a frame may be there, once `arm_fd` was called.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Which process lives behind `peer`, as the kernel says: a number that none before it had, or 0 if there is none. One that is
+    /// stopped lives. `None`: this link cannot tell.
+    fn process_at(&self, _peer: LinkAddr) -> Option<u64> {
+        None
+    }
+
     /// Asks that the next frame make `fd` readable. `false`: frames are waiting now, poll first.
     fn arm_fd(&mut self) -> Result<bool, LinkError>;
 

@@ -64,6 +64,6 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             us / hops
         );
     }
-    endpoint.close(Duration::from_secs(5));
+    let _ = endpoint.close(Duration::from_secs(5));
     Ok(())
 }

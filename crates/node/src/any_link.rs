@@ -368,6 +368,10 @@ macro_rules! delegate {
                 match self { $(Self::$variant(link) => link.fd(),)* }
             }
 
+            fn process_at(&self, peer: LinkAddr) -> Option<u64> {
+                match self { $(Self::$variant(link) => link.process_at(peer),)* }
+            }
+
             fn arm_fd(&mut self) -> Result<bool, LinkError> {
                 match self { $(Self::$variant(link) => link.arm_fd(),)* }
             }

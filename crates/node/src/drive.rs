@@ -7,19 +7,20 @@
 //! that received nothing, has no backlog and is before `due` has nothing to do and returns at once; `now` never goes back;
 //! no frame's path allocates, logs, or reads the clock more than once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, Receiver};
 use tsumuji_proto::{
-    Delivery, Destination, Engine, Event, Instant, Loan, NodeId, Payload, Queued, SendId, Share,
-    Sink, SubmitError,
+    Delivery, Destination, Engine, Event, Instant, Loan, NodeId, Payload, SendId, Share, Sink,
+    SubmitError,
 };
 
 use crate::clock::{Clock, from_std, to_std};
+use crate::cork::Cork;
 use crate::error::SendError;
 use crate::idle::{Idle, Step};
 use crate::metrics::{NEVER, PUBLISH_EVERY, Publisher};
-use crate::pile::Pile;
 use crate::runqueue::Runqueue;
 use crate::table::Table;
 
@@ -44,6 +45,9 @@ const BACKLOG_SLEEP: Duration = Duration::from_micros(100);
 
 /// Sleep at most this long in any case, so that a missed wake-up (a peer killed in the middle of one) heals.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+
+/// Where the kernel says who lives, it is asked this often.
+const LIVES_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
 
 /// Takes what a turn brings.
 pub(crate) trait Intake {
@@ -79,13 +83,19 @@ pub(crate) struct Drive<L: Link> {
     runqueue: Runqueue,
     /// The link sends frames from where they lie.
     runs: bool,
-    /// On such a link: messages that leave together.
-    pile: Pile,
+    /// Messages that the program wants to leave together.
+    cork: Cork,
     /// A frame to be fanned out, where the link has no broadcast.
     scratch: Vec<u8>,
     /// Frames that did not come from where their source lives.
     pub(crate) misplaced_frames: u64,
     pub(crate) publisher: Option<Publisher>,
+    /// When the kernel is to be asked who lives; `NEVER` where it does not tell.
+    lives_at: Instant,
+    /// Behind those that are up, where the kernel tells.
+    processes: BTreeMap<NodeId, u64>,
+    /// Found dead; what they sent before may still lie in the link.
+    dying: Vec<NodeId>,
     /// When readers are to be shown new numbers; `NEVER` without publisher.
     publish_at: Instant,
 }
@@ -104,7 +114,7 @@ impl<L: Link> Drive<L> {
         let now = clock.now();
         Self {
             runs: link.sends_runs(),
-            pile: Pile::new(now),
+            cork: Cork::default(),
             link,
             engine,
             table,
@@ -118,6 +128,9 @@ impl<L: Link> Drive<L> {
             runqueue: Runqueue::default(),
             scratch,
             misplaced_frames: 0,
+            lives_at: NEVER,
+            processes: BTreeMap::new(),
+            dying: Vec::new(),
             publish_at: if publisher.is_some() { now } else { NEVER },
             publisher,
         }
@@ -134,10 +147,6 @@ impl<L: Link> Drive<L> {
         look: bool,
         intake: &mut impl Intake,
     ) -> Result<usize, LinkError> {
-        if self.pile.waits() {
-            self.look();
-        }
-        self.pile.on_turn(self.now);
         let Self {
             link,
             engine,
@@ -157,7 +166,8 @@ impl<L: Link> Drive<L> {
             read,
             backlog: self.backlog,
         };
-        let received = link.recv_landing(self.receive_frames, &mut arrivals)?;
+        let asked = self.receive_frames;
+        let received = link.recv_landing(asked, &mut arrivals)?;
         let Arrivals { read, backlog, .. } = arrivals;
         self.backlog = backlog;
         if received > 0 {
@@ -167,6 +177,12 @@ impl<L: Link> Drive<L> {
         self.now = read.unwrap_or(self.now);
         if self.now >= self.publish_at {
             self.publish(intake.dropped_shares());
+        }
+        if received < asked && !self.dying.is_empty() {
+            self.end_dead_sessions();
+        }
+        if self.now >= self.lives_at {
+            self.look_for_deaths();
         }
         let due = self.due.is_some_and(|due| due <= self.now);
         let stirred = usize::from(received == 0 && self.link.is_stirred());
@@ -178,6 +194,62 @@ impl<L: Link> Drive<L> {
         }
         let sent = self.transmit(intake.lent())?;
         Ok(received + stirred + sent + self.take_events(intake))
+    }
+
+    /// The kernel says who lives, and is asked from now on.
+    pub(crate) fn watch_lives(&mut self) {
+        self.lives_at = self.now;
+    }
+
+    /// Asks the kernel whose process is no more. What the dead have sent is taken first: their sessions end when a later look at the link
+    /// has found nothing more.
+    #[cold]
+    fn look_for_deaths(&mut self) {
+        self.lives_at = self.now + LIVES_EVERY;
+        for (&peer, &process) in &self.processes {
+            if self.process_of(peer) != Some(process) {
+                self.dying.push(peer);
+                self.lives_at = self.now;
+            }
+        }
+    }
+
+    #[cold]
+    fn end_dead_sessions(&mut self) {
+        for peer in std::mem::take(&mut self.dying) {
+            // It may have been met again meanwhile, as another process.
+            let process = self.processes.get(&peer).copied();
+            if process.is_some() && process != self.process_of(peer) {
+                self.engine.give_up(self.now, peer);
+                self.backlog = true;
+            }
+        }
+    }
+
+    fn process_of(&self, peer: NodeId) -> Option<u64> {
+        self.link.process_at(self.table.addr(peer)?)
+    }
+
+    /// Keeps in mind with whose process a session is.
+    #[cold]
+    fn note_process(&mut self, event: &Event) {
+        match event {
+            Event::PeerUp { peer, .. } => {
+                if let Some(process) = self.process_of(*peer) {
+                    self.processes.insert(*peer, process);
+                }
+            }
+            Event::PeerDead { peer, .. } => {
+                self.processes.remove(peer);
+            }
+            _ => {}
+        }
+    }
+
+    /// What is due next, by the engine's timers or others.
+    fn next_due(&self) -> Option<Instant> {
+        let lives = (self.lives_at != NEVER).then_some(self.lives_at);
+        self.due.into_iter().chain(lives).min()
     }
 
     /// Shows readers the present numbers, if there may be any.
@@ -205,7 +277,7 @@ impl<L: Link> Drive<L> {
             ..
         } = self;
         let (mut sent, mut refused, mut stuck) = (0, 0, None);
-        self.pile.leaves(*now);
+        self.cork.leaves();
         self.backlog = false;
         while let Some(to) = engine.next_destination(*now) {
             let taken = match to {
@@ -256,13 +328,16 @@ impl<L: Link> Drive<L> {
     fn take_events(&mut self, intake: &mut impl Intake) -> usize {
         let mut events = 0;
         while let Some(event) = self.engine.poll_event() {
+            if self.lives_at != NEVER {
+                self.note_process(&event);
+            }
             intake.event(&event);
             events += 1;
         }
         events
     }
 
-    /// Queues a message and sends what the peer's window allows: at once, or with the messages that follow (see `pile`).
+    /// Queues a message and sends what the peer's window allows: at once, or with what follows it in a batch. `more`: something follows.
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -270,6 +345,7 @@ impl<L: Link> Drive<L> {
         lane: tsumuji_proto::Lane,
         payload: Payload<'_>,
         notify: bool,
+        more: bool,
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
         let bytes = payload.bytes();
@@ -277,7 +353,7 @@ impl<L: Link> Drive<L> {
             .engine
             .submit(to, lane, payload, notify)
             .map_err(refused)?;
-        if self.runs && !lane.is_latest() && self.pile.takes(self.now, (to, lane), bytes) {
+        if self.cork.holds(bytes, more) {
             self.backlog = true;
             return Ok(id);
         }
@@ -285,25 +361,14 @@ impl<L: Link> Drive<L> {
         Ok(id)
     }
 
-    /// So much is queued to a peer that its acknowledgements should be looked for. What is piled up leaves soon, by a call of its own; over
-    /// shared memory looking costs more than a longer queue.
-    #[inline]
-    pub(crate) fn is_ahead(&self, to: NodeId) -> bool {
-        !self.caps.lossless && !self.pile.waits() && self.engine.queued(to).is_some_and(is_ahead)
+    /// A batch begins: messages wait for each other until its end, or until they fill a call of the link.
+    pub(crate) fn begin_batch(&mut self) {
+        self.cork.begin();
     }
 
-    /// Where the program is in its run of messages, while a call of its that sends takes turns.
-    pub(crate) fn run(&self) -> u32 {
-        self.pile.run()
-    }
-
-    pub(crate) fn go_on(&mut self, run: u32) {
-        self.pile.go_on(run);
-    }
-
-    /// Sends what has piled up, for who cannot say when the next turn is.
-    pub(crate) fn send_pile(&mut self) -> Result<(), LinkError> {
-        if self.pile.waits() {
+    /// A batch ends: what waits leaves.
+    pub(crate) fn end_batch(&mut self) -> Result<(), LinkError> {
+        if self.cork.end() {
             self.look();
             self.transmit(&Loan::NONE)?;
         }
@@ -327,10 +392,10 @@ impl<L: Link> Drive<L> {
         Ok(())
     }
 
-    /// A message could leave at once, by a call of its own that takes it from where it lies.
+    /// A message leaves at once, by a call of its own that takes it from where it lies.
     #[inline]
-    pub(crate) fn is_alone(&self, to: NodeId, lane: tsumuji_proto::Lane) -> bool {
-        self.runs && !self.pile.is_open(self.now, (to, lane))
+    pub(crate) fn gathers_alone(&self) -> bool {
+        self.runs && !self.cork.is_in()
     }
 
     /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a loan.
@@ -342,12 +407,9 @@ impl<L: Link> Drive<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
-        let id = self
-            .engine
+        self.engine
             .submit_lent(to, lane, length_bytes, notify)
-            .map_err(refused)?;
-        self.pile.passes(self.now, (to, lane));
-        Ok(id)
+            .map_err(refused)
     }
 
     /// Ends the session with a peer, as if it had died.
@@ -435,7 +497,7 @@ impl<L: Link> Drive<L> {
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        let until = self.due.map_or(deadline, |due| due.min(deadline));
+        let until = self.next_due().map_or(deadline, |due| due.min(deadline));
         let most = if self.backlog {
             BACKLOG_SLEEP
         } else {
@@ -456,7 +518,7 @@ impl<L: Link> Drive<L> {
             return Some(Duration::ZERO);
         }
         let now = self.look();
-        self.due.map(|due| to_std(due.since(now)))
+        self.next_due().map(|due| to_std(due.since(now)))
     }
 
     /// Whether a wait begins with spinning, as things are now.
@@ -495,16 +557,6 @@ impl<L: Link> Drive<L> {
         };
         Ok(missed)
     }
-}
-
-/// Bytes and messages queued to one peer from which on its acknowledgements are looked for, and what waits for credit is waited for: with
-/// what the links hold they fit a core's second-level cache. What is copied further ahead comes back from memory that is half as fast.
-const CACHED_BYTES: usize = 256 << 10;
-const CACHED_MESSAGES: usize = 1024;
-
-#[inline]
-pub(crate) fn is_ahead(queued: Queued) -> bool {
-    queued.bytes >= CACHED_BYTES || queued.messages >= CACHED_MESSAGES
 }
 
 /// Attempts that found no slot in one turn: more peers than that are full, and we go on receiving.

@@ -8,6 +8,7 @@
 //! program's at a time: what changes something takes `&mut self`.
 
 mod aside;
+mod batch;
 mod descriptor;
 mod flow;
 mod presence;
@@ -20,15 +21,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tsumuji_link::{Link, LinkCounters, SealCounters};
-use tsumuji_proto::{Config, Engine, Instant, Loan, NodeId};
+use tsumuji_proto::{Config, Engine, Loan, NodeId};
 
+pub use self::batch::Batch;
 use self::descriptor::{Descriptor, Mail};
 use crate::aside::Shelf;
 use crate::assistant::Assistant;
 use crate::bootstrap::rendezvous::random_u64;
 use crate::clock::{Clock, from_std};
 use crate::drive::Drive;
-use crate::error::{EndpointError, OpenError};
+use crate::error::{CloseError, EndpointError, OpenError, SendError};
 use crate::idle::Idle;
 use crate::inbox::Inbox;
 use crate::intake::Kept;
@@ -41,6 +43,9 @@ use crate::table::Table;
 
 /// A link must carry at least this: any header and some payload. Every real link carries 1,400 or more.
 const LEAST_FRAME_BYTES: usize = 256;
+
+/// A century: no process lives so long.
+const FOREVER: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(3_200_000_000);
 
 /// Silence after which no peer is thought to wait for an acknowledgement: some retransmission time-outs of a local network.
 const LINGER: Duration = Duration::from_millis(20);
@@ -60,6 +65,8 @@ pub struct Endpoint<L: Link> {
     assistant: Option<Assistant>,
     descriptor: Descriptor,
     membership: Arc<Membership>,
+    /// It ends without a farewell.
+    vanishes: bool,
     core: Owner<Core<L>>,
 }
 
@@ -72,8 +79,6 @@ pub(crate) struct Core<L: Link> {
     peers: Peers,
     membership: Arc<Membership>,
     send_queue_bytes: usize,
-    /// Until then `send` does not wait for peers to keep up: one did not.
-    hurries_until: Instant,
     /// The copy of a message found no memory since a wait found some.
     is_memory_short: bool,
     taken_bytes: usize,
@@ -118,6 +123,10 @@ impl<L: Link> Endpoint<L> {
             Some(given) => given,
             None => random_u64().map_err(OpenError::Random)? as u32 | 1, // never 0
         };
+        let table = Table::new(&membership);
+        let kernel_tells = (table.peers())
+            .filter_map(|peer| table.addr(peer))
+            .any(|addr| link.process_at(addr).is_some());
         let mut engine = Engine::new(Config {
             me: membership.me,
             incarnation,
@@ -130,10 +139,18 @@ impl<L: Link> Endpoint<L> {
             budget_bytes: options.budget_bytes,
             message_limit_bytes: options.message_limit_bytes,
             send_queue_bytes: options.send_queue_bytes,
-            keep_alive: from_std(options.keep_alive),
-            dead_after: from_std(options.dead_after),
+            // Where the kernel says who lives, silence says nothing.
+            keep_alive: if kernel_tells {
+                FOREVER
+            } else {
+                from_std(options.keep_alive)
+            },
+            dead_after: if kernel_tells {
+                FOREVER
+            } else {
+                from_std(options.dead_after)
+            },
         });
-        let table = Table::new(&membership);
         let clock = Clock::new();
         let now = clock.now();
         for peer in table.peers() {
@@ -144,14 +161,17 @@ impl<L: Link> Endpoint<L> {
         let idle = Idle::new(options.idle, table.pollers_here(), cores);
         let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
         let descriptor = Descriptor::new(&link, options.progress).map_err(OpenError::Descriptor)?;
+        let mut drive = Drive::new(link, engine, table, clock, idle, publisher);
+        if kernel_tells {
+            drive.watch_lives();
+        }
         let core = Core {
-            drive: Drive::new(link, engine, table, clock, idle, publisher),
+            drive,
             inbox: Inbox::default(),
             shelf: Shelf::default(),
             peers: Peers::new(membership.members.len()),
             membership: Arc::clone(&membership),
             send_queue_bytes: options.send_queue_bytes,
-            hurries_until: now,
             is_memory_short: false,
             taken_bytes: 0,
             mail: descriptor.mail(),
@@ -165,6 +185,7 @@ impl<L: Link> Endpoint<L> {
             assistant,
             descriptor,
             membership,
+            vanishes: false,
             core,
         })
     }
@@ -218,21 +239,45 @@ impl<L: Link> Endpoint<L> {
         self.core.read().drive.caps().name
     }
 
+    /// Ends without a word to anybody, as if the process had been killed: for tests of those who are left.
+    #[doc(hidden)]
+    pub fn vanish(mut self) {
+        self.vanishes = true;
+    }
+
     /// Waits up to `timeout` for acknowledgements, then tells peers that this node leaves. On a link that loses frames it stays
-    /// a moment longer, to answer those whose last acknowledgement got lost.
-    pub fn close(mut self, timeout: Duration) {
+    /// a moment longer, to answer those whose last acknowledgement got lost. The endpoint is closed also where an error says what
+    /// was not delivered.
+    pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
         let core = &mut *self.core.write();
-        // A link that fails now ends the waiting; there is nobody left to tell.
-        if !matches!(core.flush(timeout), Ok(true)) || core.drive.caps().lossless {
-            return;
+        let start = std::time::Instant::now();
+        let mut told = Ok(());
+        let flushed = loop {
+            // What was lost to one peer does not end the waiting for the others.
+            match core.flush(timeout.saturating_sub(start.elapsed())) {
+                Ok(flushed) => break flushed,
+                Err(SendError::Link(error)) => return told.and(Err(SendError::Link(error).into())),
+                Err(lost) => told = told.and(Err(lost.into())),
+            }
+        };
+        if !flushed {
+            let peers = core.drive.table.peers();
+            let given_up = peers
+                .map(|peer| (peer, core.queue_length(peer)))
+                .find(|(_, messages)| *messages > 0);
+            return match given_up {
+                Some((peer, messages)) => told.and(Err(CloseError::GivenUp { peer, messages })),
+                None => told,
+            };
         }
         let start = std::time::Instant::now();
-        while start.elapsed() < LINGER_MOST.min(timeout) {
+        while !core.drive.caps().lossless && start.elapsed() < LINGER_MOST.min(timeout) {
             let linger = LINGER.min(timeout);
             if !matches!(core.run_until(linger, |_, _| true), Ok(true)) {
-                return; // silence
+                break; // silence
             }
         }
+        told
     }
 }
 
@@ -292,7 +337,8 @@ impl<L: Link> Core<L> {
 
     /// Tells peers that this node leaves, so that they need not wait for silence.
     fn say_farewell(&mut self) {
-        let _ = self.drive.send_pile(); // farewells overtake what waits
+        self.drive.look();
+        let _ = self.drive.transmit(&Loan::NONE); // farewells overtake what waits
         let farewells = if self.drive.caps().lossless {
             1
         } else {
@@ -315,6 +361,8 @@ impl<L: Link> Drop for Endpoint<L> {
         if let Some(assistant) = assistant {
             assistant.stop(&self.core);
         }
-        self.core.write().say_farewell();
+        if !self.vanishes {
+            self.core.write().say_farewell();
+        }
     }
 }

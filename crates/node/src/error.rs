@@ -190,6 +190,18 @@ pub enum SendError {
         /// Who.
         peer: NodeId,
     },
+    /// Messages that earlier calls accepted were not acknowledged when their session with the peer ended: it died, left, was started
+    /// again, or had taken this node for dead. Told once, by the next `send` to that peer, `flush`, `wait_writable` or `close`, which does
+    /// nothing else. (Some may have arrived: their acknowledgements did not. Of tracked ones `is_sent` tells.)
+    #[error(
+        "{messages} messages to {peer} were lost: it died, left or was started again before it acknowledged them"
+    )]
+    MessagesLost {
+        /// To whom.
+        peer: NodeId,
+        /// How many.
+        messages: usize,
+    },
     /// The peer's endpoint was opened with another congestion control than this one; the two never meet.
     #[error(
         "{peer} runs the congestion control `{theirs}`, this node another one: start all nodes with the same (--congestion, or TSUMUJI_CONGESTION)"
@@ -224,6 +236,25 @@ pub enum SendError {
     /// The link failed for good.
     #[error("the link failed: {0}")]
     Link(#[from] LinkError),
+}
+
+/// What `close` gives up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// Something was lost before, and no call has told of it yet; or the link failed.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The time that `close` was given did not suffice.
+    #[error(
+        "{messages} messages to {peer} were not acknowledged in the time given to close, and are given up"
+    )]
+    GivenUp {
+        /// To whom; others may miss some, too.
+        peer: NodeId,
+        /// How many to that peer.
+        messages: usize,
+    },
 }
 
 impl From<EndpointError> for SendError {

@@ -32,6 +32,7 @@ mod assistant;
 pub mod bootstrap;
 mod clock;
 mod cluster;
+mod cork;
 mod drive;
 mod endpoint;
 mod error;
@@ -44,7 +45,6 @@ mod membership;
 pub mod metrics;
 mod options;
 mod peers;
-mod pile;
 pub mod quantity;
 mod runqueue;
 pub mod security;
@@ -59,8 +59,8 @@ pub use bootstrap::{
     endpoint_from_env, endpoint_on, report_error,
 };
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
-pub use endpoint::{Counters, Endpoint};
-pub use error::{EndpointError, OpenError, RecvError, SendError};
+pub use endpoint::{Batch, Counters, Endpoint};
+pub use error::{CloseError, EndpointError, OpenError, RecvError, SendError};
 pub use handler::Handler;
 pub use inbox::Message;
 pub use membership::{Member, Membership};

@@ -20,6 +20,8 @@ pub(crate) struct Peers {
     flows: Option<(Vec<RemoteFlow>, Option<NodeId>)>,
     /// Of all peers together.
     deaths: u64,
+    /// Of some peer there is something to tell that was lost.
+    has_losses: bool,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +32,10 @@ struct Peer {
     other: Option<Congestion>,
     /// How often it died.
     deaths: u64,
+    /// Messages that were not tracked, failed with the peer, and were not told of.
+    lost_messages: usize,
+    /// The newest of those that were larger than it takes: length and limit.
+    lost_large: Option<(usize, usize)>,
     /// Tracked and not yet acknowledged, in order of submission.
     open: VecDeque<SendId>,
     /// Tracked, and lost when the peer died.
@@ -45,6 +51,7 @@ impl Peers {
             asked: None,
             flows: None,
             deaths: 0,
+            has_losses: false,
         }
     }
 
@@ -105,6 +112,40 @@ impl Peers {
         self.get(peer)?.other
     }
 
+    /// Something that was accepted was lost, and the program was not told.
+    #[inline]
+    pub(crate) fn has_losses(&self) -> bool {
+        self.has_losses
+    }
+
+    /// Tells what was lost on the way to this peer, once.
+    #[inline]
+    pub(crate) fn tell_losses(&mut self, peer: NodeId) -> Result<(), SendError> {
+        if self.has_losses {
+            return self.tell_losses_to(peer);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn tell_losses_to(&mut self, peer: NodeId) -> Result<(), SendError> {
+        let told = match self.peers.get_mut(usize::from(peer.0)) {
+            Some(state) => state.tell_losses(peer),
+            None => Ok(()),
+        };
+        self.has_losses =
+            (self.peers.iter()).any(|peer| peer.lost_messages > 0 || peer.lost_large.is_some());
+        told
+    }
+
+    /// The same of whichever peer is the first of which there is something to tell.
+    pub(crate) fn tell_any_losses(&mut self) -> Result<(), SendError> {
+        for peer in (0..=u16::MAX).take(self.peers.len()).map(NodeId) {
+            self.tell_losses(peer)?;
+        }
+        Ok(())
+    }
+
     /// Dead, or never to be met: nothing is to be waited for.
     pub(crate) fn is_lost(&self, peer: NodeId) -> bool {
         self.get(peer)
@@ -139,6 +180,7 @@ impl Peers {
     pub(crate) fn note(&mut self, event: &Event) {
         let (Event::PeerUp { peer: id, .. }
         | Event::PeerDead { peer: id, .. }
+        | Event::MessagesLost { peer: id, .. }
         | Event::TooLarge { peer: id, .. }
         | Event::OtherCongestion { peer: id, .. }
         | Event::Sent { peer: id, .. }) = event
@@ -153,6 +195,10 @@ impl Peers {
             Event::OtherCongestion { peer: id, theirs } => {
                 tracing::warn!(peer = id.0, %theirs, "runs another congestion control and is not met");
                 peer.other = Some(*theirs);
+            }
+            Event::MessagesLost { messages, .. } => {
+                peer.lost_messages += messages;
+                self.has_losses = true;
             }
             Event::PeerDead { .. } => {
                 (peer.up, peer.dead) = (false, true);
@@ -172,6 +218,9 @@ impl Peers {
                     while peer.too_large.len() > FAILED_LIMIT {
                         peer.too_large.pop_front();
                     }
+                } else {
+                    peer.lost_large = Some((*size, *limit));
+                    self.has_losses = true;
                 }
             }
             // Nearly always the oldest: acknowledged in the order sent.
@@ -181,6 +230,18 @@ impl Peers {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+impl Peer {
+    fn tell_losses(&mut self, peer: NodeId) -> Result<(), SendError> {
+        if let Some((size, limit)) = self.lost_large.take() {
+            return Err(SendError::TooLarge { size, limit, peer });
+        }
+        match std::mem::take(&mut self.lost_messages) {
+            0 => Ok(()),
+            messages => Err(SendError::MessagesLost { peer, messages }),
         }
     }
 }

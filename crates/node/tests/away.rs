@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tsumuji_node::{AnyLink, Endpoint, Lane, NodeId, Options, ProgressBy};
+use tsumuji_node::{
+    AnyLink, CloseError, Endpoint, Lane, Membership, NodeId, Options, ProgressBy, SendError,
+};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -170,6 +172,101 @@ fn many_endpoints_share_a_process() {
         for node in &mut nodes[1..] {
             let message = node.recv(LONG).expect("link").expect("hello");
             assert_eq!((message.from, message.body.as_slice()), (A, &b"hello"[..]));
+        }
+    }
+}
+
+/// A node that computes without assistant longer than its peer waits is taken for dead; what it then sends is lost, and it is told so once, by
+/// `flush` as by the next `send`: never does all seem well.
+#[test]
+fn what_is_lost_is_told() {
+    let patient = Options {
+        progress: ProgressBy::Program,
+        ..Options::default()
+    };
+    let hasty = Options {
+        keep_alive: Duration::from_millis(20),
+        dead_after: Duration::from_millis(200),
+        ..Options::default()
+    };
+    for by_flush in [true, false] {
+        let (a_link, b_link) = (common::udp(), common::udp());
+        let addrs = [common::inet(&a_link), common::inet(&b_link)];
+        let open = |link, me, options| {
+            Endpoint::new(link, Membership::inet(me, &addrs), options).expect("endpoint")
+        };
+        let mut a = open(a_link, A, patient.clone());
+        let mut b = open(b_link, B, hasty.clone());
+        assert!(a.wait_up(LONG).expect("alive").is_empty());
+        assert!(b.wait_up(LONG).expect("alive").is_empty());
+        let start = Instant::now();
+        while b.deaths(A) == 0 {
+            drop(b.recv(Duration::from_millis(10)).expect("link"));
+            assert!(start.elapsed() < LONG, "a silent node lives for ever");
+        }
+        for _ in 0..60 {
+            a.send(B, LANE, b"lost").expect("nobody knows yet");
+        }
+        let (lost, start) = (60, Instant::now());
+        let told = if by_flush {
+            a.flush(LONG).expect_err("it was lost")
+        } else {
+            // It finds out some time; until then more may be queued, and lost.
+            while a.deaths(B) == 0 {
+                a.progress().expect("link");
+                assert!(start.elapsed() < LONG, "it never finds out");
+            }
+            a.send(B, LANE, b"?").expect_err("it was lost")
+        };
+        match told {
+            SendError::MessagesLost { peer: B, messages } => assert_eq!(messages, lost),
+            other => panic!("{other}"),
+        }
+        // Told once; and the two have met again, or are about to.
+        let start = Instant::now();
+        while !matches!(a.send(B, LANE, b"again"), Ok(())) {
+            a.progress().expect("link");
+            assert!(start.elapsed() < LONG, "they do not meet again");
+        }
+        assert!(a.flush(LONG).expect("told before"));
+        assert_eq!(b.recv(LONG).expect("link").expect("again").body, b"again");
+    }
+}
+
+/// `close` says what it gives up: here a peer that is not there.
+#[test]
+fn close_says_what_it_gives_up() {
+    for over in PLAIN {
+        let (mut a, b) = pair(over, &Options::default());
+        drop(b); // before they met
+        send_all(&mut a, B, 3, 100);
+        match a.close(Duration::from_millis(10)) {
+            Err(CloseError::GivenUp {
+                peer: B,
+                messages: 3,
+            })
+            | Err(CloseError::Send(SendError::MessagesLost {
+                peer: B,
+                messages: 3,
+            })) => {}
+            other => panic!("over {over:?}: {other:?}"),
+        }
+    }
+}
+
+/// What was acknowledged, or about to be, when its receiver left is not told as lost: it says what has come before it goes.
+#[test]
+fn leaving_acknowledges_first() {
+    for over in PLAIN {
+        for _ in 0..50 {
+            let (mut a, mut b) = pair(over, &Options::default());
+            a.send(B, LANE, b"last").expect("send");
+            assert_eq!(
+                b.recv(LONG).expect("link").expect("a message").body,
+                b"last"
+            );
+            drop(b);
+            assert!(a.flush(LONG).expect("it came"), "over {over:?}");
         }
     }
 }

@@ -148,7 +148,7 @@ fn suci_works_over_every_link() {
                             assert!(message.body == pattern(size, index), "{wire:?}: {index}");
                             b.send(A, LANE, &message.body).expect("send");
                         }
-                        b.close(LONG);
+                        let _ = b.close(LONG);
                         if life == 1 {
                             break;
                         }
@@ -226,7 +226,7 @@ fn urgent_messages_overtake_bulk() {
                 overtook += submitted.saturating_sub(bulks);
                 urgents += 1;
             }
-            b.close(LONG);
+            let _ = b.close(LONG);
             (urgents, overtook)
         });
         assert!(a.wait_up(LONG).expect("up").is_empty());
@@ -244,7 +244,7 @@ fn urgent_messages_overtake_bulk() {
                 a.try_send(B, URGENT, &body).expect("room");
             }
         }
-        a.close(LONG);
+        let _ = a.close(LONG);
         let (urgents, overtook) = receiver.join().expect("receiver");
         println!("{congestion}: {urgents} urgent messages overtook {overtook} of bulk");
         assert!(urgents >= 1 && overtook >= 100, "{congestion}: {overtook}");
@@ -281,10 +281,10 @@ fn priorities_are_strict() {
                 let message = b.recv(LONG).expect("link").expect("message");
                 order.push(message.lane.priority().get());
             }
-            b.close(LONG);
+            let _ = b.close(LONG);
             order
         });
-        a.close(LONG);
+        let _ = a.close(LONG);
         let order = receiver.join().expect("receiver");
         assert!(order.is_sorted(), "{congestion}: {order:?}");
     }
@@ -307,7 +307,7 @@ fn late_pictures_are_dropped_at_the_sender() {
         loop {
             let message = b.recv(LONG).expect("link").expect("message");
             if message.lane == LANE {
-                b.close(LONG);
+                let _ = b.close(LONG);
                 return came;
             }
             let index = u64::from_le_bytes(message.body[..8].try_into().expect("8 bytes"));
@@ -339,7 +339,7 @@ fn late_pictures_are_dropped_at_the_sender() {
     let sent = a.counters().link.sent_bytes - before;
     let flow = a.flow(B).expect("peer");
     a.send(B, LANE, b"end").expect("send");
-    a.close(LONG);
+    let _ = a.close(LONG);
     let came = receiver.join().expect("receiver");
     let dropped = flow.superseded_messages + flow.late_messages + flow.lost_messages;
     println!("{came} of {PICTURES} pictures came: {flow:?}");

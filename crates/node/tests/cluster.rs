@@ -44,7 +44,7 @@ fn talk() -> Result<u64, Box<dyn std::error::Error>> {
     }
     endpoint.flush(LONG)?;
     let impaired = endpoint.counters().link.impaired_frames;
-    endpoint.close(Duration::from_secs(5));
+    let _ = endpoint.close(Duration::from_secs(5));
     Ok(impaired)
 }
 

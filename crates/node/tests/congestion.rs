@@ -36,7 +36,7 @@ fn suci_carries_all_sizes_in_order() {
                 );
                 b.send(A, LANE, &message.body).expect("send");
             }
-            b.close(LONG);
+            let _ = b.close(LONG);
         });
         for (index, size) in (0..).zip(sizes) {
             a.send(B, LANE, &pattern(size, index)).expect("send");
@@ -52,7 +52,7 @@ fn suci_carries_all_sizes_in_order() {
         let counters = a.counters().engine;
         let lossy = matches!(over, Over::LossyUdp(_) | Over::LossyShm(_));
         assert!(counters.asks > 0 || !lossy, "{over:?}: {counters:?}");
-        a.close(LONG); // before joining: the peer's last acknowledgements need our turns
+        let _ = a.close(LONG); // before joining: the peer's last acknowledgements need our turns
         peer.join().expect("peer");
     }
 }

@@ -95,7 +95,7 @@ fn windows_change_while_messages_pass() {
             for index in 0..60 {
                 a.send(B, LANE, &pattern(30_000, index)).expect("send");
             }
-            a.close(LONG);
+            let _ = a.close(LONG);
         });
         let most = b.window().frames_limit;
         for index in 0..60_usize {
@@ -145,7 +145,7 @@ fn a_closed_policy_stops_nobody() {
             for index in 0..8 {
                 a.send(B, LANE, &pattern(4_000, index)).expect("send");
             }
-            a.close(LONG);
+            let _ = a.close(LONG);
         });
         for index in 0..8 {
             if index == 4 {
@@ -184,7 +184,7 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
             thread::sleep(Duration::from_millis(1));
         }
         let counters = b.counters();
-        b.close(LONG);
+        let _ = b.close(LONG);
         counters
     });
     assert_eq!(a.recv(LONG).expect("link").expect("message").body, b"ready");
@@ -276,7 +276,7 @@ fn overtaken_frames_of_shared_memory() {
             }
             assert!(endpoint.flush(LONG).expect("flush"));
             let counters = endpoint.counters();
-            endpoint.close(LONG);
+            let _ = endpoint.close(LONG);
             counters
         };
         let other = thread::spawn(move || exchange(b, A));
@@ -316,7 +316,7 @@ fn the_newest_picture_arrives() {
                 assert!(message.body[2..] == pattern(50_000, index));
                 last = index;
             }
-            b.close(LONG);
+            let _ = b.close(LONG);
         });
         let mut index = 0_u64;
         while !receiver.is_finished() {

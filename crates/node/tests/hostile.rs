@@ -192,6 +192,7 @@ impl Run {
                 // It left to come back. No other death is true.
                 Err(SendError::PeerDead { .. })
                     if last.is_none_or(|(heard, _)| heard < self.life.load(Ordering::Acquire)) => {}
+                Err(SendError::MessagesLost { .. }) if endpoint.deaths(other) > 0 => {}
                 Err(error) => panic!("{me}: {error}"),
             }
             // The liar may have been given up; what it is told matters to nobody.

@@ -50,7 +50,7 @@ fn blocking_forms_carry_all_sizes_in_order() {
                 b.send(A, LANE, &message.body).expect("send");
                 b.recycle(message);
             }
-            b.close(LONG);
+            let _ = b.close(LONG);
         });
         for (index, size) in (0..).zip(sizes) {
             a.send_owned(B, LANE, pattern(size, index)).expect("send");
@@ -63,7 +63,7 @@ fn blocking_forms_carry_all_sizes_in_order() {
             );
         }
         assert!(a.flush(LONG).expect("flush"));
-        a.close(LONG); // before joining: the peer's last acknowledgements need our turns
+        let _ = a.close(LONG); // before joining: the peer's last acknowledgements need our turns
         peer.join().expect("peer");
     }
 }
@@ -179,7 +179,7 @@ fn budget_holds_the_sender_back() {
                     100_000
                 );
             }
-            b.close(LONG);
+            let _ = b.close(LONG);
         });
         assert!(a.flush(LONG).expect("flush"), "over {over:?}");
         taker.join().expect("taker");

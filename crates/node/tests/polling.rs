@@ -5,7 +5,7 @@ mod common;
 use std::time::Instant;
 
 use common::{LONG, Over, cluster};
-use tsumuji_node::{AnyLink, DeliveryClass, Endpoint, Lane, NodeId, Options, Priority};
+use tsumuji_node::{AnyLink, DeliveryClass, Endpoint, Lane, NodeId, Options, Priority, ProgressBy};
 
 const MESSAGES: usize = 50;
 
@@ -29,7 +29,11 @@ fn trying_alone_repairs_losses() {
 
 /// Two that have met.
 fn two_over_udp() -> [Endpoint<AnyLink>; 2] {
-    let mut both = cluster(Over::Udp, 2, &Options::default()).into_iter();
+    let options = Options {
+        progress: ProgressBy::Program, // nothing leaves but by the program's calls
+        ..Options::default()
+    };
+    let mut both = cluster(Over::Udp, 2, &options).into_iter();
     let (mut a, mut b) = (both.next().expect("two"), both.next().expect("two"));
     let start = Instant::now();
     while !(a.is_up(NodeId(1)) && b.is_up(NodeId(0))) {
@@ -40,37 +44,65 @@ fn two_over_udp() -> [Endpoint<AnyLink>; 2] {
     [a, b]
 }
 
-/// What a program sends before it computes leaves at once; and what of a long run has piled up leaves with its next call, all of it.
-#[test]
-fn one_call_sends_what_piled_up() {
-    const AT_ONCE: usize = 16;
-    let [mut a, mut b] = two_over_udp();
-    let mut all_arrive = |messages: usize| {
-        let start = Instant::now();
-        for expected in 0..messages {
-            let message = loop {
-                if let Some(message) = b.try_recv().expect("link") {
-                    break message;
-                }
-                assert!(start.elapsed() < LONG, "{expected} of {messages} came");
-            };
-            assert_eq!(message.body, [expected as u8; 100]);
-        }
-    };
-    let mut send = |messages: usize| {
-        a.progress().expect("link");
-        for number in 0..messages {
-            a.send(NodeId(1), Lane::ordered(0), &[number as u8; 100])
-                .expect("queued");
-        }
-    };
-    send(AT_ONCE);
-    all_arrive(AT_ONCE);
-    for messages in [17, 60, 100] {
-        send(messages);
-        send(0);
-        all_arrive(messages);
+/// Takes `messages` numbered ones, while their sender makes no call.
+fn all_arrive(b: &mut Endpoint<AnyLink>, messages: u8) {
+    let start = Instant::now();
+    for expected in 0..messages {
+        let message = loop {
+            if let Some(message) = b.try_recv().expect("link") {
+                break message;
+            }
+            assert!(start.elapsed() < LONG, "{expected} of {messages} came");
+        };
+        assert_eq!(message.body, [expected; 100]);
     }
+}
+
+/// What a program sends leaves at once, batch or not, as far as the first window goes; nothing waits for a next call.
+#[test]
+fn what_is_sent_leaves_at_once() {
+    let [mut a, mut b] = two_over_udp();
+    for number in 0..60 {
+        a.send(NodeId(1), Lane::ordered(0), &[number; 100])
+            .expect("queued");
+    }
+    all_arrive(&mut b, 60);
+    a.progress().expect("link"); // acknowledgements
+    let mut batch = a.batch();
+    for number in 0..60 {
+        batch
+            .send(NodeId(1), Lane::ordered(0), &[number; 100])
+            .expect("queued");
+    }
+    drop(batch);
+    all_arrive(&mut b, 60);
+}
+
+/// Messages of a batch wait for its end, and share frames; so does one that says that more follow.
+#[test]
+fn batches_share_frames() {
+    let [mut a, mut b] = two_over_udp();
+    let sent_frames = |a: &Endpoint<AnyLink>| a.counters().engine.sent_frames;
+    let before = sent_frames(&a);
+    let mut batch = a.batch();
+    for number in 0..10 {
+        batch
+            .send(NodeId(1), Lane::ordered(0), &[number; 100])
+            .expect("queued");
+    }
+    assert_eq!(sent_frames(&batch), before, "they wait");
+    drop(batch);
+    assert_eq!(sent_frames(&a), before + 1);
+    all_arrive(&mut b, 10);
+    for number in 0..9 {
+        a.send_more(NodeId(1), Lane::ordered(0), &[number; 100])
+            .expect("queued");
+    }
+    assert_eq!(sent_frames(&a), before + 1, "they wait");
+    a.send(NodeId(1), Lane::ordered(0), &[9; 100])
+        .expect("queued");
+    assert_eq!(sent_frames(&a), before + 2);
+    all_arrive(&mut b, 10);
 }
 
 /// The newest of a *latest* lane leaves at once, however many there were before it.
@@ -91,10 +123,11 @@ fn the_newest_leaves_at_once() {
     }
 }
 
-/// Who sends and ends has sent.
+/// Who sends a batch and ends has sent.
 #[test]
-fn the_end_sends_what_piled_up() {
+fn the_end_sends_what_waits() {
     let [mut a, mut b] = two_over_udp();
+    a.cork();
     for number in 0..60 {
         a.send(NodeId(1), Lane::ordered(0), &[number])
             .expect("queued");

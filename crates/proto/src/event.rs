@@ -26,6 +26,16 @@ pub enum Event {
         /// Messages submitted and never acknowledged.
         failed_messages: usize,
     },
+    /// Reliable messages to this peer, submitted without `notify`, were not acknowledged when the session ended, which is told next. Those on
+    /// [`Lane::LIBRARY_CHANNEL`] do not count.
+    ///
+    /// [`Lane::LIBRARY_CHANNEL`]: tsumuji_wire::Lane::LIBRARY_CHANNEL
+    MessagesLost {
+        /// To whom.
+        peer: NodeId,
+        /// How many.
+        messages: usize,
+    },
     /// A message submitted with `notify` was acknowledged whole.
     Sent {
         /// To whom.

@@ -69,7 +69,7 @@ fn exchange<L: Link>(mut node: Endpoint<L>, peer: NodeId) {
         expect(&mut node, number);
     }
     assert!(node.flush(LONG).expect("flush"));
-    node.close(Duration::from_secs(1));
+    let _ = node.close(Duration::from_secs(1));
 }
 
 fn expect<L: Link>(node: &mut Endpoint<L>, number: u32) {

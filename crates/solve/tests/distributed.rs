@@ -300,7 +300,7 @@ fn deserter(mut endpoint: Endpoint<AnyLink>, silent: bool) -> JoinHandle<()> {
             .unwrap()
             .expect("the setup");
         if silent {
-            std::mem::forget(endpoint);
+            endpoint.vanish();
         }
     })
 }

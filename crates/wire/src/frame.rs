@@ -61,7 +61,7 @@ pub enum Frame<'a> {
     /// The session is unknown here.
     Reset(Control),
     /// The sender leaves.
-    Close(Control),
+    Close(Ack<'a>),
     /// May so many frames be sent again?
     Ask(Permit),
     /// So many frames may be sent again.
@@ -172,7 +172,7 @@ pub struct Hello {
     pub message_limit: u32,
 }
 
-/// Reset and close.
+/// Reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Control {
     /// Sender.
@@ -227,7 +227,7 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
             data_of(raw, payload).map(Frame::Data)
         }
         kind::SHARE => parse_share(bytes),
-        kind::ACK => parse_ack(bytes),
+        kind::ACK => parse_ack(bytes).map(Frame::Ack),
         kind => parse_seldom(kind, bytes),
     }
 }
@@ -240,7 +240,7 @@ fn parse_seldom(kind: u8, bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
         kind::HELLO => parse_hello(bytes).map(Frame::Hello),
         kind::WELCOME => parse_hello(bytes).map(Frame::Welcome),
         kind::RESET => parse_control(bytes).map(Frame::Reset),
-        kind::CLOSE => parse_control(bytes).map(Frame::Close),
+        kind::CLOSE => parse_ack(bytes).map(Frame::Close),
         kind::ASK => parse_permit(bytes).map(Frame::Ask),
         kind::GRANT => parse_permit(bytes).map(Frame::Grant),
         kind::INQUIRY => parse_inquiry(bytes).map(Frame::Inquiry),
@@ -325,12 +325,12 @@ fn parse_share(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
     }))
 }
 
-fn parse_ack(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
+fn parse_ack(bytes: &[u8]) -> Result<Ack<'_>, DropReason> {
     let (raw, rest) = RawAck::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
     let bitmap = rest
         .get(..usize::from(raw.payload_bytes.get()))
         .ok_or(DropReason::Truncated)?;
-    Ok(Frame::Ack(Ack {
+    Ok(Ack {
         source: NodeId(raw.source.get()),
         destination: NodeId(raw.destination.get()),
         flags: raw.flags,
@@ -340,7 +340,7 @@ fn parse_ack(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
         window_kib: raw.window_kib.get(),
         ack_delay_us: raw.ack_delay_us.get(),
         bitmap,
-    }))
+    })
 }
 
 fn parse_hello(bytes: &[u8]) -> Result<Hello, DropReason> {
@@ -489,10 +489,19 @@ impl Share<'_> {
 }
 
 impl Ack<'_> {
-    /// Writes the frame; `None` if `slot` is too small.
+    /// Writes an ack; `None` if `slot` is too small.
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
+        self.write_as(kind::ACK, slot)
+    }
+
+    /// Writes a close, whose last word is what has arrived; `None` if `slot` is too small.
+    pub fn write_close(&self, slot: &mut [u8]) -> Option<usize> {
+        self.write_as(kind::CLOSE, slot)
+    }
+
+    fn write_as(&self, kind: u8, slot: &mut [u8]) -> Option<usize> {
         let header = RawAck {
-            version_kind: first_byte(kind::ACK),
+            version_kind: first_byte(kind),
             flags: self.flags,
             source: self.source.0.into(),
             destination: self.destination.0.into(),
@@ -540,11 +549,6 @@ impl Control {
     /// Writes a reset; `None` if `slot` is too small.
     pub fn write_reset(&self, slot: &mut [u8]) -> Option<usize> {
         self.write(kind::RESET, slot)
-    }
-
-    /// Writes a close; `None` if `slot` is too small.
-    pub fn write_close(&self, slot: &mut [u8]) -> Option<usize> {
-        self.write(kind::CLOSE, slot)
     }
 
     fn write(&self, kind: u8, slot: &mut [u8]) -> Option<usize> {

@@ -60,6 +60,8 @@ const LATEST: u8 = 0x90;
 impl Lane {
     /// Channels of each priority of ordered lanes.
     pub const CHANNELS: u8 = 32;
+    /// The channel on which libraries between endpoint and program speak among themselves.
+    pub const LIBRARY_CHANNEL: u8 = Self::CHANNELS - 1;
     /// Channels of each priority of unordered lanes, and as many of latest ones.
     pub const FREE_CHANNELS: u8 = 16;
 

@@ -110,7 +110,7 @@ pub(crate) struct RawHello {
 }
 const _: () = assert!(size_of::<RawHello>() == 32);
 
-/// Reset and close.
+/// Reset.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct RawControl {

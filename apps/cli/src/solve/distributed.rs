@@ -78,7 +78,7 @@ pub(super) fn solve(
                 &mut || None,
                 interrupt,
             );
-            endpoint.close(FAREWELL);
+            let _ = endpoint.close(FAREWELL);
             result
         }
         _ => {
@@ -213,7 +213,7 @@ fn with_launched(
         &mut failure,
         interrupt,
     );
-    endpoint.close(FAREWELL);
+    let _ = endpoint.close(FAREWELL);
     if seen.is_none() && matches!(&result, Ok((outcome, _)) if outcome.converged) {
         // They were told the end, and may have something to write, as a capture.
         launcher.wait_all(PARTING);

@@ -135,7 +135,7 @@ impl Talker {
                 Ok(()) => *self.next.entry(peer).or_default() += 1,
                 Err(SendError::WouldBlock { .. }) => {}
                 // In the end one is told to stop before another; but nobody else leaves.
-                Err(SendError::PeerDead { .. })
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
                     if peer != 0
                         && self.left.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
                 Err(error) => panic!("{} to {peer}: {error}", self.me()),

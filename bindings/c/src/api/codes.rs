@@ -33,6 +33,9 @@ pub const TSUMUJI_EBUSY: c_int = -11;
 pub const TSUMUJI_EPANIC: c_int = -12;
 /// Members do not agree: on a collective operation, its length, root or table of algorithms, or on the congestion control.
 pub const TSUMUJI_EMISMATCH: c_int = -13;
+/// Messages that earlier calls took were lost with their peer, or are given up by tsumuji_close; the text says how many, to whom. Told once,
+/// and the call does nothing else: send again.
+pub const TSUMUJI_ELOST: c_int = -14;
 
 /// The library's version, for example "0.1.0".
 #[unsafe(no_mangle)]
@@ -58,6 +61,7 @@ pub extern "C" fn tsumuji_strerror(code: c_int) -> *const c_char {
         TSUMUJI_EBUSY => c"the handle is in use",
         TSUMUJI_EPANIC => c"a bug in tsumuji",
         TSUMUJI_EMISMATCH => c"members do not agree on what to do",
+        TSUMUJI_ELOST => c"messages sent before were lost",
         _ => c"unknown error",
     };
     text.as_ptr()

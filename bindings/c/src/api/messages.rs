@@ -28,6 +28,9 @@ pub const TSUMUJI_CHANNELS: c_int = 31;
 pub const TSUMUJI_FREE_CHANNELS: c_int = 16;
 /// The lane that most programs use: ordered, of usual priority, channel 0.
 pub const TSUMUJI_LANE: c_int = 0x40;
+/// Added to the lane of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
+/// next call that polls, or for the assistant. What waits shares frames and calls of the link.
+pub const TSUMUJI_MORE: c_int = 0x4000_0000;
 /// A wait without limit.
 pub const TSUMUJI_FOREVER: i64 = -1;
 
@@ -88,10 +91,9 @@ pub(super) fn read_lane(lane: c_int) -> Result<Lane, Failure> {
         .map_err(|_| Failure::invalid(format!("{lane} is not a lane; see tsumuji_lane")))
 }
 
-/// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile.
-///
-/// Messages that follow each other in a long, fast loop may leave together over udp and packet. What of them waits, 56 KiB at most,
-/// leaves with the next call that polls: a program about to compute for long calls tsumuji_progress first.
+/// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile. It leaves at once if
+/// window and link permit, else as soon as they do, also while the program computes. Many small messages cost less between
+/// tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the lane of all but the last.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send(
     handle: *mut Tsumuji,
@@ -104,9 +106,33 @@ pub unsafe extern "C" fn tsumuji_send(
     done(unsafe {
         on(handle, |node| {
             let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
-            Ok(node.endpoint.send(to, read_lane(lane)?, data)?)
+            let plain = read_lane(lane & !TSUMUJI_MORE)?;
+            if lane & TSUMUJI_MORE != 0 {
+                return Ok(node.endpoint.send_more(to, plain, data)?);
+            }
+            Ok(node.endpoint.send(to, plain, data)?)
         })
     })
+}
+
+/// Begins a batch: messages wait for each other, until they fill a call of the link or tsumuji_uncork ends the batch; calls that poll send
+/// what waits, too. Batches nest.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_cork(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe {
+        on(handle, |node| {
+            node.endpoint.cork();
+            Ok(())
+        })
+    })
+}
+
+/// Ends a batch: what waits leaves.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_uncork(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    done(unsafe { on(handle, |node| Ok(node.endpoint.uncork()?)) })
 }
 
 /// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or memory short before something in it is acknowledged;

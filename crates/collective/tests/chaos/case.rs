@@ -69,7 +69,11 @@ impl Case {
     pub(crate) fn any(dice: &mut Rng, link: LinkKind, place: Where) -> Self {
         let nodes = dice.u16(2..=NODES_MAX);
         let mut victims = vec![dice.u16(..nodes)];
-        let fate = FATES[dice.usize(..FATES.len())];
+        let fate = match FATES[dice.usize(..FATES.len())] {
+            // On one host a process that is stopped lives: the kernel says so, and the others wait for it.
+            Fate::Stop | Fate::Pause if link == LinkKind::Shm => Fate::Kill,
+            fate => fate,
+        };
         // Sometimes two, one after the other.
         let other = dice.u16(..nodes);
         if fate != Fate::Pause && nodes > 2 && dice.u64(..3) == 0 && !victims.contains(&other) {

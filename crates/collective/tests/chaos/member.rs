@@ -139,14 +139,14 @@ impl Life {
                     let (c, e) = (&mut self.collectives, &mut self.endpoint);
                     drop(c.start_all_reduce(e, world, sum, &Op::<u64>::sum()));
                 }
-                self.endpoint.close(Duration::from_millis(1));
+                let _ = self.endpoint.close(Duration::from_millis(1));
                 return Ok(format!("node {} left in round {round}", self.me));
             }
             match self.turn(world, round) {
                 Ok(()) => {}
                 // Another victim was first, or all are gone.
                 Err(CollectiveError::MemberDead { member }) if self.case.fate == Fate::Leave => {
-                    self.endpoint.close(Duration::from_millis(1));
+                    let _ = self.endpoint.close(Duration::from_millis(1));
                     return Ok(format!("node {} was told of {member}", self.me));
                 }
                 Err(CollectiveError::MemberDead { .. }) if self.case.victims.len() > 1 => {
@@ -154,7 +154,7 @@ impl Life {
                 }
                 Err(CollectiveError::MemberDead { member }) => {
                     let named = format!("node {} awoke and was told of {member}", self.me);
-                    self.endpoint.close(Duration::from_millis(1));
+                    let _ = self.endpoint.close(Duration::from_millis(1));
                     return Ok(named);
                 }
                 Err(error) => return Err(format!("round {round}: {error}")),
@@ -215,7 +215,7 @@ impl Life {
             self.me,
             noticed.as_millis()
         );
-        self.endpoint.close(LONG);
+        let _ = self.endpoint.close(LONG);
         Ok(said)
     }
 

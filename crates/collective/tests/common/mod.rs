@@ -38,7 +38,7 @@ pub(crate) fn on_all(
                     collectives,
                 };
                 body(&mut member);
-                member.endpoint.close(LONG);
+                let _ = member.endpoint.close(LONG);
             });
         }
     });

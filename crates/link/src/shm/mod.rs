@@ -307,6 +307,21 @@ impl Link for Shm {
         Ok(self.armed)
     }
 
+    /// Whoever lives as a node holds the lock on its byte, until the last of its mappings goes.
+    fn process_at(&self, peer: LinkAddr) -> Option<u64> {
+        match peer {
+            LinkAddr::Local(node) if node != self.me && usize::from(node) < self.nodes() => {
+                let claimed = self.job.is_claimed(node)?;
+                Some(if claimed {
+                    self.job.life_of(node.into())
+                } else {
+                    0
+                })
+            }
+            _ => None,
+        }
+    }
+
     fn counters(&self) -> LinkCounters {
         self.counters
     }

@@ -247,6 +247,11 @@ impl Job {
         Ok(true)
     }
 
+    /// Whether a living process holds the node; `None`: the kernel does not tell.
+    pub(crate) fn is_claimed(&self, node: u16) -> Option<bool> {
+        sys::is_byte_locked(self.fd.as_fd(), node.into()).ok()
+    }
+
     /// The map that holds the bells.
     pub(crate) fn head(&self) -> &Arc<Map> {
         &self.head

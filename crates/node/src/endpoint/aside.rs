@@ -75,17 +75,11 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         match core
             .drive
-            .submit(to, lane, Payload::Joined(head, body), false)
+            .submit(to, lane, Payload::Joined(head, body), false, false)
         {
             Err(SendError::NoMemory { .. }) => Err(SendError::WouldBlock { peer: to }),
             done => done.map(drop),
         }
-    }
-
-    /// For libraries above the endpoint: sends what has piled up of messages in a loop (see [`Endpoint::send`]). Never waits. A call that
-    /// lets the program go on ends with it.
-    pub fn send_pile(&mut self) -> Result<(), EndpointError> {
-        Ok(self.core.write().drive.send_pile()?)
     }
 
     /// For libraries above the endpoint: memory in which one writes what a group reads, where the link has such.

@@ -50,7 +50,9 @@ impl<L: Link> Endpoint<L> {
         core.known(peer)?;
         let now = core.drive.look();
         core.drive.engine.revive_peer(now, peer);
-        core.peers.revive(peer);
+        if core.peers.is_lost(peer) {
+            core.peers.revive(peer);
+        }
         core.drive.touched();
         Ok(())
     }

@@ -6,13 +6,12 @@
 use std::time::{Duration, Instant};
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, Priority, Queued, SendId};
+use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
 use crate::aside::ASIDE_CHANNEL;
-use crate::clock::from_std;
-use crate::drive::{is_ahead, refused};
-use crate::error::{EndpointError, SendError};
+use crate::drive::refused;
+use crate::error::SendError;
 use crate::intake::Kept;
 
 /// Messages queued to one peer before blocking forms wait, however small: half of what the engine takes.
@@ -31,13 +30,6 @@ const AWAITED_BYTES: usize = 256 << 10;
 /// Nearly all: but for what fills a link's burst.
 const AHEAD_BYTES: usize = 64 << 10;
 
-/// A peer that takes nothing for so long is not keeping up, but busy with something else:
-const EASE: Duration = Duration::from_micros(20);
-/// it is not waited for again before that.
-const HURRY: Duration = Duration::from_millis(1);
-/// However short a message is, room for so many bytes twice is waited for.
-const EASE_BYTES: usize = 4 << 10;
-
 /// How long to wait for memory for a message, or for the next piece of one that has begun to leave.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
@@ -45,21 +37,26 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 impl<L: Link> Endpoint<L> {
-    /// Sends a copy of `message`; waits while the queue to `to` is full, and a little while it is longer than what a cache holds, if the peer
-    /// takes what is sent meanwhile and the message is not more urgent than most.
+    /// Sends a copy of `message`. It leaves at once if window and link permit, else as soon as they do: in one of the program's calls, or by
+    /// the progress assistant. Waits while the queue to `to` is full.
     ///
     /// A message of 32 KiB or more leaves from where it is as far as it may, and only then is copied what is on its way or waits. Of one
     /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
-    /// length. Over links that gather one of 12 KiB or more leaves like that, too, if it is not in a loop.
+    /// length. Over links that gather one of 12 KiB or more leaves like that, too, if it is in no batch.
     ///
-    /// Messages that follow each other in a long, fast loop may leave together, over links whose calls cost more than what they carry
-    /// (`udp`, `packet`, memif). What of them waits, 56 KiB at most, leaves with the next call that polls: a program about to compute for long
-    /// calls `progress` first, as it does for whatever else waits for room at the peer. So it is with all calls that send, but for those of
-    /// *latest* lanes, which leave at once.
+    /// Many small messages cost less as a [`batch`](Self::batch).
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.send_copied(to, lane, message, false).map(drop)
+        core.send_copied(to, lane, message, false, false).map(drop)
+    }
+
+    /// As `send`, and says that more messages follow at once: this one may wait for the first that is sent without saying so, for the next
+    /// call that polls, or for the assistant.
+    #[inline]
+    pub fn send_more(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        let core = &mut *self.core.write();
+        core.send_copied(to, lane, message, false, true).map(drop)
     }
 
     /// Sends `message` without copying it into the queue; waits as `send` does.
@@ -71,10 +68,10 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         unreserved(lane)?;
-        core.ease(to, lane, message.len())?;
+        core.peers.tell_losses(to)?;
         core.wait_room(to, message.len(), FOREVER)?; // before the message is given away
         core.drive
-            .submit(to, lane, Payload::Owned(message), false)
+            .submit(to, lane, Payload::Owned(message), false, false)
             .map(drop)
     }
 
@@ -83,7 +80,9 @@ impl<L: Link> Endpoint<L> {
     pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         unreserved(lane)?;
-        match core.drive.submit(to, lane, Payload::Copied(message), false) {
+        core.peers.tell_losses(to)?;
+        let payload = Payload::Copied(message);
+        match core.drive.submit(to, lane, payload, false, false) {
             Err(SendError::NoMemory { bytes }) => {
                 core.is_memory_short = true;
                 if core.queue_length(to) > 0 {
@@ -104,7 +103,7 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
     ) -> Result<SendId, SendError> {
         let core = &mut *self.core.write();
-        let id = core.send_copied(to, lane, message, true)?;
+        let id = core.send_copied(to, lane, message, true, false)?;
         // A message that was lent may be acknowledged by now.
         let is_open =
             message.len() < LENT_ALONE_BYTES || !core.drive.engine.is_acknowledged(to, id);
@@ -153,8 +152,9 @@ impl<L: Link> Endpoint<L> {
         self.core.write().wait_writable(to, bytes, timeout)
     }
 
-    /// Waits until all messages that were sent to living peers are acknowledged; `false`: not within `timeout`.
-    pub fn flush(&mut self, timeout: Duration) -> Result<bool, EndpointError> {
+    /// Waits until all messages that were sent are acknowledged; `false`: not within `timeout`. [`SendError::MessagesLost`] names a peer
+    /// that died before, and how many messages were lost with it; the next call waits for the others.
+    pub fn flush(&mut self, timeout: Duration) -> Result<bool, SendError> {
         self.core.write().flush(timeout)
     }
 
@@ -178,6 +178,7 @@ impl<L: Link> Core<L> {
         bytes: usize,
         timeout: Duration,
     ) -> Result<bool, SendError> {
+        self.peers.tell_losses(to)?;
         if !self.is_memory_short {
             return self.wait_room(to, bytes, timeout);
         }
@@ -203,7 +204,8 @@ impl<L: Link> Core<L> {
         }
     }
 
-    pub(super) fn flush(&mut self, timeout: Duration) -> Result<bool, EndpointError> {
+    pub(super) fn flush(&mut self, timeout: Duration) -> Result<bool, SendError> {
+        self.peers.tell_any_losses()?;
         let nodes = self.membership.members.len();
         let all_sent = |engine: &Engine| {
             let peers = (0..=u16::MAX).take(nodes).map(NodeId);
@@ -211,10 +213,14 @@ impl<L: Link> Core<L> {
                 .filter_map(|peer| engine.queued(peer))
                 .all(|queued| queued.messages == 0)
         };
-        Ok(
-            all_sent(&self.drive.engine)
-                || self.run_until(timeout, |engine, _| all_sent(engine))?,
-        )
+        if all_sent(&self.drive.engine) {
+            return Ok(true);
+        }
+        self.run_until(timeout, |engine, kept| {
+            all_sent(engine) || kept.peers.has_losses()
+        })?;
+        self.peers.tell_any_losses()?;
+        Ok(all_sent(&self.drive.engine))
     }
 
     pub(super) fn queue_length(&self, to: NodeId) -> usize {
@@ -258,12 +264,12 @@ impl<L: Link> Core<L> {
         lane: Lane,
         message: &[u8],
         notify: bool,
+        more: bool,
     ) -> Result<SendId, SendError> {
         unreserved(lane)?;
+        self.peers.tell_losses(to)?;
         let bytes = message.len();
-        self.ease(to, lane, bytes)?;
-        let lends =
-            bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.is_alone(to, lane);
+        let lends = bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.gathers_alone();
         if lends && !lane.is_latest() {
             match self.send_lent(to, lane, message, notify) {
                 // Nothing has left: it may wait for memory as other messages of its length do.
@@ -274,7 +280,7 @@ impl<L: Link> Core<L> {
         loop {
             match self
                 .drive
-                .submit(to, lane, Payload::Copied(message), notify)
+                .submit(to, lane, Payload::Copied(message), notify, more)
             {
                 Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
                     self.pause_for_memory(to, MEMORY_PAUSE)?;
@@ -285,54 +291,6 @@ impl<L: Link> Core<L> {
                 done => return done,
             }
         }
-    }
-
-    /// Lets the peer catch up: a loop that sends would else fill the whole queue before it looks for an acknowledgement, and each message
-    /// would come back from far memory when it leaves. What goes before others is not held up by what they wait for.
-    #[inline]
-    fn ease(&mut self, to: NodeId, lane: Lane, bytes: usize) -> Result<(), EndpointError> {
-        if self.drive.is_ahead(to) && !lane.is_latest() && lane.priority() >= Priority::NORMAL {
-            return self.catch_up(to, bytes);
-        }
-        Ok(())
-    }
-
-    /// Until twice as much has left the queue as the next message, of `bytes`, adds; so a long queue is worked off by many calls.
-    #[cold]
-    fn catch_up(&mut self, to: NodeId, bytes: usize) -> Result<(), EndpointError> {
-        let Some(first) = self.drive.engine.queued(to) else {
-            return Ok(());
-        };
-        if self.drive.look() < self.hurries_until {
-            return Ok(());
-        }
-        let goal = Queued {
-            messages: first.messages.saturating_sub(2),
-            bytes: first.bytes.saturating_sub(2 * bytes.max(EASE_BYTES)),
-            ..first
-        };
-        let run = self.drive.run();
-        self.run_until(Duration::ZERO, |_, _| true)?;
-        loop {
-            let before = match self.drive.engine.queued(to) {
-                Some(before) if before.waits && is_ahead(before) => before,
-                _ => break,
-            };
-            if before.messages <= goal.messages && before.bytes <= goal.bytes {
-                break;
-            }
-            let moves = |engine: &Engine| {
-                engine
-                    .queued(to)
-                    .is_none_or(|now| now.messages < before.messages || now.bytes < before.bytes)
-            };
-            if !self.run_until(EASE, |engine, _| moves(engine))? {
-                self.hurries_until = self.drive.look() + from_std(HURRY);
-                break;
-            }
-        }
-        self.drive.go_on(run);
-        Ok(())
     }
 
     /// A long message leaves from where the caller has it. Copied is what is on its way when nearly all has left: a copy of all would

@@ -90,10 +90,10 @@ fn joined_frames_are_shown() {
         lines,
         [
             format!(
-                "{shown}close 3→5 session deadbeef\t12,12\t{}",
-                "00".repeat(18)
+                "{shown}close 3→5 ack 4294967290 credit 100 window 65536 KiB [REFUSED]\t12,28\t{}",
+                "00".repeat(2)
             ),
-            format!("{shown}MALFORMED: a length beyond the end\t12,12\t"),
+            format!("{shown}MALFORMED: a length beyond the end\t12,28\t"),
         ]
     );
 }

@@ -111,7 +111,7 @@ fn fields_read_as_written() {
                 );
                 assert_eq!(layer["tsumuji.payload"], hex(share.payload));
             }
-            Ok(Frame::Ack(ack)) => {
+            Ok(Frame::Ack(ack) | Frame::Close(ack)) => {
                 check(layer, &ends);
                 check(
                     layer,
@@ -146,7 +146,7 @@ fn fields_read_as_written() {
                     ],
                 );
             }
-            Ok(Frame::Reset(control) | Frame::Close(control)) => {
+            Ok(Frame::Reset(control)) => {
                 check(layer, &ends);
                 check(layer, &[("session", control.session.into())]);
             }
@@ -297,7 +297,7 @@ fn info_column_reads_well() {
         "hello 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
         "welcome 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
         "reset 3→5 session deadbeef",
-        "close 3→5 session deadbeef",
+        "close 3→5 ack 4294967290 credit 100 window 65536 KiB [REFUSED]",
         "sealed key 00000bad counter 1099511627776, 50 bytes [GROUP]",
         "sealed key 00000bad counter 1099511627776, 50 bytes: data 3→5 #17 msg 4 [0..10)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE] [READABLE]",
         "sealed key 00000bad counter 1099511627776, 60 bytes [CONTROL]",

@@ -226,7 +226,7 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
         written(|slot| HELLO.write_hello(slot)),
         written(|slot| HELLO.write_welcome(slot)),
         written(|slot| CONTROL.write_reset(slot)),
-        written(|slot| CONTROL.write_close(slot)),
+        written(|slot| ack(&[]).write_close(slot)),
         sealed(2, &[7; 50]),
         sealed(1, &written(|slot| data(&[3; 10]).write(slot))),
         sealed(4, &[8; 60]),

@@ -223,8 +223,19 @@ impl Stranger {
                     destination,
                     session,
                 };
+                let close = Ack {
+                    source,
+                    destination,
+                    flags: 0,
+                    session,
+                    ack: self.extreme(),
+                    credit: self.extreme(),
+                    window_kib: 0,
+                    ack_delay_us: 0,
+                    bitmap: &[0xff; 8],
+                };
                 if self.dice.bool() {
-                    write(&|slot| control.write_close(slot))
+                    write(&|slot| close.write_close(slot))
                 } else {
                     write(&|slot| control.write_reset(slot))
                 }

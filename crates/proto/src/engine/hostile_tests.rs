@@ -76,6 +76,20 @@ fn control(session: u32) -> Control {
     }
 }
 
+fn close(session: u32) -> Ack<'static> {
+    Ack {
+        source: NodeId(0),
+        destination: NodeId(1),
+        flags: 0,
+        session,
+        ack: FIRST_NUMBER as u32,
+        credit: 0,
+        window_kib: 0,
+        ack_delay_us: 0,
+        bitmap: &[],
+    }
+}
+
 /// Hands the victim what `write` puts into a slot.
 fn forge(wire: &mut Wire, write: impl FnOnce(&mut [u8]) -> Option<usize>) {
     let mut slot = [0; 1472];
@@ -296,7 +310,7 @@ fn claims_commit_no_memory() {
         fragments * size + 64
     );
     assert_eq!(engine.shared.memory.free_bytes(), 0);
-    let close = control(session(&wire));
+    let close = close(session(&wire));
     forge(&mut wire, |slot| close.write_close(slot));
     assert_eq!(wire.nodes[1].engine.shared.memory.used_bytes(), 0);
 }
@@ -320,7 +334,7 @@ fn half_messages_are_bounded() {
     let used = wire.nodes[1].engine.shared.memory.used_bytes();
     assert!(used <= (1 << 20) + 3000, "{used}");
     assert!(drops(&wire, Drop::Memory) > 3000);
-    let close = control(session(&wire));
+    let close = close(session(&wire));
     forge(&mut wire, |slot| close.write_close(slot));
     assert_eq!(wire.nodes[1].engine.shared.memory.used_bytes(), 0);
 }
@@ -378,7 +392,7 @@ fn replays_and_wrong_sessions() {
     assert_eq!(drops(&wire, Drop::Duplicate), 99);
     let wrong = session(&wire) ^ 1;
     for _ in 0..100 {
-        forge(&mut wire, |slot| control(wrong).write_close(slot));
+        forge(&mut wire, |slot| close(wrong).write_close(slot));
         forge(&mut wire, |slot| control(wrong).write_reset(slot));
     }
     assert_eq!(drops(&wire, Drop::Session), 200);

@@ -293,7 +293,7 @@ impl Engine {
         Ok(())
     }
 
-    fn handle_close(&mut self, now: Instant, close: &Control) -> Result<(), Drop> {
+    fn handle_close(&mut self, now: Instant, close: &Ack<'_>) -> Result<(), Drop> {
         let (peer, shared) = find(
             &mut self.peers,
             &mut self.shared,
@@ -302,8 +302,15 @@ impl Engine {
             close.destination,
             Some(close.session),
         )?;
+        // What has come is not lost. A number that was never sent means nothing, and the session ends all the same.
+        let news = AckNews {
+            ack: close.ack,
+            bitmap: close.bitmap,
+            delay: Duration::default(),
+        };
+        let said = super::suci::take_ack(now, &news, peer, shared);
         end_session(now, peer, shared);
-        Ok(())
+        said
     }
 }
 
@@ -543,7 +550,7 @@ fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
         shared.suci.reset(peer.id.0, inbound, expected);
         peer.grant_due = false;
     }
-    let failed_messages = peer.send.fail(&mut shared.pool);
+    let failed = peer.send.fail(&mut shared.pool);
     peer.receive.clear(&mut shared.memory, &mut shared.pool);
     peer.wants_writable = false;
     peer.ping_due = false;
@@ -551,8 +558,14 @@ fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
     peer.window_bytes = 0;
     peer.message_limit_bytes = u32::MAX as usize;
     peer.life += 1;
+    if failed.lost > 0 {
+        shared.events.push_back(Event::MessagesLost {
+            peer: peer.id,
+            messages: failed.lost,
+        });
+    }
     shared.events.push_back(Event::PeerDead {
         peer: peer.id,
-        failed_messages,
+        failed_messages: failed.messages,
     });
 }

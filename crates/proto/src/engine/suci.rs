@@ -99,7 +99,7 @@ impl Engine {
             Some(ack.session),
         )?;
         let delay = Duration::from_micros(u64::from(ack.ack_delay_us)).min(Duration::from_secs(1));
-        take_ack(now, ack.ack, delay, peer, shared)?;
+        take_ack(now, &cumulative(ack.ack, delay), peer, shared)?;
         if let Some(control) = peer.send.suci() {
             control.on_window(ack.ack, ack.credit);
             if ack.flags & flags::NACK != 0 {
@@ -157,7 +157,7 @@ impl Engine {
         if peer.inbound.is_none() {
             return Err(Drop::Congestion);
         }
-        take_ack(now, grant.number, Duration::ZERO, peer, shared)?;
+        take_ack(now, &cumulative(grant.number, Duration::ZERO), peer, shared)?;
         peer.send
             .on_grant(now, grant.round, grant.number, grant.frames);
         notify_writable(peer, shared);
@@ -436,20 +436,22 @@ impl Engine {
     }
 }
 
-/// What an ACK, a NACK or a grant says of numbers below `ack_low`: they have arrived (S2).
-fn take_ack(
+fn cumulative(ack: u32, delay: Duration) -> AckNews<'static> {
+    AckNews {
+        ack,
+        bitmap: &[],
+        delay,
+    }
+}
+
+/// What an ACK, a NACK, a grant or a close says of numbers: they have arrived (S2).
+pub(super) fn take_ack(
     now: Instant,
-    ack_low: u32,
-    delay: Duration,
+    news: &AckNews<'_>,
     peer: &mut Peer,
     shared: &mut Shared,
 ) -> Result<(), Drop> {
     peer.last_heard = now;
-    let news = AckNews {
-        ack: ack_low,
-        bitmap: &[],
-        delay,
-    };
     let Shared {
         pool,
         counters,
@@ -458,7 +460,7 @@ fn take_ack(
     } = shared;
     let from = peer.id;
     let done = |id| events.push_back(crate::event::Event::Sent { peer: from, id });
-    if peer.send.on_ack(now, &news, pool, counters, done) {
+    if peer.send.on_ack(now, news, pool, counters, done) {
         Ok(())
     } else {
         Err(Drop::Malformed)

@@ -532,6 +532,10 @@ fn restart_is_a_new_life() {
     wire.nodes[0].events.clear();
     wire.nodes[1] = Wire::node(1, 999, 2, wire.now, Congestion::Credit);
     wire.run(Duration::from_millis(100), |_| false);
+    let lost = Event::MessagesLost {
+        peer: NodeId(1),
+        messages: 1,
+    };
     let dead = Event::PeerDead {
         peer: NodeId(1),
         failed_messages: 1,
@@ -539,6 +543,7 @@ fn restart_is_a_new_life() {
     assert_eq!(
         wire.nodes[0].events,
         [
+            lost,
             dead,
             Event::PeerUp {
                 peer: NodeId(1),
@@ -727,10 +732,16 @@ fn stray_frames_are_counted() {
         (9, 0, Drop::UnknownPeer),
         (1, 0, Drop::Session),
     ] {
-        let frame = tsumuji_wire::Control {
+        let frame = tsumuji_wire::Ack {
             source: NodeId(source),
             destination: NodeId(destination),
+            flags: 0,
             session: 1,
+            ack: 1,
+            credit: 0,
+            window_kib: 0,
+            ack_delay_us: 0,
+            bitmap: &[],
         };
         let bytes = frame.write_close(&mut slot).unwrap();
         let before = node.engine.counters().drops.get(reason);

@@ -147,6 +147,17 @@ impl Engine {
     }
 
     fn write_ack(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+        self.write_word(now, id, |ack, slot| ack.write(slot), slot)
+    }
+
+    /// An ack, or a close: what has arrived.
+    fn write_word(
+        &mut self,
+        now: Instant,
+        id: NodeId,
+        write: impl FnOnce(&Ack<'_>, &mut [u8]) -> Option<usize>,
+        slot: &mut [u8],
+    ) -> usize {
         let free_kib = self.shared.memory.free_bytes() / 1024;
         let me = self.shared.config.me;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
@@ -175,7 +186,7 @@ impl Engine {
             ack_delay_us: (peer.receive.ack_delay(now).as_nanos() / 1000) as u32,
             bitmap: &bitmap[..bitmap_bytes],
         };
-        let bytes = ack.write(slot).unwrap_or(0);
+        let bytes = write(&ack, slot).unwrap_or(0);
         peer.receive.on_ack_sent();
         bytes
     }
@@ -224,7 +235,7 @@ impl Engine {
             control.write_reset(slot)
         } else {
             session.set_close_due(false);
-            control.write_close(slot)
+            return self.write_word(now, id, |ack, slot| ack.write_close(slot), slot);
         };
         if let Some(at) = super::timers::deadline(peer, &self.shared.config) {
             self.shared.arm(peer, at);

@@ -50,6 +50,15 @@ pub(super) struct Place<'a> {
     pub(super) is_bundle: bool,
 }
 
+/// What was not acknowledged when the session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// Of all kinds.
+    pub(crate) messages: usize,
+    /// Of these, reliable ones of the program that nothing else will tell of.
+    pub(crate) lost: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Payload bytes of a fragment at most; known with the session.
@@ -500,10 +509,18 @@ impl Queue {
         self.free.push(part.slot());
     }
 
-    /// The peer is gone: forgets everything; returns how many messages were not acknowledged.
-    pub(super) fn clear(&mut self, pool: &mut Pool) -> usize {
-        let failed = self.queued_messages;
+    /// The peer is gone: forgets everything; returns what was not acknowledged.
+    pub(super) fn clear(&mut self, pool: &mut Pool) -> Failed {
+        let mut failed = Failed {
+            messages: self.queued_messages,
+            lost: 0,
+        };
         for outgoing in self.messages.drain(..) {
+            let lane = outgoing.lane;
+            let promised = !lane.is_latest() && lane.channel() != Lane::LIBRARY_CHANNEL;
+            if outgoing.live && promised && !outgoing.notify {
+                failed.lost += outgoing.messages;
+            }
             pool.put(outgoing.body);
             pool.put_bitmap(outgoing.bitmap);
             if let Some(mut lending) = outgoing.lending {

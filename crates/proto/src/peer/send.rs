@@ -15,8 +15,8 @@ pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
 pub(crate) use super::queue::LoanState;
-use super::queue::Queue;
 use super::queue::latest::{Dropped, NEVER};
+use super::queue::{Failed, Queue};
 use super::rtt::Rtt;
 use crate::congestion::{Books, Congestion, Sending};
 use crate::counters::Counters;
@@ -462,8 +462,8 @@ impl Send {
         )
     }
 
-    /// The peer is gone: forgets everything; returns how many messages were not acknowledged.
-    pub(crate) fn fail(&mut self, pool: &mut Pool) -> usize {
+    /// The peer is gone: forgets everything; returns what was not acknowledged.
+    pub(crate) fn fail(&mut self, pool: &mut Pool) -> Failed {
         let failed = self.queue.clear(pool);
         let queue = core::mem::replace(&mut self.queue, Queue::new(0));
         let pace = self.pacer.as_deref().map(|pacer| pacer.pace);

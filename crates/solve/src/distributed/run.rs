@@ -357,8 +357,9 @@ impl Bench<'_> {
             match endpoint.try_send(node(worker), lane, &order.encode()) {
                 Ok(()) => sent = true,
                 Err(SendError::WouldBlock { .. }) => break,
-                Err(SendError::PeerDead { .. }) if self.judge.has_all_of(worker) => {}
-                Err(SendError::PeerDead { .. }) => {
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
+                    if self.judge.has_all_of(worker) => {}
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
                     return Err(self.explain(endpoint, JudgeFault::Missed { worker }, failure));
                 }
                 Err(error) => return Err(error.into()),
@@ -383,7 +384,10 @@ impl Bench<'_> {
                 Some(chunk) => {
                     match endpoint.send_owned(node(worker), BULK, Order::Rows(chunk).encode()) {
                         Ok(()) => sent = true,
-                        Err(SendError::PeerDead { .. }) => *feed = None, // `peer_dead` says the rest
+                        // `peer_dead` says the rest.
+                        Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {
+                            *feed = None;
+                        }
                         Err(error) => return Err(error.into()),
                     }
                 }

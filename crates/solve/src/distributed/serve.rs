@@ -178,10 +178,11 @@ impl Desk {
             match endpoint.try_send(to, lane, &out.bytes) {
                 Ok(()) => {}
                 Err(SendError::WouldBlock { .. }) => return Ok(false),
-                Err(SendError::PeerDead { .. }) if to == JUDGE => {
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) if to == JUDGE => {
                     return Err(WorkerError::JudgeLost);
                 }
-                Err(SendError::PeerDead { .. }) => {} // the judge has been told by `peer_dead`
+                // The judge has been told by `peer_dead`.
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
             self.worker.out().pop_front();

@@ -107,8 +107,6 @@ fn other_kinds_round_trip() {
     };
     let bytes = control.write_reset(&mut slot).unwrap();
     assert_eq!(parse(&slot[..bytes]), Ok(Frame::Reset(control)));
-    let bytes = control.write_close(&mut slot).unwrap();
-    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Close(control)));
     let permit = Permit {
         source: NodeId(1),
         destination: NodeId(2),

@@ -1,0 +1,100 @@
+//! Messages that the program sends as one batch: they wait for each other, so that they share frames and calls of the link.
+//!
+//! Asked by `drive` for each message that was queued. A batch is the program's word, never a guess: without one each message leaves
+//! at once, as far as window and link permit. What of a batch fills a call of the link leaves meanwhile.
+
+/// With the frames' headers, what UDP's longest datagram holds.
+const CALL_BYTES: usize = 56 << 10;
+
+/// Fewer than a turn sends.
+const CALL_MESSAGES: u32 = 48;
+
+/// The batch under way, and what of it waits.
+#[derive(Debug, Default)]
+pub(crate) struct Cork {
+    /// Batches nest.
+    depth: u32,
+    bytes: usize,
+    messages: u32,
+}
+
+impl Cork {
+    pub(crate) fn begin(&mut self) {
+        self.depth += 1;
+    }
+
+    /// `true`: what waits leaves now. An end without beginning is none.
+    pub(crate) fn end(&mut self) -> bool {
+        self.depth = self.depth.saturating_sub(1);
+        self.depth == 0 && self.messages > 0
+    }
+
+    pub(crate) fn is_in(&self) -> bool {
+        self.depth > 0
+    }
+
+    /// A message of so many bytes was queued. `true`: it waits. `false`: it leaves now, and with it what has waited.
+    #[inline]
+    pub(crate) fn holds(&mut self, bytes: usize, more: bool) -> bool {
+        if self.depth == 0 && !more {
+            return false;
+        }
+        self.bytes += bytes;
+        self.messages += 1;
+        self.bytes < CALL_BYTES && self.messages < CALL_MESSAGES
+    }
+
+    /// All leaves now, whatever the reason.
+    #[inline]
+    pub(crate) fn leaves(&mut self) {
+        (self.bytes, self.messages) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a batch nothing waits; in one, until it fills a call, by bytes or by number.
+    #[test]
+    fn batches_wait_until_they_fill_a_call() {
+        let mut cork = Cork::default();
+        let left = |cork: &mut Cork, count: usize, bytes: usize| {
+            let leaves = |cork: &mut Cork| {
+                let leaves = !cork.holds(bytes, false);
+                if leaves {
+                    cork.leaves();
+                }
+                leaves
+            };
+            (0..count).filter(|_| leaves(cork)).count()
+        };
+        assert_eq!(left(&mut cork, 100, 8), 100);
+        cork.begin();
+        assert_eq!(left(&mut cork, 100, 8), 2);
+        assert_eq!(left(&mut cork, 15, 8 << 10), 2);
+        assert!(cork.end(), "some wait");
+        cork.leaves();
+        assert!(!cork.end() && !cork.is_in());
+        assert_eq!(left(&mut cork, 1, 8), 1);
+    }
+
+    /// Of nested batches the outermost counts.
+    #[test]
+    fn batches_nest() {
+        let mut cork = Cork::default();
+        cork.begin();
+        cork.begin();
+        assert!(cork.holds(8, false));
+        assert!(!cork.end() && cork.holds(8, false));
+        assert!(cork.end());
+    }
+
+    /// A message that is followed by more waits for them without a batch.
+    #[test]
+    fn more_waits_for_what_follows() {
+        let mut cork = Cork::default();
+        assert!(cork.holds(8, true));
+        assert!(!cork.holds(8, false));
+    }
+}

@@ -1,0 +1,73 @@
+//! Messages that leave together because the program says so.
+
+use std::ops::{Deref, DerefMut};
+
+use tsumuji_link::Link;
+
+use super::Endpoint;
+use crate::error::EndpointError;
+
+/// An endpoint whose messages wait for each other, to share frames and calls of the link, until this guard goes or they fill such a
+/// call. Calls that poll send what waits, too. Guards nest.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+/// # use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options};
+/// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
+/// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
+/// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
+/// # };
+/// # let (mut a, mut b) = (open(0)?, open(1)?);
+/// let mut batch = a.batch();
+/// for row in 0..100_u64 {
+///     batch.send(NodeId(1), Lane::ordered(0), &row.to_le_bytes())?;
+/// }
+/// drop(batch); // all have left that the peer's window permits
+/// # for row in 0..100_u64 {
+/// #     assert_eq!(b.recv(Duration::from_secs(5))?.ok_or("none")?.body, row.to_le_bytes());
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Batch<'a, L: Link> {
+    endpoint: &'a mut Endpoint<L>,
+}
+
+impl<L: Link> Endpoint<L> {
+    /// Begins a batch, which ends with the guard.
+    pub fn batch(&mut self) -> Batch<'_, L> {
+        self.cork();
+        Batch { endpoint: self }
+    }
+
+    /// Begins a batch that ends with `uncork`: for who cannot hold a guard.
+    pub fn cork(&mut self) {
+        self.core.write().drive.begin_batch();
+    }
+
+    /// Ends a batch: what waits leaves.
+    pub fn uncork(&mut self) -> Result<(), EndpointError> {
+        Ok(self.core.write().drive.end_batch()?)
+    }
+}
+
+impl<L: Link> Deref for Batch<'_, L> {
+    type Target = Endpoint<L>;
+
+    fn deref(&self) -> &Endpoint<L> {
+        self.endpoint
+    }
+}
+
+impl<L: Link> DerefMut for Batch<'_, L> {
+    fn deref_mut(&mut self) -> &mut Endpoint<L> {
+        self.endpoint
+    }
+}
+
+impl<L: Link> Drop for Batch<'_, L> {
+    fn drop(&mut self) {
+        let _ = self.endpoint.uncork(); // a link that has failed says so in the next call
+    }
+}
