@@ -7,6 +7,7 @@
 
 mod agent;
 mod child;
+mod door;
 mod exit;
 mod frames;
 #[doc(hidden)]

@@ -1,6 +1,5 @@
 //! A process of another user that calls our sockets without end: this same test program, entered by its test `stranger`.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -11,8 +10,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 const TARGET: &str = "TSUMUJI_TEST_STRANGER";
 /// `nobody`, who owns nothing.
 const USER: u32 = 65534;
-/// Connections that it keeps open at a time.
-const HELD: usize = 1000;
+/// That call at the same time.
+const THREADS: usize = 16;
 /// It ends by itself, should its test be killed.
 const LIFE: Duration = Duration::from_secs(120);
 
@@ -68,17 +67,17 @@ pub(crate) fn act() {
         _ => SocketType::SEQPACKET,
     };
     let start = Instant::now();
-    let mut held: VecDeque<OwnedFd> = VecDeque::new();
-    while start.elapsed() < LIFE {
-        for name in names(prefix) {
-            for _ in 0..HELD {
-                held.extend(connect(kind, &name));
-                if held.len() > HELD {
-                    held.pop_front();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while start.elapsed() < LIFE {
+                    for name in names(prefix) {
+                        while connect(kind, &name).is_some() {}
+                    }
                 }
-            }
+            });
         }
-    }
+    });
     std::process::exit(0);
 }
 
@@ -91,9 +90,10 @@ fn names(prefix: &str) -> Vec<String> {
     names.into_iter().collect()
 }
 
+/// Waits for room in the queue of those who are not yet let in. `None`: nobody listens any more.
 fn connect(kind: SocketType, name: &str) -> Option<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).ok()?;
     let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
     rustix::net::connect(&socket, &addr).ok()?;
     Some(socket)
