@@ -289,15 +289,13 @@ fn run_all(args: &RunArgs) -> Outcome {
     let testbed = find(&args.which.name)?;
     let on_line = |host: &Host, stream: Stream, line: &[u8]| {
         let whole = [host.name().as_bytes(), b": ", line, b"\n"].concat();
-        // A reader that has gone away is no failure of the programs'.
-        let _ = if stream == Stream::Output && !args.json {
-            std::io::stdout().lock().write_all(&whole)
+        if stream == Stream::Output && !args.json {
+            output::print_bytes(&whole);
         } else {
-            std::io::stderr().lock().write_all(&whole)
-        };
+            let _ = std::io::stderr().lock().write_all(&whole); // there is nowhere to tell
+        }
     };
     let exits = testbed.run_all(&args.command, &on_line, &|| interrupt.is_set())?;
-    let _ = std::io::stdout().flush();
     let worst = exits.iter().map(|exit| exit.code()).max().unwrap_or(0);
     if args.json {
         let exits: Vec<_> = exits

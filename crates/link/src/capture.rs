@@ -11,7 +11,8 @@
 //! A capture is a new file: one of ours that is there is removed first, and nothing is written through a link or into what belongs
 //! to others, for captures are often named in `/tmp`. A pipe of our own may stand there, too.
 //!
-//! A write that fails ends the capture, not the link; `Capture::finish` tells. Not for measurements: the file is written by the
+//! A write that fails ends the capture, not the link; `Capture::finish` tells. Of a capture by name, one line on standard error tells, too, and
+//! `has_failed`, for nobody else may hear of it: whoever asks for one by the environment is not the program. Not for measurements: the file is written by the
 //! thread that drives the link, `BUFFER_BYTES` at a time.
 
 use std::fs::{File, OpenOptions};
@@ -19,7 +20,8 @@ use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::ether::{ETHERTYPE, HEADER_BYTES, LENGTH_BYTES};
@@ -46,6 +48,13 @@ mod pcapng {
     pub(super) const NANOSECONDS: u8 = 9;
 }
 
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a capture of this process, begun by `Capture::create`, could not be written to its end. It was told on standard error.
+pub fn has_failed() -> bool {
+    HAS_FAILED.load(Ordering::Relaxed)
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Direction {
     Inbound = 1,
@@ -56,6 +65,8 @@ enum Direction {
 #[derive(Debug)]
 struct Recorder<W: Write> {
     writer: W,
+    /// Of a file by name.
+    path: Option<PathBuf>,
     buffer: Vec<u8>,
     written_bytes: u64,
     failed: Option<io::Error>,
@@ -69,6 +80,7 @@ impl<W: Write> Recorder<W> {
     fn new(writer: W, name: &str, local: LinkAddr) -> Self {
         let mut recorder = Self {
             writer,
+            path: None,
             buffer: Vec::with_capacity(BUFFER_BYTES * 2),
             written_bytes: 0,
             failed: None,
@@ -152,6 +164,13 @@ impl<W: Write> Recorder<W> {
                 .and_then(|()| self.writer.flush());
             if let Err(error) = result {
                 tracing::warn!("the capture ends here: {error}");
+                if let Some(path) = &self.path {
+                    eprintln!(
+                        "tsumuji: the capture {} is not whole: {error}",
+                        path.display()
+                    );
+                    HAS_FAILED.store(true, Ordering::Relaxed);
+                }
                 self.failed = Some(error);
             }
         }
@@ -209,7 +228,10 @@ impl<L: Link> Capture<L> {
     /// Wraps a link and records into a new file at `path`. An earlier capture of this user is replaced; what is not a file of his
     /// stays as it is, and is an error.
     pub fn create(inner: L, path: impl AsRef<Path>) -> io::Result<Self> {
-        Ok(Self::new(inner, new_file(path.as_ref())?))
+        let path = path.as_ref();
+        let mut capture = Self::new(inner, new_file(path)?);
+        capture.recorder.path = Some(path.to_owned());
+        Ok(capture)
     }
 }
 

@@ -132,7 +132,11 @@ impl Keeper {
                 }
             }
         }
-        shared.update(|state| state.finished = true);
+        let stdout_error = self.output.stdout_error();
+        shared.update(|state| {
+            state.stdout_error = stdout_error;
+            state.finished = true;
+        });
     }
 
     fn spawn_all(&mut self, orders: Vec<Order>) -> Option<WorkerFailure> {

@@ -380,6 +380,12 @@ impl Launcher {
         self.shared.lock().exits.clone()
     }
 
+    /// Why what workers printed could not all be written, once all have ended. `None` also where its reader has gone away, and the
+    /// second time.
+    pub fn stdout_error(&mut self) -> Option<std::io::Error> {
+        self.shared.lock().stdout_error.take()
+    }
+
     /// Node and process of every worker that was spawned.
     pub fn pids(&self) -> Vec<(NodeId, u32)> {
         self.shared.lock().pids.clone()
