@@ -114,7 +114,7 @@ struct ImpairArgs {
     /// Share of frames that are lost
     #[arg(long, value_name = "P", required_unless_present_any = ["duplicate", "corrupt", "clear"])]
     loss: Option<Fraction>,
-    /// Share of frames that arrive twice
+    /// Share of frames that arrive twice; copies do not reach receivers over xdp (generic AF_XDP)
     #[arg(long, value_name = "P")]
     duplicate: Option<Fraction>,
     /// Share of frames in which one bit is changed
@@ -328,6 +328,11 @@ fn impair(args: &ImpairArgs) -> Outcome {
         corrupt: share(args.corrupt),
     };
     testbed.impair(&ids, impairment)?;
+    if impairment.duplicate > 0.0 {
+        eprintln!(
+            "note: copies do not reach receivers over xdp: the kernel hands generic AF_XDP no redirected frame"
+        );
+    }
     if args.json {
         output::print_json(
             &json!({ "name": testbed.name(), "hosts": ids, "impairment": impairment }),
