@@ -16,6 +16,7 @@ mod hosts;
 mod keeper;
 mod launcher;
 mod lines;
+mod meeting;
 mod output;
 mod remote;
 pub(crate) mod rendezvous;
