@@ -72,6 +72,8 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
+const SIGPIPE: i32 = 13;
+
 /// Exit code of a shell: its own, or 128 + signal.
 fn code_of(exit: &WorkerExit) -> i32 {
     exit.status
@@ -140,7 +142,17 @@ pub(crate) fn run(args: Args) -> Outcome {
                 }
             };
             launcher.shutdown(GRACE);
-            (failure, launcher.exits())
+            if let Some(error) = launcher.stdout_error() {
+                output::note(error);
+                // Who prints where nothing is taken ends so: that is the consequence, and is not told twice.
+                let consequence = |failure: &WorkerFailure| matches!(failure, WorkerFailure::Ended { exit, .. } if exit.status.signal() == Some(SIGPIPE));
+                (
+                    failure.filter(|failure| !consequence(failure)),
+                    launcher.exits(),
+                )
+            } else {
+                (failure, launcher.exits())
+            }
         }
         Err(tsumuji_node::LaunchError::Worker(failure)) => (Some(failure), Vec::new()),
         Err(error) => return Err(error.into()),

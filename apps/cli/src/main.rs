@@ -23,6 +23,7 @@ mod top;
 mod tune;
 mod worker;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -83,9 +84,20 @@ fn main() -> ExitCode {
             if error.use_stderr()
                 && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
         {
-            return fail(&one_line(&error.to_string()), wants_json);
+            return output::close(fail(&one_line(&error.to_string()), wants_json));
         }
-        Err(error) => error.exit(), // help and version
+        // Help and version.
+        Err(error) => {
+            let code = if error.use_stderr() {
+                ExitCode::from(BAD_INPUT)
+            } else {
+                DONE
+            };
+            if let Err(error) = error.print().and_then(|()| std::io::stdout().flush()) {
+                output::note(error);
+            }
+            return output::close(code);
+        }
     };
     let outcome = match cli.command {
         Command::Solve(args) => solve::run(*args),
@@ -103,7 +115,7 @@ fn main() -> ExitCode {
         Command::BenchServe(args) => bench::serve(args),
         Command::BenchServeGroup(args) => bench::serve_group(args),
     };
-    outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json))
+    output::close(outcome.unwrap_or_else(|error| fail(&sentence(&error), wants_json)))
 }
 
 /// Says what is wrong, in one line.

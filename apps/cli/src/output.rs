@@ -1,23 +1,77 @@
-//! Where results go: one JSON object, or a file that is either whole or not there.
+//! Where results go: standard output, or a file that is either whole or not there.
+//!
+//! Every command prints through here. A reader that has gone away has seen enough, and that is no failure of ours; an output that
+//! takes no more for another reason, as a full disk, is told once, in the end, and then success is none (`close`).
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 
-/// Prints the one object of `--json`. A reader that has gone away is no failure of ours.
+use crate::{DONE, NOT_REACHED};
+
+/// What standard output refused first.
+static REFUSED: Mutex<Option<std::io::Error>> = Mutex::new(None);
+
+/// Something else that was to be written is not whole, and somebody has said so.
+static IS_PARTIAL: AtomicBool = AtomicBool::new(false);
+
+/// Prints the one object of `--json`.
 pub(crate) fn print_json(value: &serde_json::Value) {
-    let mut out = std::io::stdout().lock();
-    let _ = serde_json::to_writer_pretty(&mut out, value);
-    let _ = out.write_all(b"\n");
-    let _ = out.flush();
+    let mut text = format!("{value:#}");
+    text.push('\n');
+    print_text(&text);
 }
 
-/// Prints what people read. A reader that has gone away is no failure of ours.
-pub(crate) fn print_text(text: &str) {
+/// Prints what people read. `false`: standard output takes nothing any more.
+pub(crate) fn print_text(text: &str) -> bool {
+    print_bytes(text.as_bytes())
+}
+
+/// The same of what programs have printed.
+pub(crate) fn print_bytes(bytes: &[u8]) -> bool {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => true,
+        Err(error) => {
+            note(error);
+            false
+        }
+    }
+}
+
+/// Remembers that standard output refused something.
+pub(crate) fn note(error: std::io::Error) {
+    if error.kind() != ErrorKind::BrokenPipe {
+        let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.get_or_insert(error);
+    }
+}
+
+/// Remembers that something else is not whole, which was told.
+pub(crate) fn note_partial() {
+    IS_PARTIAL.store(true, Ordering::Relaxed);
+}
+
+/// The exit code of a command that would end with `code`: success only if all that it had to say was written.
+pub(crate) fn close(code: ExitCode) -> ExitCode {
+    let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut whole = !tsumuji_link::capture::has_failed() && !IS_PARTIAL.load(Ordering::Relaxed);
+    if let Some(error) = refused.take() {
+        eprintln!(
+            "tsumuji: standard output is not whole: cannot write: {}",
+            plain(&error)
+        );
+        whole = false;
+    }
+    if code == DONE && !whole {
+        ExitCode::from(NOT_REACHED)
+    } else {
+        code
+    }
 }
 
 /// Refuses a place where no file can be made, without touching what is there now. Devices and pipes are taken as they are.

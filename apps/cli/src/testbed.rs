@@ -114,7 +114,7 @@ struct ImpairArgs {
     /// Share of frames that are lost
     #[arg(long, value_name = "P", required_unless_present_any = ["duplicate", "corrupt", "clear"])]
     loss: Option<Fraction>,
-    /// Share of frames that arrive twice
+    /// Share of frames that arrive twice; copies do not reach receivers over xdp (generic AF_XDP)
     #[arg(long, value_name = "P")]
     duplicate: Option<Fraction>,
     /// Share of frames in which one bit is changed
@@ -289,15 +289,13 @@ fn run_all(args: &RunArgs) -> Outcome {
     let testbed = find(&args.which.name)?;
     let on_line = |host: &Host, stream: Stream, line: &[u8]| {
         let whole = [host.name().as_bytes(), b": ", line, b"\n"].concat();
-        // A reader that has gone away is no failure of the programs'.
-        let _ = if stream == Stream::Output && !args.json {
-            std::io::stdout().lock().write_all(&whole)
+        if stream == Stream::Output && !args.json {
+            output::print_bytes(&whole);
         } else {
-            std::io::stderr().lock().write_all(&whole)
-        };
+            let _ = std::io::stderr().lock().write_all(&whole); // there is nowhere to tell
+        }
     };
     let exits = testbed.run_all(&args.command, &on_line, &|| interrupt.is_set())?;
-    let _ = std::io::stdout().flush();
     let worst = exits.iter().map(|exit| exit.code()).max().unwrap_or(0);
     if args.json {
         let exits: Vec<_> = exits
@@ -330,6 +328,11 @@ fn impair(args: &ImpairArgs) -> Outcome {
         corrupt: share(args.corrupt),
     };
     testbed.impair(&ids, impairment)?;
+    if impairment.duplicate > 0.0 {
+        eprintln!(
+            "note: copies do not reach receivers over xdp: the kernel hands generic AF_XDP no redirected frame"
+        );
+    }
     if args.json {
         output::print_json(
             &json!({ "name": testbed.name(), "hosts": ids, "impairment": impairment }),

@@ -6,7 +6,7 @@
 mod nodes;
 mod table;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -75,16 +75,9 @@ pub(crate) fn run(args: Args) -> Outcome {
         let width = columns().unwrap_or(usize::MAX);
         let text = table::of(&before, args.flows, width);
         let page = if terminal { screen(&text) } else { text + "\n" };
-        let mut out = std::io::stdout().lock();
-        // A reader that has gone away has seen enough.
-        if out
-            .write_all(page.as_bytes())
-            .and_then(|()| out.flush())
-            .is_err()
-        {
+        if !output::print_text(&page) {
             return Ok(DONE);
         }
-        drop(out);
         if !wait(interval, &interrupt, keys.is_some()) {
             return Ok(DONE);
         }

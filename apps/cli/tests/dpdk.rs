@@ -3,11 +3,12 @@
 
 mod common;
 
-use std::process::Command;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{
-    ENDLESS, PATIENCE, finish, is_worker, json, signal, skipped, start, text, tsumuji,
+    ENDLESS, PATIENCE, command, finish, is_worker, json, signal, skipped, start, text, tsumuji,
     wait_for_children, wait_until_at_work,
 };
 use tsumuji_testbed::{Name, Spec, Testbed};
@@ -40,6 +41,42 @@ fn leftovers(pids: &[u32]) -> Vec<String> {
         found.extend(names.filter(ours));
     }
     found
+}
+
+/// What two processes over memif meet by is no name that every user of this host may call, and is gone with them.
+#[test]
+fn memif_meets_where_nobody_else_may() {
+    if lacking("memif_meets_where_nobody_else_may") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = command(&[&ENDLESS[..], &["--workers", "1", "--link", MEMIF]].concat());
+    run.env("TMPDIR", folder.path())
+        .env_remove("XDG_RUNTIME_DIR")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let run = run.spawn().unwrap();
+    let pid = run.id();
+    wait_until_at_work(&wait_for_children(pid, 1));
+    let list = std::fs::read("/proc/net/unix").unwrap();
+    let list = String::from_utf8_lossy(&list).into_owned();
+    let ours = || {
+        std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(Result::unwrap)
+    };
+    let place = ours().next().expect("a folder");
+    let (mode, path) = (place.metadata().unwrap().mode(), place.path());
+    signal("TERM", pid);
+    finish(run);
+    assert_eq!(mode & 0o777, 0o700);
+    let socket = path.join("memif").display().to_string();
+    assert!(
+        list.lines()
+            .any(|line| line.ends_with(&format!(" {socket}")))
+    );
+    assert_eq!(ours().count(), 0);
 }
 
 /// Solving, ping-pong and burst over memif: the launcher gives out the roles, the solution is verified, no word about safety is needed.

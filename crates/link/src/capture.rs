@@ -8,14 +8,20 @@
 //! - `02:pp:pp:bb:cc:dd`: UDP port pppp of a.b.c.d (of IPv6: the last three bytes);
 //! - `ff:ff:ff:ff:ff:ff`: everyone.
 //!
-//! A write that fails ends the capture, not the link; `Capture::finish` tells. Not for measurements: the file is written by the
+//! A capture is a new file: one of ours that is there is removed first, and nothing is written through a link or into what belongs
+//! to others, for captures are often named in `/tmp`. A pipe of our own may stand there, too.
+//!
+//! A write that fails ends the capture, not the link; `Capture::finish` tells. Of a capture by name, one line on standard error tells, too, and
+//! `has_failed`, for nobody else may hear of it: whoever asks for one by the environment is not the program. Not for measurements: the file is written by the
 //! thread that drives the link, `BUFFER_BYTES` at a time.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::ether::{ETHERTYPE, HEADER_BYTES, LENGTH_BYTES};
@@ -42,6 +48,13 @@ mod pcapng {
     pub(super) const NANOSECONDS: u8 = 9;
 }
 
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a capture of this process, begun by `Capture::create`, could not be written to its end. It was told on standard error.
+pub fn has_failed() -> bool {
+    HAS_FAILED.load(Ordering::Relaxed)
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Direction {
     Inbound = 1,
@@ -52,6 +65,8 @@ enum Direction {
 #[derive(Debug)]
 struct Recorder<W: Write> {
     writer: W,
+    /// Of a file by name.
+    path: Option<PathBuf>,
     buffer: Vec<u8>,
     written_bytes: u64,
     failed: Option<io::Error>,
@@ -65,6 +80,7 @@ impl<W: Write> Recorder<W> {
     fn new(writer: W, name: &str, local: LinkAddr) -> Self {
         let mut recorder = Self {
             writer,
+            path: None,
             buffer: Vec::with_capacity(BUFFER_BYTES * 2),
             written_bytes: 0,
             failed: None,
@@ -148,6 +164,13 @@ impl<W: Write> Recorder<W> {
                 .and_then(|()| self.writer.flush());
             if let Err(error) = result {
                 tracing::warn!("the capture ends here: {error}");
+                if let Some(path) = &self.path {
+                    eprintln!(
+                        "tsumuji: the capture {} is not whole: {error}",
+                        path.display()
+                    );
+                    HAS_FAILED.store(true, Ordering::Relaxed);
+                }
                 self.failed = Some(error);
             }
         }
@@ -202,10 +225,45 @@ pub struct Capture<L, W: Write = File> {
 }
 
 impl<L: Link> Capture<L> {
-    /// Wraps a link and records into a new file at `path` (an old one is overwritten).
+    /// Wraps a link and records into a new file at `path`. An earlier capture of this user is replaced; what is not a file of his
+    /// stays as it is, and is an error.
     pub fn create(inner: L, path: impl AsRef<Path>) -> io::Result<Self> {
-        Ok(Self::new(inner, File::create(path)?))
+        let path = path.as_ref();
+        let mut capture = Self::new(inner, new_file(path)?);
+        capture.recorder.path = Some(path.to_owned());
+        Ok(capture)
     }
+}
+
+/// Creates the file. Nothing that somebody puts there meanwhile is followed or opened for a file.
+fn new_file(path: &Path) -> io::Result<File> {
+    let refused = |what: &str| {
+        let text = format!("{what}; remove it, or name another file");
+        Err(io::Error::new(ErrorKind::AlreadyExists, text))
+    };
+    let me = rustix::process::geteuid().as_raw();
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(there) if there.is_symlink() => return refused("it is a symbolic link"),
+        Ok(there) if there.uid() != me => return refused("it belongs to another user"),
+        Ok(there) if there.is_file() => std::fs::remove_file(path)?,
+        Ok(there) if there.file_type().is_fifo() => {
+            let file = OpenOptions::new()
+                .write(true)
+                .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+                .open(path)?;
+            let opened = file.metadata()?;
+            return if opened.file_type().is_fifo() && opened.uid() == me {
+                Ok(file)
+            } else {
+                refused("it was exchanged for something else")
+            };
+        }
+        Ok(_) => return refused("it is no file"),
+    }
+    // Exclusive creation fails where anything is, links included.
+    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 impl<L: Link, W: Write> Capture<L, W> {
@@ -368,6 +426,43 @@ mod tests {
             assert_eq!(word(options + 4), flags);
             assert_eq!(word(options + 8), 0);
         }
+    }
+
+    /// An earlier capture is replaced; a link, a folder and another user's file are refused with what to do, and stay as they are.
+    #[test]
+    fn only_own_files_are_replaced() {
+        use std::os::unix::fs::{chown, symlink};
+        let folder = std::env::temp_dir().join(format!("tsumuji-capture-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let at = |name: &str| folder.join(name);
+        let text = |name: &str| std::fs::read_to_string(at(name)).expect("read");
+        std::fs::write(at("precious"), "precious").expect("write");
+        std::fs::hard_link(at("precious"), at("own")).expect("link");
+        let mut file = new_file(&at("own")).expect("an earlier capture");
+        file.write_all(b"new").expect("write");
+        assert_eq!((&*text("own"), &*text("precious")), ("new", "precious"));
+        symlink(at("precious"), at("link")).expect("link");
+        symlink(at("nowhere"), at("dangling")).expect("link");
+        std::fs::create_dir(at("folder")).expect("folder");
+        let mut refused = vec!["link", "dangling", "folder"];
+        std::fs::write(at("foreign"), "foreign").expect("write");
+        let me = rustix::process::geteuid().as_raw();
+        if chown(at("foreign"), Some(me + 1), None).is_ok() {
+            refused.push("foreign");
+        }
+        for name in refused {
+            let error = new_file(&at(name)).expect_err(name).to_string();
+            assert!(
+                error.ends_with("; remove it, or name another file"),
+                "{name}: {error}"
+            );
+        }
+        assert_eq!(
+            (&*text("precious"), &*text("foreign")),
+            ("precious", "foreign")
+        );
+        assert!(!at("nowhere").exists());
+        std::fs::remove_dir_all(folder).expect("clean up");
     }
 
     /// A disk that is full ends the capture with its error, and the link goes on.

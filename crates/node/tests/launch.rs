@@ -6,12 +6,16 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use common::LONG;
+use common::stranger::Stranger;
+use rustix::net::SocketType;
 use tsumuji_node::{
     Lane, LaunchSpec, Launcher, LinkSpec, NodeId, Options, Progress, RecvError, SendError,
     endpoint_from_env, report_error,
 };
 
 const LANE: Lane = Lane::ordered(0);
+/// What starts in a tenth of a second, and is not kept from it, takes no such time.
+const IMPATIENT: Duration = Duration::from_secs(5);
 const ROLE: &str = "TSUMUJI_TEST_ROLE";
 
 fn spec(nodes: usize, link: &str, role: &str) -> LaunchSpec {
@@ -30,6 +34,12 @@ fn options() -> Options {
         dead_after: Duration::from_secs(2),
         ..Options::default()
     }
+}
+
+/// The entry of strangers; does nothing when run as a test.
+#[test]
+fn stranger() {
+    common::stranger::act();
 }
 
 /// The entry of spawned processes; does nothing when run as a test.
@@ -146,6 +156,25 @@ fn ring_of_processes_completes() {
         assert!(launcher.pids().iter().all(|(_, pid)| is_gone(*pid)));
     }
     nothing_in_dev_shm();
+}
+
+/// Another user who calls at the rendezvous without end does not keep the processes from meeting there.
+#[test]
+fn strangers_do_not_hold_up_a_launch() {
+    let name = "strangers_do_not_hold_up_a_launch";
+    let prefix = "tsumuji-";
+    let strangers: Vec<_> = (0..2)
+        .filter_map(|_| Stranger::call(name, SocketType::SEQPACKET, prefix))
+        .collect();
+    if strangers.is_empty() {
+        return;
+    }
+    for _ in 0..5 {
+        let mut spec = spec(4, "shm", "ring");
+        spec.join_timeout = IMPATIENT;
+        let mut launcher = Launcher::start(spec).expect("start");
+        assert_eq!(launcher.wait(LONG), Progress::Finished);
+    }
 }
 
 /// The parent takes part as node 0; a worker killed in the middle is named by signal and is dead for its peers in bounded time.

@@ -7,7 +7,9 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use common::stranger::Stranger;
 use common::{LONG, Over, cluster};
+use rustix::net::SocketType;
 use tsumuji_node::metrics::{Sample, local_nodes, parse};
 use tsumuji_node::{
     AnyLink, Endpoint, Lane, LinkAddr, MetricsAt, NodeId, OpenError, Options, SealMode,
@@ -287,6 +289,91 @@ fn nodes_are_found_on_this_host() {
     assert_eq!(find(), 1);
     drop((a, b));
     assert_eq!(find(), 0);
+}
+
+/// Silent readers of any number keep nobody from being answered: neither at their own door nor at the other.
+#[test]
+fn a_crowd_of_readers_does_not_block() {
+    let (a, b) = pair(Over::Udp, &on_loopback(), 1);
+    let addr = a.metrics_addr().expect("listens");
+    /// Ends the crowd, also where an assertion fails.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _done = Done(&done);
+        scope.spawn(|| {
+            let mut silent = std::collections::VecDeque::new();
+            while !done.load(Ordering::Acquire) {
+                silent.extend(TcpStream::connect(addr));
+                if silent.len() > 200 {
+                    silent.pop_front();
+                }
+            }
+        });
+        // Before, each silent reader held the thread for two seconds: three in a row are beyond this.
+        for _ in 0..5 {
+            assert!(value(&scrape(addr), "uptime_seconds", None) > 0.0);
+            let nodes = local_nodes().expect("list").into_iter();
+            let mut ours = nodes.filter(|node| node.pid == std::process::id());
+            let within = std::time::Duration::from_secs(5);
+            assert!(ours.any(|node| node.ask(within).is_ok()));
+        }
+    });
+    drop((a, b));
+}
+
+/// Names that are no text, and more names than nodes are looked at, hide no node.
+#[test]
+fn foreign_names_hide_no_node() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    let (a, b) = pair(Over::Udp, &shown_at(MetricsAt::Local), 1);
+    let bind = |name: &[u8]| {
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).expect("a name"))
+            .expect("bind")
+    };
+    let id = std::process::id();
+    let mut foreign = vec![bind(&[&b"\xff\xfe\n"[..], &id.to_ne_bytes()].concat())];
+    // They name processes that there are not, and hold no socket of theirs.
+    foreign.extend(
+        (0..5000).map(|serial| bind(format!("tsumuji-metrics-0-{id}-{serial}").as_bytes())),
+    );
+    let nodes = local_nodes().expect("list");
+    assert!(nodes.iter().filter(|node| node.pid == id).count() >= 2);
+    drop((a, b, foreign));
+}
+
+/// Another user who calls without end is turned away, and takes neither our time nor the place of those who may ask.
+#[test]
+fn strangers_keep_nobody_out() {
+    let (a, b) = pair(Over::Udp, &shown_at(MetricsAt::Local), 1);
+    let id = std::process::id();
+    let prefix = format!("tsumuji-metrics-{id}-");
+    let Some(stranger) = Stranger::call("strangers_keep_nobody_out", SocketType::STREAM, &prefix)
+    else {
+        return;
+    };
+    for _ in 0..20 {
+        let nodes = local_nodes().expect("list").into_iter();
+        let ours: Vec<_> = nodes.filter(|node| node.pid == id).collect();
+        assert!(ours.len() >= 2);
+        let within = std::time::Duration::from_secs(5);
+        let answers = ours.iter().filter(|node| node.ask(within).is_ok());
+        assert!(answers.count() >= 2); // those of other tests may have gone
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    drop((stranger, a, b));
+}
+
+/// The entry of strangers; does nothing when run as a test.
+#[test]
+fn stranger() {
+    common::stranger::act();
 }
 
 /// Without the option nothing listens; with an impossible address the endpoint is refused, and the message names it.

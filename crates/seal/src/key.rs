@@ -44,6 +44,16 @@ pub enum KeyError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Whoever owns it can open it to others and change it, whatever its mode.
+    #[error("{path} belongs to user {owner}; its owner must be the user who reads it ({me}), or root: sudo chown {me} {path}", path = path.display())]
+    Foreign {
+        /// Which file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who reads it.
+        me: u32,
+    },
     /// Far more than keys.
     #[error("{path} is larger than {FILE_BYTES_MAX} bytes; a key file has one key of 32 bytes a line", path = path.display())]
     TooLong {
@@ -60,10 +70,14 @@ pub enum KeyError {
         /// What is wrong.
         what: &'static str,
     },
+    /// A file without a key in it.
+    #[error("{path} has no key in it; make a new one: rm {path} && tsumuji key {path}", path = path.display())]
+    Empty {
+        /// Which file.
+        path: PathBuf,
+    },
     /// Nothing to use.
-    #[error(
-        "no key given; write one with ClusterKey::generate, or `head -c 32 /dev/urandom | base64`"
-    )]
+    #[error("no key given; make one with ClusterKey::generate, or a file with `tsumuji key FILE`")]
     None,
     /// More than are tried.
     #[error("more than {KEYS_MAX} keys; remove those that no node uses any more")]
@@ -133,7 +147,7 @@ impl ClusterKey {
         Zeroizing::new(text)
     }
 
-    /// Writes a new file with this key that only its owner may read. An existing file is left alone.
+    /// Writes a new file with this key that only its owner may read. An existing file is left alone, and a failure leaves none.
     pub fn write_new(&self, path: impl AsRef<Path>) -> Result<(), KeyError> {
         let path = path.as_ref();
         let mut line = Zeroizing::new(Vec::with_capacity(2 * KEY_BYTES + 1));
@@ -144,7 +158,13 @@ impl ClusterKey {
             .create_new(true)
             .mode(0o600)
             .open(path)
-            .and_then(|mut file| file.write_all(&line).and_then(|()| file.sync_all()))
+            .and_then(|mut file| {
+                let written = file.write_all(&line).and_then(|()| file.sync_all());
+                if written.is_err() {
+                    let _ = std::fs::remove_file(path); // the failure itself is what counts
+                }
+                written
+            })
             .map_err(|source| KeyError::Write {
                 path: path.to_owned(),
                 source,
@@ -217,7 +237,9 @@ impl Keys {
         };
         let file = File::open(path).map_err(failed)?;
         // Of the file that was opened, not of the name, which may lead elsewhere by now.
-        let mode = file.metadata().map_err(failed)?.mode() & 0o777;
+        let found = file.metadata().map_err(failed)?;
+        check_owner(path, found.uid(), rustix::process::geteuid().as_raw())?;
+        let mode = found.mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(KeyError::TooOpen {
                 path: path.to_owned(),
@@ -255,12 +277,28 @@ impl Keys {
             }
             keys.push(ClusterKey::parse(word).map_err(wrong)?);
         }
+        if keys.is_empty() {
+            return Err(KeyError::Empty {
+                path: path.to_owned(),
+            });
+        }
         Self::new(keys)
     }
 
     pub(crate) fn derive(&self) -> Vec<DerivedKey> {
         self.0.iter().map(DerivedKey::new).collect()
     }
+}
+
+fn check_owner(path: &Path, owner: u32, me: u32) -> Result<(), KeyError> {
+    if owner == me || owner == 0 {
+        return Ok(());
+    }
+    Err(KeyError::Foreign {
+        path: path.to_owned(),
+        owner,
+        me,
+    })
 }
 
 /// What handshakes use of a cluster key. Each purpose has a key of its own.

@@ -5,6 +5,9 @@
 //! It runs where the switch sends a frame to a host: all frames to that host pass there, whatever the sender's socket is and
 //! however the receiver takes them (AF_PACKET, AF_XDP in both modes, the kernel's own UDP and TCP). The sender never learns of a
 //! loss, because its frame has long left it. A broadcast frame is lost for each receiver by itself.
+//!
+//! A copy is a redirected frame to the kernel, and generic XDP takes none of those (`skb_is_redirected` in
+//! `netif_receive_generic_xdp`): an AF_XDP receiver in generic mode never sees copies, while its kernel does.
 
 use object::write::{Object, Symbol, SymbolSection};
 use object::{

@@ -16,7 +16,7 @@ use tsumuji_solve::report::{Outcome, Progress, Reason, Seconds};
 use super::Args;
 use super::show::Traffic;
 use crate::interrupt::Interrupt;
-use crate::{hosts, metrics};
+use crate::{hosts, metrics, output};
 
 /// Workers that are left when a run has failed get this long to end by themselves.
 const GRACE: Duration = Duration::from_secs(1);
@@ -216,7 +216,10 @@ fn with_launched(
     let _ = endpoint.close(FAREWELL);
     if seen.is_none() && matches!(&result, Ok((outcome, _)) if outcome.converged) {
         // They were told the end, and may have something to write, as a capture.
-        launcher.wait_all(PARTING);
+        let exits = launcher.wait_all(PARTING);
+        if exits.iter().any(|exit| !exit.success()) {
+            output::note_partial();
+        }
     }
     launcher.shutdown(GRACE);
     match (result, seen) {

@@ -11,6 +11,8 @@ use tsumuji_node::metrics::{LocalNode, Sample, local_nodes, parse};
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Nodes asked at a time: many that do not answer shall not add up.
 const ASKED_AT_ONCE: usize = 32;
+/// Of one look: whoever comes after that is shown as one who did not answer. Nodes of users who have many come last.
+const LOOK_MOST: Duration = Duration::from_secs(5);
 /// Of names, as shown.
 const NAME_CHARS_MAX: usize = 24;
 
@@ -98,11 +100,15 @@ impl Peer {
 impl Look {
     /// Looks, and compares.
     pub(super) fn now(before: Option<&Self>) -> std::io::Result<Self> {
+        let until = Instant::now() + LOOK_MOST;
         let found = local_nodes()?;
         let mut nodes = BTreeMap::new();
         for some in found.chunks(ASKED_AT_ONCE) {
             let asked: Vec<_> = std::thread::scope(|scope| {
-                let threads: Vec<_> = some.iter().map(|node| scope.spawn(|| ask(node))).collect();
+                let threads: Vec<_> = some
+                    .iter()
+                    .map(|node| scope.spawn(move || ask(node, until)))
+                    .collect();
                 threads.into_iter().map(|thread| thread.join()).collect()
             });
             for (local, node) in some.iter().zip(asked) {
@@ -145,10 +151,14 @@ impl Look {
 }
 
 /// `None`: it is gone, or another user's.
-fn ask(local: &LocalNode) -> Option<Node> {
+fn ask(local: &LocalNode, until: Instant) -> Option<Node> {
     let at = Instant::now();
     let process = Process::read(local.pid);
-    let samples = match local.ask(ANSWER_WITHIN) {
+    let within = until.saturating_duration_since(at).min(ANSWER_WITHIN);
+    if within.is_zero() {
+        return Some(Node::new(local, &[], process, at));
+    }
+    let samples = match local.ask(within) {
         Ok(text) => parse(&text),
         // Full of readers that nobody serves, or silent.
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {

@@ -71,6 +71,12 @@ pub enum DpdkMeetError {
         /// As given.
         spec: Box<DpdkSpec>,
     },
+    /// Of a socket that is not stated.
+    #[error("{spec}: `socket-abstract` names no socket; state `socket`, too, or leave it out")]
+    Abstract {
+        /// As given.
+        spec: Box<DpdkSpec>,
+    },
     /// No place for what is added.
     #[error("{spec} is too long: role and socket are added to it, and a name has 200 bytes")]
     Long {
@@ -237,7 +243,7 @@ impl DpdkSpec {
     }
 
     /// What process `index` of `processes` on one host opens, so that they meet. memif: the first is the server, the other its
-    /// client, their socket `meeting` if none is stated. Taps: each has its own, the stated name followed by `index`; whoever wants
+    /// client, their socket the file `meeting` if none is stated: a file has permissions, and abstract names have none. Taps: each has its own, the stated name followed by `index`; whoever wants
     /// frames to pass puts them on a bridge.
     pub fn for_process(
         &self,
@@ -258,12 +264,18 @@ impl DpdkSpec {
             Some("net_memif") => {
                 let role = if index == 0 { "server" } else { "client" };
                 let mut own = self.with("role", role).ok_or_else(long)?;
-                for (parameter, value) in [("socket", meeting), ("id", "0")] {
-                    if own.parameter(parameter).is_none() {
-                        own = own.with(parameter, value).ok_or_else(long)?;
-                    }
+                if own.parameter("socket").is_none() {
+                    own = own.with("socket", meeting).ok_or_else(long)?;
+                    own = match own.parameter("socket-abstract") {
+                        None => own.with("socket-abstract", "no").ok_or_else(long)?,
+                        Some("no") => own,
+                        Some(_) => return Err(DpdkMeetError::Abstract { spec: given() }),
+                    };
                 }
-                Ok(own)
+                match own.parameter("id") {
+                    Some(_) => Ok(own),
+                    None => own.with("id", "0").ok_or_else(long),
+                }
             }
             Some("net_tap") => match self.parameter("iface") {
                 None => Ok(*self),

@@ -91,7 +91,7 @@ fn parameters_that_lack_are_named() {
 fn processes_of_one_host_meet() {
     let meet = |text: &str, index, processes| {
         let spec: DpdkSpec = text.parse().expect(text);
-        let own = spec.for_process(index, processes, "meeting");
+        let own = spec.for_process(index, processes, "/meeting");
         own.map(|own| own.to_string())
             .map_err(|error| error.to_string())
     };
@@ -99,12 +99,12 @@ fn processes_of_one_host_meet() {
         (
             "net_memif",
             0,
-            "dpdk:net_memif,role=server,socket=meeting,id=0",
+            "dpdk:net_memif,role=server,socket=/meeting,socket-abstract=no,id=0",
         ),
         (
             "net_memif,bsize=9216",
             1,
-            "dpdk:net_memif,bsize=9216,role=client,socket=meeting,id=0",
+            "dpdk:net_memif,bsize=9216,role=client,socket=/meeting,socket-abstract=no,id=0",
         ),
         (
             "net_memif,id=3,socket=/x",
@@ -129,6 +129,7 @@ fn processes_of_one_host_meet() {
     for (text, processes, problem) in [
         ("net_memif", 3, "not 3; take shm or udp for more"),
         ("net_memif,role=server", 2, "`role` is given to each"),
+        ("net_memif,socket-abstract=yes", 2, "state `socket`, too"),
         (&long, 2, "is too long"),
         (
             "net_af_packet,iface=eth0",

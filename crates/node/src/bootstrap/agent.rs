@@ -19,6 +19,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::door::Door;
 use super::frames::{self, Frames, FromAgent, Kind, Pulse, ToAgent};
 use super::rendezvous::{self, FromLauncher, FromWorker, Received};
 use super::{ENV_NODE, ENV_RENDEZVOUS};
@@ -291,7 +292,7 @@ struct Agent {
     child: Child,
     pidfd: OwnedFd,
     pipes: [Pipe; 2],
-    listener: OwnedFd,
+    door: Door,
     connections: Vec<OwnedFd>,
     /// Where the program said hello: what the launcher answers goes there.
     joined: Option<OwnedFd>,
@@ -349,7 +350,7 @@ impl Agent {
             child,
             pidfd,
             pipes,
-            listener,
+            door: Door::new(listener),
             connections: Vec::new(),
             joined: None,
         }))
@@ -387,7 +388,7 @@ impl Agent {
             }
             line.check()?;
             line.beat()?;
-            self.accept_all()?;
+            self.accept_some()?;
             self.carry_messages(line)?;
             for pipe in &mut self.pipes {
                 pipe.carry(if ended { REST_BYTES } else { READ_BYTES }, line)?;
@@ -401,16 +402,19 @@ impl Agent {
 
     /// Sleeps until something happens. Whether the launcher says something, and whether the program has ended.
     fn sleep(&self, line: &Line<'_>) -> Result<[bool; 2], AgentError> {
+        let (door, opens) = self.door.watch();
         let mut fds = vec![
             PollFd::from_borrowed_fd(line.input, PollFlags::IN),
             PollFd::new(&self.pidfd, PollFlags::IN),
-            PollFd::new(&self.listener, PollFlags::IN),
+            door,
         ];
         let connections = self.connections.iter().chain(&self.joined);
         fds.extend(connections.map(|fd| PollFd::new(fd, PollFlags::IN)));
         let pipes = self.pipes.iter().filter_map(|pipe| pipe.fd.as_ref());
         fds.extend(pipes.map(|fd| PollFd::new(fd, PollFlags::IN)));
-        match rustix::event::poll(&mut fds, timespec(line.pulse.until_next()).as_ref()) {
+        let most = line.pulse.until_next();
+        let most = opens.map_or(most, |opens| opens.min(most));
+        match rustix::event::poll(&mut fds, timespec(most).as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(failed("poll")(error.into())),
         }
@@ -435,13 +439,18 @@ impl Agent {
         Ok(())
     }
 
-    fn accept_all(&mut self) -> Result<(), AgentError> {
-        while let Some(fd) =
-            rendezvous::accept(self.listener.as_fd()).map_err(failed("rendezvous socket"))?
-        {
-            if self.connections.len() < CONNECTIONS_MAX {
-                self.connections.push(fd);
+    /// Where there is no place left, whoever has said nothing for longest makes room: each here was read once, or has just come.
+    fn accept_some(&mut self) -> Result<(), AgentError> {
+        let mut silent = self.connections.len();
+        for fd in self.door.callers().map_err(failed("rendezvous socket"))? {
+            if self.connections.len() >= CONNECTIONS_MAX {
+                if silent == 0 {
+                    continue;
+                }
+                silent -= 1;
+                self.connections.remove(0);
             }
+            self.connections.push(fd);
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
 use super::child::{AGENT_READ_BYTES, GarbledAgent, Order, PIPE_REST_BYTES, Worker};
+use super::door::Door;
 use super::exit::{WorkerExit, WorkerFailure};
 use super::frames::{FromAgent, ToAgent};
 use super::output::Output;
@@ -40,7 +41,7 @@ const FLUSH_LOOK: Duration = Duration::from_millis(50);
 
 /// All that the thread owns.
 pub(super) struct Keeper {
-    listener: OwnedFd,
+    door: Door,
     /// Passed to each worker with the table.
     memory: Option<OwnedFd>,
     /// The launcher's own entry where it takes part: node 0.
@@ -60,6 +61,8 @@ struct Connection {
     fd: OwnedFd,
     /// The worker that said hello here.
     worker: Option<usize>,
+    /// It had its chance to speak.
+    was_read: bool,
     open: bool,
 }
 
@@ -72,7 +75,7 @@ impl Keeper {
         output: Output,
     ) -> Self {
         Self {
-            listener,
+            door: Door::new(listener),
             memory,
             own,
             join_timeout,
@@ -129,7 +132,11 @@ impl Keeper {
                 }
             }
         }
-        shared.update(|state| state.finished = true);
+        let stdout_error = self.output.stdout_error();
+        shared.update(|state| {
+            state.stdout_error = stdout_error;
+            state.finished = true;
+        });
     }
 
     fn spawn_all(&mut self, orders: Vec<Order>) -> Option<WorkerFailure> {
@@ -214,17 +221,16 @@ impl Keeper {
         shared: &Shared,
     ) -> io::Result<()> {
         let agents = self.agents().filter_map(Remote::until_next);
+        let (door, door_opens) = self.door.watch();
         let timeout = self
             .next_deadline(kill_at)
             .map(|at| at.saturating_duration_since(Instant::now()))
             .into_iter()
+            .chain(door_opens)
             .chain(agents)
             .min();
         let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
-        let mut fds = vec![
-            PollFd::new(wake, PollFlags::IN),
-            PollFd::new(&self.listener, PollFlags::IN),
-        ];
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN), door];
         fds.extend(
             self.connections
                 .iter()
@@ -257,7 +263,7 @@ impl Keeper {
             let mut count = [0_u8; 8];
             let _ = rustix::io::read(wake, &mut count); // only empties it; what it means is in `Shared`
         }
-        self.accept_all()?;
+        self.accept_some()?;
         for index in 0..self.connections.len() {
             self.read_connection(index, shared);
         }
@@ -398,20 +404,28 @@ impl Keeper {
         late.chain(reports).filter(|at| *at > now).min()
     }
 
-    fn accept_all(&mut self) -> io::Result<()> {
-        while let Some(fd) = rendezvous::accept(self.listener.as_fd())? {
-            if self.connections.len() < self.workers.len() + SPARE_CONNECTIONS {
-                self.connections.push(Connection {
-                    fd,
-                    worker: None,
-                    open: true,
-                });
+    /// Where there is no place left, whoever has said nothing for longest makes room.
+    fn accept_some(&mut self) -> io::Result<()> {
+        for fd in self.door.callers()? {
+            if self.connections.len() >= self.workers.len() + SPARE_CONNECTIONS {
+                let is_silent = |some: &Connection| some.worker.is_none() && some.was_read;
+                match self.connections.iter().position(is_silent) {
+                    Some(silent) => drop(self.connections.remove(silent)),
+                    None => continue,
+                }
             }
+            self.connections.push(Connection {
+                fd,
+                worker: None,
+                was_read: false,
+                open: true,
+            });
         }
         Ok(())
     }
 
     fn read_connection(&mut self, index: usize, shared: &Shared) {
+        self.connections[index].was_read = true;
         for _ in 0..PACKETS_PER_ROUND {
             match rendezvous::receive::<FromWorker>(self.connections[index].fd.as_fd()) {
                 Ok(Received::Message(
@@ -544,7 +558,7 @@ impl Keeper {
                 continue;
             }
             // Its last words may have come after the connections were read.
-            if self.accept_all().is_ok() {
+            if self.accept_some().is_ok() {
                 for connection in 0..self.connections.len() {
                     self.read_connection(connection, shared);
                 }

@@ -23,6 +23,7 @@ use super::child::{Order, Print};
 use super::exit::{WorkerExit, WorkerFailure};
 use super::hosts::{self, Hosts};
 use super::keeper::Keeper;
+use super::meeting::Meeting;
 use super::output::{Output, Target};
 use super::rendezvous::{self, Address, MAX_NODES, TableEntry};
 use super::shared::Shared;
@@ -211,6 +212,8 @@ pub struct Launcher {
     /// What the parent's own endpoint is made of, until it is asked for.
     own: Option<Base>,
     congestion: Option<Congestion>,
+    /// Where processes meet that need a folder for it. Last: what uses it is gone by then.
+    _meeting: Option<Meeting>,
 }
 
 impl Launcher {
@@ -261,11 +264,18 @@ impl Launcher {
                 });
             }
         };
+        let meeting = match (&spec.link, &spec.hosts) {
+            (LinkSpec::Dpdk(device), None) if device.stays_on_host() => {
+                Some(Meeting::create().map_err(io("folder for the device's socket"))?)
+            }
+            _ => None,
+        };
+        let socket = meeting.as_ref().map_or("", Meeting::socket);
         let own = match (&memory, &spec.hosts, spec.with_self) {
             (_, _, false) => None,
             (Some(memory), _, true) => Some(Base::attach(memory.as_fd(), 0)?),
             (None, Some(hosts), true) => Some(Base::open(&hosts.nodes[0].link)?),
-            (None, None, true) => Some(Base::open(&link_of(&spec.link, 0, total, &name)?)?),
+            (None, None, true) => Some(Base::open(&link_of(&spec.link, 0, total, socket)?)?),
         };
         let own_entry = own.as_ref().map(|base| TableEntry {
             name: spec.self_name.clone(),
@@ -278,7 +288,10 @@ impl Launcher {
                 .map(|node| hosts::order(&spec, there, node))
                 .collect(),
             None => numbers
-                .map(|node| order(&spec, node, total, &name))
+                .map(|node| {
+                    let link = link_of(&spec.link, node, total, socket)?;
+                    Ok(order(&spec, node, total, &name, &link))
+                })
                 .collect(),
         };
         let orders = orders?;
@@ -298,6 +311,7 @@ impl Launcher {
             keeper: Some(thread),
             own,
             congestion,
+            _meeting: meeting,
         };
         let failure = launcher
             .shared
@@ -380,6 +394,12 @@ impl Launcher {
         self.shared.lock().exits.clone()
     }
 
+    /// Why what workers printed could not all be written, once all have ended. `None` also where its reader has gone away, and the
+    /// second time.
+    pub fn stdout_error(&mut self) -> Option<std::io::Error> {
+        self.shared.lock().stdout_error.take()
+    }
+
     /// Node and process of every worker that was spawned.
     pub fn pids(&self) -> Vec<(NodeId, u32)> {
         self.shared.lock().pids.clone()
@@ -405,34 +425,25 @@ impl Drop for Launcher {
     }
 }
 
-/// What node `index` of `total` on one host opens: ports are counted up from the given one, the ends of a DPDK device shared out.
+/// What node `index` of `total` on one host opens: ports are counted up from the given one, the ends of a DPDK device shared out,
+/// which meet at `socket`.
 fn link_of(
     link: &LinkSpec,
     index: u16,
     total: usize,
-    rendezvous: &str,
+    socket: &str,
 ) -> Result<LinkSpec, LaunchError> {
     Ok(match link {
         LinkSpec::Udp(Some(addr)) if addr.port() != 0 => LinkSpec::Udp(Some(SocketAddr::new(
             addr.ip(),
             addr.port().saturating_add(index),
         ))),
-        LinkSpec::Dpdk(spec) => {
-            // Beside the rendezvous itself, as hard to guess, and as short-lived.
-            let meeting = format!("{rendezvous}.memif");
-            LinkSpec::Dpdk(spec.for_process(index, total, &meeting)?)
-        }
+        LinkSpec::Dpdk(spec) => LinkSpec::Dpdk(spec.for_process(index, total, socket)?),
         other => *other,
     })
 }
 
-fn order(
-    spec: &LaunchSpec,
-    node: u16,
-    total: usize,
-    rendezvous: &str,
-) -> Result<Order, LaunchError> {
-    let link = link_of(&spec.link, node, total, rendezvous)?;
+fn order(spec: &LaunchSpec, node: u16, total: usize, rendezvous: &str, link: &LinkSpec) -> Order {
     let mut command = Command::new(&spec.command[0]);
     command.args(&spec.command[1..]);
     command.envs(spec.env.iter().map(|(key, value)| (key, value)));
@@ -443,14 +454,14 @@ fn order(
     // A group of its own: everything it starts can be ended with it. Such a group may not read the terminal.
     command.process_group(0);
     let inherits = |printing| printing == Printing::Inherit;
-    Ok(Order {
+    Order {
         node: NodeId(node),
         name: format!("{} {node}", spec.name_prefix),
         command,
         start: None,
         stdout: (!inherits(spec.stdout)).then(|| spec.print_stdout()),
         stderr: (!inherits(spec.stderr)).then(|| spec.print_stderr()),
-    })
+    }
 }
 
 #[cfg(test)]

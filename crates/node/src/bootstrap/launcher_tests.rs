@@ -177,7 +177,7 @@ fn reported_errors_are_told() {
     let output = Output::start(Arc::clone(&wake)).expect("thread");
     let keeper = Keeper::new(listener, None, None, LONG, output);
     let orders = (0..2)
-        .map(|node| order(&spec, node, 2, &name).expect("an order"))
+        .map(|node| order(&spec, node, 2, &name, &spec.link))
         .collect();
     let thread = {
         let (shared, wake) = (Arc::clone(&shared), Arc::clone(&wake));
@@ -190,6 +190,7 @@ fn reported_errors_are_told() {
         keeper: Some(thread),
         own: None,
         congestion: None,
+        _meeting: None,
     };
 
     let stranger = rendezvous::connect(&name).expect("connect");

@@ -7,6 +7,7 @@
 
 mod agent;
 mod child;
+mod door;
 mod exit;
 mod frames;
 #[doc(hidden)]
@@ -15,6 +16,7 @@ mod hosts;
 mod keeper;
 mod launcher;
 mod lines;
+mod meeting;
 mod output;
 mod remote;
 pub(crate) mod rendezvous;

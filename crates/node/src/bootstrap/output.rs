@@ -27,8 +27,10 @@ struct Queue {
     writing: bool,
     /// Somebody found the queue full and wants to be woken.
     wanted: bool,
-    /// Nobody reads standard output any more.
+    /// Standard output takes nothing any more: nobody reads it, or it failed.
     stdout_gone: bool,
+    /// Why, unless its reader has gone away.
+    stdout_error: Option<std::io::Error>,
     closed: bool,
 }
 
@@ -84,6 +86,11 @@ impl Output {
         self.shared.lock().stdout_gone
     }
 
+    /// Why standard output took no more, if its reader has not just gone away. Told once.
+    pub(super) fn stdout_error(&self) -> Option<std::io::Error> {
+        self.shared.lock().stdout_error.take()
+    }
+
     /// Waits until all is written; `false`: `timeout` has passed.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
@@ -135,6 +142,11 @@ fn write_all(shared: &Shared, wake: &OwnedFd) {
         // A reader of ours that has gone away is no failure. Who prints to it learns that as if it had printed there itself.
         let gone = written.is_err() && target == Target::Stdout && !queue.stdout_gone;
         queue.stdout_gone |= gone;
+        if let (true, Err(error)) = (gone, written)
+            && error.kind() != std::io::ErrorKind::BrokenPipe
+        {
+            queue.stdout_error = Some(error);
+        }
         if gone || queue.wanted && queue.bytes < QUEUE_BYTES {
             queue.wanted = false;
             let _ = rustix::io::write(wake, &1_u64.to_ne_bytes()); // fails only when it is awake already

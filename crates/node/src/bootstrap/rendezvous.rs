@@ -5,7 +5,7 @@
 //! says why. The connection stays open for the worker's life.
 //!
 //! Everything read here may come from any process of the same user: sizes are bounded, nothing panics. Processes of other
-//! users are turned away by the kernel's word (`SO_PEERCRED`).
+//! users (root's are welcome) are turned away by the kernel's word (`SO_PEERCRED`), before anything of theirs is read.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -121,15 +121,25 @@ pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes one waiting connection of our own user; others are closed. `None`: none waits.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    loop {
-        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(connection) if is_own_user(connection.as_fd()) => return Ok(Some(connection)),
-            Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
-            Err(rustix::io::Errno::AGAIN) => return Ok(None),
-            Err(error) => return Err(error.into()),
+/// Who waited at the door.
+#[derive(Debug)]
+pub(crate) enum Caller {
+    /// Of our own user, or root's.
+    Welcome(OwnedFd),
+    /// Anybody else, or one who has gone again: the connection is closed.
+    Stranger,
+    Nobody,
+}
+
+/// Takes one waiting connection, if there is one.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Caller> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(connection) if is_trusted(connection.as_fd()) => Ok(Caller::Welcome(connection)),
+        Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
+            Ok(Caller::Stranger)
         }
+        Err(rustix::io::Errno::AGAIN) => Ok(Caller::Nobody),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -140,7 +150,7 @@ pub(crate) fn connect(name: &str) -> io::Result<OwnedFd> {
         &socket,
         &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
     )?;
-    if !is_own_user(socket.as_fd()) {
+    if !is_trusted(socket.as_fd()) {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             "the launcher belongs to another user",
@@ -158,9 +168,9 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     )?)
 }
 
-fn is_own_user(connection: BorrowedFd<'_>) -> bool {
+fn is_trusted(connection: BorrowedFd<'_>) -> bool {
     rustix::net::sockopt::socket_peercred(connection)
-        .is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+        .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
 }
 
 /// Sends one message, and a descriptor with it if given. Never waits.
@@ -263,9 +273,9 @@ mod tests {
         let name = random_name().expect("random");
         let listener = listen(&name).expect("listen");
         let worker = connect(&name).expect("connect");
-        let launcher = accept(listener.as_fd())
-            .expect("accept")
-            .expect("one waits");
+        let Caller::Welcome(launcher) = accept(listener.as_fd()).expect("accept") else {
+            panic!("one waits")
+        };
         (worker, launcher)
     }
 

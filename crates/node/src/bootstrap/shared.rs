@@ -30,6 +30,8 @@ pub(super) struct State {
     pub(super) failure: Option<WorkerFailure>,
     /// Workers whose processes have ended, in that order.
     pub(super) exits: Vec<WorkerExit>,
+    /// What workers printed could not be written.
+    pub(super) stdout_error: Option<std::io::Error>,
     /// The thread has nothing left to do: every child is reaped.
     pub(super) finished: bool,
     /// The launcher wants it over: TERM now, KILL after this grace.

@@ -223,7 +223,7 @@ fn namespaces_meet_by_memif() {
     let pair = over(2).expect("two namespaces");
     assert_eq!(
         pair.hosts()[1].link.to_string(),
-        "dpdk:net_memif,bsize=9216,role=client,socket=/run/lab.toml.memif,id=0,socket-abstract=no,mac=02:00:00:00:00:01"
+        "dpdk:net_memif,bsize=9216,role=client,socket=/run/lab.toml.memif,socket-abstract=no,id=0,mac=02:00:00:00:00:01"
     );
     assert!(pair.hosts()[0].link.to_string().contains("role=server"));
     assert_eq!(pair.members()[1].addr, mac(1));

@@ -1,9 +1,11 @@
 //! The thread that answers readers: HTTP/1.0, `GET /metrics`, over TCP where asked for and over an abstract UNIX socket always.
 //!
-//! Started by `Publisher`; ends when its `Server` is dropped. One connection at a time.
+//! Started by `Publisher`; ends when its `Server` is dropped. It never waits for one reader: it serves `TALKS_MAX` of each door
+//! at a time, whichever has something to say or takes something.
 //!
 //! Readers are hostile: a request has `REQUEST_BYTES_MAX` and `CONVERSATION_MOST` of time, whatever is sent, and an answer
-//! that nobody takes is given up. The UNIX socket answers the same user and root only.
+//! that nobody takes is given up. Where more come than are served, the one that came first makes room. The UNIX socket answers the
+//! same user and root only; whoever else calls is turned away, a crowd of them in `CROWD_PAUSE` at most once.
 
 use std::io;
 use std::io::{PipeReader, PipeWriter};
@@ -31,6 +33,16 @@ const CONVERSATION_MOST: Duration = Duration::from_secs(2);
 const DRAINED_BYTES_MAX: usize = 64 << 10;
 /// After a failed accept (no descriptors left), before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Readers that one door serves at a time. Each may keep an answer in memory; `top` and a scraper are two.
+const TALKS_MAX: usize = 8;
+/// Calls that one door takes in one turn: half a millisecond's work.
+const CALLS_PER_TURN: usize = 2 * BACKLOG as usize;
+/// Callers that the kernel keeps waiting at the UNIX socket: one turn takes them all, so none of ours stands behind strangers for long.
+const BACKLOG: i32 = 64;
+/// Fewer calls in a turn are no crowd.
+const CROWD: usize = 8;
+/// After a crowd, before its door is looked at again: strangers cost a few percent of a core, and a reader does not notice.
+const CROWD_PAUSE: Duration = Duration::from_millis(10);
 
 const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -67,7 +79,7 @@ impl Server {
         }
         let parts = std::io::pipe().and_then(|(reader, writer)| {
             let thread = std::thread::Builder::new().name("tsumuji-metrics".to_owned());
-            let thread = thread.spawn(move || serve(&doors, &reader, &shared))?;
+            let thread = thread.spawn(move || serve(doors, &reader, &shared))?;
             Ok((writer, thread))
         });
         match (parts, tcp) {
@@ -115,6 +127,7 @@ fn own_door(me: NodeId) -> io::Result<UnixListener> {
     let name = local::name_of(std::process::id(), me, serial);
     let addr = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
     let listener = UnixListener::bind_addr(&addr)?;
+    rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -132,167 +145,264 @@ impl Door {
         }
     }
 
-    /// The next that may ask. `None`: nobody waits, or only somebody who may not.
-    fn accept(&self) -> io::Result<Option<OwnedFd>> {
+    /// The next caller.
+    fn accept(&self) -> io::Result<Caller> {
         let accepted = match self {
             Self::Tcp(listener) => listener.accept().map(|(client, _)| OwnedFd::from(client)),
             Self::Local(listener) => listener.accept().map(|(client, _)| OwnedFd::from(client)),
         };
         match accepted {
-            Ok(client) => {
-                let welcome = matches!(self, Self::Tcp(_)) || local::is_friend(client.as_fd());
-                Ok(welcome.then_some(client))
+            Ok(client) if matches!(self, Self::Tcp(_)) || local::is_friend(client.as_fd()) => {
+                Ok(Caller::Welcome(client))
             }
+            Ok(_) => Ok(Caller::Stranger),
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::Interrupted
-                | io::ErrorKind::ConnectionAborted => Ok(None),
+                io::ErrorKind::WouldBlock => Ok(Caller::Nobody),
+                io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {
+                    Ok(Caller::Stranger)
+                }
                 _ => Err(error),
             },
         }
     }
 }
 
-fn serve(doors: &[Door], stop: &PipeReader, shared: &Mutex<Snapshot>) {
+enum Caller {
+    Welcome(OwnedFd),
+    /// Who may not ask, or has gone.
+    Stranger,
+    Nobody,
+}
+
+/// A door, whom it serves, in order of their coming, and how long it stays shut after a crowd.
+struct Desk {
+    door: Door,
+    talks: Vec<Conversation>,
+    opens: Instant,
+}
+
+fn serve(doors: Vec<Door>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
+    let desk = |door| Desk {
+        door,
+        talks: Vec::with_capacity(TALKS_MAX),
+        opens: Instant::now(),
+    };
+    let mut desks: Vec<Desk> = doors.into_iter().map(desk).collect();
     loop {
+        let now = Instant::now();
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(stop, PollFlags::IN)];
-        fds.extend(
-            doors
-                .iter()
-                .map(|door| PollFd::from_borrowed_fd(door.fd(), PollFlags::IN)),
-        );
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return, // no memory for three descriptors: nothing to serve with
+        let mut wake: Option<Instant> = None;
+        for desk in &desks {
+            let looks = if desk.opens <= now {
+                PollFlags::IN
+            } else {
+                wake = wake.into_iter().chain([desk.opens]).min();
+                PollFlags::empty()
+            };
+            fds.push(PollFd::from_borrowed_fd(desk.door.fd(), looks));
+            for talk in &desk.talks {
+                wake = wake.into_iter().chain([talk.deadline]).min();
+                fds.push(PollFd::new(&talk.client, talk.wants()));
+            }
         }
-        if !fds[0].revents().is_empty() {
+        let span = wake.map(|wake| wake.saturating_duration_since(now));
+        let span = span.and_then(|span| Timespec::try_from(span).ok());
+        match rustix::event::poll(&mut fds, span.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return, // no memory for a few descriptors: nothing to serve with
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut ready = ready.into_iter();
+        if ready.next() == Some(true) {
             return;
         }
-        let ready = fds[1..].iter().map(|fd| !fd.revents().is_empty());
-        let ready: Vec<bool> = ready.collect();
-        // One of each in turn: a crowd at one door does not lock the other.
-        for (door, _) in doors.iter().zip(ready).filter(|(_, ready)| *ready) {
-            match door.accept() {
-                Ok(Some(client)) => {
-                    let deadline = Instant::now() + CONVERSATION_MOST;
-                    let talk = Conversation {
-                        client,
-                        stop,
-                        deadline,
-                    };
-                    let _ = talk.hold(shared); // a client that failed has itself told enough
+        for desk in &mut desks {
+            let called = ready.next() == Some(true);
+            let now = Instant::now();
+            desk.talks.retain_mut(|talk| {
+                let moves = ready.next() == Some(true);
+                // A client that failed has itself told enough.
+                now < talk.deadline && (!moves || talk.go_on(shared).unwrap_or(false))
+            });
+            if called && desk.opens <= now {
+                desk.take_calls(shared);
+            }
+        }
+    }
+}
+
+impl Desk {
+    fn take_calls(&mut self, shared: &Mutex<Snapshot>) {
+        let mut welcomed = 0;
+        for calls in 0..CALLS_PER_TURN {
+            if calls == CROWD {
+                self.opens = Instant::now() + CROWD_PAUSE;
+            }
+            match self.door.accept() {
+                Ok(Caller::Welcome(client)) => {
+                    let mut talk = Conversation::new(client);
+                    // Most have asked by now.
+                    if talk.go_on(shared).unwrap_or(false) {
+                        if self.talks.len() == TALKS_MAX {
+                            self.talks.remove(0);
+                        }
+                        self.talks.push(talk);
+                    }
+                    welcomed += 1;
+                    // Each of these gets a turn to speak before it has to make room.
+                    if welcomed == TALKS_MAX {
+                        self.opens = Instant::now() + CROWD_PAUSE;
+                        return;
+                    }
                 }
-                Ok(None) => {}
+                Ok(Caller::Stranger) => {}
+                Ok(Caller::Nobody) => return,
                 Err(_) => {
-                    let _ = wait(None, stop, ACCEPT_PAUSE);
+                    self.opens = Instant::now() + ACCEPT_PAUSE;
+                    return;
                 }
             }
         }
     }
 }
 
-/// Waits for `fd`, at most `span`. `false`: the time is over, or we are to stop.
-fn wait(
-    fd: Option<(BorrowedFd<'_>, PollFlags)>,
-    stop: &PipeReader,
-    span: Duration,
-) -> io::Result<bool> {
-    let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
-    fds.extend(fd.map(|(fd, what)| PollFd::from_borrowed_fd(fd, what)));
-    let span = Timespec::try_from(span).map_err(io::Error::other)?;
-    match rustix::event::poll(&mut fds, Some(&span)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let stopped = !fds[0].revents().is_empty();
-    Ok(!stopped && fds.get(1).is_some_and(|fd| !fd.revents().is_empty()))
-}
-
-struct Conversation<'a> {
+struct Conversation {
     client: OwnedFd,
-    stop: &'a PipeReader,
     deadline: Instant,
+    state: State,
 }
 
-impl Conversation<'_> {
-    fn hold(&self, shared: &Mutex<Snapshot>) -> io::Result<()> {
-        let mut request = Vec::with_capacity(1024);
-        let answer = loop {
-            if is_complete(&request) {
-                break answer(&request);
-            }
-            if request.len() >= REQUEST_BYTES_MAX {
-                break Answer::Refused("431 Request Header Fields Too Large");
-            }
-            if self.receive(&mut request, REQUEST_BYTES_MAX)? == 0 {
-                return Ok(()); // it hung up before it had asked
-            }
-        };
-        let (status, body, with_body) = match answer {
-            Answer::Metrics { with_body } => {
-                // A poisoned lock cannot be: nothing panics while it is held. The numbers would be sound all the same.
-                let snapshot = shared
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone();
-                ("200 OK", text::render(&snapshot), with_body)
-            }
-            Answer::Refused(status) => (status, format!("{status}\n"), true),
-        };
-        let mut page = format!(
-            "HTTP/1.0 {status}\r\nContent-Type: {TEXT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            body.len()
-        );
-        if with_body {
-            page.push_str(&body);
+enum State {
+    /// What was asked so far.
+    Asked(Vec<u8>),
+    /// The answer, and how much of it was sent.
+    Answering {
+        page: Vec<u8>,
+        sent: usize,
+        refused: bool,
+    },
+    /// A refused client talks on: how much it has said.
+    Draining(usize),
+}
+
+impl Conversation {
+    fn new(client: OwnedFd) -> Self {
+        Self {
+            client,
+            deadline: Instant::now() + CONVERSATION_MOST,
+            state: State::Asked(Vec::with_capacity(1024)),
         }
-        self.send(page.as_bytes())?;
-        rustix::net::shutdown(&self.client, Shutdown::Write)?;
-        if status != "200 OK" {
-            let mut rest = Vec::new();
-            while rest.len() < DRAINED_BYTES_MAX && self.receive(&mut rest, DRAINED_BYTES_MAX)? > 0
-            {
-            }
-        }
-        Ok(())
     }
 
-    /// Reads what there is, up to `most` bytes in all; 0: the end. Too late is an error.
-    fn receive(&self, into: &mut Vec<u8>, most: usize) -> io::Result<usize> {
+    fn wants(&self) -> PollFlags {
+        match self.state {
+            State::Answering { .. } => PollFlags::OUT,
+            State::Asked(_) | State::Draining(_) => PollFlags::IN,
+        }
+    }
+
+    /// Does what can be done without waiting. `false`: it is over.
+    fn go_on(&mut self, shared: &Mutex<Snapshot>) -> io::Result<bool> {
         let mut chunk = [0_u8; 2048];
-        let room = chunk.len().min(most.saturating_sub(into.len()));
         loop {
-            match rustix::net::recv(&self.client, &mut chunk[..room], RecvFlags::DONTWAIT) {
-                Ok((bytes, _)) => {
-                    into.extend_from_slice(&chunk[..bytes]);
-                    return Ok(bytes);
+            match &mut self.state {
+                State::Asked(request) => {
+                    let answer = if is_complete(request) {
+                        answer(request)
+                    } else if request.len() >= REQUEST_BYTES_MAX {
+                        Answer::Refused("431 Request Header Fields Too Large")
+                    } else {
+                        let room = chunk.len().min(REQUEST_BYTES_MAX - request.len());
+                        match receive(&self.client, &mut chunk[..room])? {
+                            Some(0) => return Ok(false), // it hung up before it had asked
+                            Some(bytes) => request.extend_from_slice(&chunk[..bytes]),
+                            None => return Ok(true),
+                        }
+                        continue;
+                    };
+                    self.state = State::Answering {
+                        refused: matches!(answer, Answer::Refused(_)),
+                        page: page(answer, shared).into_bytes(),
+                        sent: 0,
+                    };
                 }
-                Err(rustix::io::Errno::AGAIN) => self.wait(PollFlags::IN)?,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                State::Answering {
+                    page,
+                    sent,
+                    refused,
+                } => {
+                    if *sent < page.len() {
+                        match send(&self.client, &page[*sent..])? {
+                            Some(bytes) => *sent += bytes,
+                            None => return Ok(true),
+                        }
+                        continue;
+                    }
+                    rustix::net::shutdown(&self.client, Shutdown::Write)?;
+                    if !*refused {
+                        return Ok(false);
+                    }
+                    self.state = State::Draining(0);
+                }
+                State::Draining(said) => {
+                    if *said >= DRAINED_BYTES_MAX {
+                        return Ok(false);
+                    }
+                    match receive(&self.client, &mut chunk)? {
+                        Some(0) => return Ok(false),
+                        Some(bytes) => *said += bytes,
+                        None => return Ok(true),
+                    }
+                }
             }
         }
     }
+}
 
-    fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        while !bytes.is_empty() {
-            match rustix::net::send(&self.client, bytes, flags) {
-                Ok(sent) => bytes = &bytes[sent..],
-                Err(rustix::io::Errno::AGAIN) => self.wait(PollFlags::OUT)?,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+fn page(answer: Answer, shared: &Mutex<Snapshot>) -> String {
+    let (status, body, with_body) = match answer {
+        Answer::Metrics { with_body } => {
+            // A poisoned lock cannot be: nothing panics while it is held. The numbers would be sound all the same.
+            let snapshot = shared
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            ("200 OK", text::render(&snapshot), with_body)
         }
-        Ok(())
+        Answer::Refused(status) => (status, format!("{status}\n"), true),
+    };
+    let mut page = format!(
+        "HTTP/1.0 {status}\r\nContent-Type: {TEXT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    if with_body {
+        page.push_str(&body);
     }
+    page
+}
 
-    fn wait(&self, what: PollFlags) -> io::Result<()> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || !wait(Some((self.client.as_fd(), what)), self.stop, left)? {
-            return Err(io::ErrorKind::TimedOut.into());
+/// Reads what there is; 0: the end. `None`: nothing now.
+fn receive(client: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::net::recv(client, &mut *into, RecvFlags::DONTWAIT) {
+            Ok((bytes, _)) => return Ok(Some(bytes)),
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-        Ok(())
+    }
+}
+
+/// Sends what fits. `None`: nothing does now.
+fn send(client: &OwnedFd, bytes: &[u8]) -> io::Result<Option<usize>> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        match rustix::net::send(client, bytes, flags) {
+            Ok(sent) => return Ok(Some(sent)),
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

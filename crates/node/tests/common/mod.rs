@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub(crate) mod meddled;
+pub(crate) mod stranger;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -53,6 +53,50 @@ fn open_file_is_refused() {
     std::fs::remove_dir_all(folder).expect("clean up");
 }
 
+/// A file of another user is refused, whatever its mode, with the command that mends it; root's is as good as our own.
+#[test]
+fn foreign_file_is_refused() {
+    let path = Path::new("/x/cluster.key");
+    assert!(check_owner(path, 1000, 1000).is_ok() && check_owner(path, 0, 1000).is_ok());
+    for (owner, me) in [(1001, 1000), (1000, 0)] {
+        let error = check_owner(path, owner, me)
+            .expect_err("foreign")
+            .to_string();
+        assert!(
+            error.contains(&format!("belongs to user {owner}")),
+            "{error}"
+        );
+        assert!(
+            error.ends_with(&format!("chown {me} /x/cluster.key")),
+            "{error}"
+        );
+    }
+    // The same of a real file, where we may give one away.
+    let folder = folder("foreign");
+    let path = folder.join("cluster.key");
+    ClusterKey::generate()
+        .and_then(|key| key.write_new(&path))
+        .expect("write");
+    let me = rustix::process::geteuid().as_raw();
+    if std::os::unix::fs::chown(&path, Some(me + 1), None).is_ok() {
+        let error = Keys::read(&path).expect_err("another user's");
+        assert!(matches!(error, KeyError::Foreign { owner, .. } if owner == me + 1));
+    }
+    std::fs::remove_dir_all(folder).expect("clean up");
+}
+
+/// A file without a key is named with the command that makes one.
+#[test]
+fn empty_file_is_refused() {
+    for text in ["", "\n\n", "# nothing\n"] {
+        let error = parse(text).expect_err("no key").to_string();
+        assert_eq!(
+            error,
+            "cluster.key has no key in it; make a new one: rm cluster.key && tsumuji key cluster.key"
+        );
+    }
+}
+
 /// Hex of both cases and all four writings of base64 give the same key; order is kept, repetitions are not.
 #[test]
 fn writings_of_a_key() {
@@ -98,7 +142,7 @@ fn wrong_lines() {
     }
     let error = Keys::parse(b"\xff\xfe", Path::new("k")).expect_err("no text");
     assert!(matches!(error, KeyError::Line { line: 1, .. }));
-    assert!(matches!(parse("# nothing\n"), Err(KeyError::None)));
+    assert!(matches!(Keys::new([]), Err(KeyError::None)));
     let many: String = (0..=KEYS_MAX)
         .map(|_| ClusterKey::generate().expect("random").to_hex().to_string() + "\n")
         .collect();
