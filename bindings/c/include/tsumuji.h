@@ -364,8 +364,9 @@ typedef struct tsumuji_sender {
   uint64_t now_ns;
 } tsumuji_sender;
 
-// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle: it must be quick, and must
-// not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
+// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle or, while
+// that one makes no call, by the library's own (option progress), never by two at a time: it must be quick, share what it reads with the
+// program by atomics or a lock, and must not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 typedef uint64_t (*tsumuji_policy)(void *context, const struct tsumuji_sender *sender);
 
 // Whose turn it is where memory is scarce: the active peer with the lowest answer begins the next message, or under `suci` is the first to
@@ -473,7 +474,7 @@ int tsumuji_open_shm(int fd,
 
 // Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
 // node leaves, and frees all that the handle had and lent. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
-// not acknowledged in time. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
+// not acknowledged in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 

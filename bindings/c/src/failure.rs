@@ -188,11 +188,11 @@ impl From<SendError> for Failure {
 impl From<CloseError> for Failure {
     fn from(error: CloseError) -> Self {
         match error {
-            CloseError::Send(error) => error.into(),
-            given_up => Self {
+            CloseError::Link(error) => EndpointError::Link(error).into(),
+            undelivered => Self {
                 code: TSUMUJI_ELOST,
                 errno: libc::ECONNABORTED,
-                text: given_up.to_string().into(),
+                text: undelivered.to_string().into(),
             },
         }
     }

@@ -1,11 +1,11 @@
 //! The progress assistant: a thread that drives the endpoint while the program is away.
 //!
 //! Started by `endpoint`; it takes the other side of the `lock` around the endpoint's core. While the program calls, the assistant
-//! only looks twice a millisecond whether it still does. When the program has been out for a whole such span, the assistant takes the
-//! core, has turns until there is nothing to do, and sleeps until the link has a frame, a timer of the engine is due, or the
+//! only looks once a millisecond whether it still drives: has turns, which calls that only send or ask do not. When the program has
+//! been out, or has not driven, for so long, the assistant takes the core, has turns until there is nothing to do, and sleeps until the link has a frame, a timer of the engine is due, or the
 //! program was there. While the program waits in a call of its own it drives by itself: the assistant then sleeps until it leaves.
 //!
-//! Invariants: it never sleeps while it holds the lock; it never sleeps with the link unarmed, but for `NAP` where the link cannot be
+//! Invariants: it never sleeps while it holds the lock; it never sleeps with the link unarmed, but for naps where the link cannot be
 //! armed; it polls no more often than there is something to do.
 
 use std::io;
@@ -18,12 +18,16 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::Link;
 
+use crate::clock::Clock;
 use crate::endpoint::Core;
 use crate::lock::{Other, Owner, Seen};
 
-/// Between two looks whether the program still calls: one that was in during the last span is found to be away after two of them at
-/// the latest, so after a millisecond.
-const WATCH: Duration = Duration::from_micros(500);
+/// A program that has been out for so long is away. A look at one that calls costs its core some 10 µs where the two share it, so there is
+/// one in such a span.
+const AWAY: Duration = Duration::from_millis(1);
+
+/// A shorter sleep is not worth its end.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 
 /// So many looks at a program that waits in one call, until the assistant sleeps until that call ends: a wake-up at the end of each short
 /// wait would cost the program more than the looks do.
@@ -32,8 +36,9 @@ const LOOKS_AT_A_WAIT: u32 = 20;
 /// Turns between two questions whether the program wants to come in: it may have to wait for so many.
 const TURNS: u32 = 4;
 
-/// Where frames wait that the link cannot take now, or it cannot be armed.
-const NAP: Duration = Duration::from_micros(500);
+/// Where frames wait that the link cannot take now, or it cannot be armed: at first, and at most, doubled while nothing comes of it.
+const NAP_LEAST: Duration = Duration::from_micros(500);
+const NAP_MOST: Duration = Duration::from_millis(50);
 
 /// The longest sleep, as in `drive`: a missed wake-up (a peer killed in the middle of one) heals.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -49,14 +54,35 @@ pub(crate) struct Assistant {
 }
 
 impl Assistant {
-    pub(crate) fn start<L: Link + Send + 'static>(other: Other<Core<L>>) -> io::Result<Self> {
+    /// `clock`: by which the core's stamps are.
+    pub(crate) fn start<L: Link + Send + 'static>(
+        other: Other<Core<L>>,
+        clock: Clock,
+    ) -> io::Result<Self> {
         let ends = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ends);
+        let run = move || {
+            let mut assist = Assist {
+                other,
+                clock: &clock,
+                ends: &told,
+                link: None,
+                driven_ns: clock.now().as_nanos(),
+                nap: NAP_LEAST,
+            };
+            assist.run();
+        };
         let thread = std::thread::Builder::new()
             .name("tsumuji-assist".to_owned())
-            .stack_size(STACK_BYTES)
-            .spawn(move || assist(other, &told))?;
+            .stack_size(STACK_BYTES);
+        // Signals are for the program's threads.
+        let thread = crate::sys::without_signals(|| thread.spawn(run))?;
         Ok(Self { ends, thread })
+    }
+
+    /// In a child of `fork` there is no such thread, and its number may be another's.
+    pub(crate) fn forget(self) {
+        std::mem::forget(self.thread);
     }
 
     /// Ends the thread, and waits until it has ended.
@@ -70,7 +96,7 @@ impl Assistant {
 /// A turn needs less than what a thread has by default.
 const STACK_BYTES: usize = 512 << 10;
 
-/// What the assistant found when it had the core.
+/// How the assistant leaves the core.
 #[derive(Debug, Clone, Copy)]
 struct Rest {
     /// The link wakes us.
@@ -81,89 +107,105 @@ struct Rest {
     shared: bool,
 }
 
-fn assist<L: Link>(mut other: Other<Core<L>>, ends: &AtomicBool) {
-    // Of the link's descriptor there is a copy, so that no lock is held while it is waited on.
-    let mut link = None;
-    let mut seen = other.look();
-    let mut looks = 0;
-    while !ends.load(Ordering::Acquire) {
-        wait(&other, None, WATCH);
-        other.hush();
-        let now = other.look();
-        if now != seen {
-            (seen, looks) = (now, 0);
-        } else if now.is_inside() {
-            looks += 1;
-            if looks >= LOOKS_AT_A_WAIT {
-                sleep_while(&other, now, None, LONGEST_SLEEP);
-            }
-        } else {
-            stand_in(&mut other, seen, &mut link, ends);
-            seen = other.look();
-        }
-    }
+/// What the thread has.
+struct Assist<'a, L: Link> {
+    other: Other<Core<L>>,
+    clock: &'a Clock,
+    ends: &'a AtomicBool,
+    /// A copy of the link's descriptor, so that no lock is held while it is waited on.
+    link: Option<OwnedFd>,
+    /// When the assistant last drove.
+    driven_ns: u64,
+    nap: Duration,
 }
 
-/// Drives until the program was there.
-fn stand_in<L: Link>(
-    other: &mut Other<Core<L>>,
-    seen: Seen,
-    link: &mut Option<OwnedFd>,
-    ends: &AtomicBool,
-) {
-    while !ends.load(Ordering::Acquire) {
-        let Some(rest) = drive(other, link) else {
-            return;
-        };
-        if other.look() != seen {
-            return;
-        }
-        let link = link.as_ref().filter(|_| rest.armed);
-        let Some(woken) = sleep_while(other, seen, link, rest.most) else {
-            return;
-        };
-        if woken && rest.shared && sleep_while(other, seen, None, GRACE).is_none() {
-            return;
-        }
-    }
-}
-
-/// Turns until there is nothing to do; `None`: the program is in, or wants to be, or the link has failed (the program's next call
-/// says so).
-fn drive<L: Link>(other: &mut Other<Core<L>>, link: &mut Option<OwnedFd>) -> Option<Rest> {
-    let mut core = other.try_take()?;
-    if link.is_none() {
-        *link = (core.drive.link.fd()).and_then(|fd| fd.try_clone_to_owned().ok());
-    }
-    loop {
-        for turn in 0.. {
-            if turn % TURNS == 0 && core.is_awaited() {
-                core.tell_program();
-                return None;
+impl<L: Link> Assist<'_, L> {
+    fn run(&mut self) {
+        let (mut seen, mut looks) = (self.other.look(), 0);
+        while !self.ends.load(Ordering::Acquire) {
+            let driven_ns = self.other.stamp_ns().max(self.driven_ns);
+            let ago = Duration::from_nanos(self.now_ns().saturating_sub(driven_ns));
+            if let Some(left) = AWAY.checked_sub(ago).filter(|left| *left >= SHORTEST_SLEEP) {
+                wait(&self.other, None, left);
+                continue;
             }
-            if core.progress().ok()? == 0 {
+            // Nobody has driven for a while. A program that is in drives by itself.
+            let now = self.other.look();
+            if !now.is_inside() {
+                self.stand_in();
+            } else if now == seen && looks >= LOOKS_AT_A_WAIT {
+                sleep_while(&self.other, now, None, LONGEST_SLEEP);
+            } else {
+                looks = if now == seen { looks + 1 } else { 0 };
+                seen = now;
+                wait(&self.other, None, AWAY);
+            }
+        }
+    }
+
+    /// Drives until the program was there.
+    fn stand_in(&mut self) {
+        self.nap = NAP_LEAST;
+        while !self.ends.load(Ordering::Acquire) {
+            let seen = self.other.look();
+            let rest = self.drive();
+            self.driven_ns = self.now_ns();
+            let Some(rest) = rest else { return };
+            let link = self.link.as_ref().filter(|_| rest.armed);
+            let Some(woken) = sleep_while(&self.other, seen, link, rest.most) else {
+                return;
+            };
+            if woken && rest.shared && sleep_while(&self.other, seen, None, GRACE).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Turns until there is nothing to do; `None`: the program is in, or wants to be.
+    fn drive(&mut self) -> Option<Rest> {
+        let mut core = self.other.try_take()?;
+        if self.link.is_none() {
+            self.link = (core.drive.link.fd()).and_then(|fd| fd.try_clone_to_owned().ok());
+        }
+        let mut done = 0;
+        for turn in 1_u32.. {
+            let more = core.progress_by_assistant();
+            done += more;
+            if more == 0 {
                 break;
             }
+            if turn.is_multiple_of(TURNS) {
+                core.tell_program();
+                if core.is_awaited() || self.ends.load(Ordering::Acquire) {
+                    return None;
+                }
+            }
         }
-        core.tell_program();
         let shared = core.sleeps_on_descriptor();
-        let backlog = core.drive.has_backlog();
-        if link.is_some() && !backlog && core.drive.link.arm_fd().ok()? {
-            // What became due meanwhile is due at once.
-            let timer = core.drive.until_timer().unwrap_or(LONGEST_SLEEP);
-            return Some(Rest {
-                armed: true,
-                most: timer.min(LONGEST_SLEEP),
-                shared,
-            });
+        let armed = self.link.is_some() && core.arm_for_assistant();
+        // What the program sleeps for may be among what was done, or keep the link from being armed.
+        if done > 0 || !armed {
+            core.tell_program();
         }
-        if backlog || link.is_none() || core.progress().ok()? == 0 {
-            return Some(Rest {
-                armed: false,
-                most: NAP,
-                shared,
-            });
+        let timer = core.drive.until_due().unwrap_or(LONGEST_SLEEP);
+        let mut most = timer.min(LONGEST_SLEEP);
+        if !armed || core.drive.has_backlog() {
+            self.nap = if done > 0 {
+                NAP_LEAST
+            } else {
+                (2 * self.nap).min(NAP_MOST)
+            };
+            most = self.nap;
         }
+        Some(Rest {
+            armed,
+            most,
+            shared,
+        })
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.now().as_nanos()
     }
 }
 
@@ -179,7 +221,6 @@ fn sleep_while<T>(
     }
     let woken = wait(other, link.map(std::os::fd::AsFd::as_fd), most);
     other.rise();
-    other.hush();
     (other.look() == seen).then_some(woken)
 }
 
@@ -194,6 +235,12 @@ fn wait<T>(other: &Other<T>, link: Option<BorrowedFd<'_>>, most: Duration) -> bo
         PollFd::from_borrowed_fd(bell, PollFlags::IN),
         PollFd::from_borrowed_fd(link.unwrap_or(bell), PollFlags::IN),
     ];
-    let _ = rustix::event::poll(&mut fds, Some(&timeout)); // interrupted: it is as if the time had passed
+    // Interrupted, it is as if the time had passed.
+    if !matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1..)) {
+        return false;
+    }
+    if !fds[0].revents().is_empty() {
+        other.hush();
+    }
     link.is_some() && !fds[1].revents().is_empty()
 }

@@ -49,6 +49,9 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// Where the kernel says who lives, it is asked this often.
 const LIVES_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
 
+/// Turns in which what a dead process had sent is taken in before its session ends, while others send all the time.
+const DYING_TURNS_MAX: u32 = 4096;
+
 /// Takes what a turn brings.
 pub(crate) trait Intake {
     /// `true`: consumed, its bytes are free again. `false`: kept; the keeper releases them later.
@@ -90,12 +93,16 @@ pub(crate) struct Drive<L: Link> {
     /// Frames that did not come from where their source lives.
     pub(crate) misplaced_frames: u64,
     pub(crate) publisher: Option<Publisher>,
+    turned_at: Instant,
+    /// The link failed in a turn of the assistant's: the program's next turn says so.
+    pub(crate) failure: Option<LinkError>,
     /// When the kernel is to be asked who lives; `NEVER` where it does not tell.
     lives_at: Instant,
     /// Behind those that are up, where the kernel tells.
     processes: BTreeMap<NodeId, u64>,
     /// Found dead; what they sent before may still lie in the link.
     dying: Vec<NodeId>,
+    dying_turns: u32,
     /// When readers are to be shown new numbers; `NEVER` without publisher.
     publish_at: Instant,
 }
@@ -128,12 +135,21 @@ impl<L: Link> Drive<L> {
             runqueue: Runqueue::default(),
             scratch,
             misplaced_frames: 0,
+            turned_at: now,
+            failure: None,
+            dying_turns: 0,
             lives_at: NEVER,
             processes: BTreeMap::new(),
             dying: Vec::new(),
             publish_at: if publisher.is_some() { now } else { NEVER },
             publisher,
         }
+    }
+
+    /// When the last turn was, about.
+    #[inline]
+    pub(crate) fn turned_at(&self) -> Instant {
+        self.turned_at
     }
 
     pub(crate) fn caps(&self) -> LinkCaps {
@@ -147,6 +163,9 @@ impl<L: Link> Drive<L> {
         look: bool,
         intake: &mut impl Intake,
     ) -> Result<usize, LinkError> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
         let Self {
             link,
             engine,
@@ -166,8 +185,7 @@ impl<L: Link> Drive<L> {
             read,
             backlog: self.backlog,
         };
-        let asked = self.receive_frames;
-        let received = link.recv_landing(asked, &mut arrivals)?;
+        let received = link.recv_landing(self.receive_frames, &mut arrivals)?;
         let Arrivals { read, backlog, .. } = arrivals;
         self.backlog = backlog;
         if received > 0 {
@@ -175,11 +193,15 @@ impl<L: Link> Drive<L> {
             self.receive_frames = next_burst(self.receive_frames, received, messages);
         }
         self.now = read.unwrap_or(self.now);
+        self.turned_at = self.now;
         if self.now >= self.publish_at {
             self.publish(intake.dropped_shares());
         }
-        if received < asked && !self.dying.is_empty() {
-            self.end_dead_sessions();
+        if !self.dying.is_empty() {
+            self.dying_turns += 1;
+            if received == 0 || self.dying_turns >= DYING_TURNS_MAX {
+                self.end_dead_sessions();
+            }
         }
         if self.now >= self.lives_at {
             self.look_for_deaths();
@@ -206,11 +228,16 @@ impl<L: Link> Drive<L> {
     #[cold]
     fn look_for_deaths(&mut self) {
         self.lives_at = self.now + LIVES_EVERY;
+        let mut dying = std::mem::take(&mut self.dying);
         for (&peer, &process) in &self.processes {
-            if self.process_of(peer) != Some(process) {
-                self.dying.push(peer);
-                self.lives_at = self.now;
+            if self.is_gone(peer, process) && !dying.contains(&peer) {
+                dying.push(peer);
+                self.dying_turns = 0;
             }
+        }
+        self.dying = dying;
+        if !self.dying.is_empty() {
+            self.lives_at = self.now; // so that turns follow
         }
     }
 
@@ -219,11 +246,17 @@ impl<L: Link> Drive<L> {
         for peer in std::mem::take(&mut self.dying) {
             // It may have been met again meanwhile, as another process.
             let process = self.processes.get(&peer).copied();
-            if process.is_some() && process != self.process_of(peer) {
+            if process.is_some_and(|process| self.is_gone(peer, process)) {
                 self.engine.give_up(self.now, peer);
                 self.backlog = true;
             }
         }
+    }
+
+    /// The process with which a session is, of that number, is no more. 0: it was gone when the session began.
+    fn is_gone(&self, peer: NodeId, process: u64) -> bool {
+        let now = self.process_of(peer);
+        now.is_some_and(|now| now == 0 || now != process)
     }
 
     fn process_of(&self, peer: NodeId) -> Option<u64> {
@@ -510,6 +543,12 @@ impl<L: Link> Drive<L> {
         self.now = self.clock.now();
         self.idle.woke(self.now.as_nanos());
         Ok(())
+    }
+
+    /// Until the next timer, whatever waits for the link; `None`: there is none.
+    pub(crate) fn until_due(&mut self) -> Option<Duration> {
+        let now = self.look();
+        self.next_due().map(|due| to_std(due.since(now)))
     }
 
     /// Until the engine's next timer; `None`: it has none.

@@ -34,7 +34,7 @@ use crate::error::{CloseError, EndpointError, OpenError, SendError};
 use crate::idle::Idle;
 use crate::inbox::Inbox;
 use crate::intake::Kept;
-use crate::lock::{Owner, biased};
+use crate::lock::{Owner, Stamped, biased};
 use crate::membership::{Member, Membership};
 use crate::metrics::Publisher;
 use crate::options::{Options, ProgressBy};
@@ -43,9 +43,6 @@ use crate::table::Table;
 
 /// A link must carry at least this: any header and some payload. Every real link carries 1,400 or more.
 const LEAST_FRAME_BYTES: usize = 256;
-
-/// A century: no process lives so long.
-const FOREVER: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(3_200_000_000);
 
 /// Silence after which no peer is thought to wait for an acknowledgement: some retransmission time-outs of a local network.
 const LINGER: Duration = Duration::from_millis(20);
@@ -139,18 +136,12 @@ impl<L: Link> Endpoint<L> {
             budget_bytes: options.budget_bytes,
             message_limit_bytes: options.message_limit_bytes,
             send_queue_bytes: options.send_queue_bytes,
-            // Where the kernel says who lives, silence says nothing.
-            keep_alive: if kernel_tells {
-                FOREVER
-            } else {
-                from_std(options.keep_alive)
-            },
-            dead_after: if kernel_tells {
-                FOREVER
-            } else {
-                from_std(options.dead_after)
-            },
+            keep_alive: from_std(options.keep_alive),
+            dead_after: from_std(options.dead_after),
         });
+        if kernel_tells {
+            engine.bear_silence();
+        }
         let clock = Clock::new();
         let now = clock.now();
         for peer in table.peers() {
@@ -161,6 +152,7 @@ impl<L: Link> Endpoint<L> {
         let idle = Idle::new(options.idle, table.pollers_here(), cores);
         let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
         let descriptor = Descriptor::new(&link, options.progress).map_err(OpenError::Descriptor)?;
+        let watched = clock.clone();
         let mut drive = Drive::new(link, engine, table, clock, idle, publisher);
         if kernel_tells {
             drive.watch_lives();
@@ -179,7 +171,9 @@ impl<L: Link> Endpoint<L> {
         let (core, other) = biased(core).map_err(OpenError::Descriptor)?;
         let assistant = match options.progress {
             ProgressBy::Program => None,
-            ProgressBy::Assistant => Some(Assistant::start(other).map_err(OpenError::Descriptor)?),
+            ProgressBy::Assistant => {
+                Some(Assistant::start(other, watched).map_err(OpenError::Descriptor)?)
+            }
         };
         Ok(Self {
             assistant,
@@ -251,33 +245,40 @@ impl<L: Link> Endpoint<L> {
     pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
         let core = &mut *self.core.write();
         let start = std::time::Instant::now();
-        let mut told = Ok(());
+        let mut lost = Vec::new();
         let flushed = loop {
             // What was lost to one peer does not end the waiting for the others.
             match core.flush(timeout.saturating_sub(start.elapsed())) {
                 Ok(flushed) => break flushed,
-                Err(SendError::Link(error)) => return told.and(Err(SendError::Link(error).into())),
-                Err(lost) => told = told.and(Err(lost.into())),
+                Err(SendError::MessagesLost { peer, messages }) => lost.push((peer, messages)),
+                Err(SendError::TooLarge { peer, .. }) => lost.push((peer, 1)),
+                Err(SendError::Link(error)) => return Err(error.into()),
+                Err(_) => break false, // `flush` says nothing else
             }
         };
-        if !flushed {
-            let peers = core.drive.table.peers();
-            let given_up = peers
-                .map(|peer| (peer, core.queue_length(peer)))
-                .find(|(_, messages)| *messages > 0);
-            return match given_up {
-                Some((peer, messages)) => told.and(Err(CloseError::GivenUp { peer, messages })),
-                None => told,
-            };
-        }
+        let given_up: Vec<(NodeId, usize)> = (core.drive.table.peers())
+            .map(|peer| (peer, core.drive.engine.promised_messages(peer)))
+            .filter(|(_, messages)| *messages > 0)
+            .collect();
         let start = std::time::Instant::now();
-        while !core.drive.caps().lossless && start.elapsed() < LINGER_MOST.min(timeout) {
+        let lingers = flushed && !core.drive.caps().lossless;
+        while lingers && start.elapsed() < LINGER_MOST.min(timeout) {
             let linger = LINGER.min(timeout);
             if !matches!(core.run_until(linger, |_, _| true), Ok(true)) {
                 break; // silence
             }
         }
-        told
+        if lost.is_empty() && given_up.is_empty() {
+            return Ok(());
+        }
+        Err(CloseError::Undelivered { lost, given_up })
+    }
+}
+
+impl<L: Link> Stamped for Core<L> {
+    #[inline]
+    fn stamp_ns(&self) -> u64 {
+        self.drive.turned_at().as_nanos()
     }
 }
 
@@ -298,14 +299,40 @@ impl<L: Link> Core<L> {
         self.mail.as_ref().is_some_and(Mail::is_armed)
     }
 
-    /// Tells a program that sleeps on its descriptor of what was kept for it.
+    /// Wakes a program that sleeps on its descriptor: what it waits for may have happened.
     pub(crate) fn tell_program(&mut self) {
-        if let Some(mail) = &mut self.mail
-            && (self.inbox.next_bytes().is_some()
-                || self.inbox.has_news()
-                || !self.shelf.is_empty())
-        {
+        if let Some(mail) = &mut self.mail {
             mail.ring();
+        }
+    }
+
+    /// A turn of the assistant's; how much it did. If the link fails, the program's next turn says so.
+    pub(crate) fn progress_by_assistant(&mut self) -> usize {
+        if self.drive.failure.is_some() {
+            return 0;
+        }
+        match self.progress() {
+            // Nothing came but what an operation of the program's watches for.
+            Ok(1) if self.drive.link.is_stirred() => 0,
+            Ok(done) => done,
+            Err(EndpointError::Link(error)) => {
+                self.drive.failure = Some(error);
+                0
+            }
+        }
+    }
+
+    /// The link's descriptor wakes the assistant. It does not where the link failed.
+    pub(crate) fn arm_for_assistant(&mut self) -> bool {
+        if self.drive.failure.is_some() {
+            return true; // nothing will come
+        }
+        match self.drive.link.arm_fd() {
+            Ok(armed) => armed,
+            Err(error) => {
+                self.drive.failure = Some(error);
+                true
+            }
         }
     }
 
@@ -354,14 +381,15 @@ impl<L: Link> Core<L> {
 
 impl<L: Link> Drop for Endpoint<L> {
     fn drop(&mut self) {
-        let assistant = self.assistant.take();
+        match (self.assistant.take(), self.core.is_forked()) {
+            (Some(assistant), true) => assistant.forget(),
+            (Some(assistant), false) => assistant.stop(&self.core),
+            (None, _) => {}
+        }
         if self.core.is_forked() {
             return; // the parent's peers hear nothing of it
         }
-        if let Some(assistant) = assistant {
-            assistant.stop(&self.core);
-        }
-        if !self.vanishes {
+        if !self.vanishes && !self.core.is_spoiled() {
             self.core.write().say_farewell();
         }
     }

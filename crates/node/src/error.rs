@@ -238,23 +238,35 @@ pub enum SendError {
     Link(#[from] LinkError),
 }
 
-/// What `close` gives up.
+/// What was not delivered when an endpoint was closed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Something was lost before, and no call has told of it yet; or the link failed.
-    #[error(transparent)]
-    Send(#[from] SendError),
-    /// The time that `close` was given did not suffice.
-    #[error(
-        "{messages} messages to {peer} were not acknowledged in the time given to close, and are given up"
-    )]
-    GivenUp {
-        /// To whom; others may miss some, too.
-        peer: NodeId,
-        /// How many to that peer.
-        messages: usize,
+    /// By peer, how many messages: lost with its session and not told of before, or not acknowledged in the time that `close` was given.
+    #[error("{}", undelivered(lost, given_up))]
+    Undelivered {
+        /// Lost.
+        lost: Vec<(NodeId, usize)>,
+        /// Given up.
+        given_up: Vec<(NodeId, usize)>,
     },
+    /// The link failed for good.
+    #[error("the link failed: {0}")]
+    Link(#[from] LinkError),
+}
+
+fn undelivered(lost: &[(NodeId, usize)], given_up: &[(NodeId, usize)]) -> String {
+    let list = |what: &str, peers: &[(NodeId, usize)]| {
+        let all: Vec<String> = peers
+            .iter()
+            .map(|(peer, messages)| format!("{messages} messages to {peer}"))
+            .collect();
+        (!all.is_empty()).then(|| format!("{} {what}", all.join(", ")))
+    };
+    let lost = list("were lost with it", lost);
+    let given_up = list("were not acknowledged in the time given to close", given_up);
+    let all: Vec<String> = lost.into_iter().chain(given_up).collect();
+    all.join("; ")
 }
 
 impl From<EndpointError> for SendError {

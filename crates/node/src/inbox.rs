@@ -80,11 +80,6 @@ impl Inbox {
         std::mem::take(&mut self.news) && !self.is_empty()
     }
 
-    /// Something came that only a handler can take.
-    pub(crate) fn has_news(&self) -> bool {
-        self.news && !self.is_empty()
-    }
-
     /// Messages that wait.
     pub(crate) fn messages(&self) -> usize {
         self.messages.len()

@@ -25,7 +25,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 use rustix::event::EventfdFlags;
 use rustix::thread::{MembarrierCommand, futex, membarrier};
@@ -36,22 +36,38 @@ use crate::sys;
 const HELD: u32 = 1;
 /// the owner sleeps until it is out;
 const AWAITED: u32 = 2;
-/// it sleeps, and is to be rung when the owner was in.
+/// it sleeps, and is to be rung when the owner was in;
 const DOZES: u32 = 4;
+/// it panicked while it was in: nobody knows what it left.
+const SPOILED: u32 = 8;
 
 /// The owner looks so often whether the other side is out before it sleeps: some microseconds, a turn of the other side's. A wake-up
 /// takes ten times as long.
 const LOOKS: u32 = 200;
 
+/// What is guarded knows when it was last driven.
+pub(crate) trait Stamped {
+    /// Nanoseconds of its clock.
+    fn stamp_ns(&self) -> u64;
+}
+
 #[derive(Debug)]
 struct Shared<T> {
-    /// Odd while the owner is in. A cache line of its own: the owner writes it with each call.
-    count: Line<AtomicU32>,
+    owner: Line<OwnersWords>,
     other: Line<AtomicU32>,
     /// The owner's way in has no fence of its own.
     is_asymmetric: bool,
     bell: OwnedFd,
     value: UnsafeCell<T>,
+}
+
+/// What the owner writes with each call.
+#[derive(Debug)]
+struct OwnersWords {
+    /// Odd while the owner is in.
+    count: AtomicU32,
+    /// The stamp of the value when the owner went out, or before.
+    stamp_ns: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -65,7 +81,10 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 pub(crate) fn biased<T>(value: T) -> io::Result<(Owner<T>, Other<T>)> {
     sys::mind_forks();
     let shared = Arc::new(Shared {
-        count: Line(AtomicU32::new(0)),
+        owner: Line(OwnersWords {
+            count: AtomicU32::new(0),
+            stamp_ns: AtomicU64::new(0),
+        }),
         other: Line(AtomicU32::new(0)),
         is_asymmetric: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok(),
         bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -96,7 +115,10 @@ impl<T> Owner<T> {
     /// # Panics
     /// In a child of `fork`.
     #[inline]
-    pub(crate) fn write(&mut self) -> WriteGuard<'_, T> {
+    pub(crate) fn write(&mut self) -> WriteGuard<'_, T>
+    where
+        T: Stamped,
+    {
         self.enter();
         WriteGuard { owner: self }
     }
@@ -106,6 +128,11 @@ impl<T> Owner<T> {
     pub(crate) fn read(&self) -> ReadGuard<'_, T> {
         self.enter();
         ReadGuard { owner: self }
+    }
+
+    /// The other side panicked while it was in: what is guarded must not be used.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.shared.other.0.load(Ordering::Relaxed) & SPOILED != 0
     }
 
     /// This is the copy of a child of `fork`, which must not be used.
@@ -120,13 +147,13 @@ impl<T> Owner<T> {
 
     #[inline]
     fn enter(&self) {
-        let depth = self.depth.get();
-        self.depth.set(depth + 1);
-        if depth > 0 {
-            return;
-        }
         if self.is_forked() {
             used_in_child();
+        }
+        let depth = self.depth.get();
+        if depth > 0 {
+            self.depth.set(depth + 1);
+            return;
         }
         loop {
             self.step(Ordering::Relaxed);
@@ -136,10 +163,15 @@ impl<T> Owner<T> {
                 fence(Ordering::SeqCst);
             }
             // Acquire: what the other side did to `value` before it went out is seen.
-            if self.shared.other.0.load(Ordering::Acquire) & HELD == 0 {
+            let word = self.shared.other.0.load(Ordering::Acquire);
+            if word & (HELD | SPOILED) == 0 {
+                self.depth.set(1);
                 return;
             }
             self.step(Ordering::Release);
+            if word & SPOILED != 0 {
+                used_when_spoiled();
+            }
             self.await_other();
         }
     }
@@ -167,7 +199,7 @@ impl<T> Owner<T> {
     fn step(&self, order: Ordering) {
         let count = self.count.get().wrapping_add(1);
         self.count.set(count);
-        self.shared.count.0.store(count, order);
+        self.shared.owner.0.count.store(count, order);
     }
 
     #[cold]
@@ -218,12 +250,20 @@ fn used_in_child() -> ! {
     );
 }
 
+#[cold]
+#[inline(never)]
+fn used_when_spoiled() -> ! {
+    panic!(
+        "the endpoint's progress assistant panicked (see standard error): it can only be dropped"
+    );
+}
+
 /// The owner's way to the value.
-pub(crate) struct WriteGuard<'a, T> {
+pub(crate) struct WriteGuard<'a, T: Stamped> {
     owner: &'a Owner<T>,
 }
 
-impl<T> Deref for WriteGuard<'_, T> {
+impl<T: Stamped> Deref for WriteGuard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -233,7 +273,7 @@ impl<T> Deref for WriteGuard<'_, T> {
     }
 }
 
-impl<T> DerefMut for WriteGuard<'_, T> {
+impl<T: Stamped> DerefMut for WriteGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
@@ -241,9 +281,12 @@ impl<T> DerefMut for WriteGuard<'_, T> {
     }
 }
 
-impl<T> Drop for WriteGuard<'_, T> {
+impl<T: Stamped> Drop for WriteGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        let stamp_ns = self.stamp_ns();
+        // Relaxed: only an estimate of how long ago this was.
+        (self.owner.shared.owner.0.stamp_ns).store(stamp_ns, Ordering::Relaxed);
         self.owner.leave();
     }
 }
@@ -289,17 +332,22 @@ pub(crate) struct Other<T> {
 impl<T> Other<T> {
     /// Where the owner is. It differs from an earlier look if the owner came or went since (but for 2³² times).
     pub(crate) fn look(&self) -> Seen {
-        Seen(self.shared.count.0.load(Ordering::Acquire))
+        Seen(self.shared.owner.0.count.load(Ordering::Acquire))
+    }
+
+    /// When the owner last drove the value, by the value's clock; perhaps it was in later.
+    pub(crate) fn stamp_ns(&self) -> u64 {
+        self.shared.owner.0.stamp_ns.load(Ordering::Relaxed)
     }
 
     /// Goes in if the owner is out.
     pub(crate) fn try_take(&mut self) -> Option<OtherGuard<'_, T>> {
         self.shared.other.0.fetch_or(HELD, Ordering::SeqCst);
-        self.fence();
+        let fenced = self.fence();
         // Acquire: what the owner did to `value` before it went out is seen.
         let is_inside = self.look().is_inside();
         let guard = OtherGuard { other: self };
-        if is_inside {
+        if is_inside || !fenced {
             return None; // and the guard takes `HELD` back
         }
         Some(guard)
@@ -308,8 +356,7 @@ impl<T> Other<T> {
     /// Asks to be rung when the owner was in; `false`: it was, since it was `seen`.
     pub(crate) fn doze(&self, seen: Seen) -> bool {
         self.shared.other.0.fetch_or(DOZES, Ordering::SeqCst);
-        self.fence();
-        let dozes = self.look() == seen;
+        let dozes = self.fence() && self.look() == seen;
         if !dozes {
             self.rise();
         }
@@ -332,12 +379,10 @@ impl<T> Other<T> {
         let _ = rustix::io::read(&self.shared.bell, &mut count); // nothing there is as well
     }
 
-    fn fence(&self) {
+    /// `false`: the kernel made none (no memory, or a filter forbids it since).
+    fn fence(&self) -> bool {
         fence(Ordering::SeqCst);
-        if self.shared.is_asymmetric {
-            // Registered, it fails no more.
-            let _ = membarrier(MembarrierCommand::PrivateExpedited);
-        }
+        !self.shared.is_asymmetric || membarrier(MembarrierCommand::PrivateExpedited).is_ok()
     }
 }
 
@@ -372,6 +417,9 @@ impl<T> DerefMut for OtherGuard<'_, T> {
 impl<T> Drop for OtherGuard<'_, T> {
     fn drop(&mut self) {
         let word = &self.other.shared.other.0;
+        if std::thread::panicking() {
+            word.fetch_or(SPOILED, Ordering::Relaxed);
+        }
         // Release: what was done to `value` is seen by the owner when it finds `HELD` gone.
         if word.fetch_and(!(HELD | AWAITED), Ordering::Release) & AWAITED != 0 {
             let _ = futex::wake(word, futex::Flags::PRIVATE, 1); // nobody sleeps there but the owner
@@ -391,6 +439,12 @@ mod tests {
 
     /// Two numbers that are equal whenever nobody is in.
     type Pair = (u64, u64);
+
+    impl Stamped for Pair {
+        fn stamp_ns(&self) -> u64 {
+            self.0
+        }
+    }
 
     fn bump(pair: &mut Pair) {
         assert_eq!(pair.0, pair.1, "both are in");
@@ -432,27 +486,28 @@ mod tests {
     /// The other side does not get in while the owner is, also not between nested looks.
     #[test]
     fn owner_keeps_the_other_out() {
-        let (mut owner, mut other) = biased(7).expect("lock");
+        let (mut owner, mut other) = biased((7, 7)).expect("lock");
         let before = other.look();
         {
             let _outer = owner.read();
-            assert_eq!(*owner.read(), 7);
+            assert_eq!(owner.read().0, 7);
             assert!(other.look().is_inside() && other.try_take().is_none());
         }
         assert!(other.look() != before && !other.look().is_inside());
-        *other.try_take().expect("the owner is out") = 8;
-        assert_eq!(*owner.write(), 8);
+        other.try_take().expect("the owner is out").0 = 8;
+        assert_eq!(owner.write().0, 8);
+        assert_eq!(other.stamp_ns(), 8, "as it was when the owner went");
     }
 
     /// A doze is ended by the owner's next visit; one that came before is noticed at once.
     #[test]
     fn visits_end_a_doze() {
-        let (owner, other) = biased(0).expect("lock");
+        let (owner, other) = biased((0, 0)).expect("lock");
         let seen = other.look();
         drop(owner.read());
         assert!(!other.doze(seen), "the owner was here");
         assert!(other.doze(other.look()));
-        let readable = |other: &Other<i32>| {
+        let readable = |other: &Other<Pair>| {
             let mut fds = [rustix::event::PollFd::new(
                 &other.shared.bell,
                 rustix::event::PollFlags::IN,

@@ -32,7 +32,7 @@ struct Peer {
     other: Option<Congestion>,
     /// How often it died.
     deaths: u64,
-    /// Messages that were not tracked, failed with the peer, and were not told of.
+    /// Messages that failed with the peer, and were not told of.
     lost_messages: usize,
     /// The newest of those that were larger than it takes: length and limit.
     lost_large: Option<(usize, usize)>,
@@ -206,7 +206,7 @@ impl Peers {
                 self.deaths += 1;
                 peer.failed.append(&mut peer.open);
                 while peer.failed.len() > FAILED_LIMIT {
-                    peer.failed.pop_front();
+                    peer.failed.pop_front(); // they count among those that were lost
                 }
             }
             Event::TooLarge {
@@ -219,6 +219,8 @@ impl Peers {
                         peer.too_large.pop_front();
                     }
                 } else {
+                    // Of several the newest names its length, the others count.
+                    peer.lost_messages += usize::from(peer.lost_large.is_some());
                     peer.lost_large = Some((*size, *limit));
                     self.has_losses = true;
                 }

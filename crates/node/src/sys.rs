@@ -1,9 +1,10 @@
-//! The one door to calls that the compiler cannot check: work between `fork` and `exec` of a worker, and noticing a fork.
+//! The one door to calls that the compiler cannot check: work between `fork` and `exec` of a worker, noticing a fork, and
+//! threads without signals.
 //!
-//! Called by `bootstrap::keeper` and `lock`.
+//! Called by `bootstrap::keeper`, `lock` and `assistant`.
 #![allow(
     unsafe_code,
-    reason = "`Command::pre_exec` and `pthread_atfork` are unsafe by nature, and nothing safer does the same"
+    reason = "`Command::pre_exec`, `pthread_atfork` and `pthread_sigmask` are unsafe by nature, and nothing safer does the same"
 )]
 
 use std::io;
@@ -45,6 +46,25 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Runs `start`, so that a thread which it starts takes no signals: they are for the program's own threads.
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::uninit();
+    let mut before = std::mem::MaybeUninit::uninit();
+    // SAFETY: both sets are written before they are read: `all` by `sigfillset`, `before` by the call that succeeded.
+    let blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    let started = start();
+    if blocked {
+        // SAFETY: `before` was written by the call above.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        }
+    }
+    started
 }
 
 /// From now on `forks` notices them.

@@ -226,7 +226,14 @@ fn restarted_peer_joins_as_new_life_under(congestion: Congestion) {
         "what the old life had not got has failed"
     );
     meet(&mut a, &mut b);
-    a.send(B, LANE, b"second").expect("send");
+    assert!(matches!(
+        a.send(B, LANE, b"second"),
+        Err(SendError::MessagesLost {
+            peer: B,
+            messages: 1
+        })
+    ));
+    a.send(B, LANE, b"second").expect("told before");
     assert_eq!(
         b.recv(LONG).expect("recv").expect("message").body,
         b"second"

@@ -21,8 +21,9 @@ use tsumuji_wire::NodeId;
 /// Senders that are granted scheduled credit at once. More keep the port busy when one of them stalls; fewer let short
 /// messages finish sooner and need less switch buffer.
 const SCHEDULED_SENDERS: usize = 4;
-/// What an idle peer may send unasked, at most: enough for a burst of small messages.
-const UNSCHEDULED_FRAMES_MAX: u64 = 64;
+/// What an idle peer may send unasked, at most: what a program's loop sends between two steps of its work, where there are few peers. Of
+/// many, R-21 and R-27 leave each less.
+const UNSCHEDULED_FRAMES_MAX: u64 = 256;
 
 /// What one peer has been granted, and what it wants.
 #[derive(Debug)]

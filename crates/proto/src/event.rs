@@ -26,7 +26,7 @@ pub enum Event {
         /// Messages submitted and never acknowledged.
         failed_messages: usize,
     },
-    /// Reliable messages to this peer, submitted without `notify`, were not acknowledged when the session ended, which is told next. Those on
+    /// Reliable messages to this peer were not acknowledged when the session ended, which is told next. Those on
     /// [`Lane::LIBRARY_CHANNEL`] do not count.
     ///
     /// [`Lane::LIBRARY_CHANNEL`]: tsumuji_wire::Lane::LIBRARY_CHANNEL

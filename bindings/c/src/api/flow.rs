@@ -73,8 +73,9 @@ pub struct TsumujiSender {
 const _: () = assert!(size_of::<TsumujiWindow>() == 5 * 8);
 const _: () = assert!(size_of::<TsumujiSender>() == 17 * 8);
 
-/// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle: it must be quick, and must
-/// not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
+/// How many frames this peer may have granted ahead; under `suci`, see `repairs`. Called for each data frame, by the thread that uses the handle or, while
+/// that one makes no call, by the library's own (option progress), never by two at a time: it must be quick, share what it reads with the
+/// program by atomics or a lock, and must not use the handle, leave by longjmp, or throw. `sender` is valid until it returns.
 pub type TsumujiPolicy =
     Option<unsafe extern "C" fn(context: *mut c_void, sender: *const TsumujiSender) -> u64>;
 
@@ -309,8 +310,8 @@ impl Policy {
     }
 }
 
-// SAFETY: it is called by the thread that owns the handle, and by no other; the program knows which that is, because it hands the
-// handle over itself.
+// SAFETY: it is called by one thread at a time: the one that uses the handle, or the progress assistant. The header says so, and asks for
+// functions and a context that bear it.
 unsafe impl Send for Policy {}
 
 impl FlowPolicy for Policy {

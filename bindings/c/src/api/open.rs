@@ -196,7 +196,7 @@ pub unsafe extern "C" fn tsumuji_open_shm(
 
 /// Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
 /// node leaves, and frees all that the handle had and lent. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
-/// not acknowledged in time. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
+/// not acknowledged in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
     done(contained(|| {

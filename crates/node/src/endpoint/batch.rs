@@ -68,6 +68,9 @@ impl<L: Link> DerefMut for Batch<'_, L> {
 
 impl<L: Link> Drop for Batch<'_, L> {
     fn drop(&mut self) {
-        let _ = self.endpoint.uncork(); // a link that has failed says so in the next call
+        // A child of `fork` may not, and what is spoiled cannot be.
+        if !self.endpoint.core.is_forked() && !self.endpoint.core.is_spoiled() {
+            let _ = self.endpoint.uncork(); // a link that has failed says so in the next call
+        }
     }
 }

@@ -254,7 +254,10 @@ impl<L: Link> Core<L> {
         let writable = self.run_until(timeout, |engine, kept| {
             has_room(engine) || kept.peers.is_lost(to)
         })?;
-        self.alive(to).map(|()| writable)
+        self.alive(to)?;
+        // It may have died and be back meanwhile: nothing goes to another process before that is told.
+        self.peers.tell_losses(to)?;
+        Ok(writable)
     }
 
     #[inline]

@@ -37,7 +37,7 @@ use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::shares::Shares;
 use crate::suci::{Inbound, Suci};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use tsumuji_wire::{DATA_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES, NodeId};
 
 /// Smallest frame a link may have: every control frame fits, and data frames carry something.
@@ -46,6 +46,12 @@ const _: () = assert!(HELLO_BYTES <= FRAME_BYTES_MIN && DATA_HEADER_BYTES < FRAM
 
 /// Largest frame whose payload the 16-bit length can state.
 const FRAME_BYTES_MAX: usize = DATA_HEADER_BYTES + MAX_PAYLOAD_BYTES;
+
+/// A peer that never answers is given up after so many times `Config::dead_after`.
+const CONNECT_PATIENCE: u64 = 8;
+
+/// A century: no process lives so long.
+const FOREVER: Duration = Duration::from_secs(3_200_000_000);
 
 /// Reliable and best-effort messages between this node and all its peers.
 #[derive(Debug)]
@@ -75,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) alarms: Alarms,
     /// The long message whose next fragment is likely to come next.
     guess: Option<Guess>,
+    /// A peer that was never met is asked for so long.
+    connect_within: Duration,
 }
 
 impl Shared {
@@ -112,6 +120,7 @@ impl Engine {
             events: VecDeque::new(),
             alarms: Alarms::default(),
             guess: None,
+            connect_within: config.dead_after.times(CONNECT_PATIENCE),
             config,
         };
         Self {
@@ -124,6 +133,11 @@ impl Engine {
             place: None,
             closed: false,
         }
+    }
+
+    /// From now on silence kills nobody that was met: the driver knows who lives, and calls `give_up` for who does not.
+    pub fn bear_silence(&mut self) {
+        self.shared.config.dead_after = FOREVER;
     }
 
     /// Begins hello with `peer`; messages may be submitted at once and leave when it answers.
@@ -315,7 +329,7 @@ impl Engine {
             peer.queued = true;
             self.ready.push_back(id.0);
         }
-        if let Some(at) = timers::deadline(peer, &self.shared.config) {
+        if let Some(at) = timers::deadline(peer, &self.shared) {
             self.shared.arm(peer, at);
         }
     }

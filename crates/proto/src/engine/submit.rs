@@ -160,6 +160,12 @@ impl Engine {
         })
     }
 
+    /// Reliable messages of the program to a peer that are not acknowledged whole: without those of latest lanes and of libraries.
+    pub fn promised_messages(&self, to: NodeId) -> usize {
+        self.peer(to)
+            .map_or(0, |peer| peer.send.promised_messages())
+    }
+
     /// Is the message acknowledged whole? Also yes for one that failed: with its peer's death, or as too large.
     pub fn is_acknowledged(&self, to: NodeId, id: SendId) -> bool {
         self.peer(to)

@@ -1,20 +1,17 @@
 //! Deadlines: delayed acknowledgements, probes, hello retries, signs of life.
 
-use super::Engine;
 use super::receive::end_session;
+use super::{Engine, Shared};
 use crate::alarms::Alarms;
-use crate::config::Config;
 use crate::peer::Peer;
 use crate::peer::session::Phase;
 use crate::time::Instant;
 use tsumuji_wire::NodeId;
 
-/// A peer that never answers is given up after so many times `Config::dead_after`.
-const CONNECT_PATIENCE: u64 = 8;
-
 /// The earliest moment at which this peer wants `handle_timeout`.
 #[inline]
-pub(super) fn deadline(peer: &Peer, config: &Config) -> Option<Instant> {
+pub(super) fn deadline(peer: &Peer, shared: &Shared) -> Option<Instant> {
+    let config = &shared.config;
     match peer.session.phase {
         Phase::Up => {
             let mut at = (peer.last_heard.max(peer.last_ping) + config.keep_alive)
@@ -33,8 +30,7 @@ pub(super) fn deadline(peer: &Peer, config: &Config) -> Option<Instant> {
             Some(at)
         }
         Phase::Connecting => {
-            let patience = config.dead_after.times(CONNECT_PATIENCE);
-            let give_up = peer.session.connecting_since + patience;
+            let give_up = peer.session.connecting_since + shared.connect_within;
             Some(peer.session.hello_at.map_or(give_up, |at| at.min(give_up)))
         }
         Phase::Dead => peer.session.hello_at,
@@ -59,7 +55,7 @@ impl Engine {
                 continue;
             };
             Alarms::gone_off(&mut peer.alarm);
-            if deadline(peer, &self.shared.config).is_some_and(|at| at <= now) {
+            if deadline(peer, &self.shared).is_some_and(|at| at <= now) {
                 self.expire(index, now);
             }
             self.enqueue(NodeId(id), now);
@@ -76,8 +72,7 @@ impl Engine {
         };
         let config = &self.shared.config;
         let lossless = config.lossless;
-        let patience = config.dead_after.times(CONNECT_PATIENCE);
-        let given_up = now.since(peer.session.connecting_since) >= patience;
+        let given_up = now.since(peer.session.connecting_since) >= self.shared.connect_within;
         if peer.session.hello_at.is_some_and(|at| at <= now) {
             peer.session.hello_at = None;
             // Whoever said hello after its death, and then nothing more, is not asked for ever.

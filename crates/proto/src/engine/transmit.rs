@@ -237,7 +237,7 @@ impl Engine {
             session.set_close_due(false);
             return self.write_word(now, id, |ack, slot| ack.write_close(slot), slot);
         };
-        if let Some(at) = super::timers::deadline(peer, &self.shared.config) {
+        if let Some(at) = super::timers::deadline(peer, &self.shared) {
             self.shared.arm(peer, at);
         }
         written.unwrap_or(0)

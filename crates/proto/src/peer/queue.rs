@@ -55,7 +55,7 @@ pub(super) struct Place<'a> {
 pub(crate) struct Failed {
     /// Of all kinds.
     pub(crate) messages: usize,
-    /// Of these, reliable ones of the program that nothing else will tell of.
+    /// Of these, reliable ones of the program that were accepted.
     pub(crate) lost: usize,
 }
 
@@ -509,18 +509,26 @@ impl Queue {
         self.free.push(part.slot());
     }
 
+    /// Reliable messages of the program that were accepted and not acknowledged.
+    pub(super) fn promised_messages(&self) -> usize {
+        let promised = |outgoing: &&Outgoing| {
+            let lane = outgoing.lane;
+            // What is lent still was never accepted: its call says so.
+            let lent = outgoing.lending.as_deref().is_some_and(Lending::is_lent);
+            let own = !lane.is_latest() && lane.channel() != Lane::LIBRARY_CHANNEL;
+            outgoing.live && own && !lent
+        };
+        let messages = self.messages.iter().filter(promised);
+        messages.map(|outgoing| outgoing.messages).sum()
+    }
+
     /// The peer is gone: forgets everything; returns what was not acknowledged.
     pub(super) fn clear(&mut self, pool: &mut Pool) -> Failed {
-        let mut failed = Failed {
+        let failed = Failed {
             messages: self.queued_messages,
-            lost: 0,
+            lost: self.promised_messages(),
         };
         for outgoing in self.messages.drain(..) {
-            let lane = outgoing.lane;
-            let promised = !lane.is_latest() && lane.channel() != Lane::LIBRARY_CHANNEL;
-            if outgoing.live && promised && !outgoing.notify {
-                failed.lost += outgoing.messages;
-            }
             pool.put(outgoing.body);
             pool.put_bitmap(outgoing.bitmap);
             if let Some(mut lending) = outgoing.lending {

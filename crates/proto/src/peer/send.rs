@@ -251,6 +251,10 @@ impl Send {
 
     /// Messages not acknowledged whole.
     #[inline]
+    pub(crate) fn promised_messages(&self) -> usize {
+        self.queue.promised_messages()
+    }
+
     pub(crate) fn queued_messages(&self) -> usize {
         self.queue.queued_messages
     }

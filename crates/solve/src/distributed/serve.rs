@@ -24,6 +24,8 @@ const JUDGE: NodeId = NodeId(0);
 const TURN_NS: u64 = 50_000;
 /// Rest before a lap that could change little: long against a frame's way, short against anyone's patience.
 const REST: Duration = Duration::from_micros(100);
+/// Polls between two steps at most: so many bring what the largest receive buffers hold.
+const POLLS_PER_STEP_MAX: usize = 64;
 /// Wait for messages; they end it.
 const WAIT: Duration = Duration::from_millis(5);
 /// The same while messages of our own wait for room.
@@ -93,7 +95,13 @@ fn serve<L: Link>(
     let mut turn = 0;
     loop {
         let before = now_ns();
-        endpoint.poll(desk)?;
+        // All that has come is taken in before the next step: a sweep over stale values is half wasted, and what waits in the link
+        // only grows staler.
+        for _ in 0..POLLS_PER_STEP_MAX {
+            if endpoint.poll(desk)? == 0 {
+                break;
+            }
+        }
         desk.worker.exchanged(now_ns() - before);
         desk.check()?;
         let sent = desk.send(endpoint)?;
@@ -102,7 +110,9 @@ fn serve<L: Link>(
             others: &others,
             began,
         };
-        match desk.worker.step(&mut port)? {
+        let step = desk.worker.step(&mut port)?;
+        endpoint.push()?; // the updates of one step leave together, and now
+        match step {
             Step::Again(lap) => {
                 if crowded && (lap || now_ns() - turn >= TURN_NS) {
                     std::thread::yield_now();
