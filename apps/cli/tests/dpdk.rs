@@ -68,7 +68,7 @@ fn memif_meets_where_nobody_else_may() {
     };
     let place = ours().next().expect("a folder");
     let (mode, path) = (place.metadata().unwrap().mode(), place.path());
-    signal("TERM", pid);
+    signal("-TERM", pid);
     finish(run);
     assert_eq!(mode & 0o777, 0o700);
     let socket = path.join("memif").display().to_string();

@@ -542,6 +542,7 @@ static void memory_rank(const char *congestion, uint64_t first)
     int got[2] = {0, 0}, fd = tsumuji_shm_create(NODES);
 
     CHECK(tsumuji_options_set(options, "congestion", congestion) == 0 && tsumuji_options_set(options, "idle", "sleep") == 0);
+    CHECK(tsumuji_options_set(options, "send-queue", "1M") == 0 && tsumuji_options_set(options, "progress", "program") == 0);
     for (int i = 0; i < NODES; i++)
         CHECK(tsumuji_open_shm(fd, NODES, i, options, &node[i]) == 0);
     close(fd);

@@ -199,6 +199,7 @@ impl<L: Link> Drive<L> {
         }
         if !self.dying.is_empty() {
             self.dying_turns += 1;
+            self.take_events(intake); // whoever has been met anew is not the one that died
             if received == 0 || self.dying_turns >= DYING_TURNS_MAX {
                 self.end_dead_sessions();
             }

@@ -137,8 +137,11 @@ fn serve<L: Link>(
             }
             Step::Count => desk.worker.finish(stats::count(&endpoint.counters(), true)),
             Step::Leave => {
-                endpoint.flush(FAREWELL)?;
-                return Ok(());
+                // Whoever has left by now needs no more of what it did not acknowledge.
+                return match endpoint.flush(FAREWELL) {
+                    Ok(_) | Err(SendError::MessagesLost { .. }) => Ok(()),
+                    Err(error) => Err(error.into()),
+                };
             }
         }
     }
