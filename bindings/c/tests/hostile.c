@@ -30,14 +30,14 @@ static void check(int right, int line, const char *what)
 #define FAILS(call, code, number) CHECK((errno = 0, (call)) == (code) && errno == (number) && *tsumuji_last_error())
 
 static tsumuji *a, *b;
-static const char *progress = "assistant";
+static const char *progress = "assistant"; /* of handles beside a and b, whose callbacks must come from their own calls */
 
 static void open_both(void)
 {
     tsumuji_options *options = tsumuji_options_new();
     CHECK(tsumuji_options_set(options, "metrics", "off") == 0);
     CHECK(tsumuji_options_set(options, "idle", "sleep") == 0);
-    CHECK(tsumuji_options_set(options, "progress", progress) == 0);
+    CHECK(tsumuji_options_set(options, "progress", "program") == 0);
     int fd = tsumuji_shm_create(2);
     CHECK(tsumuji_open_shm(fd, 2, 0, options, &a) == 0 && tsumuji_open_shm(fd, 2, 1, options, &b) == 0);
     close(fd);

@@ -49,6 +49,12 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// Where the kernel says who lives, it is asked this often.
 const LIVES_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
 
+/// While somebody is found dead, turns follow each other at least so fast.
+const DYING_LOOK: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(1);
+
+/// A process in a dead one's place that has not said hello for so long is not waited for.
+const NEWCOMER_PATIENCE: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(1);
+
 /// Turns in which what a dead process had sent is taken in before its session ends, while others send all the time.
 const DYING_TURNS_MAX: u32 = 4096;
 
@@ -100,8 +106,8 @@ pub(crate) struct Drive<L: Link> {
     lives_at: Instant,
     /// Behind those that are up, where the kernel tells.
     processes: BTreeMap<NodeId, u64>,
-    /// Found dead; what they sent before may still lie in the link.
-    dying: Vec<NodeId>,
+    /// Found dead, and when; what they sent before may still lie in the link.
+    dying: Vec<(NodeId, Instant)>,
     dying_turns: u32,
     /// When readers are to be shown new numbers; `NEVER` without publisher.
     publish_at: Instant,
@@ -231,25 +237,34 @@ impl<L: Link> Drive<L> {
         self.lives_at = self.now + LIVES_EVERY;
         let mut dying = std::mem::take(&mut self.dying);
         for (&peer, &process) in &self.processes {
-            if self.is_gone(peer, process) && !dying.contains(&peer) {
-                dying.push(peer);
+            let known = dying.iter().any(|(other, _)| *other == peer);
+            if !known && self.is_gone(peer, process) {
+                dying.push((peer, self.now));
                 self.dying_turns = 0;
             }
         }
-        self.dying = dying;
-        if !self.dying.is_empty() {
-            self.lives_at = self.now; // so that turns follow
+        if !dying.is_empty() {
+            self.lives_at = self.now + DYING_LOOK; // so that turns follow
         }
+        self.dying = dying;
     }
 
     #[cold]
     fn end_dead_sessions(&mut self) {
-        for peer in std::mem::take(&mut self.dying) {
+        for (peer, since) in std::mem::take(&mut self.dying) {
             // It may have been met again meanwhile, as another process.
             let process = self.processes.get(&peer).copied();
-            if process.is_some_and(|process| self.is_gone(peer, process)) {
+            if !process.is_some_and(|process| self.is_gone(peer, process)) {
+                continue;
+            }
+            // A process that took its place says hello, and is met in place of the old one. If the old session ended under it, what it
+            // sends first would be lost.
+            let is_vacant = self.process_of(peer) == Some(0);
+            if is_vacant || self.now.since(since) >= NEWCOMER_PATIENCE {
                 self.engine.give_up(self.now, peer);
                 self.backlog = true;
+            } else {
+                self.dying.push((peer, since));
             }
         }
     }
