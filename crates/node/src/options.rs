@@ -75,7 +75,7 @@ impl Default for Options {
             message_limit_bytes: u32::MAX as usize, // the wire's own limit
             // Several rings or socket buffers full, and still in a second-level cache: a longer queue makes nothing faster, and
             // what has to come from memory again halves the rate.
-            send_queue_bytes: 256 << 10,
+            send_queue_bytes: 4 << 20,
             congestion: Congestion::Credit,
             pace: Pace::Free,
             keep_alive: Duration::from_secs(1),
