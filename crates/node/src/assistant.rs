@@ -1,9 +1,9 @@
 //! The progress assistant: a thread that drives the endpoint while the program is away.
 //!
 //! Started by `endpoint`; it takes the other side of the `lock` around the endpoint's core. While the program calls, the assistant
-//! only looks once a millisecond whether it still drives: has turns, which calls that only send or ask do not. When the program has
-//! been out, or has not driven, for so long, the assistant takes the core, has turns until there is nothing to do, and sleeps until the link has a frame, a timer of the engine is due, or the
-//! program was there. While the program waits in a call of its own it drives by itself: the assistant then sleeps until it leaves.
+//! only looks once a millisecond whether it still drives: has turns, which calls that only send or ask do not. When nobody has
+//! driven for so long, the assistant takes the core and has turns until there is nothing to do. Then it sleeps until the link has a
+//! frame, a timer of the engine is due, or the program was there. While the program waits in a call of its own it drives by itself: the assistant then sleeps until it leaves.
 //!
 //! Invariants: it never sleeps while it holds the lock; it never sleeps with the link unarmed, but for naps where the link cannot be
 //! armed; it polls no more often than there is something to do.
@@ -19,11 +19,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::Link;
 
 use crate::clock::Clock;
+use crate::drive::LONGEST_SLEEP;
 use crate::endpoint::Core;
 use crate::lock::{Other, Owner, Seen};
 
-/// A program that has been out for so long is away. A look at one that calls costs its core some 10 µs where the two share it, so there is
-/// one in such a span.
+/// A program that has been out for so long is away. A look at one that calls interrupts it where the two share a core, so there is one in
+/// such a span.
 const AWAY: Duration = Duration::from_millis(1);
 
 /// A shorter sleep is not worth its end.
@@ -39,9 +40,6 @@ const TURNS: u32 = 4;
 /// Where frames wait that the link cannot take now, or it cannot be armed: at first, and at most, doubled while nothing comes of it.
 const NAP_LEAST: Duration = Duration::from_micros(500);
 const NAP_MOST: Duration = Duration::from_millis(50);
-
-/// The longest sleep, as in `drive`: a missed wake-up (a peer killed in the middle of one) heals.
-const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
 /// Of a program that sleeps on the endpoint's descriptor: it wakes up to the same frame, and is left the time to take it.
 const GRACE: Duration = Duration::from_millis(1);

@@ -44,7 +44,7 @@ const POLLS_PER_CLOCK: u32 = 16;
 const BACKLOG_SLEEP: Duration = Duration::from_micros(100);
 
 /// Sleep at most this long in any case, so that a missed wake-up (a peer killed in the middle of one) heals.
-const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
 /// Where the kernel says who lives, it is asked this often.
 const LIVES_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
@@ -169,8 +169,8 @@ impl<L: Link> Drive<L> {
         look: bool,
         intake: &mut impl Intake,
     ) -> Result<usize, LinkError> {
-        if let Some(error) = self.failure.take() {
-            return Err(error);
+        if self.failure.is_some() {
+            return self.fail();
         }
         let Self {
             link,
@@ -223,6 +223,11 @@ impl<L: Link> Drive<L> {
         }
         let sent = self.transmit(intake.lent())?;
         Ok(received + stirred + sent + self.take_events(intake))
+    }
+
+    #[cold]
+    fn fail(&mut self) -> Result<usize, LinkError> {
+        self.failure.take().map_or(Ok(0), Err)
     }
 
     /// The kernel says who lives, and is asked from now on.

@@ -156,24 +156,13 @@ impl Engine {
             ack.destination,
             Some(ack.session),
         )?;
-        peer.last_heard = now;
         let delay = Duration::from_micros(u64::from(ack.ack_delay_us)).min(Duration::from_secs(1));
         let news = AckNews {
             ack: ack.ack,
             bitmap: ack.bitmap,
             delay,
         };
-        let Shared {
-            pool,
-            counters,
-            events,
-            ..
-        } = shared;
-        let from = ack.source;
-        let done = |id| events.push_back(Event::Sent { peer: from, id });
-        if !peer.send.on_ack(now, &news, pool, counters, done) {
-            return Err(Drop::Malformed);
-        }
+        take_ack(now, &news, peer, shared)?;
         peer.send.on_credit(ack.credit);
         peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
         if ack.flags & flags::REFUSED != 0 {
@@ -308,7 +297,7 @@ impl Engine {
             bitmap: close.bitmap,
             delay: Duration::default(),
         };
-        let said = super::suci::take_ack(now, &news, peer, shared);
+        let said = take_ack(now, &news, peer, shared);
         end_session(now, peer, shared);
         said
     }
@@ -323,6 +312,29 @@ impl From<Refusal> for Drop {
             Refusal::Gap => Self::Gap,
             Refusal::Malformed => Self::Malformed,
         }
+    }
+}
+
+/// What a frame says of the numbers that we sent: which have arrived (R-15, S2).
+pub(super) fn take_ack(
+    now: Instant,
+    news: &AckNews<'_>,
+    peer: &mut Peer,
+    shared: &mut Shared,
+) -> Result<(), Drop> {
+    peer.last_heard = now;
+    let Shared {
+        pool,
+        counters,
+        events,
+        ..
+    } = shared;
+    let from = peer.id;
+    let done = |id| events.push_back(Event::Sent { peer: from, id });
+    if peer.send.on_ack(now, news, pool, counters, done) {
+        Ok(())
+    } else {
+        Err(Drop::Malformed)
     }
 }
 

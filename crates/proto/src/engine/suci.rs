@@ -3,7 +3,7 @@
 //! Called by `receive`, `transmit` and `mod` where the two congestion controls part. What a peer is told is decided here from
 //! the books in `crate::suci` and the memory that is free.
 
-use super::receive::{deliver, find, notify_writable};
+use super::receive::{deliver, find, notify_writable, take_ack};
 use super::{Engine, Shared, enqueue_after_frame};
 use crate::counters::Drop;
 use crate::message::{Loan, Sink};
@@ -441,29 +441,6 @@ fn cumulative(ack: u32, delay: Duration) -> AckNews<'static> {
         ack,
         bitmap: &[],
         delay,
-    }
-}
-
-/// What an ACK, a NACK, a grant or a close says of numbers: they have arrived (S2).
-pub(super) fn take_ack(
-    now: Instant,
-    news: &AckNews<'_>,
-    peer: &mut Peer,
-    shared: &mut Shared,
-) -> Result<(), Drop> {
-    peer.last_heard = now;
-    let Shared {
-        pool,
-        counters,
-        events,
-        ..
-    } = shared;
-    let from = peer.id;
-    let done = |id| events.push_back(crate::event::Event::Sent { peer: from, id });
-    if peer.send.on_ack(now, news, pool, counters, done) {
-        Ok(())
-    } else {
-        Err(Drop::Malformed)
     }
 }
 
