@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::{LONG, Over, PLAIN, cluster, pair, pattern};
 use rustix::event::epoll;
 use tsumuji_node::{
-    Congestion, DeliveryClass, FlowPolicy, Lane, NodeId, Options, Pace, Priority, Room, SendError,
-    Sender,
+    Congestion, DeliveryClass, FlowPolicy, Lane, NodeId, Options, Pace, Priority, ProgressBy, Room,
+    SendError, Sender,
 };
 
 const A: NodeId = NodeId(0);
@@ -161,7 +161,8 @@ fn a_closed_policy_stops_nobody() {
 
 /// What a sender counted that wrote to a receiver which takes one message a millisecond.
 struct Written {
-    in_flight_most: usize,
+    /// Of many looks, 200 us apart: frames that wait at the receiver, or are on their way there.
+    in_flight_mean: f64,
     paced_frames: u64,
     /// Sent again without a reason: not because of silence, nor by mistake.
     resent_frames: u64,
@@ -169,15 +170,19 @@ struct Written {
 
 fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> Written {
     const MESSAGES: u64 = 600;
+    const FIRST: usize = 20;
     let options = Options {
         congestion,
+        progress: ProgressBy::Program, // what the receiver takes is what waits for nobody
         ..Options::default()
     };
     let (mut a, mut b) = pair(over, &options);
     let receiver = thread::spawn(move || {
         // What comes before it knows the sender's session would be dropped, and sent again.
         b.send(A, LANE, b"ready").expect("send");
-        assert_eq!(b.recv(LONG).expect("link").expect("message").body, b"first");
+        for _ in 0..FIRST {
+            assert_eq!(b.recv(LONG).expect("link").expect("message").body, b"first");
+        }
         for index in 0..MESSAGES {
             let message = b.recv(LONG).expect("link").expect("message");
             assert!(message.body == pattern(1_000, index), "{over:?}: {index}");
@@ -189,17 +194,21 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
     });
     assert_eq!(a.recv(LONG).expect("link").expect("message").body, b"ready");
     a.set_pace(B, pace).expect("peer");
-    // From then on the receiver looks once a millisecond: what a round trip takes where nothing waits must be known before.
-    a.send(B, LANE, b"first").expect("send");
-    assert!(a.flush(LONG).expect("link"));
-    let mut in_flight_most = 0;
+    // From then on the receiver looks once a millisecond: what a round trip takes where nothing waits must be known before. The shortest
+    // of several is it, whatever else keeps the machine busy.
+    for _ in 0..FIRST {
+        a.send(B, LANE, b"first").expect("send");
+        assert!(a.flush(LONG).expect("link"));
+    }
+    let (mut in_flight_sum, mut looks) = (0, 0);
     for index in 0..MESSAGES {
         a.send(B, LANE, &pattern(1_000, index)).expect("send");
     }
     while a.queue_length(B) > 0 {
         a.recv(Duration::from_micros(200)).expect("link");
         let flow = a.flow(B).expect("peer");
-        in_flight_most = in_flight_most.max(flow.in_flight_frames);
+        in_flight_sum += flow.in_flight_frames;
+        looks += 1;
     }
     let (here, flow) = (a.counters().engine, a.flow(B).expect("peer"));
     assert!(matches!(flow.pace, Pace::Free) == matches!(pace, Pace::Free));
@@ -212,7 +221,7 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
         + there.engine.drops.get(tsumuji_proto::Drop::Gap);
     assert_eq!((refused, there.link.dropped_frames), (0, 0), "{over:?}");
     Written {
-        in_flight_most,
+        in_flight_mean: in_flight_sum as f64 / f64::from(looks),
         paced_frames: flow.paced_frames,
         resent_frames: here
             .retransmitted_frames
@@ -220,8 +229,8 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
     }
 }
 
-/// "Slow write": paced by the receiver's drain rate, few frames wait there, where without pacing hundreds do; nothing is lost or
-/// sent again for a loss, over either link, under either congestion control.
+/// "Slow write": paced by the receiver's drain rate, two frames wait there on average, where without pacing as many do as it granted;
+/// nothing is lost or sent again for a loss, over either link, under either congestion control.
 #[test]
 fn slow_write_follows_a_slow_receiver() {
     for (over, congestion) in PLAIN
@@ -231,8 +240,8 @@ fn slow_write_follows_a_slow_receiver() {
         let free = write_to_a_slow_receiver(over, congestion, Pace::Free);
         let paced = write_to_a_slow_receiver(over, congestion, Pace::Drain);
         println!(
-            "{over:?} {congestion}: {} frames in flight at most, {} when paced, {} of them held back",
-            free.in_flight_most, paced.in_flight_most, paced.paced_frames
+            "{over:?} {congestion}: {:.1} frames in flight, {:.1} when paced, {} of them held back",
+            free.in_flight_mean, paced.in_flight_mean, paced.paced_frames
         );
         assert_eq!((free.paced_frames, free.resent_frames), (0, 0), "{over:?}");
         assert_eq!(paced.resent_frames, 0, "{over:?}");
@@ -242,10 +251,16 @@ fn slow_write_follows_a_slow_receiver() {
             paced.paced_frames
         );
         assert!(
-            paced.in_flight_most * 2 <= free.in_flight_most,
-            "{over:?}: {} of {}",
-            paced.in_flight_most,
-            free.in_flight_most
+            paced.in_flight_mean <= 3.0,
+            "{over:?} {congestion}: {:.1}",
+            paced.in_flight_mean
+        );
+        // Under suci frames wait at the sender until they are asked for: few are in flight in any case.
+        assert!(
+            congestion == Congestion::Suci || paced.in_flight_mean * 2.0 <= free.in_flight_mean,
+            "{over:?}: {:.1} of {:.1}",
+            paced.in_flight_mean,
+            free.in_flight_mean
         );
     }
 }
@@ -294,7 +309,11 @@ fn overtaken_frames_of_shared_memory() {
 #[test]
 fn the_newest_picture_arrives() {
     for over in [Over::Shm, Over::Udp] {
-        let mut both = cluster(over, 2, &Options::default()).into_iter();
+        let options = Options {
+            progress: ProgressBy::Program,
+            ..Options::default()
+        };
+        let mut both = cluster(over, 2, &options).into_iter();
         let (mut a, mut b) = (both.next().expect("two"), both.next().expect("two"));
         // Nobody answers hello yet: all but the newest are replaced, and it is late.
         for index in 0..10 {
@@ -324,7 +343,8 @@ fn the_newest_picture_arrives() {
             let head = [index as u8, (index >> 8) as u8];
             let body = [&head[..], &pattern(50_000, index)].concat();
             match a.send_latest(B, VIDEO, &body, Some(LONG)) {
-                Ok(()) | Err(SendError::PeerDead { .. }) => {}
+                // Those on their way fill the queue: this one is superseded before it began.
+                Ok(()) | Err(SendError::WouldBlock { .. } | SendError::PeerDead { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
             a.progress().expect("link");
