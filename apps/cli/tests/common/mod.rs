@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -46,19 +47,57 @@ pub(crate) fn finish(mut child: Child) -> Output {
     let out = std::thread::spawn(move || read_all(stdout.as_mut()));
     let err = std::thread::spawn(move || read_all(stderr.as_mut()));
     let has_ended = ends(child.id());
+    let mut alive = String::new();
     if !has_ended {
+        describe(child.id(), &mut alive);
         child.kill().unwrap();
     }
     let status = child.wait().unwrap();
     assert!(
         has_ended,
-        "the program hangs; it said: {}",
+        "the program hangs: {alive}; it said: {}",
         String::from_utf8_lossy(&err.join().unwrap())
     );
     Output {
         status,
         stdout: out.join().unwrap(),
         stderr: err.join().unwrap(),
+    }
+}
+
+/// What a process that hangs and those that it started are doing: a line for each of their threads.
+fn describe(pid: u32, lines: &mut String) {
+    let read = |path: &Path| std::fs::read(path).unwrap_or_default();
+    let text = |path: &Path| String::from_utf8_lossy(&read(path)).replace('\0', " ");
+    let folder = PathBuf::from(format!("/proc/{pid}"));
+    let _ = write!(lines, "\n  {pid}: {}", text(&folder.join("cmdline")));
+    let Ok(threads) = folder.join("task").read_dir() else {
+        return;
+    };
+    let mut children = String::new();
+    for thread in threads.flatten().map(|thread| thread.path()) {
+        // State, and time taken as itself and in the kernel, behind a name that may hold anything.
+        let stat = text(&thread.join("stat"));
+        let fields: Vec<&str> = (stat.rsplit(')').next().unwrap_or_default())
+            .split_whitespace()
+            .collect();
+        let field = |index: usize| fields.get(index).copied().unwrap_or("?");
+        let _ = write!(
+            lines,
+            "\n    {}: {} user {} system {} in {} {}",
+            text(&thread.join("comm")).trim(),
+            field(0),
+            field(11),
+            field(12),
+            text(&thread.join("wchan")),
+            text(&thread.join("syscall")).trim(),
+        );
+        children += &text(&thread.join("children"));
+    }
+    for child in children.split_whitespace() {
+        if let Ok(child) = child.parse() {
+            describe(child, lines);
+        }
     }
 }
 
