@@ -276,8 +276,7 @@ impl Made {
         loop {
             match self.port.start() {
                 Ok(()) => return self.part_tap(),
-                // Nobody listens at its socket yet. Seldom: a client that calls in the moment in which its server opens the socket is
-                // neither refused nor served, and the driver calls but once.
+                // Nobody listens at its socket yet.
                 Err(_) if self.kind == (Kind::Memif { server: false }) => {
                     self.pause(SERVER_LOOK)?;
                 }
@@ -321,10 +320,19 @@ impl Made {
         self.kind == (Kind::Memif { server: true })
     }
 
-    /// Waits until the started device has a link.
-    pub(super) fn wait_up(self) -> Result<Opened, DpdkOpenError> {
+    /// Waits until the started device has a link. The client of a memif connection calls again, each time with more patience: one that
+    /// calls while its server opens the socket may be sent away without a word, and the driver calls but once.
+    pub(super) fn wait_up(mut self) -> Result<Opened, DpdkOpenError> {
+        let (mut called, mut patience) = (Instant::now(), SERVER_LOOK);
         while !self.port.is_up() {
             self.pause(LOOK)?;
+            let is_client = self.kind == (Kind::Memif { server: false });
+            if is_client && called.elapsed() >= patience && !self.port.is_up() {
+                // Refused, it is as if the server had not answered.
+                let restarted = self.port.restart();
+                tracing::debug!("{}: no answer, called again: {restarted:?}", self.spec);
+                (called, patience) = (Instant::now(), 2 * patience);
+            }
         }
         self.opened()
     }

@@ -536,6 +536,17 @@ static int device_start(uint16_t port)
     return failed;
 }
 
+/* Stops a started device and starts it again: the client of a memif connection calls its server anew. */
+static int device_restart(uint16_t port)
+{
+    pthread_mutex_lock(&control_lock);
+    int failed = rte_eth_dev_stop(port);
+    if (failed == 0)
+        failed = device_start(port);
+    pthread_mutex_unlock(&control_lock);
+    return failed;
+}
+
 /* 1: up, 0: down, negative: cannot tell. */
 static int device_is_up(uint16_t port)
 {
@@ -759,6 +770,7 @@ struct shim {
     int (*device_info)(uint16_t, struct device_info *);
     int (*device_set_up)(uint16_t, uint16_t, uint16_t *, uint16_t *, void *);
     int (*device_start)(uint16_t);
+    int (*device_restart)(uint16_t);
     int (*device_is_up)(uint16_t);
     int (*device_stats)(uint16_t, struct stats *);
     int (*device_unmake)(uint16_t);
@@ -785,6 +797,7 @@ EXPORTED const struct shim tsumuji_dpdk_shim = {
     .device_info = device_info,
     .device_set_up = device_set_up,
     .device_start = device_start,
+    .device_restart = device_restart,
     .device_is_up = device_is_up,
     .device_stats = device_stats,
     .device_unmake = device_unmake,

@@ -86,6 +86,7 @@ struct Shim {
     device_info: unsafe extern "C" fn(u16, *mut RawInfo) -> c_int,
     device_set_up: unsafe extern "C" fn(u16, u16, *mut u16, *mut u16, *mut c_void) -> c_int,
     device_start: unsafe extern "C" fn(u16) -> c_int,
+    device_restart: unsafe extern "C" fn(u16) -> c_int,
     device_is_up: unsafe extern "C" fn(u16) -> c_int,
     device_stats: unsafe extern "C" fn(u16, *mut Stats) -> c_int,
     device_unmake: unsafe extern "C" fn(u16) -> c_int,
@@ -448,6 +449,13 @@ impl Port {
         let _control = control();
         // SAFETY: the device exists; one that is not set up is refused.
         checked(unsafe { (loaded().device_start)(self.number) })
+    }
+
+    /// Stops a device that was started and has no link, and starts it again.
+    pub(super) fn restart(&mut self) -> std::io::Result<()> {
+        let _control = control();
+        // SAFETY: the device exists, and `&mut self` says that no burst of it is under way.
+        checked(unsafe { (loaded().device_restart)(self.number) })
     }
 
     /// As it was last seen, while another thread is at a device. Never waits.
