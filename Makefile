@@ -10,11 +10,13 @@ PROGRAM := $(TARGET)/release/tsumuji
 # Where `make bench` leaves its figures as JSON; seconds that `make fuzz` gives each parser.
 BENCH_JSON ?= $(TARGET)/bench.json
 FUZZ_SECONDS ?= 60
+# How long `make soak` tries random runs.
+MINUTES ?= 10
 # Where `make install` installs to, and a folder before that (for packagers).
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help setup build lib headers install demo test quick lint fmt doc bench fuzz clean
+.PHONY: help setup build lib headers install demo test quick lint fmt doc bench fuzz soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +68,10 @@ bench: ## Print every figure beside its limit or peer (leave the machine alone m
 fuzz: ## Fuzz every parser of outside bytes, FUZZ_SECONDS each (needs a nightly toolchain)
 	@bash scripts/setup.sh build fuzz
 	@bash scripts/fuzz.sh $(FUZZ_SECONDS)
+
+soak: ## Random runs in the simulator for MINUTES, until one fails: a seed, and the steps that do it
+	@bash scripts/setup.sh build
+	$(CARGO) run --release --package tsumuji-sim --example soak -- $(MINUTES)
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -23,6 +23,7 @@
 //! pairs unharmed.
 #![forbid(unsafe_code)]
 
+pub mod chaos;
 mod frames;
 mod host;
 mod machine;
