@@ -93,7 +93,7 @@ fuzz_target!(|input: &[u8]| {
         rest = after;
         match step % 8 {
             0 => {
-                let (lane, length) = (Lane(bytes.len() as u8), usize::from(*high) * 97);
+                let (lane, length) = (Lane::ordered(bytes.len() as u16), usize::from(*high) * 97);
                 // Short ones may leave together.
                 let (message, notify) = (vec![7; length], length >= FRAME_BYTES);
                 let payload = if notify {

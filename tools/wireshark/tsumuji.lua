@@ -85,12 +85,12 @@ field("offset", ProtoField.uint32, "Offset")
 field("length", ProtoField.uint32, "Length of the whole message")
 field("floor_delta", ProtoField.uint16, "Number minus lowest unanswered")
 field("floor", ProtoField.uint32, "Lowest number still unanswered")
+field("credit_ahead", ProtoField.uint16, "Numbers from ack on that may be sent")
 field("lane", ProtoField.uint8, "Lane", base.HEX)
-f.unordered = ProtoField.bool("tsumuji.lane.unordered", "Unordered", 8, nil, 0x80)
-f.priority = ProtoField.uint8("tsumuji.lane.priority", "Priority", base.DEC, nil, 0x60)
-f.latest = ProtoField.bool("tsumuji.lane.latest", "Latest: only the newest counts", 8, nil, 0x10)
-f.channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x1f)
-f.free_channel = ProtoField.uint8("tsumuji.lane.channel", "Channel", base.DEC, nil, 0x0f)
+local CLASSES = {[0] = "ordered", [1] = "unordered", [2] = "latest: only the newest counts"}
+f.class = ProtoField.uint8("tsumuji.lane.class", "Class", base.DEC, CLASSES, 0x0c)
+f.priority = ProtoField.uint8("tsumuji.lane.priority", "Priority", base.DEC, nil, 0x03)
+f.channel = ProtoField.uint16("tsumuji.lane.channel", "Channel", base.DEC)
 field("ack_delay", ProtoField.uint8, "Ack held back (4 µs)")
 field("ack_delay_us", ProtoField.uint32, "Ack held back (µs)")
 field("first_sent_in", ProtoField.framenum, "First sent in", base.NONE, frametype.RETRANS_PREV)
@@ -329,7 +329,9 @@ local function data(frame) -- R-2
     add_le(frame, "session", 8, 4)
     add_le(frame, "number", 12, 4)
     add_le(frame, "ack", 16, 4)
-    add_le(frame, "credit", 20, 4)
+    add_le(frame, "credit_ahead", 20, 2)
+    local credit = (u32(tvb, 16) + u16(tvb, 20)) % TWO_32
+    tree:add(f.credit, tvb(20, 2), credit):set_generated()
     add_le(frame, "message", 24, 4)
     add_le(frame, "offset", 28, 4)
     add_le(frame, "length", 32, 4)
@@ -340,20 +342,14 @@ local function data(frame) -- R-2
         tree:add(f.floor, tvb(36, 2), (number - delta) % TWO_32):set_generated()
     end
     local lane_tree = tree:add(f.lane, tvb(38, 1))
-    lane_tree:add(f.unordered, tvb(38, 1))
+    lane_tree:add(f.class, tvb(38, 1))
     lane_tree:add(f.priority, tvb(38, 1))
-    local unordered, priority, channel = lane >= 128, math.floor(lane / 32) % 4, lane % 32
-    local order, class = "ord", "ordered"
-    if unordered then -- bit 4 tells latest from unordered (R-13)
-        order, class = "unord", "unordered"
-        if channel >= 16 then
-            order, class = "latest", "latest"
-        end
-        channel = channel % 16
-        lane_tree:add(f.latest, tvb(38, 1))
-        lane_tree:add(f.free_channel, tvb(38, 1))
-    else
-        lane_tree:add(f.channel, tvb(38, 1))
+    lane_tree:add_le(f.channel, tvb(22, 2))
+    local priority, channel = lane % 4, u16(tvb, 22)
+    local order = ({[0] = "ord", [1] = "unord", [2] = "latest"})[math.floor(lane / 4)] or "?"
+    local class = ({ord = "ordered", unord = "unordered"})[order] or order
+    if order == "?" then
+        malformed(frame, string.format("%d is no class and priority", lane))
     end
     lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", class, priority, channel))
     tree:add(f.ack_delay, tvb(39, 1))
@@ -364,7 +360,7 @@ local function data(frame) -- R-2
         malformed(frame, "an empty fragment of a message that is not empty")
     end
     if not frame.bad then
-        local key = string.format("%d %d %.0f %d %.0f %.0f", frame.source, frame.destination, session, lane, message, offset)
+        local key = string.format("%d %d %.0f %d %.0f %.0f", frame.source, frame.destination, session, lane * 65536 + channel, message, offset)
         tell_repair(frame, number, key)
     end
     local payload = add_rest(frame, 40, bytes, f.payload)
@@ -375,7 +371,7 @@ local function data(frame) -- R-2
     end
     frame.info = string.format("data %d→%d #%.0f msg %.0f [%.0f..%.0f)/%.0f %s prio%d%s ack %.0f credit %.0f",
         frame.source, frame.destination, number, message, offset, offset + bytes, length, order, priority,
-        channel > 0 and " ch" .. channel or "", u32(tvb, 16), u32(tvb, 20))
+        channel > 0 and " ch" .. channel or "", u32(tvb, 16), credit)
 end
 
 local function share(frame) -- R-3

@@ -95,14 +95,11 @@
 // The least urgent: bulk transfers.
 #define TSUMUJI_BULK 3
 
-// Channels of ordered lanes of each priority: 0 to 30. (One more is the library's own.)
-#define TSUMUJI_CHANNELS 31
-
-// Channels of unordered lanes of each priority, and of latest ones: 0 to 15.
-#define TSUMUJI_FREE_CHANNELS 16
+// Channels of each class and priority: 0 to 65534. (One more is the library's own.)
+#define TSUMUJI_CHANNELS 65535
 
 // The lane that most programs use: ordered, of usual priority, channel 0.
-#define TSUMUJI_LANE 64
+#define TSUMUJI_LANE 131072
 
 // Added to the lane of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
 // next call that polls, or for the assistant. What waits shares frames and calls of the link.

@@ -116,7 +116,7 @@ static void messages(void)
         CHECK(tsumuji_progress(b) >= 0);
     CHECK(tsumuji_wait_sent(a, 1, id, 0) == 1 && tsumuji_flush(a, 0) == 1 && tsumuji_queue_length(a, 1) == 0);
 
-    int urgent = tsumuji_lane(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_FREE_CHANNELS - 1);
+    int urgent = tsumuji_lane(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_CHANNELS - 1);
     CHECK(urgent >= 0 && urgent != TSUMUJI_LANE);
     CHECK(tsumuji_lane(TSUMUJI_ORDERED, TSUMUJI_NORMAL, 0) == TSUMUJI_LANE);
     FAILS(tsumuji_lane(3, 0, 0), TSUMUJI_EINVAL, EINVAL);
@@ -134,7 +134,7 @@ static void messages(void)
     FAILS(tsumuji_release(b, &lent), TSUMUJI_EINVAL, EINVAL); /* a copy is not lent twice */
 
     FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, NULL, 1), TSUMUJI_EINVAL, EINVAL);
-    FAILS(tsumuji_send(a, 1, 256, "x", 1), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send(a, 1, 0xc0000, "x", 1), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_send(a, 1, -1, "x", 1), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, "x", SIZE_MAX), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_send(a, 0, TSUMUJI_LANE, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);

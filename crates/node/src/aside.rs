@@ -15,7 +15,7 @@ use crate::inbox::Inbox;
 use crate::peers::Peers;
 
 /// The channel, in every class and priority, on which libraries above an endpoint speak.
-pub const ASIDE_CHANNEL: u8 = Lane::LIBRARY_CHANNEL;
+pub const ASIDE_CHANNEL: u16 = Lane::LIBRARY_CHANNEL;
 
 /// The port of their shares.
 pub const ASIDE_PORT: u16 = u16::MAX;

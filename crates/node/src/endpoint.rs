@@ -75,7 +75,6 @@ pub(crate) struct Core<L: Link> {
     shelf: Shelf,
     peers: Peers,
     membership: Arc<Membership>,
-    send_queue_bytes: usize,
     /// The copy of a message found no memory since a wait found some.
     is_memory_short: bool,
     taken_bytes: usize,
@@ -163,7 +162,6 @@ impl<L: Link> Endpoint<L> {
             shelf: Shelf::default(),
             peers: Peers::new(membership.members.len()),
             membership: Arc::clone(&membership),
-            send_queue_bytes: options.send_queue_bytes,
             is_memory_short: false,
             taken_bytes: 0,
             mail: descriptor.mail(),

@@ -222,7 +222,7 @@ pub enum SendError {
     #[error("channel {channel} is reserved for collectives; use another, 0 to {}", channel - 1)]
     ReservedChannel {
         /// Which.
-        channel: u8,
+        channel: u16,
     },
     /// The copy of a message finds no memory, and nothing that waits for the peer would give any back.
     #[error("no memory for a copy of {bytes} bytes; send_owned needs none")]

@@ -327,7 +327,7 @@ fn late_pictures_are_dropped_at_the_sender() {
     for index in 0..PICTURES {
         let body = [&index.to_le_bytes()[..], &pattern(PICTURE_BYTES, index)].concat();
         // Later many streams in turn, so that pictures are not replaced before they are late.
-        let lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, (index % 16) as u8);
+        let lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, (index % 16) as u16);
         let lane = if index < PICTURES / 2 { VIDEO } else { lane };
         a.send_latest(B, lane, &body, Some(DEADLINE)).expect("sent");
         let until = std::time::Instant::now() + std::time::Duration::from_millis(10);

@@ -149,6 +149,14 @@ pub enum SubmitError {
         /// Of the message.
         size: usize,
     },
+    /// So many lanes carry messages to it already in this session; each is remembered until it ends.
+    #[error("{limit} lanes to {peer} are in use; use one of them again")]
+    TooManyLanes {
+        /// To whom.
+        peer: NodeId,
+        /// In one session.
+        limit: usize,
+    },
     /// Declared dead.
     #[error("{peer} was declared dead")]
     PeerDead {

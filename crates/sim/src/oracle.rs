@@ -31,8 +31,8 @@ struct Session {
     sender_life: u32,
     /// Known from `PeerUp` on.
     receiver_life: Option<u32>,
-    ordered: BTreeMap<u8, VecDeque<Expected>>,
-    unordered: BTreeMap<(u8, u64), VecDeque<Expected>>,
+    ordered: BTreeMap<Lane, VecDeque<Expected>>,
+    unordered: BTreeMap<(Lane, u64), VecDeque<Expected>>,
     /// Neither delivered nor failed.
     waiting: usize,
     submitted: usize,
@@ -46,7 +46,7 @@ impl Session {
     fn take(&mut self, lane: Lane, bytes: usize, checksum: u64) -> Option<Expected> {
         match lane.class() {
             DeliveryClass::Ordered => {
-                let queue = self.ordered.get_mut(&lane.0)?;
+                let queue = self.ordered.get_mut(&lane)?;
                 let first = queue.front()?;
                 if first.bytes != bytes || first.checksum != checksum {
                     return None;
@@ -54,10 +54,10 @@ impl Session {
                 queue.pop_front()
             }
             DeliveryClass::Unordered => {
-                let same = self.unordered.get_mut(&(lane.0, checksum))?;
+                let same = self.unordered.get_mut(&(lane, checksum))?;
                 let found = same.pop_front();
                 if same.is_empty() {
-                    self.unordered.remove(&(lane.0, checksum));
+                    self.unordered.remove(&(lane, checksum));
                 }
                 found
             }
@@ -68,10 +68,10 @@ impl Session {
     /// A message will not be delivered. False if it is not on its way.
     fn give_up(&mut self, lane: Lane, checksum: u64) -> bool {
         if let Some(place) = self.place(lane, checksum) {
-            let queue = self.ordered.get_mut(&lane.0);
+            let queue = self.ordered.get_mut(&lane);
             return queue.is_some_and(|queue| queue.remove(place).is_some());
         }
-        let Some(same) = self.unordered.get_mut(&(lane.0, checksum)) else {
+        let Some(same) = self.unordered.get_mut(&(lane, checksum)) else {
             return false;
         };
         same.pop_front().is_some()
@@ -79,7 +79,7 @@ impl Session {
 
     fn place(&self, lane: Lane, checksum: u64) -> Option<usize> {
         self.ordered
-            .get(&lane.0)?
+            .get(&lane)?
             .iter()
             .position(|expected| expected.checksum == checksum)
     }
@@ -200,15 +200,11 @@ impl Oracle {
         }
         let session = pair.sessions.last_mut().ok_or("no session")?;
         match lane.class() {
-            DeliveryClass::Ordered => session
-                .ordered
-                .entry(lane.0)
-                .or_default()
-                .push_back(message),
+            DeliveryClass::Ordered => session.ordered.entry(lane).or_default().push_back(message),
             DeliveryClass::Unordered => {
                 session
                     .unordered
-                    .entry((lane.0, message.checksum))
+                    .entry((lane, message.checksum))
                     .or_default()
                     .push_back(message);
             }
@@ -237,8 +233,8 @@ impl Oracle {
     ) -> Result<Expected, String> {
         let what = || {
             format!(
-                "{to} was given {bytes} bytes from {from} by lane {:#04x}",
-                lane.0
+                "{to} was given {bytes} bytes from {from} by lane {:?}",
+                lane
             )
         };
         let Some(&life) = self.lives.get(&to) else {
@@ -270,7 +266,7 @@ impl Oracle {
         }
         let mut why = String::from("no such message is on its way: damaged or invented");
         for (index, session) in pair.sessions.iter().enumerate() {
-            let expected = session.unordered.contains_key(&(lane.0, checksum));
+            let expected = session.unordered.contains_key(&(lane, checksum));
             if let Some(place) = session.place(lane, checksum).or(expected.then_some(0)) {
                 why = format!(
                     "it overtakes {place} others, of session {index} (earliest allowed: {}), life {} to {:?}; \

@@ -108,7 +108,7 @@ fn late_messages_are_dropped_at_the_sender() {
     let (a, b) = net.pair(config());
     net.pause(b);
     let room = net.flow(a, b).unwrap().credit_frames as u64;
-    let streams = |number: u64| Lane::new(DeliveryClass::Latest, Priority::NORMAL, number as u8);
+    let streams = |number: u64| Lane::new(DeliveryClass::Latest, Priority::NORMAL, number as u16);
     for number in 0..16 {
         // Fills all that may leave unasked.
         let body = picture(number, (room as usize + 8) * 1_460);

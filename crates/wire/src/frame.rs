@@ -291,19 +291,22 @@ fn data_of<'a>(raw: &RawData, payload: &'a [u8]) -> Result<Data<'a>, DropReason>
     if end > u64::from(length) || (stated == 0 && length != 0) {
         return Err(DropReason::Malformed);
     }
+    let number = u32::from(raw.class_priority) << 16 | u32::from(raw.channel.get());
+    let lane = Lane::from_number(number).ok_or(DropReason::Malformed)?;
+    let ack = raw.ack.get();
     Ok(Data {
         source: NodeId(raw.source.get()),
         destination: NodeId(raw.destination.get()),
         flags: raw.flags,
         session: raw.session.get(),
         number: raw.number.get(),
-        ack: raw.ack.get(),
-        credit: raw.credit.get(),
+        ack,
+        credit: ack.wrapping_add(raw.credit_ahead.get().into()),
         message: raw.message.get(),
         offset,
         length,
         floor_delta: raw.floor_delta.get(),
-        lane: Lane(raw.lane),
+        lane,
         ack_delay: raw.ack_delay,
         payload,
     })
@@ -447,14 +450,27 @@ impl Data<'_> {
             session: self.session.into(),
             number: self.number.into(),
             ack: self.ack.into(),
-            credit: self.credit.into(),
+            credit_ahead: credit_ahead(self.ack, self.credit).into(),
+            channel: self.lane.channel().into(),
             message: self.message.into(),
             offset: self.offset.into(),
             length: self.length.into(),
             floor_delta: self.floor_delta.into(),
-            lane: self.lane.0,
+            class_priority: (self.lane.number() >> 16) as u8,
             ack_delay: self.ack_delay,
         }
+    }
+}
+
+/// How many numbers from `ack` on may be sent. A credit below the acknowledgement permits nothing more, and one that is further ahead than
+/// can be stated is told in parts.
+#[inline]
+fn credit_ahead(ack: u32, credit: u32) -> u16 {
+    let ahead = credit.wrapping_sub(ack);
+    if ahead > u32::MAX / 2 {
+        0
+    } else {
+        ahead.min(u16::MAX.into()) as u16
     }
 }
 

@@ -46,55 +46,55 @@ impl Priority {
     }
 }
 
-/// One of 256 independent message sequences between two nodes: class, priority and channel in one byte.
+/// A message sequence between two nodes: class, priority and channel.
 ///
 /// Messages of one ordered lane arrive in the order sent; between lanes there is no order. Of a *latest* lane, a stream of
 /// values of which only the newest counts, none arrives after a newer one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Lane(pub u8);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(u32);
 
-/// Bits of a lane's byte that tell its class.
-const UNORDERED: u8 = 0x80;
-const LATEST: u8 = 0x90;
+/// Bits of a lane's number: 16 of the channel, 2 of the priority, 2 of the class.
+const PRIORITY_SHIFT: u32 = 16;
+const CLASS_SHIFT: u32 = 18;
+/// The three classes: as numbers they come after each other.
+const UNORDERED: u32 = 1 << CLASS_SHIFT;
+const LATEST: u32 = 2 << CLASS_SHIFT;
+const END: u32 = 3 << CLASS_SHIFT;
 
 impl Lane {
-    /// Channels of each priority of ordered lanes.
-    pub const CHANNELS: u8 = 32;
     /// The channel on which libraries between endpoint and program speak among themselves.
-    pub const LIBRARY_CHANNEL: u8 = Self::CHANNELS - 1;
-    /// Channels of each priority of unordered lanes, and as many of latest ones.
-    pub const FREE_CHANNELS: u8 = 16;
+    pub const LIBRARY_CHANNEL: u16 = u16::MAX;
 
-    /// `channel` is taken modulo 32 for ordered lanes, else modulo 16.
-    pub const fn new(class: DeliveryClass, priority: Priority, channel: u8) -> Self {
-        let place = match class {
-            DeliveryClass::Ordered => channel % Self::CHANNELS,
-            DeliveryClass::Unordered => UNORDERED | (channel % Self::FREE_CHANNELS),
-            DeliveryClass::Latest => LATEST | (channel % Self::FREE_CHANNELS),
+    /// The lane of that class, priority and channel.
+    pub const fn new(class: DeliveryClass, priority: Priority, channel: u16) -> Self {
+        let class = match class {
+            DeliveryClass::Ordered => 0,
+            DeliveryClass::Unordered => UNORDERED,
+            DeliveryClass::Latest => LATEST,
         };
-        Self(place | (priority.0 << 5))
+        Self(class | (priority.0 as u32) << PRIORITY_SHIFT | channel as u32)
     }
 
     /// Ordered, normal priority.
-    pub const fn ordered(channel: u8) -> Self {
+    pub const fn ordered(channel: u16) -> Self {
         Self::new(DeliveryClass::Ordered, Priority::NORMAL, channel)
     }
 
     /// Unordered, normal priority.
-    pub const fn unordered(channel: u8) -> Self {
+    pub const fn unordered(channel: u16) -> Self {
         Self::new(DeliveryClass::Unordered, Priority::NORMAL, channel)
     }
 
-    /// Only the newest message of `stream` counts; normal priority.
-    pub const fn latest(stream: u8) -> Self {
-        Self::new(DeliveryClass::Latest, Priority::NORMAL, stream)
+    /// Only the newest message of the channel counts; normal priority.
+    pub const fn latest(channel: u16) -> Self {
+        Self::new(DeliveryClass::Latest, Priority::NORMAL, channel)
     }
 
     /// What the receiver is promised.
     pub const fn class(self) -> DeliveryClass {
-        match self.0 & LATEST {
-            LATEST => DeliveryClass::Latest,
-            UNORDERED => DeliveryClass::Unordered,
+        match self.0 {
+            LATEST.. => DeliveryClass::Latest,
+            UNORDERED.. => DeliveryClass::Unordered,
             _ => DeliveryClass::Ordered,
         }
     }
@@ -102,20 +102,42 @@ impl Lane {
     /// Best effort: the newest message wins.
     #[inline]
     pub const fn is_latest(self) -> bool {
-        self.0 & LATEST == LATEST
+        self.0 >= LATEST
     }
 
     /// How urgent.
+    #[inline]
     pub const fn priority(self) -> Priority {
-        Priority((self.0 >> 5) & 3)
+        Priority((self.0 >> PRIORITY_SHIFT) as u8 & 3)
     }
 
-    /// 0 to 31, of an ordered lane; else 0 to 15.
-    pub const fn channel(self) -> u8 {
-        match self.class() {
-            DeliveryClass::Ordered => self.0 & 0x1f,
-            DeliveryClass::Unordered | DeliveryClass::Latest => self.0 & 0x0f,
+    /// Who it is for, at the receiver.
+    #[inline]
+    pub const fn channel(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// As a number below 2²⁰: class (2 bits), priority (2), channel (16).
+    #[inline]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The lane of that number; `None`: there is no such class.
+    #[inline]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        if number < END {
+            Some(Self(number))
+        } else {
+            None
         }
+    }
+}
+
+impl core::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (class, priority) = (self.class(), self.priority().0);
+        write!(f, "{class:?}({}, priority {priority})", self.channel())
     }
 }
 
@@ -123,18 +145,21 @@ impl Lane {
 mod tests {
     use super::*;
 
-    /// Class, priority and channel come back out of every lane, and every byte is a lane.
+    /// Class, priority and channel come back out of every lane, and every number below three classes is a lane.
     #[test]
     fn lanes_read_as_made() {
-        for byte in 0..=u8::MAX {
-            let lane = Lane(byte);
-            assert_eq!(
-                Lane::new(lane.class(), lane.priority(), lane.channel()),
-                lane
-            );
-            assert_eq!(lane.is_latest(), lane.class() == DeliveryClass::Latest);
+        for kind in 0..16_u32 {
+            for channel in [0, 1, 255, 256, 65_535] {
+                let number = kind << 16 | channel;
+                let lane = Lane::from_number(number);
+                assert_eq!(lane.is_some(), kind < 12);
+                let Some(lane) = lane else { continue };
+                let again = Lane::new(lane.class(), lane.priority(), lane.channel());
+                assert_eq!((again, again.number()), (lane, number));
+                assert_eq!(lane.is_latest(), lane.class() == DeliveryClass::Latest);
+            }
         }
-        let lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 17);
-        assert_eq!((lane.channel(), lane.priority()), (1, Priority::URGENT));
+        let lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 1700);
+        assert_eq!((lane.channel(), lane.priority()), (1700, Priority::URGENT));
     }
 }

@@ -52,12 +52,13 @@ pub(crate) struct RawData {
     pub(crate) session: U32,
     pub(crate) number: U32,
     pub(crate) ack: U32,
-    pub(crate) credit: U32,
+    pub(crate) credit_ahead: U16,
+    pub(crate) channel: U16,
     pub(crate) message: U32,
     pub(crate) offset: U32,
     pub(crate) length: U32,
     pub(crate) floor_delta: U16,
-    pub(crate) lane: u8,
+    pub(crate) class_priority: u8,
     pub(crate) ack_delay: u8,
 }
 const _: () = assert!(size_of::<RawData>() == 40);

@@ -162,7 +162,7 @@ impl Talker {
                     self.reports.insert(message.from.0, report);
                 }
                 STOP => self.stopped = true,
-                lane => panic!("a message of lane {}", lane.0),
+                lane => panic!("a message of lane {lane:?}"),
             }
             self.endpoint.recycle(message);
         }

@@ -22,23 +22,20 @@ pub const TSUMUJI_URGENT: c_int = 0;
 pub const TSUMUJI_NORMAL: c_int = 2;
 /// The least urgent: bulk transfers.
 pub const TSUMUJI_BULK: c_int = 3;
-/// Channels of ordered lanes of each priority: 0 to 30. (One more is the library's own.)
-pub const TSUMUJI_CHANNELS: c_int = 31;
-/// Channels of unordered lanes of each priority, and of latest ones: 0 to 15.
-pub const TSUMUJI_FREE_CHANNELS: c_int = 16;
+/// Channels of each class and priority: 0 to 65534. (One more is the library's own.)
+pub const TSUMUJI_CHANNELS: c_int = 65_535;
 /// The lane that most programs use: ordered, of usual priority, channel 0.
-pub const TSUMUJI_LANE: c_int = 0x40;
+pub const TSUMUJI_LANE: c_int = 0x20000;
 /// Added to the lane of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
 /// next call that polls, or for the assistant. What waits shares frames and calls of the link.
 pub const TSUMUJI_MORE: c_int = 0x4000_0000;
 /// A wait without limit.
 pub const TSUMUJI_FOREVER: i64 = -1;
 
-const _: () = assert!(TSUMUJI_LANE == Lane::ordered(0).0 as c_int);
+const _: () = assert!(TSUMUJI_LANE == Lane::ordered(0).number() as c_int);
 const _: () = assert!(TSUMUJI_URGENT == Priority::URGENT.get() as c_int);
 const _: () = assert!(TSUMUJI_NORMAL == Priority::NORMAL.get() as c_int);
 const _: () = assert!(TSUMUJI_BULK == Priority::BULK.get() as c_int);
-const _: () = assert!(TSUMUJI_FREE_CHANNELS == Lane::FREE_CHANNELS as c_int);
 const _: () = assert!(TSUMUJI_CHANNELS == ASIDE_CHANNEL as c_int);
 
 /// A message that arrived. Of a loan, data is valid until tsumuji_release.
@@ -64,10 +61,10 @@ pub extern "C" fn tsumuji_lane(class_: c_int, priority: c_int, channel: c_int) -
 }
 
 fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failure> {
-    let (class, channels) = match class {
-        TSUMUJI_ORDERED => (DeliveryClass::Ordered, TSUMUJI_CHANNELS),
-        TSUMUJI_UNORDERED => (DeliveryClass::Unordered, TSUMUJI_FREE_CHANNELS),
-        TSUMUJI_LATEST => (DeliveryClass::Latest, TSUMUJI_FREE_CHANNELS),
+    let class = match class {
+        TSUMUJI_ORDERED => DeliveryClass::Ordered,
+        TSUMUJI_UNORDERED => DeliveryClass::Unordered,
+        TSUMUJI_LATEST => DeliveryClass::Latest,
         _ => {
             return Err(Failure::invalid(
                 "accepted classes are TSUMUJI_ORDERED, TSUMUJI_UNORDERED and TSUMUJI_LATEST",
@@ -78,17 +75,24 @@ fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failu
         .ok()
         .and_then(Priority::new)
         .ok_or_else(|| Failure::invalid("accepted priorities are 0 to 3"))?;
-    let channel = u8::try_from(channel)
+    let last = TSUMUJI_CHANNELS - 1;
+    let channel = u16::try_from(channel)
         .ok()
-        .filter(|channel| c_int::from(*channel) < channels)
-        .ok_or_else(|| Failure::invalid(format!("accepted channels are 0 to {}", channels - 1)))?;
-    Ok(Lane::new(class, priority, channel).0.into())
+        .filter(|channel| c_int::from(*channel) <= last)
+        .ok_or_else(|| Failure::invalid(format!("accepted channels are 0 to {last}")))?;
+    Ok(lane_number(Lane::new(class, priority, channel)))
 }
 
 pub(super) fn read_lane(lane: c_int) -> Result<Lane, Failure> {
-    u8::try_from(lane)
-        .map(Lane)
-        .map_err(|_| Failure::invalid(format!("{lane} is not a lane; see tsumuji_lane")))
+    u32::try_from(lane)
+        .ok()
+        .and_then(Lane::from_number)
+        .ok_or_else(|| Failure::invalid(format!("{lane} is not a lane; see tsumuji_lane")))
+}
+
+/// As C names it: below 2²⁰.
+pub(super) fn lane_number(lane: Lane) -> c_int {
+    lane.number().cast_signed()
 }
 
 /// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile. It leaves at once if
@@ -311,7 +315,7 @@ unsafe fn receive(
                     data: std::ptr::null(),
                     bytes,
                     from: message.from.0.into(),
-                    lane: message.lane.0.into(),
+                    lane: lane_number(message.lane),
                     loan: 0,
                 },
             );
@@ -339,7 +343,7 @@ pub unsafe extern "C" fn tsumuji_lend(
                 data: lent.body.as_ptr().cast(),
                 bytes: lent.body.len(),
                 from: lent.from.0.into(),
-                lane: lent.lane.0.into(),
+                lane: lane_number(lent.lane),
                 loan,
             };
             ffi::put(message, "the place for the message", about)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tsumuji_node::{Body, Handler, Lane, NodeId, RemoteFlow, SendError, SendId, Share};
 
+use super::messages::lane_number;
 use super::{TsumujiMessage, TsumujiRemoteFlow, TsumujiShare, answer, number};
 use crate::failure::Failure;
 use crate::ffi;
@@ -60,7 +61,7 @@ impl Handler for Callbacks {
             data: bytes.as_ptr().cast(),
             bytes: bytes.len(),
             from: from.0.into(),
-            lane: lane.0.into(),
+            lane: lane_number(lane),
             loan: 0,
         };
         // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.

@@ -14,9 +14,6 @@ use crate::drive::refused;
 use crate::error::SendError;
 use crate::intake::Kept;
 
-/// Messages queued to one peer before blocking forms wait, however small: half of what the engine takes.
-const QUEUED_MESSAGES: usize = 1 << 19;
-
 /// Messages of this size and more leave from where the caller has them.
 const LENT_BYTES: usize = 32 << 10;
 
@@ -246,13 +243,11 @@ impl<L: Link> Core<L> {
         timeout: Duration,
     ) -> Result<bool, SendError> {
         self.known(to)?;
-        let limit = self.send_queue_bytes;
-        let has_room = |engine: &Engine| has_room(engine, to, bytes, limit);
-        if has_room(&self.drive.engine) || self.peers.is_lost(to) {
+        if self.drive.engine.has_room(to, bytes) || self.peers.is_lost(to) {
             return self.alive(to).map(|()| true);
         }
         let writable = self.run_until(timeout, |engine, kept| {
-            has_room(engine) || kept.peers.is_lost(to)
+            engine.has_room(to, bytes) || kept.peers.is_lost(to)
         })?;
         self.alive(to)?;
         // It may have died and be back meanwhile: nothing goes to another process before that is told.
@@ -407,16 +402,6 @@ impl<L: Link> Drop for Lent<'_, '_, L> {
             self.core.give_up(self.loan.to()); // there is no memory to keep it
         }
     }
-}
-
-/// Whether a message of `bytes` finds room in the queue to `to`, of `limit` bytes, if there is memory for it.
-#[inline]
-fn has_room(engine: &Engine, to: NodeId, bytes: usize, limit: usize) -> bool {
-    let Some(queued) = engine.queued(to) else {
-        return false;
-    };
-    let bytes = queued.bytes.saturating_add(bytes);
-    queued.messages == 0 || bytes <= limit && queued.messages < QUEUED_MESSAGES
 }
 
 /// Programs keep off the channel of the libraries between them and the endpoint.

@@ -70,7 +70,7 @@ fn fields_read_as_written() {
                         ("offset", data.offset.into()),
                         ("length", data.length.into()),
                         ("floor_delta", data.floor_delta.into()),
-                        ("lane", data.lane.0.into()),
+                        ("lane", (data.lane.number() >> 16).into()),
                         ("ack_delay", data.ack_delay.into()),
                         ("ack_delay_us", u64::from(data.ack_delay) * 4),
                     ],
@@ -83,14 +83,15 @@ fn fields_read_as_written() {
                     assert_eq!(messages[1], hex(&[6]));
                 }
                 let lane = &layer["tsumuji.lane_tree"];
-                let class = u64::from(data.lane.class() != DeliveryClass::Ordered);
-                if class == 1 {
-                    check(lane, &[("lane.latest", u64::from(data.lane.is_latest()))]);
-                }
+                let class = match data.lane.class() {
+                    DeliveryClass::Ordered => 0,
+                    DeliveryClass::Unordered => 1,
+                    DeliveryClass::Latest => 2,
+                };
                 check(
                     lane,
                     &[
-                        ("lane.unordered", class),
+                        ("lane.class", class),
                         ("lane.priority", data.lane.priority().get().into()),
                         ("lane.channel", data.lane.channel().into()),
                     ],
@@ -289,7 +290,7 @@ fn info_column_reads_well() {
     let lines = bench.lines(&file, &[]);
     let expected = [
         "data 3→5 #17 msg 4 [0..1400)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE]",
-        "data 3→5 #19 msg 4 [8800..9000)/9000 unord prio3 ch15 ack 12 credit 40 [BUSY]",
+        "data 3→5 #19 msg 4 [8800..9000)/9000 unord prio3 ch3100 ack 12 credit 40 [BUSY]",
         "data 3→5 #20 msg 4 [0..1400)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE, sent again]",
         "share 3 port 9 epoch 2 lap 4294967295 start 1000, 8 bytes",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB and 4294967291, 10–18, 26, 34, … [REFUSED]",

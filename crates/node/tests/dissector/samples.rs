@@ -211,7 +211,7 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
             let mut data = data(&[2; 200]);
             (data.number, data.offset) = (19, 8800);
             (data.flags, data.floor_delta) = (flags::BUSY, u16::MAX);
-            data.lane = Lane::new(DeliveryClass::Unordered, Priority::BULK, 31);
+            data.lane = Lane::new(DeliveryClass::Unordered, Priority::BULK, 3100);
             data.write(slot)
         }),
         // The content of the first again.

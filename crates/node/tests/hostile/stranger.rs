@@ -193,7 +193,7 @@ impl Stranger {
                     offset: 0,
                     length: u32::MAX,
                     floor_delta: self.extreme() as u16,
-                    lane: Lane(self.dice.u8(..)),
+                    lane: Lane::from_number(self.dice.u32(..0xc_0000)).expect("a class"),
                     ack_delay: 255,
                     payload: &payload,
                 };

@@ -289,6 +289,20 @@ impl Engine {
             now,
             close.source,
             close.destination,
+            None,
+        )?;
+        let me = (shared.config.me, shared.config.incarnation);
+        if peer.session.is_unmet(me, close.source, close.session) {
+            peer.session.forget_rumours();
+            end_session(now, peer, shared);
+            return Ok(());
+        }
+        let (peer, shared) = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            close.source,
+            close.destination,
             Some(close.session),
         )?;
         // What has come is not lost. A number that was never sent means nothing, and the session ends all the same.
@@ -538,7 +552,12 @@ fn hand_over(
 /// Half of the queue is free again.
 #[inline]
 pub(super) fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
-    if peer.wants_writable && peer.send.queued_bytes() <= shared.config.send_queue_bytes / 2 {
+    if peer.wants_writable
+        && peer.send.has_room(
+            shared.config.send_queue_bytes / 2,
+            shared.config.send_queue_bytes,
+        )
+    {
         peer.wants_writable = false;
         shared.events.push_back(Event::Writable { peer: peer.id });
     }

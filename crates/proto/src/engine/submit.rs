@@ -11,14 +11,12 @@ use crate::config::Config;
 use crate::event::Queued;
 use crate::message::{Loan, Payload, SendId, SubmitError};
 use crate::peer::Peer;
+use crate::peer::places::LANES_MAX;
 use crate::peer::send::LoanState;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::time::Instant;
 use tsumuji_wire::{Lane, NodeId};
-
-/// Messages queued to one peer at most, however small.
-const QUEUED_MESSAGES_MAX: usize = 1 << 20;
 
 impl Engine {
     /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole; a message of a *latest* lane is never
@@ -63,14 +61,13 @@ impl Engine {
         deadline: Option<Instant>,
     ) -> Result<SendId, SubmitError> {
         let size = payload.bytes();
-        let peer = admit(&mut self.peers, &self.shared.config, self.closed, to, size)?;
-        // One message may exceed the limit alone: otherwise it could never leave.
-        if peer.send.queued_bytes() + size > self.shared.config.send_queue_bytes
-            && peer.send.queued_messages() > 0
-        {
-            peer.wants_writable = true;
-            return Err(SubmitError::QueueFull { peer: to });
-        }
+        let peer = admit(
+            &mut self.peers,
+            &self.shared.config,
+            self.closed,
+            (to, lane),
+            (size, size),
+        )?;
         let (send, pool) = (&mut peer.send, &mut self.shared.pool);
         let submitted = match payload {
             _ if lane.is_latest() => body_of(payload, size, pool)
@@ -104,7 +101,13 @@ impl Engine {
     ) -> Result<SendId, SubmitError> {
         assert!(!lane.is_latest(), "messages of latest lanes are not lent");
         let config = &self.shared.config;
-        let peer = admit(&mut self.peers, config, self.closed, to, length_bytes)?;
+        let peer = admit(
+            &mut self.peers,
+            config,
+            self.closed,
+            (to, lane),
+            (length_bytes, 0),
+        )?;
         let submitted = peer.send.submit_lent(to, lane, length_bytes, notify);
         await_turn(&mut self.ready, peer);
         submitted.ok_or(SubmitError::QueueFull { peer: to })
@@ -160,6 +163,14 @@ impl Engine {
         })
     }
 
+    /// Whether the queue to a peer holds a message of so many bytes more, if there is memory for it.
+    #[inline]
+    pub fn has_room(&self, to: NodeId, bytes: usize) -> bool {
+        let limit = self.shared.config.send_queue_bytes;
+        self.peer(to)
+            .is_some_and(|peer| peer.send.has_room(bytes, limit))
+    }
+
     /// Reliable messages of the program to a peer that are not acknowledged whole: without those of latest lanes and of libraries.
     pub fn promised_messages(&self, to: NodeId) -> usize {
         self.peer(to)
@@ -173,14 +184,14 @@ impl Engine {
     }
 }
 
-/// The peer, if a message of `size` bytes may be queued to it.
+/// The peer, if a message of `size` bytes may be queued to it on that lane, of which so many are held here.
 #[inline]
 fn admit<'a>(
     peers: &'a mut [Option<Box<Peer>>],
     config: &Config,
     closed: bool,
-    to: NodeId,
-    size: usize,
+    (to, lane): (NodeId, Lane),
+    (size, held_bytes): (usize, usize),
 ) -> Result<&'a mut Peer, SubmitError> {
     let Some(peer) = peers
         .get_mut(usize::from(to.0))
@@ -198,9 +209,13 @@ fn admit<'a>(
             peer: to,
         });
     }
-    if peer.send.queued_messages() >= QUEUED_MESSAGES_MAX
-        || peer.send.queued_bytes() > config.send_queue_bytes
-    {
+    if !peer.send.admits(lane) {
+        return Err(SubmitError::TooManyLanes {
+            peer: to,
+            limit: LANES_MAX,
+        });
+    }
+    if !peer.send.has_room(held_bytes, config.send_queue_bytes) {
         peer.wants_writable = true;
         return Err(SubmitError::QueueFull { peer: to });
     }

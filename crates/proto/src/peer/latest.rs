@@ -9,6 +9,7 @@
 use alloc::vec::Vec;
 
 use super::lane::{Accepted, Fragment};
+use super::places::LANES_MAX;
 use super::reassembly::Reassembly;
 use crate::memory::Memory;
 use crate::pool::Pool;
@@ -21,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct LatestReceive {
-    /// One for each lane that was ever used: at most 64.
+    /// One for each lane that was ever used.
     streams: Vec<Stream>,
 }
 
@@ -55,6 +56,11 @@ impl LatestReceive {
     /// What the lane's next message would be called; its low 32 bits travel.
     pub(crate) fn next(&mut self, lane: Lane) -> u64 {
         self.stream(lane).next
+    }
+
+    /// Whether the lane is in use, or may come into use.
+    pub(crate) fn has_room(&self, lane: Lane) -> bool {
+        self.streams.len() < LANES_MAX || self.streams.iter().any(|stream| stream.lane == lane)
     }
 
     fn stream(&mut self, lane: Lane) -> &mut Stream {

@@ -9,7 +9,7 @@ mod lending;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
 pub(crate) mod pace;
-mod places;
+pub(crate) mod places;
 pub(crate) mod queue;
 pub(crate) mod reassembly;
 pub(crate) mod receive;

@@ -42,7 +42,7 @@ impl Outgoing {
     /// A place for messages, without one.
     pub(super) fn new() -> Self {
         Self {
-            lane: Lane(0),
+            lane: Lane::ordered(0),
             lane_index: 0,
             number: 0,
             id: SendId(0),

@@ -349,6 +349,21 @@ impl Queue {
         Some(part)
     }
 
+    /// Whether a queue of `limit_bytes` holds a message of so many bytes more. What is kept beside each counts, so that empty ones are not
+    /// free. One message may exceed the limit alone: otherwise it could never leave.
+    #[inline]
+    pub(super) fn has_room(&self, bytes: usize, limit_bytes: usize) -> bool {
+        let slots = self.messages.len() - self.free.len();
+        let beside_bytes = slots * size_of::<Outgoing>();
+        slots == 0 || (self.queued_bytes + beside_bytes).saturating_add(bytes) <= limit_bytes
+    }
+
+    /// Whether the lane is in use, or may come into use.
+    #[inline]
+    pub(super) fn admits(&self, lane: Lane) -> bool {
+        self.places.last(lane).is_some() || self.places.has_room(lane)
+    }
+
     #[inline]
     fn lane_index(&mut self, lane: Lane) -> u16 {
         match self.places.last(lane) {

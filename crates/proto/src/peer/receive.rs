@@ -288,6 +288,9 @@ impl Receive {
         if data.lane.is_latest() {
             return self.keep_latest(now, data, size, memory, pool);
         }
+        if self.places.last(data.lane).is_none() && !self.places.has_room(data.lane) {
+            return Accepted::Beyond;
+        }
         let lane = self.lane(data.lane);
         let fragment = Fragment {
             message: expand(data.message, lane.next),
@@ -325,6 +328,9 @@ impl Receive {
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Accepted {
+        if !self.latest.has_room(data.lane) {
+            return Accepted::Kept;
+        }
         let fragment = Fragment {
             message: expand(data.message, self.latest.next(data.lane)),
             offset: data.offset as usize,

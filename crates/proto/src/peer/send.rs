@@ -196,6 +196,18 @@ impl Send {
         self.queue.push_copied(lane, parts, notify, pool)
     }
 
+    /// Whether the queue, which holds up to `limit_bytes`, holds so many more.
+    #[inline]
+    pub(crate) fn has_room(&self, bytes: usize, limit_bytes: usize) -> bool {
+        self.queue.has_room(bytes, limit_bytes)
+    }
+
+    /// Whether the lane is in use, or may come into use.
+    #[inline]
+    pub(crate) fn admits(&self, lane: Lane) -> bool {
+        self.queue.admits(lane)
+    }
+
     /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes.
     pub(crate) fn submit_latest(
         &mut self,

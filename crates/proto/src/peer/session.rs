@@ -212,6 +212,29 @@ impl Session {
             self.reset_due = Some(session);
         }
     }
+
+    /// Is this the session that a peer means which has said hello, and has met us, but was not met? Who knows its name has read our
+    /// answer.
+    pub(crate) fn is_unmet(
+        &self,
+        (me, incarnation): (NodeId, u32),
+        peer: NodeId,
+        session: u32,
+    ) -> bool {
+        let local = Life {
+            incarnation,
+            pairing: self.pairing,
+        };
+        let heard = self.rumoured.filter(|_| self.phase != Phase::Up);
+        heard.is_some_and(|life| session == token(peer, life, me, local))
+    }
+
+    /// Whoever said hello is gone.
+    pub(crate) fn forget_rumours(&mut self) {
+        self.rumoured = None;
+        self.hello_due = false;
+        self.hello_at = None;
+    }
 }
 
 /// Names a pair of lives in one direction. Not secret: it keeps lives apart, not attackers.

@@ -194,7 +194,7 @@ impl<E: Machine> Net<E> {
         self.note([
             now.as_nanos() ^ u64::from(node.0) << 48,
             u64::from(from.0),
-            u64::from(lane.0),
+            u64::from(lane.number()),
             checksum,
         ]);
         let verdict = self.oracle.delivered((from, node), lane, bytes, checksum);

@@ -30,6 +30,16 @@ struct Stub {
     sent: Vec<(NodeId, SendId)>,
 }
 
+/// A lane in a byte: of the channels the first 16.
+fn byte_of(lane: Lane) -> u8 {
+    ((lane.number() >> 12) as u8 & 0xf0) | lane.channel() as u8 & 0x0f
+}
+
+fn lane_of(byte: u8) -> Lane {
+    let number = u32::from(byte & 0xf0) << 12 | u32::from(byte & 0x0f);
+    Lane::from_number(number).expect("a lane in a byte")
+}
+
 impl Stub {
     fn queue(&mut self, to: Destination, kind: u8, lane: u8, payload: &[u8]) {
         let mut frame = vec![
@@ -93,7 +103,7 @@ impl Machine for Stub {
             DATA => sink.message(Delivery {
                 from,
                 life: 0,
-                lane: Lane(head[3]),
+                lane: lane_of(head[3]),
                 body: Body::Frame(payload),
             }),
             SHARE => sink.share(
@@ -122,12 +132,12 @@ impl Machine for Stub {
             return Err(SubmitError::QueueFull { peer: to });
         }
         match payload {
-            Payload::Copied(bytes) => self.queue(Destination::Peer(to), DATA, lane.0, bytes),
+            Payload::Copied(bytes) => self.queue(Destination::Peer(to), DATA, byte_of(lane), bytes),
             Payload::Joined(head, body) => {
                 let bytes = [head, body].concat();
-                self.queue(Destination::Peer(to), DATA, lane.0, &bytes);
+                self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes);
             }
-            Payload::Owned(bytes) => self.queue(Destination::Peer(to), DATA, lane.0, &bytes),
+            Payload::Owned(bytes) => self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes),
         }
         self.submitted += 1;
         let id = SendId(self.submitted);
@@ -369,7 +379,7 @@ fn former_life_is_noticed() {
     net.restart(b);
     net.run_until(|net| net.is_up(b, a));
     // The stand-in does not look at lives: this one was meant for the first.
-    let mut frame = vec![DATA, a.0 as u8, 0, LANE.0, 0, 0, 0, 0];
+    let mut frame = vec![DATA, a.0 as u8, 0, byte_of(LANE), 0, 0, 0, 0];
     let mut body = vec![0; 100];
     crate::payload::fill(seed_of_first_message(&net), &mut body);
     frame.extend_from_slice(&body);

@@ -40,7 +40,7 @@ fn hard_weather_on_many_lanes() {
                 DeliveryClass::Unordered
             };
             let priority = Priority::new(chance.below(4) as u8).unwrap();
-            let lane = Lane::new(class, priority, chance.below(3) as u8);
+            let lane = Lane::new(class, priority, chance.below(3) as u16);
             // Empty, a few bytes, a frame, several frames, many.
             let longest = [1, 16, 1_460, 9_000, 100_000][chance.below(5)];
             let (bytes, count) = (chance.below(longest), chance.within(1..4));

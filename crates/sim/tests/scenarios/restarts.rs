@@ -81,7 +81,7 @@ impl Cluster {
             DeliveryClass::Unordered
         };
         let priority = Priority::new(chance.below(4) as u8).expect("below 4");
-        let lane = Lane::new(class, priority, chance.below(2) as u8);
+        let lane = Lane::new(class, priority, chance.below(2) as u16);
         if !self.alive[at] {
             return;
         }

@@ -1,6 +1,7 @@
 //! Every kind survives a round trip; no bytes make `parse` panic or read past the end.
 
 use super::*;
+use crate::{DeliveryClass, Priority};
 use proptest::prelude::*;
 
 fn data(payload: &[u8]) -> Data<'_> {
@@ -11,12 +12,12 @@ fn data(payload: &[u8]) -> Data<'_> {
         session: 0x1234_5678,
         number: u32::MAX,
         ack: 7,
-        credit: 0x8000_0001,
+        credit: 7 + 0xfffe,
         message: 9,
         offset: 1000,
         length: 1000 + payload.len() as u32,
         floor_delta: u16::MAX,
-        lane: Lane::ordered(5),
+        lane: Lane::new(DeliveryClass::Latest, Priority::BULK, 0xfedc),
         ack_delay: 200,
         payload,
     }
@@ -32,6 +33,39 @@ fn data_round_trip_ignores_padding() {
     assert_eq!(parse(&slot[..bytes]), Ok(Frame::Data(frame)));
     assert_eq!(parse(&slot), Ok(Frame::Data(frame)));
     assert_eq!(source_of(&slot), Some(NodeId(3)));
+}
+
+/// Credit travels as what it is ahead of the ack: also where numbers wrap. Less than that is none, and more is told as the most there is.
+#[test]
+fn credit_is_ahead_of_the_ack() {
+    let told = |ack: u32, credit: u32| {
+        let frame = Data {
+            ack,
+            credit,
+            ..data(b"x")
+        };
+        let mut slot = [0; 64];
+        let bytes = frame.write(&mut slot).unwrap();
+        match parse(&slot[..bytes]) {
+            Ok(Frame::Data(data)) => data.credit,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(told(u32::MAX - 1, 3), 3);
+    assert_eq!(told(7, 7), 7);
+    assert_eq!(told(7, 5), 7);
+    assert_eq!(told(7, 100_000), 7 + 0xffff);
+}
+
+/// A class that does not exist is no lane.
+#[test]
+fn lanes_of_no_class_are_refused() {
+    let mut slot = [0; 64];
+    let bytes = data(b"x").write(&mut slot).unwrap();
+    for value in 0..=u8::MAX {
+        slot[38] = value;
+        assert_eq!(parse(&slot[..bytes]).is_ok(), value < 12, "{value}");
+    }
 }
 
 /// A frame cut anywhere is refused as truncated.
