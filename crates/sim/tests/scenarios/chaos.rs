@@ -11,6 +11,7 @@ const KINDS: &[Damage] = &[
     Damage::Truncated,
     Damage::Padded,
     Damage::Garbage,
+    Damage::Flipped,
 ];
 
 /// One random thing happens to the net.
@@ -81,6 +82,7 @@ fn disturb(net: &mut Net, nodes: &[NodeId], alive: &mut [bool], chance: &mut Rng
 fn chaos_ends_in_order() {
     for seed in Seed::several(9_000, 30) {
         let mut net = Net::new(seed)
+            .checked()
             .rate_mbit(1_000)
             .switch_buffer(256 << 10)
             .delay_us(5..60);
