@@ -24,7 +24,7 @@ BELOW_NODE = {"wire", "proto", "link", "seal"}
 MAY_USE = {
     "wire": set(),
     "proto": {"wire"},
-    "sim": {"wire", "proto"},
+    "sim": {"wire", "proto", "link"},
     "link": set(),
     "seal": {"link"},
     "node": BELOW_NODE,

@@ -35,17 +35,18 @@ local ANNOUNCEMENT = "\0\0tsumuji is here"
 
 local DATA, SHARE, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE, ASK, GRANT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local INQUIRY, REPORT = 12, 13
+local CHECKED, CHECK_BYTES = 11, 8 -- R-90
 local RECORD_BYTES, NO_MORE = 72, 65535 -- R-81
 local KIND_NAMES = {
     [DATA] = "data", [SHARE] = "share", [ACK] = "ack", [HELLO] = "hello", [WELCOME] = "welcome",
     [RESET] = "reset", [CLOSE] = "close", [SEALED] = "sealed", [HANDSHAKE] = "handshake",
-    [ASK] = "ask", [GRANT] = "grant", [INQUIRY] = "inquiry", [REPORT] = "report",
+    [ASK] = "ask", [GRANT] = "grant", [INQUIRY] = "inquiry", [REPORT] = "report", [CHECKED] = "checked",
 }
 -- Bytes before payload or bitmap.
 local HEADER_BYTES = {
     [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 32, [WELCOME] = 32, [RESET] = 12, [CLOSE] = 28,
     [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16, [ASK] = 24, [GRANT] = 24,
-    [INQUIRY] = 20, [REPORT] = 20,
+    [INQUIRY] = 20, [REPORT] = 20, [CHECKED] = CHECK_BYTES,
 }
 
 local f = tsumuji.fields
@@ -152,6 +153,8 @@ field("key_id", ProtoField.uint32, "Key", base.HEX)
 field("counter", ProtoField.uint64, "Counter")
 field("inner", ProtoField.bytes, "Inner frame")
 field("tag", ProtoField.bytes, "Tag")
+-- R-90
+field("checksum", ProtoField.uint32, "Checksum (CRC-32C)", base.HEX)
 -- Handshake
 local STEP_NAMES = { [0] = "ask", [1] = "challenge", [2] = "first", [3] = "second" }
 field("body_bytes", ProtoField.uint16, "Body bytes")
@@ -173,6 +176,7 @@ local e = {
     truncated = expert_item("truncated", "shorter than it says", expert.group.MALFORMED, expert.severity.ERROR),
     version = expert_item("bad_version", "another version", expert.group.MALFORMED, expert.severity.ERROR),
     kind = expert_item("bad_kind", "impossible kind", expert.group.MALFORMED, expert.severity.ERROR),
+    damaged = expert_item("damaged", "the checksum is wrong", expert.group.CHECKSUM, expert.severity.ERROR),
     malformed = expert_item("malformed", "fields contradict each other", expert.group.MALFORMED, expert.severity.ERROR),
     sealed = expert_item("sealed_flag", "flag 128: every node drops this frame", expert.group.SECURITY, expert.severity.WARN),
     flags = expert_item("unknown_flags", "flags that have no meaning in this kind", expert.group.PROTOCOL, expert.severity.NOTE),
@@ -182,7 +186,7 @@ local e = {
     nack = expert_item("number_missing", "a number is missing, what follows it was dropped", expert.group.SEQUENCE, expert.severity.NOTE),
     reset = expert_item("session_unknown", "the session is unknown to the sender", expert.group.SEQUENCE, expert.severity.WARN),
 }
-tsumuji.experts = { e.truncated, e.version, e.kind, e.malformed, e.sealed, e.flags, e.cut, e.again, e.refused, e.nack, e.reset }
+tsumuji.experts = { e.damaged, e.truncated, e.version, e.kind, e.malformed, e.sealed, e.flags, e.cut, e.again, e.refused, e.nack, e.reset }
 
 -- Each kind's flags: field and bit.
 local FLAGS = {
@@ -193,6 +197,7 @@ local FLAGS = {
     [WELCOME] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
     [SEALED] = { { "flag_readable", 1 }, { "flag_group", 2 }, { "flag_control", 4 } },
     [HANDSHAKE] = { { "flag_readable", 1 } },
+    [CHECKED] = {},
 }
 local ONLY_SEALED = { { "flag_sealed", 128 } }
 
@@ -203,9 +208,9 @@ local FLAG_WORDS = {
     flag_readable = "READABLE", flag_group = "GROUP", flag_control = "CONTROL",
 }
 
--- Envelopes and handshakes: their flags are others.
+-- Envelopes and handshakes: their flags are others, or none.
 local function is_seal(kind)
-    return kind == SEALED or kind == HANDSHAKE
+    return kind == SEALED or kind == HANDSHAKE or kind == CHECKED
 end
 
 local function has_bit(value, bit_value)
@@ -597,6 +602,60 @@ local function sealed(frame) -- R-61
         inner and ": " .. inner or "")
 end
 
+-- CRC-32C, its polynomial reversed, by a table of all bytes.
+local bits = bit32 or bit
+local CRC_TABLE = {}
+for byte = 0, 255 do
+    local sum = byte
+    for _ = 1, 8 do
+        local half = bits.rshift(sum, 1)
+        sum = sum % 2 == 1 and bits.bxor(half, 0x82f63b78) or half
+    end
+    CRC_TABLE[byte] = sum
+end
+
+local function crc32c(text)
+    local sum = 0xffffffff
+    for at = 1, #text do
+        sum = bits.bxor(bits.rshift(sum, 8), CRC_TABLE[bits.bxor(bits.band(sum, 255), text:byte(at))])
+    end
+    return bits.bxor(sum, 0xffffffff) % TWO_32
+end
+
+local function checked(frame) -- R-90
+    local tvb, tree = frame.tvb, frame.tree
+    local bytes, sum = u16(tvb, 2), u32(tvb, 4)
+    add_le(frame, "inner_bytes", 2, 2)
+    local item = tree:add_le(f.checksum, tvb(4, 4))
+    local end_at = CHECK_BYTES + bytes
+    if bytes == 0 then
+        malformed(frame, "a checksum of nothing")
+    elseif end_at > frame.stated then
+        malformed(frame, string.format("%d bytes, and it states %d", frame.stated, end_at), e.truncated)
+    end
+    local there = math.min(bytes, frame.captured - CHECK_BYTES)
+    local inner
+    if there == bytes and not frame.bad then
+        if crc32c(tvb:raw(0, 4) .. tvb:raw(CHECK_BYTES, bytes)) ~= sum then
+            malformed(frame, "the checksum is wrong", e.damaged)
+        else
+            item:append_text(" (right)")
+        end
+    end
+    if there > 0 then
+        local range = tvb(CHECK_BYTES, there)
+        if frame.is_inner or frame.bad then
+            tree:add(f.inner, range)
+        else
+            inner = dissect_frame(range:tvb(), frame.pinfo, tree, true, bytes)
+        end
+    end
+    if frame.captured > end_at then
+        tree:add(f.padding, tvb(end_at, frame.captured - end_at))
+    end
+    frame.info = inner or string.format("checked, %d bytes", bytes)
+end
+
 local function handshake(frame) -- R-62
     local tvb, tree = frame.tvb, frame.tree
     local bytes, step = u16(tvb, 2), u8(tvb, 4)
@@ -629,7 +688,7 @@ end
 local DISSECT = {
     [DATA] = data, [SHARE] = share, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = ack,
     [SEALED] = sealed, [HANDSHAKE] = handshake, [ASK] = permit, [GRANT] = permit,
-    [INQUIRY] = inquiry, [REPORT] = report,
+    [INQUIRY] = inquiry, [REPORT] = report, [CHECKED] = checked,
 }
 
 local function body(frame)
@@ -765,6 +824,9 @@ local function is_one_frame(tvb)
     if kind == SEALED then
         local bytes = u16(tvb, 2)
         return bytes > 0 and stated == ENVELOPE_BYTES + bytes + TAG_BYTES and not (u8(tvb, 1) > 4)
+    end
+    if kind == CHECKED then
+        return u16(tvb, 2) > 0 and stated == CHECK_BYTES + u16(tvb, 2)
     end
     if kind == HANDSHAKE then
         local bytes = BODY_BYTES[u8(tvb, 4)]

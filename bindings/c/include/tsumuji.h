@@ -292,7 +292,7 @@ typedef struct tsumuji_counters {
   uint64_t probes;
   // Messages delivered.
   uint64_t delivered_messages;
-  // Frames dropped because they were not understood, not for us, or not new.
+  // Frames dropped because they were damaged, not understood, not for us, or not new.
   uint64_t dropped_frames;
   // Frames dropped because they did not come from where their source lives.
   uint64_t misplaced_frames;

@@ -48,6 +48,54 @@ pub fn run_all<L: Link + Send>(make: impl Fn(usize) -> Vec<L>) {
     no_wake_through_fd_is_lost(&make);
 }
 
+/// Of frames that are damaged on their way none arrives otherwise than it was sent, and each is counted under its reason. Not of the suite:
+/// the factory makes links that damage what they receive, and a checksum around them.
+pub fn damage_is_found<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
+    const FRAMES: u32 = 2_000;
+    let (mut a, mut b) = pair(make);
+    let caps = a.caps();
+    let longest = caps.frame_bytes;
+    let burst = (caps.receive_frames / 2).clamp(1, 16) as u32;
+    let refused = |link: &L| {
+        let counters = link.counters();
+        (counters.damaged_frames, counters.unchecked_frames)
+    };
+    let (mut sent, mut arrived, begun) = (0, HashSet::new(), Instant::now());
+    while sent < FRAMES {
+        for _ in 0..burst {
+            let bytes = match sent % 5 {
+                4 => longest - sent as usize % 50,
+                kind => 4 + kind as usize * 90,
+            };
+            send(&mut a, b.local_addr(), &numbered(sent, bytes));
+            sent += 1;
+        }
+        a.flush().expect("flush");
+        // What does not come after a while was lost, as also links that damage nothing may lose.
+        let (mut looked, mut seen) = (Instant::now(), 0);
+        while seen < u64::from(sent) && looked.elapsed() < QUIET {
+            let frames = b
+                .recv_burst(64, |_, frame| {
+                    assert!(arrived.insert(number_of(frame)), "it came twice");
+                })
+                .expect("recv_burst");
+            let (damaged, unchecked) = refused(&b);
+            let now = arrived.len() as u64 + damaged + unchecked;
+            if now > seen {
+                (seen, looked) = (now, Instant::now());
+            } else if frames == 0 {
+                std::thread::yield_now();
+            }
+        }
+        assert!(begun.elapsed() < PATIENCE, "after {sent} frames");
+    }
+    let (damaged, unchecked) = refused(&b);
+    let share = f64::from(sent) / 5.0;
+    assert!(damaged as f64 > share / 4.0, "{damaged} damaged");
+    assert!(unchecked < damaged, "{unchecked} without a sum");
+    assert!(arrived.len() > sent as usize / 2, "{} came", arrived.len());
+}
+
 fn pair<L: Link>(make: &impl Fn(usize) -> Vec<L>) -> (L, L) {
     let mut links = make(2);
     assert_eq!(links.len(), 2, "the factory makes as many as asked");

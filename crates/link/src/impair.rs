@@ -506,6 +506,8 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
         if limited || config.loss > 0.0 || config.corrupt > 0.0 || config.duplicate > 0.0 {
             caps.lossless = false;
         }
+        // Its peers must say so, too: over a link that damages nothing, impair all or none.
+        caps.damages |= config.corrupt > 0.0;
         caps
     }
 

@@ -1,9 +1,10 @@
 //! Links: they move opaque frames in bursts between the processes of a cluster.
 //!
 //! A link knows no protocol. It may lose, repeat or reorder frames, and never blocks. `conformance` is the suite that each
-//! link passes; `impair` and `capture` wrap any link.
+//! link passes; `checked`, `impair` and `capture` wrap any link.
 
 pub mod capture;
+pub mod checked;
 pub mod conformance;
 pub mod dpdk;
 pub mod ether;
@@ -62,6 +63,8 @@ pub struct LinkCaps {
     pub broadcast: bool,
     /// Nothing is lost between a live sender and a live receiver: a full ring refuses the sender instead (broadcast excepted).
     pub lossless: bool,
+    /// A frame may arrive otherwise than it was sent, and nobody on the way notices for sure: `checked` adds a checksum.
+    pub damages: bool,
 }
 
 /// What went through a link. Every drop is counted under its reason.
@@ -83,6 +86,10 @@ pub struct LinkCounters {
     pub refused: u64,
     /// Frames that the medium or the kernel reported dropped.
     pub dropped_frames: u64,
+    /// Frames received and dropped because they were not as they had been sent (`checked`).
+    pub damaged_frames: u64,
+    /// Frames received and dropped because they bore no checksum where all must (`checked`).
+    pub unchecked_frames: u64,
 }
 
 /// Why a link failed for good. A lost frame or a full ring is no error.
@@ -143,7 +150,13 @@ pub trait Receiver {
         false
     }
 
-    /// Such a frame, all of them in order: its payload lies in its place.
+    /// Did that frame, now that its payload lies in its place, come as it was sent? If not, it is handed over as a frame like any other,
+    /// and what lies in its place means nothing.
+    fn is_sound(&mut self, _index: usize, _head: &[u8], _body_bytes: usize) -> bool {
+        true
+    }
+
+    /// Such a frame, all of them in order: its payload lies in its place, and is sound.
     fn landed(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
 }
 

@@ -214,3 +214,16 @@ fn xdp_on_jumbo_frames_is_refused() {
         "{error}"
     );
 }
+
+mod memif_checked {
+    use super::*;
+    pair_tests!(common::checked(memif("", DpdkConfig::default())));
+}
+
+mod memif_damaged {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes: usize| {
+        assert_eq!(nodes, 2, "memif has two ends");
+        common::damaged(memif("", DpdkConfig::default()))
+    }; damage_is_found);
+}

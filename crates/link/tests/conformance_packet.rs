@@ -63,3 +63,17 @@ mod late {
         common::late(open(nodes, 1500, PacketConfig::default()))
     });
 }
+
+mod checked {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| {
+        common::checked(open(nodes, 1500, PacketConfig::default()))
+    });
+}
+
+mod damaged {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| {
+        common::damaged(open(nodes, 1500, PacketConfig::default()))
+    }; damage_is_found);
+}

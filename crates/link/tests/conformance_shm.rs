@@ -29,3 +29,16 @@ mod small {
         job(nodes, config)
     });
 }
+
+/// Memory damages nothing: nothing is checked, and nothing between.
+mod checked {
+    use super::*;
+    conformance_tests!(|nodes| common::checked(job(nodes, ShmConfig::for_nodes(nodes))));
+}
+
+mod damaged {
+    use super::*;
+    conformance_tests!(skip if None::<String>; |nodes| {
+        common::damaged(job(nodes, ShmConfig::for_nodes(nodes)))
+    }; damage_is_found);
+}

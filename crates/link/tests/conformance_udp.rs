@@ -58,3 +58,19 @@ mod ipv6 {
         sockets(nodes, addr, UdpConfig::default())
     });
 }
+
+mod checked {
+    use super::*;
+    conformance_tests!(|nodes| {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        common::checked(sockets(nodes, addr, UdpConfig::default()))
+    });
+}
+
+mod damaged {
+    use super::*;
+    conformance_tests!(skip if None::<String>; |nodes| {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        common::damaged(sockets(nodes, addr, UdpConfig::default()))
+    }; damage_is_found);
+}

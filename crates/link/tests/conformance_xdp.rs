@@ -87,3 +87,17 @@ mod late {
         common::late(open(nodes, 1500, XdpConfig::default()))
     });
 }
+
+mod checked {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| {
+        common::checked(open(nodes, 9000, XdpConfig::default()))
+    });
+}
+
+mod damaged {
+    use super::*;
+    conformance_tests!(skip if lacking(); |nodes| {
+        common::damaged(open(nodes, 9000, XdpConfig::default()))
+    }; damage_is_found);
+}

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, Receiver};
 use tsumuji_proto::{
     Delivery, Destination, Engine, Event, Instant, Loan, NodeId, Payload, SendId, Share, Sink,
@@ -78,7 +79,7 @@ pub(crate) trait Intake {
 /// Engine, link, and what joins them.
 #[derive(Debug)]
 pub(crate) struct Drive<L: Link> {
-    pub(crate) link: L,
+    pub(crate) link: Checked<L>,
     pub(crate) engine: Engine,
     pub(crate) table: Table,
     caps: LinkCaps,
@@ -115,7 +116,7 @@ pub(crate) struct Drive<L: Link> {
 
 impl<L: Link> Drive<L> {
     pub(crate) fn new(
-        link: L,
+        link: Checked<L>,
         engine: Engine,
         table: Table,
         clock: Clock,

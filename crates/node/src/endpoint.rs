@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkCounters, SealCounters};
 use tsumuji_proto::{Config, Engine, Loan, NodeId};
 
@@ -106,6 +107,7 @@ impl<L: Link> Endpoint<L> {
     {
         membership.check()?;
         let membership = Arc::new(membership);
+        let link = Checked::new(link);
         let caps = link.caps();
         if caps.frame_bytes < LEAST_FRAME_BYTES {
             return Err(OpenError::FrameTooSmall {

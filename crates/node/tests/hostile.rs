@@ -319,6 +319,7 @@ fn on_the_wire(run: &Arc<Run>, told: &Arc<Mutex<Told>>, give: impl Fn(Plug)) {
     let sealed = matches!(run.security, Security::Sealed { .. });
     let mut tap = Wiretap::new(run.over == Over::Udp, give);
     let mut stranger = Stranger::new(run.seed, sealed);
+    stranger.checked = !sealed;
     let seen = Arc::clone(told);
     tap.on_frame = Box::new(move |frame| {
         let mut told = seen.lock().expect("no panic");
@@ -498,6 +499,12 @@ fn open_to_all(over: Over) {
         // Where a stranger can speak in another's name, and repeat what it heard.
         reasons.extend([Drop::Session, Drop::Misdirected]);
         assert!(told.readable > 0, "what is not encrypted can be read");
+        for refused in [
+            sum(&counters, |c| c.link.damaged_frames),
+            sum(&counters, |c| c.link.unchecked_frames),
+        ] {
+            assert!(refused > 0, "{over:?}: {counters:?}");
+        }
     }
     for reason in reasons {
         let drops = sum(&counters, |c| c.engine.drops.get(reason));

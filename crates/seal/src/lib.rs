@@ -286,6 +286,8 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             frame_bytes: self.frame_bytes,
             // Frames without a session are lost.
             lossless: false,
+            // Tags find what is damaged.
+            damages: false,
             ..self.inner.caps()
         }
     }

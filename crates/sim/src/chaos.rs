@@ -18,6 +18,7 @@ const KINDS: &[Damage] = &[
     Damage::Truncated,
     Damage::Padded,
     Damage::Garbage,
+    Damage::Flipped,
 ];
 
 /// Crashes, farewells, restarts, cuts, stops shorter and longer than silence is borne, slow programs, losses, repetitions, damage and
@@ -30,7 +31,8 @@ pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
     let mut net = Net::new(seed)
         .rate_mbit(1_000)
         .switch_buffer(256 << 10)
-        .delay_us(5..60);
+        .delay_us(5..60)
+        .checked();
     let config = Config {
         budget_bytes: 1 << 20,
         send_queue_bytes: 2 << 20,

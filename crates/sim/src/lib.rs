@@ -14,8 +14,8 @@
 //!
 //! # Damage
 //!
-//! Open frames carry no checksum of their own: they rely on the link's, as a UDP datagram or an Ethernet frame does. What that
-//! misses (about one damaged frame in 2³² on Ethernet) only authentication can find. So the simulated damage comes in kinds:
+//! Where a link may damage frames, a checksum is around each beneath the engine; `Net::checked` puts the same one around those of the
+//! simulation, and then nothing is forgiven. Without, frames rely on what is below, as those in shared memory do, and the simulated damage comes in kinds:
 //! `Damage::Found` is what a link's checksum makes of nearly all damage, a loss; `Damage::Truncated`, `Damage::Padded` and
 //! `Damage::Garbage` are what broken or foreign senders do, and a parser must refuse them (or ignore the padding), so that every
 //! promise holds; `Damage::Flipped` may hit a payload, or turn a frame into another legal one, where an open engine cannot know. A pair

@@ -42,6 +42,7 @@ pub struct Net<E: Machine = Engine> {
     trace: u64,
     rate_bits: u64,
     /// Chance that the link has no slot for the destination that an engine names.
+    checked: bool,
     defer_ppm: u32,
     patience: Duration,
     /// (sender, receiver, lane) batches that wait for `Event::Writable`.

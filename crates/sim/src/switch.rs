@@ -32,6 +32,8 @@ pub struct Traffic {
     pub damage_found: u64,
     /// Damaged and let through.
     pub damage_passed: u64,
+    /// Refused by the checksum, where frames bear one.
+    pub refused: u64,
     /// Passed twice.
     pub duplicated: u64,
     /// Given an extra delay.

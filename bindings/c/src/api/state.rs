@@ -67,7 +67,7 @@ pub struct TsumujiCounters {
     pub probes: u64,
     /// Messages delivered.
     pub delivered_messages: u64,
-    /// Frames dropped because they were not understood, not for us, or not new.
+    /// Frames dropped because they were damaged, not understood, not for us, or not new.
     pub dropped_frames: u64,
     /// Frames dropped because they did not come from where their source lives.
     pub misplaced_frames: u64,
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn tsumuji_get_counters(
                 spurious_losses: engine.spurious_losses,
                 probes: engine.probes,
                 delivered_messages: engine.delivered_messages,
-                dropped_frames: engine.drops.total(),
+                dropped_frames: engine.drops.total() + link.damaged_frames + link.unchecked_frames,
                 misplaced_frames: counted.misplaced_frames,
                 dropped_shares: counted.dropped_shares,
                 link_refusals: link.refused,

@@ -192,6 +192,7 @@ impl Dpdk {
                 burst_frames,
                 broadcast: true,
                 lossless: false,
+                damages: true,
             },
             watch: interface.as_ref().map(Watch::new),
             is_up: opened.is_up,

@@ -15,6 +15,7 @@ impl Link for Numbers {
             burst_frames: 1,
             broadcast: false,
             lossless: true,
+            damages: false,
         }
     }
 

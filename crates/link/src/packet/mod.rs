@@ -303,6 +303,7 @@ impl Link for Packet {
             burst_frames: tx::BURST_FRAMES,
             broadcast: true,
             lossless: false,
+            damages: true,
         }
     }
 

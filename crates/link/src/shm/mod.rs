@@ -233,6 +233,7 @@ impl Link for Shm {
             burst_frames: BURST_FRAMES,
             broadcast: true,
             lossless: true,
+            damages: false,
         }
     }
 

@@ -273,6 +273,7 @@ impl Link for Udp {
             burst_frames: tx::BURST_FRAMES,
             broadcast: false,
             lossless: false,
+            damages: true,
         }
     }
 

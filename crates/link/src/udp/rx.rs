@@ -131,6 +131,7 @@ impl Rx {
                 body_of(index).is_some_and(|body| {
                     let head = self.batch.head(index, head_bytes);
                     receiver.is_expected(from, index, head, body)
+                        && receiver.is_sound(index, head, body)
                 })
             });
         let rest = if fits {

@@ -220,6 +220,7 @@ impl Link for Xdp {
             burst_frames: tx::BURST_FRAMES as usize,
             broadcast: true,
             lossless: false,
+            damages: true,
         }
     }
 

@@ -137,6 +137,13 @@ fn hand_over_frames(
     })
 }
 
+/// A frame that was put into its place and is not sound, in one piece.
+#[cold]
+fn rejoined(head: &[u8], body_bytes: usize, receiver: &mut impl Receiver) -> Option<Vec<u8>> {
+    let landing = receiver.landing()?; // nothing was handed over since: the same place
+    Some([head, landing.place.get(..body_bytes)?].concat())
+}
+
 /// A frame of ours of which the receiver knows where its payload belongs.
 struct Expected {
     from: MacAddr,
@@ -293,7 +300,12 @@ impl Round<'_> {
                 let (head, from) = (&expected.head[..expected.head_bytes], expected.from);
                 counters.received_frames += 1;
                 counters.received_bytes += (head.len() + expected.body_bytes) as u64;
-                receiver.landed(LinkAddr::Ether(from), head, expected.body_bytes);
+                let from_addr = LinkAddr::Ether(from);
+                if receiver.is_sound(0, head, expected.body_bytes) {
+                    receiver.landed(from_addr, head, expected.body_bytes);
+                } else if let Some(frame) = rejoined(head, expected.body_bytes, receiver) {
+                    receiver.frame(from_addr, &frame);
+                }
                 1 + hand_over_frames(from, joined, counters, receiver)
             }
         }
@@ -411,6 +423,7 @@ mod tests {
     struct Taker {
         place: Vec<u8>,
         refuses: bool,
+        doubts: bool,
         panics: bool,
         landed: Vec<usize>,
         frames: Vec<Vec<u8>>,
@@ -433,6 +446,10 @@ mod tests {
         fn is_expected(&mut self, _: LinkAddr, index: usize, head: &[u8], body: usize) -> bool {
             assert!(!self.panics, "as the test wishes");
             !self.refuses && index == 0 && head == HEAD && body == 6000
+        }
+
+        fn is_sound(&mut self, _: usize, _: &[u8], _: usize) -> bool {
+            !self.doubts
         }
 
         fn landed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
@@ -463,6 +480,18 @@ mod tests {
         assert_eq!(taker.frames, frames);
         let counters = bench.counters;
         assert_eq!((counters.received_frames, counters.dropped_frames), (6, 0));
+    }
+
+    /// A frame that is not sound in its place is handed over like any other, and so is what shares its Ethernet frame.
+    #[test]
+    fn doubted_frames_do_not_land() {
+        let (mut bench, mut taker) = (Bench::new(), taker());
+        taker.doubts = true;
+        let long = data(6000, 9);
+        bench.frame(&ethernet(&[&long, b"behind"]));
+        assert_eq!(bench.receive(64, &mut taker), 2);
+        assert!(taker.landed.is_empty());
+        assert_eq!(taker.frames, [&long[..], b"behind"]);
     }
 
     /// Where nothing is expected, or the place is too small for what is, long frames are joined as ever.

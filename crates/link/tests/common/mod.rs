@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
+use tsumuji_link::checked::Checked;
 use tsumuji_link::impair::{Impair, ImpairConfig};
 
 /// Frames come late and out of order, and all of them come.
@@ -24,6 +25,22 @@ const LATE: ImpairConfig = ImpairConfig {
 pub(crate) fn late<L: Link>(links: Vec<L>) -> Vec<Impair<L>> {
     let late = links.into_iter().map(|link| Impair::new(link, LATE));
     late.collect::<Result<_, _>>().expect("impair")
+}
+
+/// Links with a checksum around each frame.
+pub(crate) fn checked<L: Link>(links: Vec<L>) -> Vec<Checked<L>> {
+    links.into_iter().map(Checked::new).collect()
+}
+
+/// The same on cables that change a bit of every fifth frame.
+pub(crate) fn damaged<L: Link>(links: Vec<L>) -> Vec<Checked<Impair<L>>> {
+    let config = ImpairConfig {
+        corrupt: 0.2,
+        seed: 5,
+        ..ImpairConfig::default()
+    };
+    let damaged = links.into_iter().map(|link| Impair::new(link, config));
+    checked(damaged.collect::<Result<_, _>>().expect("impair"))
 }
 
 /// Makes the tests, of all checks or of those that are named. `skip if` an expression gives a reason: they print it and test nothing.

@@ -205,6 +205,14 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
     for reason in Drop::ALL {
         page.sample(name, &[("reason", reason.name())], engine.drops.get(reason));
     }
+    // Refused beneath the engine.
+    let link = &snapshot.counters.link;
+    for (reason, frames) in [
+        ("damaged", link.damaged_frames),
+        ("unchecked", link.unchecked_frames),
+    ] {
+        page.sample(name, &[("reason", reason)], frames);
+    }
 }
 
 /// What this node lets its peers send ahead.

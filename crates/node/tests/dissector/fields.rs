@@ -227,6 +227,18 @@ fn fields_read_as_written() {
                     );
                 }
             }
+            Err(_) if kind == 11 => {
+                let sum = u32::from_le_bytes(frame[4..8].try_into().expect("4 bytes"));
+                check(
+                    layer,
+                    &[
+                        ("flags", 0),
+                        ("inner_bytes", frame.len() as u64 - 8),
+                        ("checksum", sum.into()),
+                    ],
+                );
+                check(&layer["tsumuji"], &[("kind", 1), ("port", 9)]);
+            }
             Err(_) if kind == 7 => {
                 check(
                     layer,
@@ -317,6 +329,7 @@ fn info_column_reads_well() {
         "report 3→5, 2 flows, more from peer 12 on",
         "report 3→5, 0 flows",
         "data 3→5 #22 msg 6 [0..10)/10 ord prio1 ack 12 credit 40 [BUNDLE, 3 messages]",
+        "share 3 port 9 epoch 2 lap 4294967295 start 1000, 8 bytes",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
 }

@@ -32,10 +32,17 @@ fn mangled_frames_are_told() {
     let file = bench.capture(&frames);
     let lines = bench.lines(&file, &[]);
     assert_eq!(lines.len(), frames.len());
-    let (mut refused, mut sealed) = (0, 0);
+    let (mut refused, mut sealed, mut damaged) = (0, 0, 0);
     for (frame, line) in frames.iter().zip(&lines) {
         assert!(line.starts_with("tsumuji\t"), "{line} for {frame:x?}");
         let told = line.contains("MALFORMED") || line.contains("DROPPED: sealed");
+        if frame[0] == 0x1b {
+            // Nor checksums. A sound frame may hold a malformed one, but none here does.
+            let sound = tsumuji_link::checked::open(frame).is_ok();
+            assert_eq!(told, !sound, "{line} for {frame:x?}");
+            damaged += usize::from(!sound);
+            continue;
+        }
         if frame[0] == 0x17 || frame[0] == 0x18 {
             // `parse` knows no envelopes. What a legal and readable one holds may be malformed in turn.
             let legal = is_legal_seal(frame);
@@ -64,5 +71,6 @@ fn mangled_frames_are_told() {
     }
     assert!(refused > 300, "only {refused} of {}", frames.len());
     assert!(sealed > 100, "only {sealed} of {}", frames.len());
+    assert!(damaged > 50, "only {damaged} of {}", frames.len());
     bench.tshark(&file, &["-T", "json"]); // every field, where Lua errors would show
 }

@@ -1,5 +1,6 @@
 //! Frames of every kind, by the writers of `wire` or by hand.
 
+use tsumuji_link::checked::{self, CHECK_BYTES};
 use tsumuji_node::{DeliveryClass, Lane, NodeId, Priority};
 use tsumuji_wire::report::{FLOW_RECORD_BYTES, NO_MORE, state};
 use tsumuji_wire::{Ack, Control, Data, FlowRecord, Hello, Inquiry, Permit, Report, Share, flags};
@@ -96,6 +97,14 @@ pub(crate) fn sealed(flags: u8, inner: &[u8]) -> Vec<u8> {
     frame.extend((1_u64 << 40).to_le_bytes());
     frame.extend(inner);
     frame.extend([0xee; 16]);
+    frame
+}
+
+/// Kind 11: header with checksum, inner frame.
+pub(crate) fn checked(inner: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; CHECK_BYTES];
+    frame.extend(inner);
+    checked::close(&mut frame, inner.len());
     frame
 }
 
@@ -271,5 +280,6 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
             data.flags = flags::BUNDLE;
             data.write(slot)
         }),
+        checked(&written(|slot| share(&[6; 8]).write(slot))),
     ]
 }

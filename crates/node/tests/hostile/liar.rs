@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrand::Rng;
+use tsumuji_link::checked::{self, CHECK_BYTES};
 
 use crate::common::meddled::Meddler;
 
@@ -83,7 +84,13 @@ impl Meddler for Liar {
     fn change(&mut self, frame: &mut [u8]) {
         self.sent += 1;
         if self.sent > HONEST_FRAMES && self.dice.usize(..LIE_ONE_IN) == 0 {
-            lie(frame, &mut self.dice);
+            // Who lies computes its own checksums.
+            if checked::open(frame).is_ok() {
+                lie(&mut frame[CHECK_BYTES..], &mut self.dice);
+                checked::close(frame, frame.len() - CHECK_BYTES);
+            } else {
+                lie(frame, &mut self.dice);
+            }
             self.lies.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use fastrand::Rng;
+use tsumuji_link::checked::{self, CHECK_BYTES};
 use tsumuji_node::{Lane, NodeId};
 use tsumuji_wire::{Ack, Control, Data, Hello, Share};
 
@@ -66,6 +67,8 @@ const UNKNOWN_KIND: u8 = 0x1f;
 pub(crate) struct Stranger {
     pub(crate) dice: Rng,
     sealed: bool,
+    /// Frames bear a checksum, which anybody can compute.
+    pub(crate) checked: bool,
     tape: VecDeque<Sent>,
     /// The first frames it ever heard: of lives that have ended since.
     old: Vec<Sent>,
@@ -77,6 +80,7 @@ impl Stranger {
         Self {
             dice: Rng::with_seed(seed),
             sealed,
+            checked: false,
             tape: VecDeque::new(),
             old: Vec::new(),
             done: [0; ACTS.len()],
@@ -89,13 +93,14 @@ impl Stranger {
         bytes
     }
 
-    /// The link has a key, which it has not.
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.sealed
-    }
-
     /// It heard this.
-    pub(crate) fn hear(&mut self, sent: Sent) {
+    pub(crate) fn hear(&mut self, mut sent: Sent) {
+        if self.checked {
+            let Ok(frame) = checked::open(&sent.frame) else {
+                return;
+            };
+            sent.frame = frame.to_vec();
+        }
         if self.old.len() < TAPE_FRAMES {
             self.old.push(sent.clone());
         }
@@ -127,6 +132,12 @@ impl Stranger {
         sent.frame.truncate(FRAME_BYTES_MAX);
         if !self.sealed && ACTS[at] != Act::Replay {
             self.blind(&mut sent.frame);
+        }
+        // Now and then it forgets the checksum, so that frames are refused for the want of it, too.
+        if self.checked && self.dice.u8(..16) != 0 {
+            let bytes = sent.frame.len();
+            sent.frame.splice(..0, [0; CHECK_BYTES]);
+            checked::close(&mut sent.frame, bytes);
         }
         sent
     }

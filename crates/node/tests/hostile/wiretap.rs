@@ -42,7 +42,7 @@ const UDP_CHECKSUM_AT: usize = UDP_AT + 6;
 const UDP_CONTENT_AT: usize = UDP_AT + UDP_BYTES;
 /// The shortest frame that Ethernet has, without its checksum.
 const ETHER_BYTES_MIN: usize = 60;
-/// One in so many frames is dropped, one sent twice, one held back, and on sealed links one changed.
+/// One in so many frames is dropped, one sent twice, one held back, one changed.
 const MISFORTUNE_ONE_IN: usize = 40;
 
 /// Of node `node`, or of the stranger.
@@ -207,7 +207,6 @@ impl Wiretap {
             }
             return;
         };
-        let sealed = stranger.is_sealed();
         let dice = &mut stranger.dice;
         match dice.usize(..MISFORTUNE_ONE_IN) {
             0 => {}
@@ -219,8 +218,7 @@ impl Wiretap {
                 self.release();
                 self.late = Some((to, frame.to_vec()));
             }
-            // Where nothing is sealed, nobody can tell.
-            3 if sealed => {
+            3 => {
                 let from = if self.over_udp {
                     UDP_CONTENT_AT
                 } else {

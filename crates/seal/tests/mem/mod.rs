@@ -126,6 +126,7 @@ impl Link for Mem {
             burst_frames: 32,
             broadcast: true,
             lossless: false,
+            damages: false,
         }
     }
 

@@ -8,6 +8,7 @@ use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
 use crate::timeline::Happening;
 use crate::wires::wire_bytes;
+use tsumuji_link::checked::{self, CHECK_BYTES};
 use tsumuji_proto::{Destination, Duration, Event, Loan, NodeId};
 use tsumuji_wire::bundle;
 
@@ -120,7 +121,13 @@ impl<E: Machine> Net<E> {
             self.medium.traffic.handled_frames += 1;
             self.inbox.now = now;
             let bytes = self.medium.frames.lend(frame);
-            engine.handle_frame(now, &bytes, &mut self.inbox);
+            if !self.checked {
+                engine.handle_frame(now, &bytes, &mut self.inbox);
+            } else if let Ok(sound) = checked::open(&bytes) {
+                engine.handle_frame(now, sound, &mut self.inbox);
+            } else {
+                self.medium.traffic.refused += 1;
+            }
             self.medium.frames.give_back(frame, bytes);
             self.hand_over(node);
         }
@@ -418,7 +425,8 @@ impl<E: Machine> Net<E> {
             return;
         };
         let limit = host.config.frame_bytes;
-        self.slot.resize(limit, 0);
+        let head_bytes = if self.checked { CHECK_BYTES } else { 0 };
+        self.slot.resize(head_bytes + limit, 0);
         // What a slot held before must not matter: the last frame is still in it.
         let lending = match to {
             Destination::Peer(peer) => host.lending.get_key_value(&peer),
@@ -427,8 +435,12 @@ impl<E: Machine> Net<E> {
         let loan = lending.map_or(Loan::NONE, |(&peer, lending)| {
             Loan::new(peer, lending.id, &lending.body)
         });
-        let length = engine.write_frame_lent(now, to, &loan, &mut self.slot);
-        let departure = host.card.send(now, wire_bytes(length));
+        let length = engine.write_frame_lent(now, to, &loan, &mut self.slot[head_bytes..]);
+        if self.checked {
+            checked::close(&mut self.slot, length);
+        }
+        let wire_length = head_bytes + length;
+        let departure = host.card.send(now, wire_bytes(wire_length));
         host.departures.push_back(departure);
         self.check(length > 0 && length <= limit, || {
             format!("{node} wrote a frame of {length} bytes to {to:?}")
@@ -442,14 +454,14 @@ impl<E: Machine> Net<E> {
                 format!("{node} wrote {length} bytes to {peer}, whose link carries {most}")
             });
         }
-        let frame = self.medium.frames.put(&self.slot[..length]);
+        let frame = self.medium.frames.put(&self.slot[..wire_length]);
         self.medium.traffic.sent_frames += 1;
-        self.medium.traffic.sent_bytes += length as u64;
+        self.medium.traffic.sent_bytes += wire_length as u64;
         let address = match to {
             Destination::Peer(peer) => u64::from(peer.0),
             Destination::Broadcast => u64::MAX,
         };
-        let sum = checksum(&self.slot[..length]);
+        let sum = checksum(&self.slot[..wire_length]);
         self.note([now.as_nanos(), u64::from(node.0), address, sum]);
         if departure <= now {
             self.switch.forward(&mut self.medium, node, to, frame);

@@ -42,6 +42,7 @@ impl<E: Machine> Net<E> {
             trace: 0,
             rate_bits: 0,
             defer_ppm: 0,
+            checked: false,
             patience: DEFAULT_PATIENCE,
             wishes: 0,
             refused_messages: 0,
@@ -101,6 +102,12 @@ impl<E: Machine> Net<E> {
     /// How often the link has no slot for the destination an engine names, so that the engine is told to `defer` it.
     pub fn defer_percent(mut self, percent: u32) -> Self {
         self.defer_ppm = percent * 10_000;
+        self
+    }
+
+    /// Puts the checksum of links that may damage frames around each, as `tsumuji_link::checked` does.
+    pub fn checked(mut self) -> Self {
+        self.checked = true;
         self
     }
 

@@ -142,6 +142,44 @@ fn visible_damage_is_only_loss() {
     }
 }
 
+/// Damage of every kind, flipped bits included, on every twentieth frame, and garbage from nowhere: with a checksum around each frame nothing
+/// that arrives is other than it was sent, and everything arrives.
+#[test]
+fn checked_damage_is_only_loss() {
+    const KINDS: &[Damage] = &[
+        Damage::Flipped,
+        Damage::Truncated,
+        Damage::Padded,
+        Damage::Garbage,
+    ];
+    for seed in Seed::several(3_500, 10) {
+        let mut net = Net::new(seed)
+            .checked()
+            .delay_us(10..30)
+            .damage_percent(5, KINDS);
+        let nodes = net.mesh(3, &config());
+        net.run_until_up();
+        for node in &nodes {
+            net.inject_garbage(*node, 500, Duration::from_millis(20));
+        }
+        for (index, from) in nodes.iter().enumerate() {
+            let to = nodes[(index + 1) % nodes.len()];
+            net.stream(*from, to, Lane::ordered(0), 30_000, 20);
+            net.stream(*from, to, Lane::unordered(0), 10, 200);
+        }
+        net.run_until_idle();
+        for node in &nodes {
+            let arrived = net.deliveries(*node).len();
+            net.check(arrived == 220, || format!("{node} has {arrived} of 220"));
+        }
+        let traffic = net.traffic();
+        net.check(
+            traffic.damage_passed > 50 && 2 * traffic.refused > traffic.damage_passed,
+            || format!("too little was damaged: {traffic:?}"),
+        );
+    }
+}
+
 /// Flipped bits that no checksum finds: nobody panics, spins or grows, and a pair on sound wires notices nothing.
 #[test]
 fn undetected_damage_is_contained() {

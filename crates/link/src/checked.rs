@@ -1,0 +1,414 @@
+//! A checksum around every frame of a link on which frames may come damaged: what is not as it was sent goes no further.
+//!
+//! Wraps any link, beneath the engine, as a seal does; what it wraps may lose, change and cut frames as a cable does. Whether there is
+//! anything to do is the wrapped link's word (`LinkCaps::damages`): over shared memory, and around a seal, calls pass through.
+//!
+//! A frame leaves with a header of its own in front, so that it can also be sent from two places (`send_run`) and received into two
+//! (`recv_landing`). A payload that a link has put into its place counts only once it was checked there (`Receiver::is_sound`); until
+//! then the bytes there mean nothing.
+//!
+//! Invariant: nothing is handed up that its sender did not write, but by a chance of one in 2³² for each damaged frame.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crc32c::{crc32c, crc32c_append};
+
+use crate::shm::Cast;
+use crate::{
+    LANDING_HEAD_BYTES_MAX, Landing, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver,
+    RunRoom, SealCounters,
+};
+
+/// Bytes before each frame.
+pub const CHECK_BYTES: usize = 8;
+
+/// Version 1 and kind 11, as in the first byte of every frame.
+const FIRST_BYTE: u8 = 1 << 4 | 11;
+
+/// What comes before the checksum, and is covered by it: first byte, zero, bytes of the frame.
+const PREFIX_BYTES: usize = 4;
+
+/// The length in the header has 16 bits.
+const INNER_BYTES_MAX: usize = u16::MAX as usize;
+
+/// Why a frame is not handed up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsound {
+    /// It is not as it was sent.
+    Damaged,
+    /// It bears no checksum: its sender adds none.
+    Unchecked,
+}
+
+/// Writes the header of the frame that lies behind it in `slot`, of `bytes`; returns the length of both.
+///
+/// # Panics
+/// If `slot` is shorter than that, or the frame longer than 65,535 bytes.
+#[inline]
+pub fn close(slot: &mut [u8], bytes: usize) -> usize {
+    let (header, rest) = slot.split_at_mut(CHECK_BYTES);
+    header.copy_from_slice(&header_of(&rest[..bytes], &[]));
+    CHECK_BYTES + bytes
+}
+
+/// The frame in `bytes`, without its header.
+#[inline]
+pub fn open(bytes: &[u8]) -> Result<&[u8], Unsound> {
+    let inner_bytes = inner_bytes(bytes)?;
+    let (header, rest) = bytes.split_at(CHECK_BYTES);
+    let inner = rest.get(..inner_bytes).ok_or(Unsound::Damaged)?;
+    if is_sound(header, inner, &[]) {
+        Ok(inner)
+    } else {
+        Err(Unsound::Damaged)
+    }
+}
+
+/// Bytes of the frame behind this header.
+#[inline]
+fn inner_bytes(header: &[u8]) -> Result<usize, Unsound> {
+    match *header {
+        [FIRST_BYTE, 0, low, high, _, _, _, _, ..] => match u16::from_le_bytes([low, high]) {
+            0 => Err(Unsound::Damaged),
+            bytes => Ok(bytes.into()),
+        },
+        [FIRST_BYTE, ..] => Err(Unsound::Damaged),
+        _ => Err(Unsound::Unchecked),
+    }
+}
+
+/// Of a frame in two parts.
+#[inline]
+fn header_of(head: &[u8], body: &[u8]) -> [u8; CHECK_BYTES] {
+    let bytes = head.len() + body.len();
+    assert!(bytes <= INNER_BYTES_MAX, "a frame of {bytes} bytes");
+    let mut header = [FIRST_BYTE, 0, 0, 0, 0, 0, 0, 0];
+    header[2..PREFIX_BYTES].copy_from_slice(&(bytes as u16).to_le_bytes());
+    let sum = sum(&header[..PREFIX_BYTES], head, body);
+    header[PREFIX_BYTES..].copy_from_slice(&sum.to_le_bytes());
+    header
+}
+
+/// `header` has at least `CHECK_BYTES`.
+#[inline]
+fn is_sound(header: &[u8], head: &[u8], body: &[u8]) -> bool {
+    let stated = &header[PREFIX_BYTES..CHECK_BYTES];
+    stated == sum(&header[..PREFIX_BYTES], head, body).to_le_bytes()
+}
+
+/// CRC-32C (Castagnoli, as in iSCSI, RFC 3720), which processors compute by an instruction.
+#[inline]
+fn sum(prefix: &[u8], head: &[u8], body: &[u8]) -> u32 {
+    let sum = crc32c_append(crc32c(prefix), head);
+    if body.is_empty() {
+        sum
+    } else {
+        crc32c_append(sum, body)
+    }
+}
+
+/// Of a run: a frame's header and head together.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    bytes: [u8; LANDING_HEAD_BYTES_MAX],
+    length: usize,
+}
+
+impl Head {
+    fn new(head: &[u8], body: &[u8]) -> Self {
+        let mut bytes = [0; LANDING_HEAD_BYTES_MAX];
+        let length = CHECK_BYTES + head.len();
+        bytes[..CHECK_BYTES].copy_from_slice(&header_of(head, body));
+        bytes[CHECK_BYTES..length].copy_from_slice(head);
+        Self { bytes, length }
+    }
+}
+
+/// Frames refused, and their bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refused {
+    damaged: u64,
+    unchecked: u64,
+    bytes: u64,
+}
+
+impl Refused {
+    #[cold]
+    fn count(&mut self, why: Unsound, bytes: usize) {
+        match why {
+            Unsound::Damaged => self.damaged += 1,
+            Unsound::Unchecked => self.unchecked += 1,
+        }
+        self.bytes += bytes as u64;
+    }
+}
+
+/// A link that hands up only what came as it was sent.
+#[derive(Debug)]
+pub struct Checked<L> {
+    inner: L,
+    /// Frames bear checksums.
+    on: bool,
+    refused: Refused,
+    /// Of the run that is sent.
+    heads: Vec<Head>,
+}
+
+impl<L: Link> Checked<L> {
+    /// Checks frames if the link says that they may come damaged.
+    pub fn new(inner: L) -> Self {
+        let on = inner.caps().damages;
+        Self {
+            inner,
+            on,
+            refused: Refused::default(),
+            heads: Vec::new(),
+        }
+    }
+
+    /// The wrapped link.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+}
+
+/// Takes what the wrapped link received, and passes on what is sound.
+struct Checking<'a, R> {
+    receiver: &'a mut R,
+    refused: &'a mut Refused,
+    /// Frames passed on.
+    frames: usize,
+}
+
+impl<R: Receiver> Receiver for Checking<'_, R> {
+    #[inline]
+    fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
+        match open(frame) {
+            Ok(inner) => {
+                self.frames += 1;
+                self.receiver.frame(from, inner);
+            }
+            Err(why) => self.refused.count(why, frame.len()),
+        }
+    }
+
+    #[inline]
+    fn landing(&mut self) -> Option<Landing<'_>> {
+        let mut landing = self.receiver.landing()?;
+        landing.head_bytes += CHECK_BYTES;
+        (landing.head_bytes <= LANDING_HEAD_BYTES_MAX).then_some(landing)
+    }
+
+    fn is_expected(
+        &mut self,
+        from: LinkAddr,
+        index: usize,
+        head: &[u8],
+        body_bytes: usize,
+    ) -> bool {
+        let Some((header, head)) = head.split_at_checked(CHECK_BYTES) else {
+            return false;
+        };
+        inner_bytes(header) == Ok(head.len() + body_bytes)
+            && self.receiver.is_expected(from, index, head, body_bytes)
+    }
+
+    fn is_sound(&mut self, index: usize, head: &[u8], body_bytes: usize) -> bool {
+        let Some((header, head)) = head.split_at_checked(CHECK_BYTES) else {
+            return false;
+        };
+        // Nothing was handed over since: the same place.
+        let Some(landing) = self.receiver.landing() else {
+            return false;
+        };
+        let start = index.saturating_mul(landing.body_bytes);
+        let body = landing.place.get(start..start.saturating_add(body_bytes));
+        body.is_some_and(|body| is_sound(header, head, body))
+    }
+
+    fn landed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+        if let Some(head) = head.get(CHECK_BYTES..) {
+            self.frames += 1;
+            self.receiver.landed(from, head, body_bytes);
+        }
+    }
+}
+
+impl<L: Link> Link for Checked<L> {
+    fn caps(&self) -> LinkCaps {
+        let caps = self.inner.caps();
+        if !self.on {
+            return caps;
+        }
+        LinkCaps {
+            frame_bytes: (caps.frame_bytes - CHECK_BYTES).min(INNER_BYTES_MAX),
+            damages: false,
+            // What was damaged is lost.
+            lossless: false,
+            ..caps
+        }
+    }
+
+    fn local_addr(&self) -> LinkAddr {
+        self.inner.local_addr()
+    }
+
+    #[inline]
+    fn recv_burst(
+        &mut self,
+        max: usize,
+        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        if !self.on {
+            return self.inner.recv_burst(max, on_frame);
+        }
+        let (refused, mut frames) = (&mut self.refused, 0);
+        self.inner
+            .recv_burst(max, |from, frame| match open(frame) {
+                Ok(inner) => {
+                    frames += 1;
+                    on_frame(from, inner);
+                }
+                Err(why) => refused.count(why, frame.len()),
+            })?;
+        Ok(frames)
+    }
+
+    #[inline]
+    fn recv_landing(
+        &mut self,
+        max: usize,
+        receiver: &mut impl Receiver,
+    ) -> Result<usize, LinkError> {
+        if !self.on {
+            return self.inner.recv_landing(max, receiver);
+        }
+        let mut checking = Checking {
+            receiver,
+            refused: &mut self.refused,
+            frames: 0,
+        };
+        self.inner.recv_landing(max, &mut checking)?;
+        Ok(checking.frames)
+    }
+
+    fn sends_runs(&self) -> bool {
+        self.inner.sends_runs()
+    }
+
+    #[inline]
+    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
+        let room = self.inner.run_room(to)?;
+        if !self.on {
+            return Ok(room);
+        }
+        // One frame of the largest size fits wherever one fitted before.
+        let one_bytes = self.caps().frame_bytes;
+        Ok(room.map(|RunRoom { frames, bytes }| {
+            let most_bytes = bytes.saturating_sub(CHECK_BYTES);
+            let all_bytes = bytes.saturating_sub(frames * CHECK_BYTES);
+            RunRoom {
+                frames,
+                bytes: all_bytes.max(one_bytes).min(most_bytes),
+            }
+        }))
+    }
+
+    fn send_run<'a>(
+        &mut self,
+        to: LinkAddr,
+        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<(), LinkError> {
+        if !self.on {
+            return self.inner.send_run(to, frames);
+        }
+        let Self { inner, heads, .. } = self;
+        heads.clear();
+        heads.extend(frames.clone().map(|(head, body)| Head::new(head, body)));
+        let parts = heads.iter().zip(frames);
+        inner.send_run(
+            to,
+            parts.map(|(head, (_, body))| (&head.bytes[..head.length], body)),
+        )
+    }
+
+    #[inline]
+    fn send_with(
+        &mut self,
+        to: LinkAddr,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        if !self.on {
+            return self.inner.send_with(to, fill);
+        }
+        self.inner.send_with(to, |slot| {
+            let most = slot.len().min(CHECK_BYTES + INNER_BYTES_MAX);
+            match fill(&mut slot[CHECK_BYTES..most]) {
+                0 => 0,
+                bytes => close(slot, bytes),
+            }
+        })
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.inner.flush()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.inner.wait(timeout)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn process_at(&self, peer: LinkAddr) -> Option<u64> {
+        self.inner.process_at(peer)
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.inner.arm_fd()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let inner = self.inner.counters();
+        if !self.on {
+            return inner;
+        }
+        // What the layer above wrote and was given: without our headers, and without what was refused.
+        let refused = self.refused;
+        let received_frames =
+            (inner.received_frames).saturating_sub(refused.damaged + refused.unchecked);
+        let check_bytes = CHECK_BYTES as u64;
+        LinkCounters {
+            sent_bytes: inner
+                .sent_bytes
+                .saturating_sub(inner.sent_frames * check_bytes),
+            received_frames,
+            received_bytes: (inner.received_bytes)
+                .saturating_sub(refused.bytes + received_frames * check_bytes),
+            damaged_frames: inner.damaged_frames + refused.damaged,
+            unchecked_frames: inner.unchecked_frames + refused.unchecked,
+            ..inner
+        }
+    }
+
+    fn sealing(&self) -> Option<SealCounters> {
+        self.inner.sealing()
+    }
+
+    fn cast(&mut self) -> Option<Cast<'_>> {
+        // Where frames may come damaged there is no such memory.
+        self.inner.cast()
+    }
+
+    #[inline]
+    fn is_stirred(&self) -> bool {
+        self.inner.is_stirred()
+    }
+}
+
+#[cfg(test)]
+mod tests;
