@@ -8,6 +8,8 @@ const VERSION: u8 = 1;
 const KIND_SEALED: u8 = 7;
 /// Low half of a handshake frame's first byte.
 const KIND_HANDSHAKE: u8 = 8;
+/// From here on nothing has a meaning.
+const KIND_UNASSIGNED: u8 = 14;
 
 pub(crate) const SEALED: u8 = VERSION << 4 | KIND_SEALED;
 pub(crate) const HANDSHAKE: u8 = VERSION << 4 | KIND_HANDSHAKE;
@@ -47,7 +49,8 @@ pub(crate) fn kind_of(frame: &[u8]) -> Kind {
     match frame.first() {
         Some(&SEALED) => Kind::Sealed,
         Some(&HANDSHAKE) => Kind::Handshake,
-        Some(first) if first >> 4 == VERSION && first & 0xf < KIND_SEALED => Kind::Open,
+        // The other kinds that are assigned.
+        Some(first) if first >> 4 == VERSION && first & 0xf < KIND_UNASSIGNED => Kind::Open,
         _ => Kind::Unknown,
     }
 }
@@ -141,7 +144,7 @@ mod tests {
         assert_eq!(kind_of(&[]), Kind::Unknown);
         for first in 0..=255_u8 {
             let expected = match first {
-                0x10..=0x16 => Kind::Open,
+                0x10..=0x16 | 0x19..=0x1d => Kind::Open,
                 0x17 => Kind::Sealed,
                 0x18 => Kind::Handshake,
                 _ => Kind::Unknown,
