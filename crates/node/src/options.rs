@@ -44,7 +44,7 @@ pub struct Options {
     pub budget_bytes: usize,
     /// Largest message accepted from a peer; two such messages may exceed `budget_bytes` (`tsumuji_proto::Config` says when).
     pub message_limit_bytes: usize,
-    /// Bytes queued to one peer, with some 110 kept beside each message, before `send` blocks and `try_send` refuses.
+    /// Bytes queued to one peer, with what is kept beside each message, before `send` blocks and `try_send` refuses.
     pub send_queue_bytes: usize,
     /// Who may send how much, and what becomes of what was lost. The same at all nodes, or those that differ do not meet.
     pub congestion: Congestion,

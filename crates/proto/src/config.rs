@@ -27,7 +27,7 @@ pub struct Config {
     pub budget_bytes: usize,
     /// Largest message accepted from a peer.
     pub message_limit_bytes: usize,
-    /// Bytes queued to one peer, with some 110 kept beside each message, before `submit` refuses.
+    /// Bytes queued to one peer, with what is kept beside each message, before `submit` refuses.
     pub send_queue_bytes: usize,
     /// A silent peer is probed this often.
     pub keep_alive: Duration,

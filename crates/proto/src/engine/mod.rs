@@ -443,6 +443,8 @@ mod landing_tests;
 #[cfg(test)]
 mod lending_tests;
 #[cfg(test)]
+mod limits_tests;
+#[cfg(test)]
 mod suci_tests;
 #[cfg(test)]
 mod tests;

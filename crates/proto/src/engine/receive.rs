@@ -292,19 +292,12 @@ impl Engine {
             None,
         )?;
         let me = (shared.config.me, shared.config.incarnation);
-        if peer.session.is_unmet(me, close.source, close.session) {
-            peer.session.forget_rumours();
+        if peer.session.is_pending(me, close.source, close.session) {
+            peer.session.forget_pending();
             end_session(now, peer, shared);
             return Ok(());
         }
-        let (peer, shared) = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            close.source,
-            close.destination,
-            Some(close.session),
-        )?;
+        let (peer, shared) = of_session(now, peer, shared, close.session)?;
         // What has come is not lost. A number that was never sent means nothing, and the session ends all the same.
         let news = AckNews {
             ack: close.ack,
@@ -392,16 +385,28 @@ pub(super) fn find<'a>(
         .and_then(Option::as_deref_mut)
         .ok_or(Drop::UnknownPeer)?;
     match session {
-        Some(session) if !peer.is_up() || session != peer.session.incoming => {
-            peer.session.answer_unknown(now, session);
-            if peer.session.reset_due.is_some() {
-                // Written at the next timer: a frame of the past is in no hurry.
-                shared.arm(peer, now);
-            }
-            Err(Drop::Session)
-        }
-        _ => Ok((peer, shared)),
+        Some(session) => of_session(now, peer, shared, session),
+        None => Ok((peer, shared)),
     }
+}
+
+/// Both, if the frame is of the present session.
+#[inline(always)] // as Queue::acknowledge
+fn of_session<'a>(
+    now: Instant,
+    peer: &'a mut Peer,
+    shared: &'a mut Shared,
+    session: u32,
+) -> Result<(&'a mut Peer, &'a mut Shared), Drop> {
+    if peer.is_up() && session == peer.session.incoming {
+        return Ok((peer, shared));
+    }
+    peer.session.answer_unknown(now, session);
+    if peer.session.reset_due.is_some() {
+        // Written at the next timer: a frame of the past is in no hurry.
+        shared.arm(peer, now);
+    }
+    Err(Drop::Session)
 }
 
 /// Any frame but one that `Receive::take_in_turn` takes.

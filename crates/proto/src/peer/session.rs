@@ -58,7 +58,7 @@ pub(crate) struct Session {
     pub(crate) connecting_since: Instant,
     /// A life that has said hello, or of which a reset speaks, since the present one was established; [`ANY_LIFE`] where it is not
     /// known, or where they are several.
-    rumoured: Option<Life>,
+    pending: Option<Life>,
     retry: Duration,
     nonce: u32,
     /// Welcomes to hellos up to this one are of the past.
@@ -83,7 +83,7 @@ impl Session {
             seldom_due: 0,
             hello_at: None,
             connecting_since: now,
-            rumoured: None,
+            pending: None,
             retry: RETRY_FIRST,
             nonce,
             nonce_floor: nonce,
@@ -141,8 +141,8 @@ impl Session {
         };
         if self.phase != Phase::Up || self.remote != Some(life) {
             self.hello_due = true;
-            let others = self.rumoured.is_some_and(|other| other != life);
-            self.rumoured = Some(if others { ANY_LIFE } else { life });
+            let others = self.pending.is_some_and(|other| other != life);
+            self.pending = Some(if others { ANY_LIFE } else { life });
         }
         if self.phase == Phase::Dead && self.hello_at.is_none() {
             self.connecting_since = now;
@@ -153,7 +153,7 @@ impl Session {
     /// The peer does not know our session.
     pub(crate) fn on_reset(&mut self) {
         self.hello_due = true;
-        self.rumoured = Some(ANY_LIFE);
+        self.pending = Some(ANY_LIFE);
     }
 
     /// Is this the answer to a hello that we sent since the current life was established?
@@ -162,11 +162,11 @@ impl Session {
         age < self.nonce.wrapping_sub(self.nonce_floor)
     }
 
-    /// The hello with this nonce was answered by `life`: no further one is due. Unless another life was rumoured since, and this is
+    /// The hello with this nonce was answered by `life`: no further one is due. Unless another life was pending since, and this is
     /// no answer to a hello sent after that: what is under way counts as of the past from now on, so it is asked once more.
     pub(crate) fn settle(&mut self, nonce: u32, life: Life) {
         let latest = nonce == self.nonce && !self.hello_due;
-        let other = self.rumoured.take().is_some_and(|other| other != life);
+        let other = self.pending.take().is_some_and(|other| other != life);
         self.hello_due = other && !latest;
         self.hello_at = None;
         self.retry = RETRY_FIRST;
@@ -194,7 +194,7 @@ impl Session {
         self.phase = Phase::Dead;
         self.pairing = self.pairing.wrapping_add(1);
         self.set_close_due(false);
-        if self.rumoured.is_some() {
+        if self.pending.is_some() {
             self.connecting_since = now;
         } else {
             self.hello_due = false;
@@ -215,7 +215,7 @@ impl Session {
 
     /// Is this the session that a peer means which has said hello, and has met us, but was not met? Who knows its name has read our
     /// answer.
-    pub(crate) fn is_unmet(
+    pub(crate) fn is_pending(
         &self,
         (me, incarnation): (NodeId, u32),
         peer: NodeId,
@@ -225,13 +225,13 @@ impl Session {
             incarnation,
             pairing: self.pairing,
         };
-        let heard = self.rumoured.filter(|_| self.phase != Phase::Up);
+        let heard = self.pending.filter(|_| self.phase != Phase::Up);
         heard.is_some_and(|life| session == token(peer, life, me, local))
     }
 
     /// Whoever said hello is gone.
-    pub(crate) fn forget_rumours(&mut self) {
-        self.rumoured = None;
+    pub(crate) fn forget_pending(&mut self) {
+        self.pending = None;
         self.hello_due = false;
         self.hello_at = None;
     }

@@ -1,0 +1,86 @@
+//! What is not kept or waited for without bound: a full queue, and a peer that has left.
+
+use super::tests::{Inbox, MINUTE, Wire, config};
+use super::*;
+use crate::message::Payload;
+use tsumuji_wire::Lane;
+
+/// A peer that has met us and leaves before we have met it has died, and is not asked for any more: it knows both lives, so it is no
+/// stranger's word.
+#[test]
+fn who_leaves_before_it_is_met_is_not_asked_for() {
+    let now = Instant::from_nanos(0);
+    let [mut a, mut b] = [(0, 1), (1, 0)].map(|(me, peer)| {
+        let mut engine = Engine::new(config(me, 100 + u32::from(me)));
+        engine.add_peer(now, NodeId(peer));
+        engine
+    });
+    let written = |engine: &mut Engine| {
+        let mut frames = Vec::new();
+        while let Some(to) = engine.next_destination(now) {
+            let mut slot = [0; 1472];
+            let bytes = engine.write_frame(now, to, &mut slot);
+            frames.push(slot[..bytes].to_vec());
+        }
+        frames
+    };
+    let mut inbox = Inbox {
+        messages: Vec::new(),
+        life: 0,
+        shares: Vec::new(),
+    };
+    b.submit(NodeId(0), Lane::ordered(0), Payload::Copied(b"x"), false)
+        .unwrap();
+    for hello in written(&mut a) {
+        b.handle_frame(now, &hello, &mut inbox);
+    }
+    // What b asks itself is lost.
+    for welcome in written(&mut b).iter().filter(|frame| frame[0] & 15 == 4) {
+        a.handle_frame(now, welcome, &mut inbox);
+    }
+    assert!(matches!(a.poll_event(), Some(Event::PeerUp { .. })));
+    a.close(now);
+    let [close] = &written(&mut a)[..] else {
+        panic!("one frame is a's last word")
+    };
+    let mut forged = close.clone();
+    forged[8] ^= 1;
+    b.handle_frame(now, &forged, &mut inbox);
+    assert_eq!(b.poll_event(), None, "of another session");
+    b.handle_frame(now, close, &mut inbox);
+    let peer = NodeId(0);
+    let lost = Event::MessagesLost { peer, messages: 1 };
+    assert_eq!(b.poll_event(), Some(lost));
+    let dead = Event::PeerDead {
+        peer,
+        failed_messages: 1,
+    };
+    assert_eq!(b.poll_event(), Some(dead));
+    assert!(written(&mut b).is_empty());
+    let later = now + Duration::from_secs(10);
+    b.handle_timeout(later);
+    assert!(!b.is_up(NodeId(0)) && b.next_destination(later).is_none());
+    b.handle_frame(now, close, &mut inbox);
+    assert_eq!(b.poll_event(), None, "once");
+}
+
+/// Empty messages are not free: what is kept beside each fills the queue, too, and room is told of again.
+#[test]
+fn empty_messages_fill_the_queue() {
+    let mut wire = Wire::new(2);
+    let engine = &mut wire.nodes[0].engine;
+    let mut empty = || engine.submit(NodeId(1), Lane::ordered(0), Payload::Copied(&[]), false);
+    let most = (0..1 << 20).take_while(|_| empty().is_ok()).count();
+    // Not so large that their places alone are several times the limit.
+    let limit_bytes = config(0, 1).send_queue_bytes;
+    assert!(
+        (limit_bytes / 256..=limit_bytes / 64).contains(&most),
+        "{most}"
+    );
+    assert!(!engine.has_room(NodeId(1), 0));
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    wire.pump();
+    let writable = Event::Writable { peer: NodeId(1) };
+    assert!(wire.nodes[0].events.contains(&writable));
+    assert!(wire.nodes[0].engine.has_room(NodeId(1), limit_bytes));
+}
