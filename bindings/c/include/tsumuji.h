@@ -95,8 +95,8 @@
 // The least urgent: bulk transfers.
 #define TSUMUJI_BULK 3
 
-// Channels of each class and priority: 0 to 65534. (One more is the library's own.)
-#define TSUMUJI_CHANNELS 65535
+// Channels of each class and priority: 0 to 65279. (Those above are for libraries.)
+#define TSUMUJI_CHANNELS 65280
 
 // The lane that most programs use: ordered, of usual priority, channel 0.
 #define TSUMUJI_LANE 131072
@@ -170,6 +170,9 @@ typedef struct tsumuji_members tsumuji_members;
 
 // What an endpoint is told once, when it is opened.
 typedef struct tsumuji_options tsumuji_options;
+
+// Reaches an endpoint from any thread; tsumuji_thread_sender_new makes one.
+typedef struct tsumuji_thread_sender tsumuji_thread_sender;
 
 // A message that arrived. Of a loan, data is valid until tsumuji_release.
 typedef struct tsumuji_message {
@@ -251,8 +254,10 @@ typedef struct tsumuji_remote_flow {
   struct tsumuji_flow flow;
 } tsumuji_remote_flow;
 
-// What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
-// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
+// What tsumuji_poll calls, on the thread that polls; or, of a channel's own handler (tsumuji_open_channel), whichever thread drives the
+// endpoint. Only `message` must be there; the others may be NULL. No callback may use the
+// handle (TSUMUJI_EBUSY; tsumuji_reply and tsumuji_send_from send), leave by longjmp, or throw. What it is shown is valid until it
+// returns.
 typedef struct tsumuji_handler {
   // sizeof(tsumuji_handler).
   size_t size;
@@ -272,7 +277,21 @@ typedef struct tsumuji_handler {
   void (*refused)(void *context, int peer, uint64_t id, const char *text);
   // An answer to tsumuji_ask_flows; next: from where to go on asking, or -1.
   void (*flows)(void *context, int node, const struct tsumuji_remote_flow *flows, size_t count, int next);
+  // A tsumuji_try_send to that peer and channel that said TSUMUJI_EAGAIN may be tried again.
+  void (*writable)(void *context, int peer, int channel);
 } tsumuji_handler;
+
+// What waits on an opened channel.
+typedef struct tsumuji_channel {
+  // Messages that arrived and were not taken.
+  size_t messages;
+  // What they and those that are lent take, with 64 bytes for each.
+  size_t used_bytes;
+  // As tsumuji_open_channel said.
+  size_t budget_bytes;
+  // Peers that were told to stop sending on it, and not yet to go on.
+  size_t stopped_peers;
+} tsumuji_channel;
 
 // What was counted since the endpoint was opened.
 typedef struct tsumuji_counters {
@@ -505,8 +524,8 @@ int tsumuji_cork(struct tsumuji *handle);
 // Ends a batch: what waits leaves.
 int tsumuji_uncork(struct tsumuji *handle);
 
-// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or memory short before something in it is acknowledged;
-// tsumuji_wait_writable waits for either. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
+// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or its owner of the channel wants nothing more for now, or
+// memory is short before something in the queue is acknowledged; tsumuji_wait_writable waits for all of them. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
 int tsumuji_try_send(struct tsumuji *handle,
                      int to,
                      int lane,
@@ -516,14 +535,28 @@ int tsumuji_try_send(struct tsumuji *handle,
 // Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
 int tsumuji_send_tracked(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes, uint64_t *id);
 
+// Sends a message from where the program has it, without a copy. The memory must stay as it is until release(context) is called, once:
+// when the message is acknowledged or has failed, or could not be sent; in this or a later call, or by the progress assistant's thread. One
+// of less than 4096 bytes is copied, and released before this returns. The same memory may be sent to several peers at a time. If id is not
+// NULL, the message is known by *id, as one of tsumuji_send_tracked is: memory that is released and a message that is acknowledged are two
+// things where it failed.
+int tsumuji_send_shared(struct tsumuji *handle,
+                        int to,
+                        int lane,
+                        const void *data,
+                        size_t bytes,
+                        void (*release)(void *context),
+                        void *context,
+                        uint64_t *id);
+
 // 1: the peer has acknowledged the whole message; 0: not yet. Takes a turn. TSUMUJI_EPEER: it was lost with its peer.
 int tsumuji_is_sent(struct tsumuji *handle, int to, uint64_t id);
 
 // Waits until the message is acknowledged: 1, or 0 if timeout_us microseconds have passed (negative: without limit).
 int tsumuji_wait_sent(struct tsumuji *handle, int to, uint64_t id, int64_t timeout_us);
 
-// Waits until a message of `bytes` can be queued to the peer at once: 1, or 0 if the time has passed.
-int tsumuji_wait_writable(struct tsumuji *handle, int to, size_t bytes, int64_t timeout_us);
+// Waits until a message of `bytes` can be queued to the peer on that lane at once: 1, or 0 if the time has passed.
+int tsumuji_wait_writable(struct tsumuji *handle, int to, int lane, size_t bytes, int64_t timeout_us);
 
 // Waits until all that was sent to living peers is acknowledged: 1, or 0 if the time has passed.
 int tsumuji_flush(struct tsumuji *handle, int64_t timeout_us);
@@ -531,12 +564,12 @@ int tsumuji_flush(struct tsumuji *handle, int64_t timeout_us);
 // Messages to the peer that are not yet acknowledged.
 ptrdiff_t tsumuji_queue_length(struct tsumuji *handle, int to);
 
-// Waits for a whole message without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
+// Waits for a whole message on channels that nobody opened, without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
 int tsumuji_ready(struct tsumuji *handle,
                   size_t *bytes,
                   int64_t timeout_us);
 
-// Takes the next message into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
+// Takes the next message on channels that nobody opened into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
 // TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 ptrdiff_t tsumuji_recv(struct tsumuji *handle,
                        void *buffer,
@@ -547,7 +580,8 @@ ptrdiff_t tsumuji_recv(struct tsumuji *handle,
 // Like tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
 ptrdiff_t tsumuji_try_recv(struct tsumuji *handle, void *buffer, size_t room, struct tsumuji_message *about);
 
-// Lends the next message where it lies, without copying it; give it back with tsumuji_release. At most 65,536 are lent at a time.
+// Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
+// it is given back with tsumuji_release. At most 65,536 are lent at a time.
 int tsumuji_lend(struct tsumuji *handle,
                  struct tsumuji_message *message,
                  int64_t timeout_us);
@@ -573,7 +607,7 @@ ptrdiff_t tsumuji_share_capacity(struct tsumuji *handle);
 // 1: one frame of this link reaches everybody.
 int tsumuji_broadcasts(struct tsumuji *handle);
 
-// Receives, hands over by the callbacks, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
+// Receives, hands over by the callbacks what comes on channels that nobody opened, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
 // turn; negative: without limit). Returns how much was done.
 int tsumuji_poll(struct tsumuji *handle,
                  const struct tsumuji_handler *handler,
@@ -592,6 +626,80 @@ int tsumuji_arm_fd(struct tsumuji *handle);
 
 // Microseconds that an event loop may sleep before it must poll again; -1: until the descriptor is readable.
 int64_t tsumuji_until_timer(struct tsumuji *handle);
+
+// Keeps what comes on `channel`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_lend_on and
+// tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
+// that calls, or the progress assistant while the program computes. What waits or is lent counts against budget_bytes (0: 4 MiB), beside
+// the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
+// on it. What came before is its first. Shares of that port belong to it, too.
+int tsumuji_open_channel(struct tsumuji *handle,
+                         int channel,
+                         size_t budget_bytes,
+                         const struct tsumuji_handler *handler);
+
+// Ends what tsumuji_open_channel began; its handler is called no more. Messages that nobody took are dropped; returns how many.
+int tsumuji_close_channel(struct tsumuji *handle,
+                          int channel);
+
+// What waits on an opened channel; size: sizeof(tsumuji_channel).
+int tsumuji_channel_state(struct tsumuji *handle, int channel, struct tsumuji_channel *state, size_t size);
+
+// Waits for a whole message on an opened channel (-1: on those that nobody opened) from a peer (-1: from anyone) without taking it. 1: there
+// is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
+int tsumuji_ready_on(struct tsumuji *handle,
+                     int channel,
+                     int from,
+                     size_t *bytes,
+                     int64_t timeout_us);
+
+// Takes the next message of an opened channel (-1: of those that nobody opened) from a peer (-1: from anyone), as tsumuji_recv does.
+// TSUMUJI_EAGAIN with a timeout_us of 0: there is none.
+ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
+                          int channel,
+                          int from,
+                          void *buffer,
+                          size_t room,
+                          struct tsumuji_message *about,
+                          int64_t timeout_us);
+
+// Lends it, as tsumuji_lend does. It counts against the channel's budget until it is released.
+int tsumuji_lend_on(struct tsumuji *handle, int channel, int from, struct tsumuji_message *message, int64_t timeout_us);
+
+// As tsumuji_poll, of a channel that was opened without a handler: what comes on others waits for those who take it, and only `message`
+// and `share` are called.
+int tsumuji_poll_on(struct tsumuji *handle,
+                    int channel,
+                    const struct tsumuji_handler *handler,
+                    int64_t timeout_us);
+
+// Within a callback: sends a copy to whom the message came from, by its lane, when the callback's turn ends. TSUMUJI_EAGAIN: too much waits
+// to be sent by callbacks.
+int tsumuji_reply(const struct tsumuji_message *message,
+                  const void *data,
+                  size_t bytes);
+
+// Within a callback: sends a copy to any peer, by any lane, when the callback's turn ends.
+int tsumuji_send_from(const struct tsumuji_message *message, int to, int lane, const void *data, size_t bytes);
+
+// By which any thread sends messages of this endpoint, and ends its waits. To be freed; it outlives the endpoint, and says so then. NULL:
+// an error.
+struct tsumuji_thread_sender *tsumuji_thread_sender_new(struct tsumuji *handle);
+
+// Frees it. NULL is nothing.
+void tsumuji_thread_sender_free(struct tsumuji_thread_sender *sender);
+
+// Sends a copy from any thread; waits up to timeout_us microseconds (negative: without limit) while too much waits to be sent by threads,
+// and says TSUMUJI_EAGAIN then. It leaves when the endpoint is driven next; the progress assistant is woken for it. Messages of one
+// thread to one peer and channel arrive in the order sent. TSUMUJI_EINVAL (errno EBADF): the endpoint was closed.
+int tsumuji_thread_send(const struct tsumuji_thread_sender *sender,
+                        int to,
+                        int lane,
+                        const void *data,
+                        size_t bytes,
+                        int64_t timeout_us);
+
+// Ends the call in which the endpoint waits for something to arrive, as if its time had passed; if there is none, the next one.
+int tsumuji_thread_wake(const struct tsumuji_thread_sender *sender);
 
 // This node.
 int tsumuji_me(struct tsumuji *handle);

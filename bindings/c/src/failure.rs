@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 
 use tsumuji_collective::CollectiveError;
-use tsumuji_node::{CloseError, EndpointError, OpenError, SendError};
+use tsumuji_node::{ChannelError, CloseError, EndpointError, OpenError, SendError};
 
 use crate::api::{
     TSUMUJI_EAGAIN, TSUMUJI_EBUSY, TSUMUJI_EINVAL, TSUMUJI_ELINK, TSUMUJI_ELOST, TSUMUJI_EMISMATCH,
@@ -148,8 +148,17 @@ fn errno_of(error: &(dyn std::error::Error + 'static), otherwise: c_int) -> c_in
     otherwise
 }
 
+impl From<ChannelError> for Failure {
+    fn from(error: ChannelError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
 impl From<EndpointError> for Failure {
     fn from(error: EndpointError) -> Self {
+        if let EndpointError::Channel(error) = error {
+            return error.into();
+        }
         Self {
             code: TSUMUJI_ELINK,
             errno: errno_of(&error, libc::EIO),
@@ -165,7 +174,7 @@ impl From<SendError> for Failure {
                 return Self::plain(
                     TSUMUJI_EAGAIN,
                     libc::EAGAIN,
-                    "the queue to the peer is full, or memory short; wait until it is writable",
+                    "the queue or the channel to the peer is full, or memory short; wait until it is writable",
                 );
             }
             SendError::TooLarge { .. } => (TSUMUJI_EMSGSIZE, libc::EMSGSIZE),
@@ -173,6 +182,7 @@ impl From<SendError> for Failure {
             SendError::MessagesLost { .. } => (TSUMUJI_ELOST, libc::ECONNABORTED),
             SendError::OtherCongestion { .. } => (TSUMUJI_EMISMATCH, libc::EPROTO),
             SendError::UnknownPeer { .. } => (TSUMUJI_EUNKNOWN, libc::ENXIO),
+            SendError::Closed => return Self::CLOSED,
             SendError::NoMemory { .. } => (TSUMUJI_ENOMEM, libc::ENOMEM),
             SendError::Link(_) => (TSUMUJI_ELINK, errno_of(&error, libc::EIO)),
             _ => (TSUMUJI_EINVAL, libc::EINVAL),

@@ -1,7 +1,7 @@
 //! The C library: `suci.h`, the paper's names, and `tsumuji.h`, a plain API for everything else an endpoint offers.
 //!
 //! Rooms: `suci` and `api` are what C calls, and what the headers are made from (`tests/headers.rs`); `handle` says which thread
-//! may use a handle and keeps panics in; `ffi` turns pointers into Rust's types; `fold` calls functions of the program's; `failure` turns Rust's errors into codes, `errno` and a text.
+//! may use a handle and keeps panics in; `ffi` turns pointers into Rust's types; `fold` calls functions of the program's; `within` is what they may call; `failure` turns Rust's errors into codes, `errno` and a text.
 //! Without `unsafe`: `objects` (what C holds by pointer beside handles), `node` (what a handle owns), `book` (ids and addresses), `settings` (options by
 //! name), `together` (collectives of a handle).
 //!
@@ -26,6 +26,7 @@ mod objects;
 mod settings;
 mod suci;
 mod together;
+mod within;
 
 pub use api::*;
 pub use suci::*;

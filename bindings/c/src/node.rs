@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use tsumuji_node::{AnyLink, Endpoint, Lane, Message, NodeId};
+use tsumuji_node::{AnyLink, Endpoint, Kept, Lane, Message, NodeId};
 
 use crate::failure::Failure;
 use crate::together::Together;
@@ -24,7 +24,7 @@ pub(crate) struct Node {
     pub(crate) policy: crate::api::Policy,
     /// A call panicked: nothing is certain any more.
     pub(crate) spoiled: bool,
-    lent: Vec<Option<Message>>,
+    lent: Vec<Option<Kept>>,
     /// Places in `lent` that are free.
     free: Vec<u32>,
     /// Messages lent so far: part of each loan's name, so that an old name is never that of another message.
@@ -88,6 +88,23 @@ impl Ids {
     }
 }
 
+/// Whose messages a call wants.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Source {
+    /// `None`: those that nobody opened.
+    pub(crate) channel: Option<u16>,
+    /// `None`: anyone's.
+    pub(crate) from: Option<NodeId>,
+}
+
+fn none_within(timeout: Duration) -> Failure {
+    if timeout.is_zero() {
+        Failure::NOT_NOW
+    } else {
+        Failure::TIMED_OUT
+    }
+}
+
 impl Node {
     pub(crate) fn new(endpoint: Endpoint<AnyLink>) -> Self {
         let link_name = std::ffi::CString::new(endpoint.link_name()).unwrap_or_default();
@@ -128,30 +145,58 @@ impl Node {
             .ok_or_else(|| Failure::unknown(id))
     }
 
-    /// The next message, if it fits `room` bytes; else it stays where it is.
-    pub(crate) fn recv_into(&mut self, room: usize, timeout: Duration) -> Result<Message, Failure> {
-        let none = || {
-            if timeout.is_zero() {
-                Failure::NOT_NOW
-            } else {
-                Failure::TIMED_OUT
-            }
+    /// The next message of what C names, if it fits `room` bytes; else it stays where it is.
+    pub(crate) fn recv_into(
+        &mut self,
+        source: Source,
+        room: usize,
+        timeout: Duration,
+    ) -> Result<Message, Failure> {
+        self.await_message(source, room, timeout)?;
+        let message = match source {
+            Source {
+                channel: None,
+                from: None,
+            } => self.endpoint.try_recv()?,
+            Source {
+                channel: None,
+                from: Some(from),
+            } => self.endpoint.recv_from(from, Duration::ZERO)?,
+            Source {
+                channel: Some(channel),
+                from,
+            } => self.endpoint.recv_on(channel, from, Duration::ZERO)?,
         };
-        let bytes = self.endpoint.ready(timeout)?.ok_or_else(none)?;
+        message.ok_or_else(|| none_within(timeout))
+    }
+
+    fn await_message(
+        &mut self,
+        Source { channel, from }: Source,
+        room: usize,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let bytes = self.endpoint.ready_on(channel, from, timeout)?;
+        let bytes = bytes.ok_or_else(|| none_within(timeout))?;
         if bytes > room {
             return Err(Failure::too_large(bytes, room));
         }
-        self.endpoint.try_recv()?.ok_or_else(none)
+        Ok(())
     }
 
     /// The next message, kept here until it is given back; the loan's name.
-    pub(crate) fn lend(&mut self, timeout: Duration) -> Result<(u64, &Message), Failure> {
+    pub(crate) fn lend(
+        &mut self,
+        source: Source,
+        timeout: Duration,
+    ) -> Result<(u64, &Kept), Failure> {
         if self.free.is_empty() && self.lent.len() >= LENT_LIMIT {
             return Err(Failure::invalid(format!(
                 "{LENT_LIMIT} messages are lent; release some"
             )));
         }
-        let message = self.recv_into(usize::MAX, timeout)?;
+        let kept = (self.endpoint).recv_kept(source.channel, source.from, timeout)?;
+        let message = kept.ok_or_else(|| none_within(timeout))?;
         let place = self.free.pop().unwrap_or_else(|| {
             self.lent.push(None);
             self.names_of_loans.push(0);
@@ -173,7 +218,7 @@ impl Node {
             .and_then(Option::take)
             .ok_or_else(|| Failure::invalid("this message is not lent; was it released before?"))?;
         self.free.push(place);
-        self.endpoint.recycle(message);
+        self.endpoint.release(message);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use crate::book::{Book, Wanted};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, contained, on};
-use crate::node::{Ids, Node};
+use crate::node::{Ids, Node, Source};
 use crate::objects;
 
 /// The link that all use, whatever the database says; a launcher sets it for its own processes.
@@ -299,7 +299,7 @@ unsafe fn read(
             if buf.is_null() && room > 0 {
                 return Err(Failure::invalid("the buffer is NULL"));
             }
-            let message = node.recv_into(room, timeout)?;
+            let message = node.recv_into(Source::default(), room, timeout)?;
             ffi::copy_out(&message.body, buf)?;
             let bytes = message.body.len();
             node.suci.source = Some(message.from);
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn datagram_wait(
     yes(unsafe {
         on(sock.cast(), |node| {
             let (timeout, size, to) = (span(sec, usec)?, length(size)?, peer(node, id)?);
-            let writable = node.endpoint.wait_writable(to, size, timeout);
+            let writable = node.endpoint.wait_writable(to, 0, size, timeout);
             again_after_death(node, to, writable).map(c_int::from)
         })
     })
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn datagram_retransmission(sock: *mut DatagramSocket, id: 
             let before = sent_again(node);
             node.endpoint.progress()?;
             if let Err(error @ (SendError::PeerDead { .. } | SendError::MessagesLost { .. })) =
-                node.endpoint.wait_writable(to, 0, Duration::ZERO)
+                node.endpoint.wait_writable(to, 0, 0, Duration::ZERO)
             {
                 again_after_death(node, to, Err(error)).or_else(|failure: Failure| {
                     if [crate::api::TSUMUJI_EPEER, crate::api::TSUMUJI_ELOST]

@@ -62,6 +62,11 @@ static void add(void *context, const void *left, const void *right, void *result
         ((char *)result)[i] = (char)(x[i] + y[i]);
 }
 
+static void nothing(void *context)
+{
+    (void)context;
+}
+
 /* Every function that takes a handle, once; each must say `code`. */
 static void refused(tsumuji *h, int code)
 {
@@ -75,6 +80,7 @@ static void refused(tsumuji *h, int code)
     tsumuji_counters counters;
     tsumuji_collective_counters collective;
     tsumuji_window window;
+    tsumuji_channel state;
     tsumuji_combine by = {.size = sizeof by, .element_bytes = 1, .function = add};
     tsumuji_handler handler = {.size = sizeof handler, .message = on_message};
     int nodes[2] = {0, 1};
@@ -87,7 +93,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_send_latest(h, 1, tsumuji_lane(TSUMUJI_LATEST, 0, 0), data, 1, -1) == code);
     CHECK(tsumuji_is_sent(h, 1, 1) == code);
     CHECK(tsumuji_wait_sent(h, 1, 1, 0) == code);
-    CHECK(tsumuji_wait_writable(h, 1, 1, 0) == code);
+    CHECK(tsumuji_wait_writable(h, 1, TSUMUJI_LANE, 1, 0) == code);
     CHECK(tsumuji_flush(h, 0) == code);
     CHECK(tsumuji_queue_length(h, 1) == code);
     CHECK(tsumuji_ready(h, &bytes, 0) == code);
@@ -95,6 +101,15 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_try_recv(h, data, sizeof data, &message) == code);
     CHECK(tsumuji_lend(h, &message, 0) == code);
     CHECK(tsumuji_release(h, &message) == code);
+    CHECK(tsumuji_send_shared(h, 1, TSUMUJI_LANE, data, 1, nothing, NULL, NULL) == code);
+    CHECK(tsumuji_open_channel(h, 7, 0, NULL) == code);
+    CHECK(tsumuji_close_channel(h, 7) == code);
+    CHECK(tsumuji_channel_state(h, 7, &state, sizeof state) == code);
+    CHECK(tsumuji_ready_on(h, -1, -1, &bytes, 0) == code);
+    CHECK(tsumuji_recv_on(h, -1, -1, data, sizeof data, &message, 0) == code);
+    CHECK(tsumuji_lend_on(h, -1, -1, &message, 0) == code);
+    CHECK(tsumuji_poll_on(h, 7, &handler, 0) == code);
+    CHECK(tsumuji_thread_sender_new(h) == NULL);
     CHECK(tsumuji_share(h, TSUMUJI_ALL, &share) == code);
     CHECK(tsumuji_gather_share(h, 1, &share) == code);
     CHECK(tsumuji_push(h) == code);
@@ -482,8 +497,13 @@ static void numbers(void)
         KNOWN(tsumuji_send_latest(a, I, I, data, S, L));
         KNOWN(tsumuji_is_sent(a, I, W));
         KNOWN(tsumuji_wait_sent(a, I, W, 0));
-        KNOWN(tsumuji_wait_writable(a, I, S, 0));
+        KNOWN(tsumuji_wait_writable(a, I, I, S, 0));
         KNOWN(tsumuji_queue_length(a, I));
+        KNOWN(tsumuji_open_channel(a, I, S, NULL));
+        KNOWN(tsumuji_close_channel(a, I));
+        KNOWN(tsumuji_channel_state(a, I, (void *)data, S % 64));
+        KNOWN(tsumuji_ready_on(a, I, I, NULL, 0));
+        KNOWN(tsumuji_recv_on(a, I, I, data, sizeof data, NULL, 0));
         KNOWN(tsumuji_is_up(a, I));
         KNOWN(tsumuji_is_dead(a, I));
         KNOWN(tsumuji_congestion_differs(a, I));

@@ -158,7 +158,7 @@ static void full_queue(void)
         CHECK(tsumuji_progress(b) >= 0);
     while (tsumuji_try_send(a, 1, TSUMUJI_LANE, block, sizeof block) == 0)
         CHECK(++sent < 100000);
-    CHECK(errno == EAGAIN && tsumuji_wait_writable(a, 1, sizeof block, 0) == 0);
+    CHECK(errno == EAGAIN && tsumuji_wait_writable(a, 1, TSUMUJI_LANE, sizeof block, 0) == 0);
     CHECK(tsumuji_queue_length(a, 1) > 0 && tsumuji_flush(a, 0) == 0);
     while (received < sent) {
         CHECK(tsumuji_progress(a) >= 0);
@@ -166,7 +166,7 @@ static void full_queue(void)
         CHECK(bytes == TSUMUJI_EAGAIN || (bytes == (ptrdiff_t)sizeof got && memcmp(block, got, sizeof got) == 0));
         received += bytes > 0;
     }
-    CHECK(tsumuji_progress(b) >= 0 && tsumuji_wait_writable(a, 1, sizeof block, WAIT_US) == 1);
+    CHECK(tsumuji_progress(b) >= 0 && tsumuji_wait_writable(a, 1, TSUMUJI_LANE, sizeof block, WAIT_US) == 1);
 }
 
 struct seen {
@@ -405,7 +405,7 @@ static void death(void)
         CHECK(tsumuji_progress(a) >= 0);
     CHECK(tsumuji_is_dead(a, 1) == 1);
     FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, "x", 1), TSUMUJI_EPEER, ECONNRESET);
-    FAILS(tsumuji_wait_writable(a, 1, 1, WAIT_US), TSUMUJI_EPEER, ECONNRESET);
+    FAILS(tsumuji_wait_writable(a, 1, TSUMUJI_LANE, 1, WAIT_US), TSUMUJI_EPEER, ECONNRESET);
     CHECK(tsumuji_revive(a, 1) == 0 && tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "x", 1, &id) == 0);
     CHECK(tsumuji_wait_sent(a, 1, id, 1000) == 0);
     FAILS(tsumuji_close(a, 0), TSUMUJI_ELOST, ECONNABORTED); /* that message, to a peer that is not there */

@@ -133,6 +133,14 @@ fn plain_api_in_one_process() {
     assert_eq!(text(&said.stdout), "plain: all right\n");
 }
 
+/// Channels with owners, handlers that answer, and threads that send, from C.
+#[test]
+fn channels_have_owners() {
+    let program = installed().build("channels", &["tests/channels.c"], &["-pthread"]);
+    let said = run(&mut installed().command(program));
+    assert_eq!(text(&said.stdout), "channels: all right\n");
+}
+
 /// Messages of an ordered lane come in order, by whichever calls a C program receives.
 #[test]
 fn order_survives_every_call() {

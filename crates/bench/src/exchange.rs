@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    Body, Endpoint, EndpointError, Handler, IdlePolicy, Lane, LaunchError, LaunchSpec, Launcher,
-    LinkSpec, NodeId, OpenError, Options, Security, SendError, WorkerFailure, endpoint_from_env,
+    Body, Context, Delivery, Endpoint, EndpointError, Handler, IdlePolicy, Lane, LaunchError,
+    LaunchSpec, Launcher, LinkSpec, NodeId, OpenError, Options, Security, SendError, WorkerFailure,
+    endpoint_from_env,
 };
 
 use crate::ops::Sample;
@@ -239,7 +240,8 @@ struct Arrivals {
 
 impl Handler for Arrivals {
     #[inline]
-    fn message(&mut self, _: NodeId, lane: Lane, body: Body<'_>) {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        let Delivery { lane, body, .. } = delivery;
         if lane == REPORT {
             self.report = Some(body.bytes().to_vec());
             return;

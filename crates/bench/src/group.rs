@@ -15,8 +15,8 @@ use tsumuji_collective::{Collectives, Group, Op as Fold};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    Body, Endpoint, Handler, IdlePolicy, Lane, LaunchSpec, Launcher, LinkSpec, NodeId, Options,
-    Security, endpoint_from_env,
+    Body, Context, Delivery, Endpoint, Handler, IdlePolicy, Lane, LaunchSpec, Launcher, LinkSpec,
+    NodeId, Options, Security, endpoint_from_env,
 };
 
 use crate::exchange::{ExchangeError, watch};
@@ -108,7 +108,8 @@ struct Arrivals {
 
 impl Handler for Arrivals {
     #[inline]
-    fn message(&mut self, _: NodeId, lane: Lane, body: Body<'_>) {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        let Delivery { lane, body, .. } = delivery;
         if lane == CONTROL {
             match body.bytes() {
                 READY => self.ready += 1,

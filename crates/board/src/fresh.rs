@@ -4,7 +4,9 @@
 
 use crate::{Board, Carrier, Lap};
 use std::time::{Duration, Instant};
-use tsumuji_node::{Body, Endpoint, EndpointError, Handler, Lane, Link, NodeId, SendId, Share};
+use tsumuji_node::{
+    Context, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendId, Share,
+};
 
 /// An endpoint carries a board's frames to all its members.
 impl<L: Link> Carrier for Endpoint<L> {
@@ -25,15 +27,15 @@ pub struct Feeding<'a, H> {
 }
 
 impl<H: Handler> Handler for Feeding<'_, H> {
-    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>) {
-        self.rest.message(from, lane, body);
+    fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
+        self.rest.message(context, delivery);
     }
 
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
         if share.port == self.board.port() {
             self.board.apply(&share);
         } else {
-            self.rest.share(share);
+            self.rest.share(context, share);
         }
     }
 
@@ -45,6 +47,10 @@ impl<H: Handler> Handler for Feeding<'_, H> {
     fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
         self.board.forget(peer);
         self.rest.peer_dead(peer, failed_messages);
+    }
+
+    fn writable(&mut self, peer: NodeId, channel: u16) {
+        self.rest.writable(peer, channel);
     }
 
     fn sent(&mut self, peer: NodeId, id: SendId) {

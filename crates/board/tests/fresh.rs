@@ -8,7 +8,9 @@ use tsumuji_board::{Board, Elements, Feeding, Lap, wait_fresh};
 use tsumuji_link::impair::{Impair, ImpairConfig};
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_node::{Body, Endpoint, Handler, Lane, Membership, NodeId, Options, SendError};
+use tsumuji_node::{
+    Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId, Options, SendError,
+};
 
 const PORT: u16 = 9;
 const LEN: usize = 1000;
@@ -20,7 +22,7 @@ struct Rest {
 }
 
 impl Handler for Rest {
-    fn message(&mut self, _: NodeId, _: Lane, _: Body<'_>) {
+    fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {
         self.messages += 1;
     }
 }

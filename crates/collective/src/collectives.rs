@@ -15,7 +15,7 @@ use tsumuji_link::shm::coarse_ms;
 use tsumuji_node::{Endpoint, Link, NodeId};
 
 use crate::call::{After, Call};
-use crate::core::{Core, Tap};
+use crate::core::{CHANNEL, Core, Tap};
 use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
@@ -257,7 +257,7 @@ impl Collectives {
             under_way: &mut self.under_way,
             current: None,
         };
-        let done = endpoint.progress_aside(&mut tap)?;
+        let done = endpoint.poll_on(CHANNEL, &mut tap)?;
         self.turned_ms = coarse_ms();
         self.turn(endpoint, None)?;
         Ok(done)
@@ -545,16 +545,16 @@ impl Collectives {
             current,
         };
         if !tap.core.shares {
-            endpoint.wait_aside(&mut tap, wait)?;
+            endpoint.poll_on_wait(CHANNEL, &mut tap, wait)?;
             self.turned_ms = coarse_ms();
             return Ok(());
         }
         attend(endpoint, true);
-        let waited = endpoint.wait_aside(&mut tap, wait);
+        let waited = endpoint.poll_on_wait(CHANNEL, &mut tap, wait);
         attend(endpoint, false);
         self.turned_ms = coarse_ms();
         self.waits = self.waits.wrapping_add(1);
-        if !waited? || self.waits.is_multiple_of(WAITS_PER_SUSPICION) {
+        if waited? == 0 || self.waits.is_multiple_of(WAITS_PER_SUSPICION) {
             let groups = &mut tap.core.groups;
             for operation in tap.under_way {
                 shared::suspect(operation, groups, endpoint);

@@ -8,7 +8,9 @@
 
 use std::collections::HashMap;
 
-use tsumuji_node::{Aside, Delivery, Endpoint, Link, NodeId, Share};
+use tsumuji_node::{
+    ChannelOptions, Context, Delivery, Endpoint, Handler, Lane, Link, NodeId, Share,
+};
 
 use crate::error::CollectiveError;
 use crate::group::{GroupState, is_before};
@@ -16,6 +18,12 @@ use crate::header::{Header, Kind};
 use crate::operation::{Arrival, Failure, Handled, Operation};
 use crate::shared;
 use crate::wires::Wires;
+
+/// Of the endpoint, on which all that is said here travels: messages in every class and priority, and best-effort frames.
+pub const CHANNEL: u16 = Lane::LIBRARY_CHANNELS;
+
+/// For what others send before this node is in the operation: their windows are far below it.
+const BUDGET_BYTES: usize = 64 << 20;
 
 /// News of failures in groups that were not yet made here.
 const EARLY_NEWS: usize = 1024;
@@ -55,6 +63,11 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new<L: Link>(endpoint: &mut Endpoint<L>, table: u64) -> Self {
         let me = endpoint.me();
+        let options = ChannelOptions {
+            budget_bytes: BUDGET_BYTES,
+            all_shares: true,
+        };
+        let _ = endpoint.open(CHANNEL, options); // it may be from before
         let mut wires = Wires::new(endpoint);
         for member in endpoint.members() {
             if member.id != me {
@@ -315,8 +328,18 @@ pub(crate) struct Tap<'a, 'b> {
     pub(crate) current: Option<&'a mut Operation<'b>>,
 }
 
-impl Aside for Tap<'_, '_> {
-    fn message(&mut self, delivery: Delivery<'_>) {
+impl Handler for Tap<'_, '_> {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        self.take(delivery);
+    }
+
+    fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
+        self.take_share(context.life(), share);
+    }
+}
+
+impl Tap<'_, '_> {
+    fn take(&mut self, delivery: Delivery<'_>) {
         let core = &mut *self.core;
         let (from, life) = (delivery.from, delivery.life);
         if life > core.wires.life(from) {
@@ -371,7 +394,7 @@ impl Aside for Tap<'_, '_> {
         core.keep((from, life), header, payload);
     }
 
-    fn share(&mut self, life: u64, share: Share<'_>) {
+    fn take_share(&mut self, life: u64, share: Share<'_>) {
         // Frames name the group by half its key: a frame of another group with the same half is for another sequence of another
         // root, or has a place that is not missing.
         let groups = &self.core.groups;

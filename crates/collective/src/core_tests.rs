@@ -87,7 +87,7 @@ fn any_messages_are_survived() {
                 current: Some(&mut current),
             };
             let life = u64::from(step >= 200 && random.u64(..5) > 0);
-            tap.message(Delivery {
+            tap.take(Delivery {
                 from,
                 life,
                 lane,
@@ -96,13 +96,13 @@ fn any_messages_are_survived() {
             let share = Share {
                 source: from,
                 incarnation: 1,
-                port: tsumuji_node::ASIDE_PORT,
+                port: crate::core::CHANNEL,
                 epoch: key as u32,
                 lap: 0,
                 start: (random.u64(..) >> (32 + random.u64(..32))) as u32,
                 payload: &payload,
             };
-            tap.share(life, share);
+            tap.take_share(life, share);
             // Another one may go on where the one under attack has failed.
             if current.failure.is_some() && random.u64(..4) == 0 {
                 current.failure = None;
@@ -222,7 +222,7 @@ fn messages_count_for_their_own_life() {
             under_way: &mut Vec::new(),
             current: Some(current),
         };
-        tap.message(Delivery {
+        tap.take(Delivery {
             from: peer,
             life,
             lane,

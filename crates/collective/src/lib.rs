@@ -45,7 +45,7 @@
 //! # Progress and memory
 //!
 //! Every call of this crate carries on everything that is under way. Messages of the program that arrive meanwhile stay in the
-//! endpoint's inbox; messages of this crate that arrive during the endpoint's calls wait for the next call here. What fast
+//! endpoint's mailbox; messages of this crate that arrive during the endpoint's calls wait for the next call here, on [`CHANNEL`]. What fast
 //! members send ahead is bounded by credit: 512 KiB for each pair, less in clusters of more than 64.
 //!
 //! Rooms: `api` is what programs call; `call` is what they say of an operation; `plan` says who sends what to whom; `operation` carries a plan out, `native` a broadcast
@@ -69,6 +69,7 @@ pub mod table;
 pub mod tune;
 mod wires;
 
+pub use self::core::CHANNEL;
 pub use collectives::{Collectives, GROUPS_MAX, OPERATIONS_MAX, Request};
 pub use element::{ELEMENT_BYTES_MAX, Element, Memory, Number, Op, RawOp};
 pub use error::{CollectiveError, GroupError, TableError};

@@ -13,13 +13,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{ASIDE_PORT, Endpoint, Link, NodeId, Priority, SendError, Share};
+use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError, Share};
 
 use crate::call::Target;
+use crate::core::CHANNEL;
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::header::{Header, Kind};
-use crate::wires::{Control, Wires};
+use crate::wires::{Control, Wires, send_now};
 
 /// Members that report to one: reports for each window at the root, and steps that a report takes, are both few.
 const FAN_IN: usize = 8;
@@ -266,7 +267,7 @@ impl Progress {
     fn frame<'a>(&self, start: usize, payload: &'a [u8]) -> Share<'a> {
         let (key, sequence, _) = self.at;
         Share {
-            port: ASIDE_PORT,
+            port: CHANNEL,
             epoch: key as u32,
             lap: sequence,
             start: start as u32,
@@ -351,7 +352,7 @@ impl Root {
                     }
                     _ => {
                         let head = step.header(Kind::Repair, start).to_bytes();
-                        match endpoint.try_send_aside(to, Priority::NORMAL, &head, payload) {
+                        match send_now(endpoint, to, Priority::NORMAL, &head, payload) {
                             Ok(()) => wires.counters.native_resent += 1,
                             Err(SendError::WouldBlock { .. } | SendError::PeerDead { .. }) => {}
                             Err(error) => return Err(CollectiveError::Send(error)),

@@ -10,8 +10,9 @@
 
 use std::collections::VecDeque;
 
-use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError};
+use tsumuji_node::{DeliveryClass, Endpoint, Lane, Link, NodeId, Priority, SendError};
 
+use crate::core::CHANNEL;
 use crate::direct::{Identity, Reads};
 use crate::error::CollectiveError;
 use crate::header::{HEADER_BYTES, Header, Kind};
@@ -335,12 +336,28 @@ impl Wires {
                 break;
             };
             let head = control.header.to_bytes();
-            match endpoint.try_send_aside(control.to, Priority::URGENT, &head, &control.body) {
+            match send_now(endpoint, control.to, Priority::URGENT, &head, &control.body) {
                 Ok(()) | Err(SendError::PeerDead { .. }) => {} // the dead are told nothing
                 Err(SendError::WouldBlock { .. }) => self.outbox.push_back(control),
                 Err(error) => return Err(CollectiveError::Send(error)),
             }
         }
         Ok(())
+    }
+}
+
+/// Queues `head` and `body` as one message, ordered among those of its priority, or says [`SendError::WouldBlock`]: also where memory is
+/// short.
+pub(crate) fn send_now<L: Link>(
+    endpoint: &mut Endpoint<L>,
+    to: NodeId,
+    priority: Priority,
+    head: &[u8],
+    body: &[u8],
+) -> Result<(), SendError> {
+    let lane = Lane::new(DeliveryClass::Ordered, priority, CHANNEL);
+    match endpoint.try_send_joined(to, lane, (head, body)) {
+        Err(SendError::NoMemory { .. }) => Err(SendError::WouldBlock { peer: to }),
+        done => done,
     }
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use common::{LONG, Member, Over, on_all, only, values};
 use tsumuji_collective::table::Operation;
-use tsumuji_collective::{Algorithm, CollectiveError, GroupError, Op, Table};
-use tsumuji_node::{ASIDE_CHANNEL, Lane, NodeId, Options, SendError};
+use tsumuji_collective::{Algorithm, CHANNEL, CollectiveError, GroupError, Op, Table};
+use tsumuji_node::{Lane, NodeId, Options, SendError};
 
 fn small() -> Options {
     Options {
@@ -209,7 +209,7 @@ fn program_messages_stay_the_programs() {
             let world = collectives.world();
             let refused = endpoint.send(
                 NodeId(((*rank + 1) % *size) as u16),
-                Lane::ordered(ASIDE_CHANNEL),
+                Lane::ordered(CHANNEL + 1),
                 b"no",
             );
             assert!(matches!(refused, Err(SendError::ReservedChannel { .. })));

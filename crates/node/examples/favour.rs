@@ -11,7 +11,8 @@
 use std::time::{Duration, Instant};
 
 use tsumuji_node::{
-    Body, FlowPolicy, Handler, Lane, NodeId, Options, Room, Sender, endpoint_from_env, report_error,
+    Context, Delivery, FlowPolicy, Handler, Lane, NodeId, Options, Room, Sender, endpoint_from_env,
+    report_error,
 };
 
 /// How long all send.
@@ -45,7 +46,8 @@ impl FlowPolicy for Favour {
 struct Tally(Vec<u64>);
 
 impl Handler for Tally {
-    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        let Delivery { from, body, .. } = delivery;
         self.0[usize::from(from.0)] += body.bytes().len() as u64;
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::Link;
 
+use crate::channel::bell::{self, Bell};
 use crate::clock::Clock;
 use crate::drive::LONGEST_SLEEP;
 use crate::endpoint::Core;
@@ -52,10 +53,11 @@ pub(crate) struct Assistant {
 }
 
 impl Assistant {
-    /// `clock`: by which the core's stamps are.
+    /// `clock`: by which the core's stamps are; `bell`: rung by other threads.
     pub(crate) fn start<L: Link + Send + 'static>(
         other: Other<Core<L>>,
         clock: Clock,
+        bell: Arc<Bell>,
     ) -> io::Result<Self> {
         let ends = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ends);
@@ -63,6 +65,7 @@ impl Assistant {
             let mut assist = Assist {
                 other,
                 clock: &clock,
+                bell: &bell,
                 ends: &told,
                 link: None,
                 driven_ns: clock.now().as_nanos(),
@@ -91,8 +94,8 @@ impl Assistant {
     }
 }
 
-/// A turn needs less than what a thread has by default.
-const STACK_BYTES: usize = 512 << 10;
+/// What a thread has by default: handlers of channels are the program's.
+const STACK_BYTES: usize = 2 << 20;
 
 /// How the assistant leaves the core.
 #[derive(Debug, Clone, Copy)]
@@ -103,12 +106,16 @@ struct Rest {
     most: Duration,
     /// The program sleeps on the link, too.
     shared: bool,
+    /// The link has failed, and nothing will come of turns until the program has been told.
+    failed: bool,
 }
 
 /// What the thread has.
 struct Assist<'a, L: Link> {
     other: Other<Core<L>>,
     clock: &'a Clock,
+    /// Rung by other threads that want something.
+    bell: &'a Bell,
     ends: &'a AtomicBool,
     /// A copy of the link's descriptor, so that no lock is held while it is waited on.
     link: Option<OwnedFd>,
@@ -150,9 +157,12 @@ impl<L: Link> Assist<'_, L> {
             self.driven_ns = self.now_ns();
             let Some(rest) = rest else { return };
             let link = self.link.as_ref().filter(|_| rest.armed);
-            let Some(woken) = sleep_while(&self.other, seen, link, rest.most) else {
-                return;
-            };
+            if !self.bell.sleeps(bell::ASSISTANT) && !rest.failed {
+                continue;
+            }
+            let slept = sleep_while(&self.other, seen, link, rest.most);
+            self.bell.rises(bell::ASSISTANT);
+            let Some(woken) = slept else { return };
             if woken && rest.shared && sleep_while(&self.other, seen, None, GRACE).is_none() {
                 return;
             }
@@ -199,6 +209,7 @@ impl<L: Link> Assist<'_, L> {
             armed,
             most,
             shared,
+            failed: core.drive.failure.is_some(),
         })
     }
 

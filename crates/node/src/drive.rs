@@ -7,9 +7,14 @@
 //! that received nothing, has no backlog and is before `due` has nothing to do and returns at once; `now` never goes back;
 //! no frame's path allocates, logs, or reads the clock more than once.
 
+mod lives;
+
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, Receiver};
 use tsumuji_proto::{
@@ -17,6 +22,8 @@ use tsumuji_proto::{
     SubmitError,
 };
 
+use crate::channel::Dropped;
+use crate::channel::bell::{self, Bell};
 use crate::clock::{Clock, from_std, to_std};
 use crate::cork::Cork;
 use crate::error::SendError;
@@ -41,20 +48,17 @@ const SEND_FRAMES_PER_TURN: usize = 64;
 /// idle policy need no better than a fraction of a microsecond.
 const POLLS_PER_CLOCK: u32 = 16;
 
+/// Turns of a call that does not wait: what else goes on may never let one be empty.
+const BUSY_TURNS: u32 = 64;
+
 /// Sleep at most this long while the link has no slot for a frame that waits: nothing wakes us when one becomes free.
 const BACKLOG_SLEEP: Duration = Duration::from_micros(100);
 
 /// Sleep at most this long in any case, so that a missed wake-up (a peer killed in the middle of one) heals.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
-/// Where the kernel says who lives, it is asked this often.
-const LIVES_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
-
-/// While somebody is found dead, turns follow each other at least so fast.
-const DYING_LOOK: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(1);
-
-/// A process in a dead one's place that has not said hello for so long is not waited for.
-const NEWCOMER_PATIENCE: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(1);
+/// The same where other threads may want something and the link has no descriptor to sleep on.
+const BELL_LOOK: Duration = Duration::from_millis(1);
 
 /// Turns in which what a dead process had sent is taken in before its session ends, while others send all the time.
 const DYING_TURNS_MAX: u32 = 4096;
@@ -67,13 +71,13 @@ pub(crate) trait Intake {
     fn share(&mut self, life: u64, share: Share<'_>);
     fn event(&mut self, event: &Event);
     /// The message that is lent to the engine.
-    fn lent(&self) -> &Loan<'_> {
-        &Loan::NONE
-    }
-    /// Shares that it had no room for, ever, where it counts them.
-    fn dropped_shares(&self) -> u64 {
-        0
-    }
+    fn lent(&self) -> &Loan<'_>;
+    /// What it had no room for, ever.
+    fn dropped(&self) -> Dropped;
+    /// There is something for `settle`.
+    fn is_due(&self) -> bool;
+    /// Does what handlers and other threads have asked for; returns how much that was.
+    fn settle(&mut self, engine: &mut Engine) -> usize;
 }
 
 /// Engine, link, and what joins them.
@@ -95,6 +99,8 @@ pub(crate) struct Drive<L: Link> {
     runs: bool,
     /// Messages that the program wants to leave together.
     cork: Cork,
+    /// Rung by other threads.
+    bell: Arc<Bell>,
     /// A frame to be fanned out, where the link has no broadcast.
     scratch: Vec<u8>,
     /// Frames that did not come from where their source lives.
@@ -122,6 +128,7 @@ impl<L: Link> Drive<L> {
         clock: Clock,
         idle: Idle,
         publisher: Option<Publisher>,
+        bell: Arc<Bell>,
     ) -> Self {
         let caps = link.caps();
         let scratch = vec![0; if caps.broadcast { 0 } else { caps.frame_bytes }];
@@ -129,6 +136,7 @@ impl<L: Link> Drive<L> {
         Self {
             runs: link.sends_runs(),
             cork: Cork::default(),
+            bell,
             link,
             engine,
             table,
@@ -202,7 +210,7 @@ impl<L: Link> Drive<L> {
         self.now = read.unwrap_or(self.now);
         self.turned_at = self.now;
         if self.now >= self.publish_at {
-            self.publish(intake.dropped_shares());
+            self.publish(intake.dropped());
         }
         if !self.dying.is_empty() {
             self.dying_turns += 1;
@@ -214,6 +222,11 @@ impl<L: Link> Drive<L> {
         if self.now >= self.lives_at {
             self.look_for_deaths();
         }
+        let mut settled = 0;
+        if intake.is_due() {
+            settled = intake.settle(&mut self.engine);
+            self.backlog = true;
+        }
         let due = self.due.is_some_and(|due| due <= self.now);
         let stirred = usize::from(received == 0 && self.link.is_stirred());
         if received == 0 && !due && !self.backlog {
@@ -223,82 +236,12 @@ impl<L: Link> Drive<L> {
             self.engine.handle_timeout(self.now);
         }
         let sent = self.transmit(intake.lent())?;
-        Ok(received + stirred + sent + self.take_events(intake))
+        Ok(received + stirred + settled + sent + self.take_events(intake))
     }
 
     #[cold]
     fn fail(&mut self) -> Result<usize, LinkError> {
         self.failure.take().map_or(Ok(0), Err)
-    }
-
-    /// The kernel says who lives, and is asked from now on.
-    pub(crate) fn watch_lives(&mut self) {
-        self.lives_at = self.now;
-    }
-
-    /// Asks the kernel whose process is no more. What the dead have sent is taken first: their sessions end when a later look at the link
-    /// has found nothing more.
-    #[cold]
-    fn look_for_deaths(&mut self) {
-        self.lives_at = self.now + LIVES_EVERY;
-        let mut dying = std::mem::take(&mut self.dying);
-        for (&peer, &process) in &self.processes {
-            let known = dying.iter().any(|(other, _)| *other == peer);
-            if !known && self.is_gone(peer, process) {
-                dying.push((peer, self.now));
-                self.dying_turns = 0;
-            }
-        }
-        if !dying.is_empty() {
-            self.lives_at = self.now + DYING_LOOK; // so that turns follow
-        }
-        self.dying = dying;
-    }
-
-    #[cold]
-    fn end_dead_sessions(&mut self) {
-        for (peer, since) in std::mem::take(&mut self.dying) {
-            // It may have been met again meanwhile, as another process.
-            let process = self.processes.get(&peer).copied();
-            if !process.is_some_and(|process| self.is_gone(peer, process)) {
-                continue;
-            }
-            // A process that took its place says hello, and is met in place of the old one. If the old session ended under it, what it
-            // sends first would be lost.
-            let is_vacant = self.process_of(peer) == Some(0);
-            if is_vacant || self.now.since(since) >= NEWCOMER_PATIENCE {
-                self.engine.give_up(self.now, peer);
-                self.backlog = true;
-            } else {
-                self.dying.push((peer, since));
-            }
-        }
-    }
-
-    /// The process with which a session is, of that number, is no more. 0: it was gone when the session began.
-    fn is_gone(&self, peer: NodeId, process: u64) -> bool {
-        let now = self.process_of(peer);
-        now.is_some_and(|now| now == 0 || now != process)
-    }
-
-    fn process_of(&self, peer: NodeId) -> Option<u64> {
-        self.link.process_at(self.table.addr(peer)?)
-    }
-
-    /// Keeps in mind with whose process a session is.
-    #[cold]
-    fn note_process(&mut self, event: &Event) {
-        match event {
-            Event::PeerUp { peer, .. } => {
-                if let Some(process) = self.process_of(*peer) {
-                    self.processes.insert(*peer, process);
-                }
-            }
-            Event::PeerDead { peer, .. } => {
-                self.processes.remove(peer);
-            }
-            _ => {}
-        }
     }
 
     /// What is due next, by the engine's timers or others.
@@ -309,14 +252,9 @@ impl<L: Link> Drive<L> {
 
     /// Shows readers the present numbers, if there may be any.
     #[cold]
-    pub(crate) fn publish(&mut self, dropped_shares: u64) {
+    pub(crate) fn publish(&mut self, dropped: Dropped) {
         if let Some(publisher) = &self.publisher {
-            publisher.publish(
-                &self.engine,
-                &self.link,
-                self.misplaced_frames,
-                dropped_shares,
-            );
+            publisher.publish(&self.engine, &self.link, self.misplaced_frames, dropped);
             self.publish_at = self.now + PUBLISH_EVERY;
         }
     }
@@ -502,7 +440,7 @@ impl<L: Link> Drive<L> {
         mut done: impl FnMut(&Engine, &mut I) -> bool,
     ) -> Result<bool, LinkError> {
         self.idle.begin();
-        let (mut deadline, mut empty, mut step) = (None, 0_u32, Step::Spin);
+        let (mut deadline, mut empty, mut busy, mut step) = (None, 0_u32, 0, Step::Spin);
         loop {
             // The first empty poll starts the wait, so it reads the clock; spinning ones seldom do. A call that does not wait may be
             // the only kind that the program makes: timers pass by it alone.
@@ -518,7 +456,11 @@ impl<L: Link> Drive<L> {
                 self.idle.work(self.now.as_nanos());
                 (empty, step) = (0, Step::Spin);
                 if timeout.is_zero() {
-                    continue;
+                    busy += 1;
+                    if busy < BUSY_TURNS {
+                        continue;
+                    }
+                    return Ok(false);
                 }
                 // What else goes on may never let a turn be empty.
                 let now = self.look();
@@ -560,11 +502,35 @@ impl<L: Link> Drive<L> {
         };
         let span = to_std(until.since(self.now)).min(most);
         if !span.is_zero() {
-            self.link.wait(span)?;
+            if self.bell.is_minded() {
+                self.sleep_by_bell(span)?;
+            } else {
+                self.link.wait(span)?;
+            }
         }
         self.now = self.clock.now();
         self.idle.woke(self.now.as_nanos());
         Ok(())
+    }
+
+    /// Sleeps on the link, and on the bell of other threads.
+    fn sleep_by_bell(&mut self, span: Duration) -> Result<(), LinkError> {
+        let bell = Arc::clone(&self.bell);
+        if !bell.sleeps(bell::PROGRAM) {
+            return Ok(());
+        }
+        let slept = if self.link.fd().is_none() {
+            self.link.wait(span.min(BELL_LOOK))
+        } else {
+            self.link.arm_fd().map(|armed| {
+                if let Some(fd) = self.link.fd().filter(|_| armed) {
+                    wait_for_either(fd, bell.program_fd(), span);
+                }
+            })
+        };
+        bell.rises(bell::PROGRAM);
+        bell.drain_program();
+        slept
     }
 
     /// Until the next timer, whatever waits for the link; `None`: there is none.
@@ -618,6 +584,16 @@ impl<L: Link> Drive<L> {
         };
         Ok(missed)
     }
+}
+
+/// Whatever ends it, both are looked at again.
+fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, most: Duration) {
+    let timeout = Timespec {
+        tv_sec: most.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: most.subsec_nanos().into(),
+    };
+    let mut fds = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let _ = rustix::event::poll(&mut fds, Some(&timeout));
 }
 
 /// Attempts that found no slot in one turn: more peers than that are full, and we go on receiving.

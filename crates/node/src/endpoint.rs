@@ -1,16 +1,18 @@
 //! What a program holds: an engine over a link, and what arrived for the program and was not taken yet.
 //!
 //! Here are opening, closing, counters, and the loop run on behalf of calls that wait. What a program does with it lies below:
-//! `send`, `receive`, `shares`, `presence` (who is there), `flow` (flow control), and `aside` (for libraries between).
+//! `send`, `receive`, `channels` (owners, and other threads), `shares`, `presence` (who is there), `flow` (flow control), and `library`
+//! (what libraries between must know of the link).
 //!
-//! An [`Endpoint`] is the program's side of a lock around a [`Core`]: a [`Drive`], an [`Inbox`] for what arrives during calls without
-//! a handler, and the state of peers. The other side is the `assistant`'s, which drives while the program is away. One thread of the
+//! An [`Endpoint`] is the program's side of a lock around a [`Core`]: a [`Drive`], [`Channels`] with what arrived and was not taken, and
+//! the state of peers. The other side is the `assistant`'s, which drives while the program is away. One thread of the
 //! program's at a time: what changes something takes `&mut self`.
 
-mod aside;
 mod batch;
+mod channels;
 mod descriptor;
 mod flow;
+mod library;
 mod presence;
 mod receive;
 mod send;
@@ -21,21 +23,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkCounters, SealCounters};
+use tsumuji_link::{Link, LinkCounters, LinkError, SealCounters};
 use tsumuji_proto::{Config, Engine, Loan, NodeId};
 
 pub use self::batch::Batch;
 use self::descriptor::{Descriptor, Mail};
-use crate::aside::Shelf;
 use crate::assistant::Assistant;
 use crate::bootstrap::rendezvous::random_u64;
+use crate::channel::Channels;
+use crate::channel::bell::Bell;
 use crate::clock::{Clock, from_std};
 use crate::drive::Drive;
-use crate::error::{CloseError, EndpointError, OpenError, SendError};
+use crate::error::{CloseError, OpenError, SendError};
 use crate::idle::Idle;
-use crate::inbox::Inbox;
-use crate::intake::Kept;
-use crate::lock::{Owner, Stamped, biased};
+use crate::intake::Keeping;
+use crate::lock::{self, Owner, Stamped, biased};
 use crate::membership::{Member, Membership};
 use crate::metrics::Publisher;
 use crate::options::{Options, ProgressBy};
@@ -72,15 +74,14 @@ pub struct Endpoint<L: Link> {
 #[derive(Debug)]
 pub(crate) struct Core<L: Link> {
     pub(crate) drive: Drive<L>,
-    inbox: Inbox,
-    shelf: Shelf,
+    channels: Channels,
     peers: Peers,
     membership: Arc<Membership>,
     /// The copy of a message found no memory since a wait found some.
     is_memory_short: bool,
     taken_bytes: usize,
     /// Rung when the assistant takes in what a program that sleeps on its descriptor waits for.
-    mail: Option<Mail>,
+    mail: Mail,
 }
 
 /// What an endpoint has counted since it was opened.
@@ -95,8 +96,10 @@ pub struct Counters {
     pub seal: Option<SealCounters>,
     /// Frames dropped because they did not come from where their source lives.
     pub misplaced_frames: u64,
-    /// Shares dropped because they came while no handler was there and the inbox was full.
+    /// Shares dropped because they came while no handler was there and their channel was full.
     pub dropped_shares: u64,
+    /// Messages of latest lanes dropped because their channel's budget was used up.
+    pub dropped_messages: u64,
 }
 
 impl<L: Link> Endpoint<L> {
@@ -152,27 +155,33 @@ impl<L: Link> Endpoint<L> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let idle = Idle::new(options.idle, table.pollers_here(), cores);
         let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
-        let descriptor = Descriptor::new(&link, options.progress).map_err(OpenError::Descriptor)?;
+        let descriptor = Descriptor::new(&link).map_err(OpenError::Descriptor)?;
+        let rung = lock::bell().map_err(OpenError::Descriptor)?;
+        let bell = Arc::new(Bell::new(descriptor.fd(), Arc::clone(&rung)));
         let watched = clock.clone();
-        let mut drive = Drive::new(link, engine, table, clock, idle, publisher);
+        let ours = Arc::clone(&bell);
+        let mut drive = Drive::new(link, engine, table, clock, idle, publisher, ours);
         if kernel_tells {
             drive.watch_lives();
         }
         let core = Core {
             drive,
-            inbox: Inbox::default(),
-            shelf: Shelf::default(),
+            channels: Channels::new(
+                (membership.me, membership.members.len()),
+                options.send_queue_bytes,
+                Arc::clone(&bell),
+            ),
             peers: Peers::new(membership.members.len()),
             membership: Arc::clone(&membership),
             is_memory_short: false,
             taken_bytes: 0,
             mail: descriptor.mail(),
         };
-        let (core, other) = biased(core).map_err(OpenError::Descriptor)?;
+        let (core, other) = biased(core, rung);
         let assistant = match options.progress {
             ProgressBy::Program => None,
             ProgressBy::Assistant => {
-                Some(Assistant::start(other, watched).map_err(OpenError::Descriptor)?)
+                Some(Assistant::start(other, watched, bell).map_err(OpenError::Descriptor)?)
             }
         };
         Ok(Self {
@@ -210,7 +219,8 @@ impl<L: Link> Endpoint<L> {
             link: core.drive.link.counters(),
             seal: core.drive.link.sealing(),
             misplaced_frames: core.drive.misplaced_frames,
-            dropped_shares: core.inbox.dropped_shares,
+            dropped_shares: core.channels.dropped.shares,
+            dropped_messages: core.channels.dropped.messages,
         }
     }
 
@@ -219,7 +229,7 @@ impl<L: Link> Endpoint<L> {
     pub fn publish_metrics(&mut self) {
         let core = &mut *self.core.write();
         core.drive.look();
-        core.drive.publish(core.inbox.dropped_shares);
+        core.drive.publish(core.channels.dropped);
     }
 
     /// Where metrics can be read over TCP, if `Options::metrics` asked for that.
@@ -244,6 +254,7 @@ impl<L: Link> Endpoint<L> {
     /// was not delivered.
     pub fn close(mut self, timeout: Duration) -> Result<(), CloseError> {
         let core = &mut *self.core.write();
+        core.channels.tools.outbox.close();
         let start = std::time::Instant::now();
         let mut lost = Vec::new();
         let flushed = loop {
@@ -257,7 +268,7 @@ impl<L: Link> Endpoint<L> {
             }
         };
         let given_up: Vec<(NodeId, usize)> = (core.drive.table.peers())
-            .map(|peer| (peer, core.drive.engine.promised_messages(peer)))
+            .map(|peer| (peer, core.promised_messages(peer)))
             .filter(|(_, messages)| *messages > 0)
             .collect();
         let start = std::time::Instant::now();
@@ -284,26 +295,24 @@ impl<L: Link> Stamped for Core<L> {
 
 impl<L: Link> Core<L> {
     /// One turn that keeps what arrives for later calls.
-    pub(crate) fn progress(&mut self) -> Result<usize, EndpointError> {
-        let mut kept = Kept {
-            inbox: &mut self.inbox,
-            shelf: &mut self.shelf,
+    pub(crate) fn progress(&mut self) -> Result<usize, LinkError> {
+        let mut intake = Keeping {
+            taker: None,
+            channels: &mut self.channels,
             peers: &mut self.peers,
             lent: &Loan::NONE,
         };
-        Ok(self.drive.turn(true, &mut kept)?)
+        self.drive.turn(true, &mut intake)
     }
 
     /// The program sleeps on its descriptor, as far as is known.
     pub(crate) fn sleeps_on_descriptor(&self) -> bool {
-        self.mail.as_ref().is_some_and(Mail::is_armed)
+        self.mail.is_armed()
     }
 
     /// Wakes a program that sleeps on its descriptor: what it waits for may have happened.
     pub(crate) fn tell_program(&mut self) {
-        if let Some(mail) = &mut self.mail {
-            mail.ring();
-        }
+        self.mail.ring();
     }
 
     /// A turn of the assistant's; how much it did. If the link fails, the program's next turn says so.
@@ -315,7 +324,7 @@ impl<L: Link> Core<L> {
             // Nothing came but what an operation of the program's watches for.
             Ok(1) if self.drive.link.is_stirred() => 0,
             Ok(done) => done,
-            Err(EndpointError::Link(error)) => {
+            Err(error) => {
                 self.drive.failure = Some(error);
                 0
             }
@@ -339,8 +348,8 @@ impl<L: Link> Core<L> {
     fn run_until(
         &mut self,
         timeout: Duration,
-        done: impl FnMut(&Engine, &Kept<'_>) -> bool,
-    ) -> Result<bool, EndpointError> {
+        done: impl FnMut(&Engine, &mut Keeping<'_>) -> bool,
+    ) -> Result<bool, LinkError> {
         self.run_lent(timeout, &Loan::NONE, done)
     }
 
@@ -349,17 +358,21 @@ impl<L: Link> Core<L> {
         &mut self,
         timeout: Duration,
         lent: &Loan<'_>,
-        mut done: impl FnMut(&Engine, &Kept<'_>) -> bool,
-    ) -> Result<bool, EndpointError> {
-        let mut kept = Kept {
-            inbox: &mut self.inbox,
-            shelf: &mut self.shelf,
+        mut done: impl FnMut(&Engine, &mut Keeping<'_>) -> bool,
+    ) -> Result<bool, LinkError> {
+        let mut intake = Keeping {
+            taker: None,
+            channels: &mut self.channels,
             peers: &mut self.peers,
             lent,
         };
-        Ok(self
-            .drive
-            .run_until(&mut kept, timeout, |engine, kept| done(engine, kept))?)
+        self.drive
+            .run_until(&mut intake, timeout, |engine, intake| done(engine, intake))
+    }
+
+    /// Messages to a peer that were accepted and not acknowledged, wherever they wait.
+    fn promised_messages(&self, peer: NodeId) -> usize {
+        self.drive.engine.promised_messages(peer) + self.channels.tools.outbox.messages_to(peer)
     }
 
     /// Tells peers that this node leaves, so that they need not wait for silence.

@@ -158,6 +158,45 @@ pub enum EndpointError {
     /// The link failed for good.
     #[error("the link failed: {0}")]
     Link(#[from] LinkError),
+    /// Something is asked of a channel that is not open; the endpoint can be used.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+}
+
+/// What is wrong with a channel's number or state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// It has an owner.
+    #[error("channel {channel} is open already; close it first, or use another")]
+    AlreadyOpen {
+        /// Which.
+        channel: u16,
+    },
+    /// Nobody opened it here.
+    #[error("channel {channel} is not open; open it first")]
+    NotOpen {
+        /// Which.
+        channel: u16,
+    },
+    /// The endpoints' own.
+    #[error("channel {channel} is the endpoints' own; use another, 0 to {}", channel - 1)]
+    Reserved {
+        /// Which.
+        channel: u16,
+    },
+    /// A channel that may keep nothing.
+    #[error("channel {channel} has a budget of 0 bytes; give it at least 1")]
+    NoBudget {
+        /// Which.
+        channel: u16,
+    },
+    /// It has a handler, so nothing can be taken from it.
+    #[error("channel {channel} has a handler that takes its messages; open it without one")]
+    HasHandler {
+        /// Which.
+        channel: u16,
+    },
 }
 
 /// Why nothing can be received any more.
@@ -167,9 +206,11 @@ pub type RecvError = EndpointError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// `try_send` only: as many bytes as `Options::send_queue_bytes` allows wait already, or there is no memory for a copy before one that
-    /// waits is acknowledged.
-    #[error("queue to {peer} is full, or memory short; poll and try again, or wait_writable")]
+    /// `try_send` only: as many bytes as `Options::send_queue_bytes` allows wait already, or the peer's owner of the channel wants nothing
+    /// more for now, or there is no memory for a copy before one that waits is acknowledged.
+    #[error(
+        "queue or channel to {peer} is full, or memory short; poll and try again, or wait_writable"
+    )]
     WouldBlock {
         /// To whom.
         peer: NodeId,
@@ -218,12 +259,18 @@ pub enum SendError {
         /// Who.
         peer: NodeId,
     },
-    /// The channel that libraries above an endpoint use among themselves.
-    #[error("channel {channel} is reserved for collectives; use another, 0 to {}", channel - 1)]
+    /// A channel for libraries between endpoint and program, which this endpoint has not opened.
+    #[error("channel {channel} is reserved for libraries; use another, 0 to {}", tsumuji_proto::Lane::LIBRARY_CHANNELS - 1)]
     ReservedChannel {
         /// Which.
         channel: u16,
     },
+    /// Something is asked of a channel that is not open.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// By a sender of another thread: the endpoint was closed or dropped.
+    #[error("the endpoint is closed")]
+    Closed,
     /// The copy of a message finds no memory, and nothing that waits for the peer would give any back.
     #[error("no memory for a copy of {bytes} bytes; send_owned needs none")]
     NoMemory {
@@ -273,6 +320,7 @@ impl From<EndpointError> for SendError {
     fn from(error: EndpointError) -> Self {
         match error {
             EndpointError::Link(error) => Self::Link(error),
+            EndpointError::Channel(error) => Self::Channel(error),
         }
     }
 }

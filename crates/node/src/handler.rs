@@ -1,16 +1,24 @@
-//! What a program gives to `Endpoint::poll`: functions that are called with borrowed frames, on the polling thread.
+//! What takes what arrives: functions that are called with borrowed frames by whoever drives the endpoint, and what they may do with it.
 
+use std::sync::Arc;
+
+use tsumuji_proto::{Delivery, Event, Lane, NodeId, RemoteFlow, SendId, Share};
+
+use crate::channel::books::{Books, Overdrafts};
+use crate::channel::kept::{Kept, Returns};
+use crate::channel::mailbox::{Buffers, Charge, Message};
+use crate::channel::outbox::Outbox;
 use crate::error::SendError;
-use tsumuji_proto::{Body, Lane, NodeId, RemoteFlow, SendId, Share};
 
-/// Takes what arrives. Called from `Endpoint::poll` and `poll_wait` only, in order of arrival.
+/// Takes what arrives, in order of arrival: given to `Endpoint::poll`, which calls it on the polling thread, or to
+/// `Endpoint::open_with`, as a channel's owner.
 pub trait Handler {
-    /// A message; counted as consumed when the call returns.
-    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>);
+    /// A message; counted as consumed when the call returns, unless it is kept.
+    fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>);
 
     /// A best-effort frame.
-    fn share(&mut self, share: Share<'_>) {
-        let _ = share;
+    fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
+        let _ = (context, share);
     }
 
     /// Hello was exchanged with this peer (again, after it was dead or restarted).
@@ -21,6 +29,12 @@ pub trait Handler {
     /// The peer died, left or restarted; so many messages to it have failed.
     fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
         let _ = (peer, failed_messages);
+    }
+
+    /// A `try_send` to that peer and channel that said [`SendError::WouldBlock`] may be tried again. Told to the channel's owner, or to who
+    /// polls where it has none.
+    fn writable(&mut self, peer: NodeId, channel: u16) {
+        let _ = (peer, channel);
     }
 
     /// A message sent before the peer had said how much it takes was given up; `why` names the limit.
@@ -36,5 +50,132 @@ pub trait Handler {
     /// A message of `send_tracked` was acknowledged whole.
     fn sent(&mut self, peer: NodeId, id: SendId) {
         let _ = (peer, id);
+    }
+}
+
+impl<H: Handler + ?Sized> Handler for Box<H> {
+    fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
+        (**self).message(context, delivery);
+    }
+
+    fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
+        (**self).share(context, share);
+    }
+
+    fn peer_up(&mut self, peer: NodeId) {
+        (**self).peer_up(peer);
+    }
+
+    fn peer_dead(&mut self, peer: NodeId, failed_messages: usize) {
+        (**self).peer_dead(peer, failed_messages);
+    }
+
+    fn writable(&mut self, peer: NodeId, channel: u16) {
+        (**self).writable(peer, channel);
+    }
+
+    fn refused(&mut self, peer: NodeId, id: SendId, why: &SendError) {
+        (**self).refused(peer, id, why);
+    }
+
+    fn flows(&mut self, node: NodeId, flows: &[RemoteFlow], next: Option<NodeId>) {
+        (**self).flows(node, flows, next);
+    }
+
+    fn sent(&mut self, peer: NodeId, id: SendId) {
+        (**self).sent(peer, id);
+    }
+}
+
+/// What a handler may do while it is called: send, answer, and keep what it was given.
+#[derive(Debug)]
+pub struct Context<'a> {
+    pub(crate) outbox: &'a mut Outbox,
+    pub(crate) returns: &'a Arc<Returns>,
+    pub(crate) buffers: &'a mut Buffers,
+    /// Of the channel.
+    pub(crate) books: &'a mut Books,
+    pub(crate) overdrafts: &'a mut Overdrafts,
+    /// Of a share's source, as in `Delivery`.
+    pub(crate) sender_life: u64,
+    /// The charge of the message that is being delivered, which is in the books by now; `None`: it is not.
+    pub(crate) charged: Option<Charge>,
+    /// The message was kept.
+    pub(crate) is_kept: bool,
+    /// Of the message that is being delivered, and its length.
+    pub(crate) source: (NodeId, Lane),
+    pub(crate) bytes: usize,
+}
+
+impl Context<'_> {
+    /// Sends a copy of `message` when the turn ends. [`SendError::WouldBlock`]: what handlers sent, and what could not leave yet, takes
+    /// as much as `Options::send_queue_bytes` allows.
+    pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        if lane.is_library() && lane.channel() != self.books.channel {
+            let channel = lane.channel();
+            return Err(SendError::ReservedChannel { channel });
+        }
+        self.outbox.put(to, lane, message)
+    }
+
+    /// Sends a copy of `message` to whom the present one came from, by its lane; to a share, by the ordered lane of its port's number.
+    pub fn reply(&mut self, message: &[u8]) -> Result<(), SendError> {
+        let (to, lane) = self.source;
+        self.outbox.put(to, lane, message)
+    }
+
+    /// Keeps the message beyond the call. It counts against the channel's budget until it is dropped. One that came in a frame of its own
+    /// is copied once, an assembled one is not.
+    pub fn keep(&mut self, delivery: Delivery<'_>) -> Kept {
+        let (from, _) = self.source;
+        if std::mem::replace(&mut self.is_kept, true) {
+            return Kept::free(self.buffers.message(delivery), self.returns); // made by the handler
+        }
+        let charge = (self.charged)
+            .unwrap_or_else(|| (self.overdrafts).charge(self.books, from, self.bytes));
+        self.charged = Some(charge);
+        let message: Message = self.buffers.message(delivery);
+        let charge = (charge, self.bytes);
+        Kept::new(message, charge, self.books.generation, self.returns)
+    }
+
+    /// A share is delivered.
+    pub(crate) fn is_of(&mut self, life: u64, share: &Share<'_>) {
+        self.sender_life = life;
+        self.source = (share.source, Lane::ordered(share.port));
+    }
+
+    /// Which life of its source a share comes from: as [`Delivery::life`] of messages.
+    pub fn life(&self) -> u64 {
+        self.sender_life
+    }
+}
+
+/// In the place of a handler where there is none.
+pub(crate) struct Nobody;
+
+impl Handler for Nobody {
+    fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
+}
+
+/// Tells a handler of an event.
+pub(crate) fn notify(handler: &mut impl Handler, event: &Event) {
+    match event {
+        Event::PeerUp { peer, .. } => handler.peer_up(*peer),
+        Event::PeerDead {
+            peer,
+            failed_messages,
+        } => handler.peer_dead(*peer, *failed_messages),
+        Event::Sent { peer, id } => handler.sent(*peer, *id),
+        Event::Flows {
+            peer, flows, next, ..
+        } => handler.flows(*peer, flows, *next),
+        &Event::TooLarge {
+            peer,
+            id,
+            size,
+            limit,
+        } => handler.refused(peer, id, &SendError::TooLarge { size, limit, peer }),
+        _ => {}
     }
 }

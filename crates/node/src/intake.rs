@@ -1,89 +1,80 @@
-//! Where a turn's arrivals go: straight to the program's handler, or into the inbox. Peers' state is noted either way, and what
-//! is for a library above the endpoint is set aside.
+//! Where a turn's arrivals go: to the handler that the program polls with, as far as they are for it, and else to their channels.
 //!
 //! Made by `endpoint` for each call into `drive`.
 
-use tsumuji_proto::{Delivery, Event, Loan, Share};
+use tsumuji_proto::{Delivery, Engine, Event, Loan, Share};
 
-use crate::aside::{ASIDE_CHANNEL, ASIDE_PORT, Shelf};
-use crate::drive::Intake;
-use crate::handler::Handler;
-use crate::inbox::{Inbox, notify};
+use crate::channel::{Channels, Dropped};
+use crate::drive;
+use crate::handler::{Handler, Nobody};
 use crate::peers::Peers;
 
-/// Intake of `poll`: straight to the handler.
-pub(crate) struct ToHandler<'a, H> {
-    pub(crate) handler: &'a mut H,
-    pub(crate) shelf: &'a mut Shelf,
-    pub(crate) peers: &'a mut Peers,
+/// Whom the call brings along.
+pub(crate) enum Taker<'a, H> {
+    /// Who takes what comes on channels that nobody opened.
+    Program(&'a mut H),
+    /// Who takes what comes on that one.
+    Channel(u16, &'a mut H),
 }
 
-impl<H: Handler> Intake for ToHandler<'_, H> {
-    #[inline]
-    fn message(&mut self, delivery: Delivery<'_>) -> bool {
-        if delivery.lane.channel() == ASIDE_CHANNEL {
-            self.shelf.keep(delivery);
-            return false;
-        }
-        self.handler
-            .message(delivery.from, delivery.lane, delivery.body);
-        true
-    }
-
-    #[inline]
-    fn share(&mut self, life: u64, share: Share<'_>) {
-        if share.port == ASIDE_PORT {
-            self.shelf.keep_share(life, &share);
-        } else {
-            self.handler.share(share);
-        }
-    }
-
-    fn event(&mut self, event: &Event) {
-        self.peers.note(event);
-        notify(self.handler, event);
-    }
-}
-
-/// Intake of calls without a handler: into the inbox.
-pub(crate) struct Kept<'a> {
-    pub(crate) inbox: &'a mut Inbox,
-    pub(crate) shelf: &'a mut Shelf,
+/// What becomes of what arrives.
+pub(crate) struct Intake<'a, H> {
+    /// `None`: all is put by.
+    pub(crate) taker: Option<Taker<'a, H>>,
+    pub(crate) channels: &'a mut Channels,
     pub(crate) peers: &'a mut Peers,
     /// The message that is lent to the engine meanwhile.
     pub(crate) lent: &'a Loan<'a>,
 }
 
-impl Intake for Kept<'_> {
+/// Of calls that bring nobody along.
+pub(crate) type Keeping<'a> = Intake<'a, Nobody>;
+
+impl<H: Handler> drive::Intake for Intake<'_, H> {
     #[inline]
     fn message(&mut self, delivery: Delivery<'_>) -> bool {
-        if delivery.lane.channel() == ASIDE_CHANNEL {
-            self.shelf.keep(delivery);
-            return false;
+        match &mut self.taker {
+            Some(Taker::Program(handler)) => self.channels.message_to_program(*handler, delivery),
+            Some(Taker::Channel(number, handler)) => {
+                self.channels.message_to(*number, *handler, delivery)
+            }
+            None => self.channels.message(delivery),
         }
-        self.inbox.message(delivery)
     }
 
+    #[inline]
     fn share(&mut self, life: u64, share: Share<'_>) {
-        if share.port == ASIDE_PORT {
-            self.shelf.keep_share(life, &share);
-        } else {
-            self.inbox.share(life, share);
+        match &mut self.taker {
+            Some(Taker::Program(handler)) => self.channels.share_to(None, *handler, life, share),
+            Some(Taker::Channel(number, handler)) => {
+                self.channels.share_to(Some(*number), *handler, life, share);
+            }
+            None => self.channels.share(life, share),
         }
     }
 
     fn event(&mut self, event: &Event) {
-        self.peers.note(event);
-        if !self.peers.takes(event) {
-            self.inbox.event(event);
-        }
+        let program = match &mut self.taker {
+            Some(Taker::Program(handler)) => Some(&mut **handler),
+            _ => None,
+        };
+        self.channels.event(event, self.peers, program);
     }
 
     fn lent(&self) -> &Loan<'_> {
         self.lent
     }
 
-    fn dropped_shares(&self) -> u64 {
-        self.inbox.dropped_shares
+    fn dropped(&self) -> Dropped {
+        self.channels.dropped
+    }
+
+    #[inline]
+    fn is_due(&self) -> bool {
+        self.channels.is_due()
+    }
+
+    fn settle(&mut self, engine: &mut Engine) -> usize {
+        self.channels.settle(engine, self.peers)
     }
 }

@@ -21,15 +21,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rooms: `endpoint` is what programs call, a file for each kind of call (`send`, `receive`, `shares`, `flow` …); `drive` is the loop that joins engine and link; `inbox` and `peers` keep what
-//! programs ask for later; `aside` separates what libraries above say among themselves; `idle` decides between spinning, yielding and sleeping, by what `runqueue` tells, too; `table` binds ids to addresses;
+//! Rooms: `endpoint` is what programs call, a file for each kind of call (`send`, `receive`, `shares`, `flow` …); `drive` is the loop that joins engine and link; `channel` keeps what arrived and was not taken,
+//! each channel's apart, and what handlers and other threads want sent; `peers` keeps what programs ask for later; `idle` decides between spinning, yielding and sleeping, by what `runqueue` tells, too; `table` binds ids to addresses;
 //! [`metrics`] shows counters to others; [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
 //! purpose: what happens on the wire (`tsumuji_proto`), and how frames move (`tsumuji_link`).
 
 pub mod any_link;
-mod aside;
 mod assistant;
 pub mod bootstrap;
+mod channel;
 mod clock;
 mod cluster;
 mod cork;
@@ -38,7 +38,6 @@ mod endpoint;
 mod error;
 mod handler;
 mod idle;
-mod inbox;
 mod intake;
 mod lock;
 mod membership;
@@ -52,17 +51,18 @@ mod sys;
 mod table;
 pub mod text_file;
 
+pub use bytes::Bytes;
+
 pub use any_link::{AnyLink, InterfaceName, LinkSpec, LinkSpecError};
-pub use aside::{ASIDE_CHANNEL, ASIDE_PORT, Aside};
 pub use bootstrap::{
     Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
     endpoint_from_env, endpoint_on, report_error,
 };
+pub use channel::{ChannelOptions, ChannelState, Kept, Message, MessageSender, Waker};
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Batch, Counters, Endpoint};
-pub use error::{CloseError, EndpointError, OpenError, RecvError, SendError};
-pub use handler::Handler;
-pub use inbox::Message;
+pub use error::{ChannelError, CloseError, EndpointError, OpenError, RecvError, SendError};
+pub use handler::{Context, Handler};
 pub use membership::{Member, Membership};
 pub use metrics::MetricsAt;
 pub use options::{IdlePolicy, Options, ProgressBy};
@@ -74,3 +74,8 @@ pub use tsumuji_proto::{
     RemoteFlow, Room, SendId, Sender, Share, Window,
 };
 pub use tsumuji_seal::SealMode;
+
+/// The guide's examples are tried with the crate's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/channels.md")]
+struct Guide;

@@ -57,7 +57,7 @@ struct Shared<T> {
     other: Line<AtomicU32>,
     /// The owner's way in has no fence of its own.
     is_asymmetric: bool,
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
     value: UnsafeCell<T>,
 }
 
@@ -77,8 +77,14 @@ struct Line<T>(T);
 // SAFETY: both sides reach `value` through the handshake of the module's head, so it moves between their threads and is never shared.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// Makes a lock around `value`, and its two sides.
-pub(crate) fn biased<T>(value: T) -> io::Result<(Owner<T>, Other<T>)> {
+/// A bell that the other side of a lock can sleep on.
+pub(crate) fn bell() -> io::Result<Arc<OwnedFd>> {
+    let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    Ok(Arc::new(fd))
+}
+
+/// Makes a lock around `value`, and its two sides; the other one sleeps on `bell`.
+pub(crate) fn biased<T>(value: T, bell: Arc<OwnedFd>) -> (Owner<T>, Other<T>) {
     sys::mind_forks();
     let shared = Arc::new(Shared {
         owner: Line(OwnersWords {
@@ -87,7 +93,7 @@ pub(crate) fn biased<T>(value: T) -> io::Result<(Owner<T>, Other<T>)> {
         }),
         other: Line(AtomicU32::new(0)),
         is_asymmetric: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok(),
-        bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        bell,
         value: UnsafeCell::new(value),
     });
     let owner = Owner {
@@ -96,7 +102,7 @@ pub(crate) fn biased<T>(value: T) -> io::Result<(Owner<T>, Other<T>)> {
         depth: Cell::new(0),
         forks: sys::forks(),
     };
-    Ok((owner, Other { shared }))
+    (owner, Other { shared })
 }
 
 /// The side that takes the lock all the time; one thread at a time.
@@ -376,7 +382,7 @@ impl<T> Other<T> {
     /// Forgets what was rung.
     pub(crate) fn hush(&self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.shared.bell, &mut count); // nothing there is as well
+        let _ = rustix::io::read(&*self.shared.bell, &mut count); // nothing there is as well
     }
 
     /// `false`: the kernel made none (no memory, or a filter forbids it since).
@@ -456,7 +462,7 @@ mod tests {
     /// Of two threads that take the lock as often as they can, never both are in.
     #[test]
     fn sides_exclude_each_other() {
-        let (mut owner, mut other) = biased((0, 0)).expect("lock");
+        let (mut owner, mut other) = biased((0, 0), bell().expect("bell"));
         let until = Instant::now() + Duration::from_millis(300);
         let taken = std::thread::scope(|scope| {
             let there = scope.spawn(move || {
@@ -486,7 +492,7 @@ mod tests {
     /// The other side does not get in while the owner is, also not between nested looks.
     #[test]
     fn owner_keeps_the_other_out() {
-        let (mut owner, mut other) = biased((7, 7)).expect("lock");
+        let (mut owner, mut other) = biased((7, 7), bell().expect("bell"));
         let before = other.look();
         {
             let _outer = owner.read();
@@ -502,7 +508,7 @@ mod tests {
     /// A doze is ended by the owner's next visit; one that came before is noticed at once.
     #[test]
     fn visits_end_a_doze() {
-        let (owner, other) = biased((0, 0)).expect("lock");
+        let (owner, other) = biased((0, 0), bell().expect("bell"));
         let seen = other.look();
         drop(owner.read());
         assert!(!other.doze(seen), "the owner was here");

@@ -158,6 +158,14 @@ impl Peers {
         }
     }
 
+    /// A message that handler or thread wanted sent will never be.
+    pub(crate) fn lose(&mut self, to: NodeId) {
+        if let Some(peer) = self.peers.get_mut(usize::from(to.0)) {
+            peer.lost_messages += 1;
+            self.has_losses = true;
+        }
+    }
+
     pub(crate) fn track(&mut self, peer: NodeId, id: SendId) {
         if let Some(peer) = self.peers.get_mut(usize::from(peer.0)) {
             peer.open.push_back(id);
@@ -181,6 +189,7 @@ impl Peers {
         let (Event::PeerUp { peer: id, .. }
         | Event::PeerDead { peer: id, .. }
         | Event::MessagesLost { peer: id, .. }
+        | Event::Stalled { peer: id, .. }
         | Event::TooLarge { peer: id, .. }
         | Event::OtherCongestion { peer: id, .. }
         | Event::Sent { peer: id, .. }) = event
@@ -195,6 +204,14 @@ impl Peers {
             Event::OtherCongestion { peer: id, theirs } => {
                 tracing::warn!(peer = id.0, %theirs, "runs another congestion control and is not met");
                 peer.other = Some(*theirs);
+            }
+            Event::Stalled { peer: id, message } => {
+                let what = if message.is_some() {
+                    "is heard, but does not acknowledge a message that was sent again and again: do large frames reach it (MTU)?"
+                } else {
+                    "takes a message for delivered that did not arrive whole"
+                };
+                tracing::warn!(peer = id.0, "{what} The session ends.");
             }
             Event::MessagesLost { messages, .. } => {
                 peer.lost_messages += messages;

@@ -79,7 +79,7 @@ fn different_controls_are_refused_by_name() {
     assert_eq!(a.wait_up(LONG).expect("wait"), [B], "and returns at once");
     assert_eq!(a.other_congestion(B), Some(Congestion::Suci));
     assert_eq!(b.other_congestion(A), Some(Congestion::Credit));
-    let refused = a.wait_writable(B, 100 << 20, LONG);
+    let refused = a.wait_writable(B, 0, 100 << 20, LONG);
     assert!(matches!(
         refused,
         Err(SendError::OtherCongestion {

@@ -12,8 +12,8 @@ use common::{Cut, LONG, Over, inet, pair, udp};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::{
-    Aside, Congestion, Delivery, Endpoint, Lane, Membership, NodeId, Options, Priority, SendError,
-    Share,
+    ChannelOptions, Congestion, Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId,
+    Options, SendError, Share,
 };
 
 const A: NodeId = NodeId(0);
@@ -94,11 +94,11 @@ fn silent_peer_is_dead_and_fails_everything_under(congestion: Congestion) {
         Err(SendError::PeerDead { peer: B })
     ));
     // What untracked messages were queued beside is told once.
-    match a.wait_writable(B, 1, LONG) {
+    match a.wait_writable(B, 0, 1, LONG) {
         Err(SendError::MessagesLost { peer: B, messages }) => {
             assert!(messages > 0, "something was queued");
             assert!(matches!(
-                a.wait_writable(B, 1, LONG),
+                a.wait_writable(B, 0, 1, LONG),
                 Err(SendError::PeerDead { peer: B })
             ));
         }
@@ -268,18 +268,19 @@ fn frames_from_elsewhere_are_dropped() {
     assert!(!a.is_up(B));
 }
 
-/// What libraries above the endpoint get says which life of its sender it is of: what waited on the shelf while that died, and what
-/// the next life sends before the death is told.
+/// What a library's handler gets says which life of its sender it is of: what came before the library had opened its channel, what waited
+/// while its sender died, and what the next life sends before the death is told.
 #[test]
-fn what_is_set_aside_names_the_life() {
+fn deliveries_name_the_life() {
+    const CHANNEL: u16 = Lane::LIBRARY_CHANNELS;
     #[derive(Default)]
     struct Seen(Vec<(u64, Vec<u8>)>);
-    impl Aside for Seen {
-        fn message(&mut self, delivery: Delivery<'_>) {
+    impl Handler for Seen {
+        fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
             self.0.push((delivery.life, delivery.body.bytes().to_vec()));
         }
-        fn share(&mut self, life: u64, share: Share<'_>) {
-            self.0.push((life, share.payload.to_vec()));
+        fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
+            self.0.push((context.life(), share.payload.to_vec()));
         }
     }
     let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
@@ -296,10 +297,11 @@ fn what_is_set_aside_names_the_life() {
             assert!(b.try_recv().expect("b").is_none() && a.try_recv().expect("a").is_none());
             assert!(start.elapsed() < LONG, "they do not meet");
         }
-        b.try_send_aside(A, Priority::NORMAL, b"a", b"side")
+        b.open(CHANNEL, ChannelOptions::default()).expect("open");
+        b.try_send_joined(A, Lane::ordered(CHANNEL), (b"a", b"side"))
             .expect("room");
         b.broadcast_share(Share {
-            port: tsumuji_node::ASIDE_PORT,
+            port: CHANNEL,
             payload: b"share",
             ..Share::EMPTY
         })
@@ -313,8 +315,12 @@ fn what_is_set_aside_names_the_life() {
                 assert!(start.elapsed() < LONG, "nobody hears of the death");
             }
         }
+        if a.channel(CHANNEL).is_none() {
+            assert!(a.poll_on(CHANNEL, &mut seen).is_err());
+            a.open(CHANNEL, ChannelOptions::default()).expect("open");
+        }
         while seen.0.len() < 2 {
-            a.progress_aside(&mut seen).expect("a");
+            a.poll_on(CHANNEL, &mut seen).expect("a");
             assert!(start.elapsed() < LONG, "nothing came");
         }
         assert_eq!(

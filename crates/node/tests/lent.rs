@@ -316,20 +316,23 @@ fn writable_means_memory() {
     let (alone, writable) = {
         let _scarcity = Scarcity::begin();
         let alone = a.try_send(B, LANE, &messages[0]);
-        (alone, a.wait_writable(B, BYTES, Duration::from_millis(5)))
+        (
+            alone,
+            a.wait_writable(B, 0, BYTES, Duration::from_millis(5)),
+        )
     };
     assert!(
         matches!(alone, Err(SendError::NoMemory { bytes: BYTES })),
         "{alone:?}"
     );
     assert!(!writable.expect("it lives"), "there is no memory");
-    assert!(a.wait_writable(B, BYTES, LONG).expect("it lives"));
+    assert!(a.wait_writable(B, 0, BYTES, LONG).expect("it lives"));
     a.try_send(B, LANE, &messages[0]).expect("memory came back");
     assert_eq!(a.queue_length(B), 1, "no turn was taken since");
     let (behind, writable, second) = {
         let _scarcity = Scarcity::begin();
         let behind = a.try_send(B, LANE, &messages[1]);
-        let writable = a.wait_writable(B, BYTES, LONG);
+        let writable = a.wait_writable(B, 0, BYTES, LONG);
         (behind, writable, a.try_send(B, LANE, &messages[1]))
     };
     assert!(

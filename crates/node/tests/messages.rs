@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use tsumuji_node::{
-    Body, DeliveryClass, Handler, IdlePolicy, Lane, NodeId, Options, Priority, ProgressBy,
-    SendError, SendId, Share,
+    Context, Delivery, DeliveryClass, Handler, IdlePolicy, Lane, NodeId, Options, Priority,
+    ProgressBy, SendError, SendId, Share,
 };
 
 const A: NodeId = NodeId(0);
@@ -112,7 +112,7 @@ fn non_blocking_forms_say_so() {
         }
         assert!(a.queue_length(B) >= 1);
         assert!(
-            !a.wait_writable(B, 60_000, Duration::from_millis(5))
+            !a.wait_writable(B, 0, 60_000, Duration::from_millis(5))
                 .expect("alive"),
             "b takes nothing yet"
         );
@@ -130,7 +130,7 @@ fn non_blocking_forms_say_so() {
                 b.progress().expect("acknowledge");
             }
         });
-        assert!(a.wait_writable(B, 60_000, LONG).expect("alive"));
+        assert!(a.wait_writable(B, 0, 60_000, LONG).expect("alive"));
         assert!(a.flush(LONG).expect("flush") && a.is_up(B));
         assert_eq!(a.queue_length(B), 0);
         done.store(true, Ordering::Relaxed);
@@ -259,10 +259,11 @@ struct Collect {
 }
 
 impl Handler for Collect {
-    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        let Delivery { from, body, .. } = delivery;
         self.messages.push((from, body.bytes().to_vec()));
     }
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
         self.shares.push((
             share.source,
             share.port,
@@ -479,7 +480,7 @@ fn unknown_peers_are_refused() {
         );
         assert!(
             matches!(
-                a.wait_writable(id, 1, LONG),
+                a.wait_writable(id, 0, 1, LONG),
                 Err(SendError::UnknownPeer { .. })
             ),
             "{id}"

@@ -10,7 +10,9 @@ mod counting_alloc;
 use std::thread;
 
 use common::{LONG, Over, pair};
-use tsumuji_node::{AnyLink, Body, Endpoint, Handler, Lane, MetricsAt, NodeId, Options, Share};
+use tsumuji_node::{
+    AnyLink, Body, Context, Delivery, Endpoint, Handler, Lane, MetricsAt, NodeId, Options, Share,
+};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -74,7 +76,8 @@ fn ping_pong_of_messages_allocates_nothing() {
 fn ping_pong_by_handler_allocates_nothing() {
     struct Got(u32);
     impl Handler for Got {
-        fn message(&mut self, _: NodeId, _: Lane, body: Body<'_>) {
+        fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+            let body = delivery.body;
             assert!(
                 matches!(body, Body::Frame(b"12345678")),
                 "a small message is borrowed from its frame"
@@ -105,7 +108,7 @@ fn ping_pong_by_handler_allocates_nothing() {
 fn shares_allocate_nothing() {
     struct Nothing;
     impl Handler for Nothing {
-        fn message(&mut self, _: NodeId, _: Lane, _: Body<'_>) {}
+        fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {}
     }
     let (mut a, mut b) = pair(Over::Shm, &Options::default());
     while !(a.is_up(B) && b.is_up(A)) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{ALL, LONG, Over, cluster};
 use fastrand::Rng;
 use tsumuji_link::Link;
-use tsumuji_node::{Body, Endpoint, Handler, Lane, NodeId, Options};
+use tsumuji_node::{Context, Delivery, Endpoint, Handler, Lane, NodeId, Options};
 
 const RECEIVER: NodeId = NodeId(0);
 const LANES: [Lane; 2] = [Lane::ordered(0), Lane::ordered(3)];
@@ -45,7 +45,10 @@ impl Oracle {
 }
 
 impl Handler for Oracle {
-    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>) {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        let Delivery {
+            from, lane, body, ..
+        } = delivery;
         self.take(from, lane, body.bytes());
     }
 }

@@ -104,15 +104,16 @@ pub(crate) trait Sending {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<Departure>;
-    /// Takes an acknowledgement. `done` is told each message that is now acknowledged whole and asked for it. `false`: it speaks
-    /// of numbers never sent.
+    /// Does an acknowledgement speak of numbers never sent?
+    fn is_unsent(&self, news: &AckNews<'_>) -> bool;
+    /// Takes one of which `is_unsent` said no. `done` is told each message that is now acknowledged whole and asked for it.
     fn on_ack(
         &mut self,
         now: Instant,
         news: &AckNews<'_>,
         books: Books<'_>,
         done: impl FnMut(SendId),
-    ) -> bool;
+    );
     /// When `on_timeout` wants to be called.
     fn deadline(&self) -> Option<Instant>;
     /// Looks at the deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: it is to be asked for

@@ -139,6 +139,8 @@ pub struct Counters {
     pub flow_answers: u64,
     /// Times that a peer was looked at because a deadline of its had come, or seemed to.
     pub timer_looks: u64,
+    /// Sessions ended because a message could not go on.
+    pub stalled_sessions: u64,
     /// Messages delivered.
     pub delivered_messages: u64,
     /// Frames not used.

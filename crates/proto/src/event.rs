@@ -26,10 +26,19 @@ pub enum Event {
         /// Messages submitted and never acknowledged.
         failed_messages: usize,
     },
+    /// The session with this peer could not go on, and ends, as is told next: the peer is heard, but a message was sent to it again and again
+    /// for longer than it might be silent, and nothing new of it acknowledged. The path carries small frames and no large ones, say; or
+    /// damage that no checksum found has left the two in contradiction.
+    Stalled {
+        /// With whom.
+        peer: NodeId,
+        /// Which message; `None`: one of the peer's, which it takes for delivered, and which is not whole here.
+        message: Option<SendId>,
+    },
     /// Reliable messages to this peer were not acknowledged when the session ended, which is told next. Those on
-    /// [`Lane::LIBRARY_CHANNEL`] do not count.
+    /// channels of libraries ([`Lane::LIBRARY_CHANNELS`]) do not count.
     ///
-    /// [`Lane::LIBRARY_CHANNEL`]: tsumuji_wire::Lane::LIBRARY_CHANNEL
+    /// [`Lane::LIBRARY_CHANNELS`]: tsumuji_wire::Lane::LIBRARY_CHANNELS
     MessagesLost {
         /// To whom.
         peer: NodeId,

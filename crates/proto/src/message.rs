@@ -1,6 +1,7 @@
 //! Messages on their way in and out, as the caller sees them.
 
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::ops::Range;
 use tsumuji_wire::{Lane, NodeId, Share};
 
@@ -13,6 +14,8 @@ pub enum Payload<'a> {
     Joined(&'a [u8], &'a [u8]),
     /// Taken as it is.
     Owned(Vec<u8>),
+    /// Shared with the program until it is acknowledged or has failed; short ones are copied.
+    Shared(Bytes),
 }
 
 impl Payload<'_> {
@@ -23,6 +26,7 @@ impl Payload<'_> {
             Self::Copied(bytes) => bytes.len(),
             Self::Joined(head, body) => head.len() + body.len(),
             Self::Owned(bytes) => bytes.len(),
+            Self::Shared(bytes) => bytes.len(),
         }
     }
 }

@@ -73,15 +73,16 @@ impl Arrivals {
         }
     }
 
-    /// `number` arrived; `look` said it is new.
+    /// `number` arrived; `look` said it is new. `true`: in turn, and none that came before waited for it.
     #[inline]
-    pub(crate) fn mark(&mut self, number: u64) {
+    pub(crate) fn mark(&mut self, number: u64) -> bool {
         if number == self.base && self.next == self.base {
             self.base += 1;
             self.next = self.base;
-            return;
+            return true;
         }
         self.mark_out_of_turn(number);
+        false
     }
 
     #[inline(never)]

@@ -157,8 +157,17 @@ fn shares_arrive_by_sealed_broadcast() {
         for (node, taken) in nodes.iter_mut().zip(&mut taken) {
             struct Taker<'a>(&'a mut Vec<(u32, Vec<u8>)>);
             impl tsumuji_node::Handler for Taker<'_> {
-                fn message(&mut self, _: NodeId, _: Lane, _: tsumuji_node::Body<'_>) {}
-                fn share(&mut self, share: tsumuji_node::Share<'_>) {
+                fn message(
+                    &mut self,
+                    _: &mut tsumuji_node::Context<'_>,
+                    _: tsumuji_node::Delivery<'_>,
+                ) {
+                }
+                fn share(
+                    &mut self,
+                    _: &mut tsumuji_node::Context<'_>,
+                    share: tsumuji_node::Share<'_>,
+                ) {
                     self.0.push((share.lap, share.payload.to_vec()));
                 }
             }

@@ -8,6 +8,10 @@
 //! the next, and is bound to the life named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and
 //! never lead back to an earlier life; `Sent` comes once for each message
 //! submitted with `notify`, and for no other.
+//!
+//! Messages are told apart by their content, and short ones (all empty ones, say) may be equal. Where the next message of one session
+//! equals the next one of a later session between the same lives, what is delivered may be either: both are taken for delivered, and it
+//! may come once more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -85,6 +89,14 @@ impl Session {
     }
 }
 
+/// A message that was taken for delivered when an equal one of an earlier session may have been.
+#[derive(Debug)]
+struct Equal {
+    session: usize,
+    lane: Lane,
+    expected: Expected,
+}
+
 /// From one node to another.
 #[derive(Debug, Default)]
 struct Pair {
@@ -92,6 +104,7 @@ struct Pair {
     sessions: Vec<Session>,
     /// The earliest that may still deliver.
     reached: usize,
+    equals: Vec<Equal>,
     /// The highest of the life that submitted last.
     last_id: Option<(u32, SendId)>,
 }
@@ -247,22 +260,14 @@ impl Oracle {
             ));
         };
         let pair = self.pairs.entry((from, to)).or_default();
-        for (index, session) in pair.sessions.iter_mut().enumerate().skip(pair.reached) {
-            if session.receiver_life != Some(life) || session.sender_life != sender_life {
-                continue;
+        let (found, awaited) = pair.take((sender_life, life), lane, bytes, checksum);
+        self.waiting -= awaited;
+        if let Some(expected) = found {
+            if self.remembered.len() == REMEMBERED {
+                self.remembered.pop_front();
             }
-            if let Some(expected) = session.take(lane, bytes, checksum) {
-                if session.waiting > 0 {
-                    session.waiting -= 1;
-                    self.waiting -= 1;
-                }
-                pair.reached = index;
-                if self.remembered.len() == REMEMBERED {
-                    self.remembered.pop_front();
-                }
-                self.remembered.push_back(checksum);
-                return Ok(expected);
-            }
+            self.remembered.push_back(checksum);
+            return Ok(expected);
         }
         let mut why = String::from("no such message is on its way: damaged or invented");
         for (index, session) in pair.sessions.iter().enumerate() {
@@ -378,6 +383,55 @@ impl Oracle {
 }
 
 impl Pair {
+    /// A message comes that the lives of these two have exchanged: what it may be, and how many are not waited for any more.
+    fn take(
+        &mut self,
+        (sender_life, receiver_life): (u32, u32),
+        lane: Lane,
+        bytes: usize,
+        checksum: u64,
+    ) -> (Option<Expected>, usize) {
+        let (mut found, mut awaited) = (None, 0);
+        let is_theirs = |session: &Session| {
+            session.receiver_life == Some(receiver_life) && session.sender_life == sender_life
+        };
+        let sessions = self.sessions.iter_mut().enumerate().skip(self.reached);
+        for (index, session) in sessions.filter(|(_, session)| is_theirs(session)) {
+            let Some(expected) = session.take(lane, bytes, checksum) else {
+                continue;
+            };
+            if session.waiting > 0 {
+                session.waiting -= 1;
+                awaited += 1;
+            }
+            if found.is_none() {
+                found = Some(expected);
+                self.reached = index;
+            } else {
+                self.equals.push(Equal {
+                    session: index,
+                    lane,
+                    expected,
+                });
+            }
+        }
+        self.equals.retain(|equal| equal.session >= self.reached);
+        let same = self.equals.iter().position(|equal| {
+            let known = equal.expected;
+            (equal.lane, known.bytes, known.checksum) == (lane, bytes, checksum)
+                && is_theirs(&self.sessions[equal.session])
+        });
+        match (found, same) {
+            (None, Some(at)) => found = Some(self.equals.remove(at).expected),
+            // It can only be what it was found as: nothing before it in its lane is to come.
+            (Some(_), None) if lane.class() == DeliveryClass::Ordered => {
+                (self.equals).retain(|equal| equal.lane != lane || equal.session > self.reached);
+            }
+            _ => {}
+        }
+        (found, awaited)
+    }
+
     /// The current session's messages are not waited for any more; how many they were.
     fn give_up(&mut self) -> usize {
         let Some(session) = self.sessions.last_mut() else {

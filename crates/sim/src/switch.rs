@@ -24,7 +24,7 @@ pub struct Traffic {
     pub sent_bytes: u64,
     /// Copies handed to engines.
     pub handled_frames: u64,
-    /// Lost by chance.
+    /// Lost by chance, or too long for their path.
     pub lost: u64,
     /// Dropped at the border of a partition.
     pub partitioned: u64,
@@ -147,7 +147,8 @@ impl Switch {
             return frames.drop(frame);
         }
         let conditions = self.paths.get(&(from, to)).unwrap_or(&self.conditions);
-        if rng.chance(conditions.loss_ppm) {
+        let is_too_long = frames.bytes(frame).len() > conditions.longest_bytes;
+        if is_too_long || rng.chance(conditions.loss_ppm) {
             traffic.lost += 1;
             return frames.drop(frame);
         }

@@ -42,6 +42,8 @@ pub struct Conditions {
     pub delay_ns: Range<u64>,
     /// Chance of being lost before the switch's port.
     pub loss_ppm: u32,
+    /// Longer frames are lost, as where an MTU is too small.
+    pub longest_bytes: usize,
     /// Chance of passing the port twice.
     pub duplicate_ppm: u32,
     /// Chance of an extra delay.
@@ -60,6 +62,7 @@ impl Default for Conditions {
         Self {
             delay_ns: 10_000..10_001,
             loss_ppm: 0,
+            longest_bytes: usize::MAX,
             duplicate_ppm: 0,
             reorder_ppm: 0,
             reorder_ns: 0..1_000_000,

@@ -62,8 +62,11 @@ const LATEST: u32 = 2 << CLASS_SHIFT;
 const END: u32 = 3 << CLASS_SHIFT;
 
 impl Lane {
-    /// The channel on which libraries between endpoint and program speak among themselves.
-    pub const LIBRARY_CHANNEL: u16 = u16::MAX;
+    /// Channels from here on are for libraries between endpoint and program. What they have on the way is none of the program's messages.
+    pub const LIBRARY_CHANNELS: u16 = 0xff00;
+
+    /// The last of them is the endpoints' own. Few and short messages travel there, and none waits for room in a queue.
+    pub const CONTROL_CHANNEL: u16 = u16::MAX;
 
     /// The lane of that class, priority and channel.
     pub const fn new(class: DeliveryClass, priority: Priority, channel: u16) -> Self {
@@ -115,6 +118,12 @@ impl Lane {
     #[inline]
     pub const fn channel(self) -> u16 {
         self.0 as u16
+    }
+
+    /// Its channel is for libraries.
+    #[inline]
+    pub const fn is_library(self) -> bool {
+        self.channel() >= Self::LIBRARY_CHANNELS
     }
 
     /// As a number below 2²⁰: class (2 bits), priority (2), channel (16).

@@ -281,8 +281,14 @@ impl Place {
     }
 
     fn start(&self, node: u16, life: u32) -> Child {
+        self.start_with(node, life, &[])
+    }
+
+    /// The same with more in its environment.
+    pub(crate) fn start_with(&self, node: u16, life: u32, more: &[(&str, String)]) -> Child {
         let mut command = self.command(node, "worker");
         command.env(LIFE_ENV, life.to_string());
+        command.envs(more.iter().map(|(name, value)| (name, value)));
         // Inherited as it is: a copy without close-on-exec, gone when the process is started.
         let inherited = match &self.over {
             Over::Shm(job) => Some(rustix::io::dup(job).expect("dup")),
@@ -318,9 +324,18 @@ fn endpoint(
 
 /// What the started processes run, in a test called `worker`; nothing in the test's own process.
 pub(crate) fn work() {
-    let Some(life) = std::env::var_os(LIFE_ENV) else {
+    let Some((life, endpoint)) = started(options()) else {
         return;
     };
+    let mut talker = Talker::new(endpoint, life);
+    while !talker.stopped {
+        talker.turn();
+    }
+}
+
+/// Life and endpoint of a process that was started; `None` in the test's own.
+pub(crate) fn started(options: Options) -> Option<(u32, Endpoint<AnyLink>)> {
+    let life = std::env::var_os(LIFE_ENV)?;
     // This process has one test, whose thread may go; its parent's thread stays until all are stopped.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
     let life = life.to_str().and_then(|life| life.parse().ok());
@@ -337,14 +352,11 @@ pub(crate) fn work() {
             let base = Base::Shm(Shm::attach(&job, node).expect("attach"));
             let key = std::env::var_os(ENV_KEY).map(PathBuf::from);
             let membership = Membership::local(NodeId(node), NODES);
-            endpoint(base, membership, key.as_deref(), options())
+            endpoint(base, membership, key.as_deref(), options)
         }
-        Err(_) => endpoint_from_env(options()).expect("an endpoint"),
+        Err(_) => endpoint_from_env(options).expect("an endpoint"),
     };
-    let mut talker = Talker::new(endpoint, life);
-    while !talker.stopped {
-        talker.turn();
-    }
+    Some((life, endpoint))
 }
 
 /// Kills whatever is left when a test fails.

@@ -3,12 +3,13 @@
 
 use std::ffi::{c_int, c_void};
 
-use tsumuji_node::{ASIDE_CHANNEL, DeliveryClass, Lane, Priority, SendId};
+use tsumuji_node::{Bytes, DeliveryClass, Lane, Priority, SendId};
 
 use super::{answer, done, number, size};
 use crate::failure::Failure;
 use crate::ffi;
-use crate::handle::{Tsumuji, on};
+use crate::handle::{Tsumuji, contained, on};
+use crate::node::{Node, Source};
 
 /// Messages of one lane arrive in the order sent.
 pub const TSUMUJI_ORDERED: c_int = 0;
@@ -22,8 +23,8 @@ pub const TSUMUJI_URGENT: c_int = 0;
 pub const TSUMUJI_NORMAL: c_int = 2;
 /// The least urgent: bulk transfers.
 pub const TSUMUJI_BULK: c_int = 3;
-/// Channels of each class and priority: 0 to 65534. (One more is the library's own.)
-pub const TSUMUJI_CHANNELS: c_int = 65_535;
+/// Channels of each class and priority: 0 to 65279. (Those above are for libraries.)
+pub const TSUMUJI_CHANNELS: c_int = 65_280;
 /// The lane that most programs use: ordered, of usual priority, channel 0.
 pub const TSUMUJI_LANE: c_int = 0x20000;
 /// Added to the lane of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
@@ -36,7 +37,7 @@ const _: () = assert!(TSUMUJI_LANE == Lane::ordered(0).number() as c_int);
 const _: () = assert!(TSUMUJI_URGENT == Priority::URGENT.get() as c_int);
 const _: () = assert!(TSUMUJI_NORMAL == Priority::NORMAL.get() as c_int);
 const _: () = assert!(TSUMUJI_BULK == Priority::BULK.get() as c_int);
-const _: () = assert!(TSUMUJI_CHANNELS == ASIDE_CHANNEL as c_int);
+const _: () = assert!(TSUMUJI_CHANNELS == Lane::LIBRARY_CHANNELS as c_int);
 
 /// A message that arrived. Of a loan, data is valid until tsumuji_release.
 #[repr(C)]
@@ -75,12 +76,31 @@ fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failu
         .ok()
         .and_then(Priority::new)
         .ok_or_else(|| Failure::invalid("accepted priorities are 0 to 3"))?;
+    Ok(lane_number(Lane::new(
+        class,
+        priority,
+        read_channel(channel)?,
+    )))
+}
+
+/// Channels that nobody opened, and anyone.
+pub(super) const ANY: (c_int, c_int) = (-1, -1);
+
+/// A channel by the number that C gave.
+pub(super) fn read_channel(channel: c_int) -> Result<u16, Failure> {
     let last = TSUMUJI_CHANNELS - 1;
-    let channel = u16::try_from(channel)
+    u16::try_from(channel)
         .ok()
         .filter(|channel| c_int::from(*channel) <= last)
-        .ok_or_else(|| Failure::invalid(format!("accepted channels are 0 to {last}")))?;
-    Ok(lane_number(Lane::new(class, priority, channel)))
+        .ok_or_else(|| Failure::invalid(format!("accepted channels are 0 to {last}")))
+}
+
+/// Channel and peer, or -1 for those that nobody opened, and for anyone.
+pub(super) fn source_of(node: &Node, (channel, from): (c_int, c_int)) -> Result<Source, Failure> {
+    Ok(Source {
+        channel: (channel != -1).then(|| read_channel(channel)).transpose()?,
+        from: (from != -1).then(|| node.peer(from)).transpose()?,
+    })
 }
 
 pub(super) fn read_lane(lane: c_int) -> Result<Lane, Failure> {
@@ -139,8 +159,8 @@ pub unsafe extern "C" fn tsumuji_uncork(handle: *mut Tsumuji) -> c_int {
     done(unsafe { on(handle, |node| Ok(node.endpoint.uncork()?)) })
 }
 
-/// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or memory short before something in it is acknowledged;
-/// tsumuji_wait_writable waits for either. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
+/// Sends a copy, or says TSUMUJI_EAGAIN if the queue to the peer is full, or its owner of the channel wants nothing more for now, or
+/// memory is short before something in the queue is acknowledged; tsumuji_wait_writable waits for all of them. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_try_send(
     handle: *mut Tsumuji,
@@ -179,6 +199,77 @@ pub unsafe extern "C" fn tsumuji_send_tracked(
     })
 }
 
+/// Memory of the program's that a message is sent from.
+struct Lender {
+    data: *const u8,
+    bytes: usize,
+    release: unsafe extern "C" fn(context: *mut c_void),
+    context: *mut c_void,
+}
+
+// SAFETY: the header says that the memory is only read, and that any thread may release it.
+unsafe impl Send for Lender {}
+
+impl AsRef<[u8]> for Lender {
+    fn as_ref(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the header says that so many bytes can be read there, unchanged, until `release` is called.
+        unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        // SAFETY: the program gave it for this call, which comes once.
+        unsafe { (self.release)(self.context) };
+    }
+}
+
+/// Sends a message from where the program has it, without a copy. The memory must stay as it is until release(context) is called, once:
+/// when the message is acknowledged or has failed, or could not be sent; in this or a later call, or by the progress assistant's thread. One
+/// of less than 4096 bytes is copied, and released before this returns. The same memory may be sent to several peers at a time. If id is not
+/// NULL, the message is known by *id, as one of tsumuji_send_tracked is: memory that is released and a message that is acknowledged are two
+/// things where it failed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_send_shared(
+    handle: *mut Tsumuji,
+    to: c_int,
+    lane: c_int,
+    data: *const c_void,
+    bytes: usize,
+    release: Option<unsafe extern "C" fn(context: *mut c_void)>,
+    context: *mut c_void,
+    id: *mut u64,
+) -> c_int {
+    done(contained(|| {
+        let release = release.ok_or_else(|| Failure::invalid("there is no release function"))?;
+        let data = data.cast();
+        let lender = Lender {
+            data,
+            bytes,
+            release,
+            context,
+        };
+        if data.is_null() && bytes > 0 || isize::try_from(bytes).is_err() {
+            return Err(Failure::invalid("the message is NULL, or longer than any"));
+        }
+        let message = Bytes::from_owner(lender);
+        // SAFETY: the header asks for what `on` and `put` need.
+        unsafe {
+            on(handle, |node| {
+                let (to, lane) = (node.peer(to)?, read_lane(lane)?);
+                if id.is_null() {
+                    return Ok(node.endpoint.send_shared(to, lane, message)?);
+                }
+                let sent = node.endpoint.send_shared_tracked(to, lane, message)?;
+                ffi::put(id, "the place for the id", sent.0)
+            })
+        }
+    }))
+}
+
 /// 1: the peer has acknowledged the whole message; 0: not yet. Takes a turn. TSUMUJI_EPEER: it was lost with its peer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_is_sent(handle: *mut Tsumuji, to: c_int, id: u64) -> c_int {
@@ -208,11 +299,12 @@ pub unsafe extern "C" fn tsumuji_wait_sent(
     })
 }
 
-/// Waits until a message of `bytes` can be queued to the peer at once: 1, or 0 if the time has passed.
+/// Waits until a message of `bytes` can be queued to the peer on that lane at once: 1, or 0 if the time has passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_writable(
     handle: *mut Tsumuji,
     to: c_int,
+    lane: c_int,
     bytes: usize,
     timeout_us: i64,
 ) -> c_int {
@@ -220,7 +312,8 @@ pub unsafe extern "C" fn tsumuji_wait_writable(
     answer(unsafe {
         on(handle, |node| {
             let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
-            Ok(node.endpoint.wait_writable(to, bytes, timeout)?)
+            let channel = read_lane(lane)?.channel();
+            Ok(node.endpoint.wait_writable(to, channel, bytes, timeout)?)
         })
     })
 }
@@ -248,7 +341,7 @@ pub unsafe extern "C" fn tsumuji_queue_length(handle: *mut Tsumuji, to: c_int) -
     })
 }
 
-/// Waits for a whole message without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
+/// Waits for a whole message on channels that nobody opened, without taking it. 1: there is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_ready(
     handle: *mut Tsumuji,
@@ -265,7 +358,7 @@ pub unsafe extern "C" fn tsumuji_ready(
     })
 }
 
-/// Takes the next message into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
+/// Takes the next message on channels that nobody opened into `buffer`; returns its length. about may be NULL. TSUMUJI_ETIMEDOUT: none came in time.
 /// TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv(
@@ -276,7 +369,7 @@ pub unsafe extern "C" fn tsumuji_recv(
     timeout_us: i64,
 ) -> isize {
     // SAFETY: the header asks for what `receive` needs.
-    unsafe { receive(handle, buffer, room, about, timeout_us) }
+    unsafe { receive(handle, ANY, (buffer, room), about, timeout_us) }
 }
 
 /// Like tsumuji_recv, without waiting: TSUMUJI_EAGAIN if there is none.
@@ -288,15 +381,15 @@ pub unsafe extern "C" fn tsumuji_try_recv(
     about: *mut TsumujiMessage,
 ) -> isize {
     // SAFETY: the header asks for what `receive` needs.
-    unsafe { receive(handle, buffer, room, about, 0) }
+    unsafe { receive(handle, ANY, (buffer, room), about, 0) }
 }
 
 /// # Safety
 /// As the header says: `buffer` has `room` bytes, `about` is NULL or can be written.
-unsafe fn receive(
+pub(super) unsafe fn receive(
     handle: *mut Tsumuji,
-    buffer: *mut c_void,
-    room: usize,
+    source: (c_int, c_int),
+    (buffer, room): (*mut c_void, usize),
     about: *mut TsumujiMessage,
     timeout_us: i64,
 ) -> isize {
@@ -306,7 +399,8 @@ unsafe fn receive(
             if buffer.is_null() && room > 0 {
                 return Err(Failure::invalid("the buffer is NULL"));
             }
-            let message = node.recv_into(room, ffi::timeout(timeout_us))?;
+            let source = source_of(node, source)?;
+            let message = node.recv_into(source, room, ffi::timeout(timeout_us))?;
             let bytes = message.body.len();
             ffi::copy_out(&message.body, buffer)?;
             ffi::put_if_wanted(
@@ -325,25 +419,39 @@ unsafe fn receive(
     })
 }
 
-/// Lends the next message where it lies, without copying it; give it back with tsumuji_release. At most 65,536 are lent at a time.
+/// Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
+/// it is given back with tsumuji_release. At most 65,536 are lent at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_lend(
     handle: *mut Tsumuji,
     message: *mut TsumujiMessage,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` and `put` need.
+    // SAFETY: the header asks for what `lend` needs.
+    unsafe { lend(handle, ANY, message, timeout_us) }
+}
+
+/// # Safety
+/// As the header says: `message` is NULL or can be written.
+pub(super) unsafe fn lend(
+    handle: *mut Tsumuji,
+    source: (c_int, c_int),
+    message: *mut TsumujiMessage,
+    timeout_us: i64,
+) -> c_int {
+    // SAFETY: the caller promises what `on` and `put` need.
     done(unsafe {
         on(handle, |node| {
             if message.is_null() {
                 return Err(Failure::invalid("the place for the message is NULL"));
             }
-            let (loan, lent) = node.lend(ffi::timeout(timeout_us))?;
+            let source = source_of(node, source)?;
+            let (loan, lent) = node.lend(source, ffi::timeout(timeout_us))?;
             let about = TsumujiMessage {
-                data: lent.body.as_ptr().cast(),
-                bytes: lent.body.len(),
-                from: lent.from.0.into(),
-                lane: lane_number(lent.lane),
+                data: lent.as_ptr().cast(),
+                bytes: lent.len(),
+                from: lent.from().0.into(),
+                lane: lane_number(lent.lane()),
                 loan,
             };
             ffi::put(message, "the place for the message", about)

@@ -5,6 +5,7 @@
 //!
 //! Every function enters through `handle::on` or `handle::contained`, so that no panic leaves.
 
+mod channels;
 mod codes;
 mod collectives;
 mod flow;
@@ -15,6 +16,7 @@ mod reductions;
 mod shares;
 mod state;
 
+pub use channels::*;
 pub use codes::*;
 pub use collectives::*;
 pub use flow::*;
@@ -38,6 +40,11 @@ fn done(result: Result<(), Failure>) -> c_int {
 /// A number of 0 or more, or the code of what failed.
 pub(crate) fn number(result: Result<c_int, Failure>) -> c_int {
     result.unwrap_or_else(|failure| failure.report())
+}
+
+/// How much was done, as far as C's numbers go.
+fn count(done: usize) -> c_int {
+    c_int::try_from(done).unwrap_or(c_int::MAX)
 }
 
 /// A size, or the code of what failed.

@@ -5,16 +5,19 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use tsumuji_node::{Body, Handler, Lane, NodeId, RemoteFlow, SendError, SendId, Share};
+use tsumuji_node::{Context, Delivery, Handler, NodeId, RemoteFlow, SendError, SendId, Share};
 
 use super::messages::lane_number;
-use super::{TsumujiMessage, TsumujiRemoteFlow, TsumujiShare, answer, number};
+use super::{TsumujiMessage, TsumujiRemoteFlow, TsumujiShare, answer, count, number};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
+use crate::within;
 
-/// What tsumuji_poll calls, on the thread that polls. Only `message` must be there; the others may be NULL. No callback may use the
-/// handle (TSUMUJI_EBUSY), leave by longjmp, or throw. What it is shown is valid until it returns.
+/// What tsumuji_poll calls, on the thread that polls; or, of a channel's own handler (tsumuji_open_channel), whichever thread drives the
+/// endpoint. Only `message` must be there; the others may be NULL. No callback may use the
+/// handle (TSUMUJI_EBUSY; tsumuji_reply and tsumuji_send_from send), leave by longjmp, or throw. What it is shown is valid until it
+/// returns.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TsumujiHandler {
@@ -47,28 +50,66 @@ pub struct TsumujiHandler {
             next: c_int,
         ),
     >,
+    /// A tsumuji_try_send to that peer and channel that said TSUMUJI_EAGAIN may be tried again.
+    pub writable: Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, channel: c_int)>,
 }
 
-struct Callbacks {
+pub(super) struct Callbacks {
     handler: TsumujiHandler,
     message: unsafe extern "C" fn(context: *mut c_void, message: *const TsumujiMessage),
 }
 
-impl Handler for Callbacks {
-    fn message(&mut self, from: NodeId, lane: Lane, body: Body<'_>) {
-        let bytes = body.bytes();
-        let message = TsumujiMessage {
-            data: bytes.as_ptr().cast(),
-            bytes: bytes.len(),
-            from: from.0.into(),
-            lane: lane_number(lane),
-            loan: 0,
+// SAFETY: the header says of a channel's handler that any thread may call it, one at a time.
+unsafe impl Send for Callbacks {}
+
+impl Callbacks {
+    /// # Safety
+    /// As the header says: NULL, or a handler whose `size` says how much of it there is, to be called as long as this lives.
+    pub(super) unsafe fn read(handler: *const TsumujiHandler) -> Result<Self, Failure> {
+        if handler.is_null() {
+            return Err(Failure::invalid("the handler is NULL"));
+        }
+        // SAFETY: by address: a program built with an older header points at less than the whole. All zero is a handler: no callbacks,
+        // no context.
+        let handler = unsafe {
+            let room = std::ptr::addr_of!((*handler).size).read_unaligned();
+            ffi::read_struct(handler, room)?
         };
-        // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
-        unsafe { (self.message)(self.handler.context, &message) };
+        let message = handler.message.ok_or_else(|| {
+            Failure::invalid("the handler has no `message`: messages would be lost")
+        })?;
+        Ok(Self { handler, message })
+    }
+}
+
+impl Handler for Callbacks {
+    fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
+        let Delivery {
+            from, lane, body, ..
+        } = delivery;
+        let bytes = body.bytes();
+        let call = |loan| {
+            let message = TsumujiMessage {
+                data: bytes.as_ptr().cast(),
+                bytes: bytes.len(),
+                from: from.0.into(),
+                lane: lane_number(lane),
+                loan,
+            };
+            // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
+            unsafe { (self.message)(self.handler.context, &message) };
+        };
+        within::run(context, call);
     }
 
-    fn share(&mut self, share: Share<'_>) {
+    fn writable(&mut self, peer: NodeId, channel: u16) {
+        if let Some(call) = self.handler.writable {
+            // SAFETY: as in `message`.
+            unsafe { call(self.handler.context, peer.0.into(), channel.into()) };
+        }
+    }
+
+    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
         let Some(call) = self.handler.share else {
             return;
         };
@@ -135,7 +176,7 @@ impl Handler for Callbacks {
     }
 }
 
-/// Receives, hands over by the callbacks, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
+/// Receives, hands over by the callbacks what comes on channels that nobody opened, minds timers and sends, until something was done or timeout_us microseconds have passed (0: one
 /// turn; negative: without limit). Returns how much was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_poll(
@@ -143,27 +184,17 @@ pub unsafe extern "C" fn tsumuji_poll(
     handler: *const TsumujiHandler,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs, and for a handler whose `size` says how much of it there is. All zero is a
-    // handler: no callbacks, no context.
+    // SAFETY: the header asks for what `on` and `read` need.
     number(unsafe {
         on(handle, |node| {
-            if handler.is_null() {
-                return Err(Failure::invalid("the handler is NULL"));
-            }
-            // By address: a program built with an older header points at less than the whole.
-            let room = std::ptr::addr_of!((*handler).size).read_unaligned();
-            let handler = ffi::read_struct(handler, room)?;
-            let message = handler.message.ok_or_else(|| {
-                Failure::invalid("the handler has no `message`: messages would be lost")
-            })?;
-            let mut callbacks = Callbacks { handler, message };
+            let mut callbacks = Callbacks::read(handler)?;
             let timeout = ffi::timeout(timeout_us);
             let done = if timeout.is_zero() {
                 node.endpoint.poll(&mut callbacks)?
             } else {
                 node.endpoint.poll_wait(&mut callbacks, timeout)?
             };
-            Ok(c_int::try_from(done).unwrap_or(c_int::MAX))
+            Ok(count(done))
         })
     })
 }
@@ -177,7 +208,7 @@ pub unsafe extern "C" fn tsumuji_progress(handle: *mut Tsumuji) -> c_int {
     number(unsafe {
         on(handle, |node| {
             let done = node.progress()?;
-            Ok(c_int::try_from(done).unwrap_or(c_int::MAX))
+            Ok(count(done))
         })
     })
 }

@@ -7,7 +7,7 @@ use super::{Failure, Operation, State};
 use crate::error::CollectiveError;
 use crate::header::Kind;
 use crate::plan::Step;
-use crate::wires::{Control, FEED_BYTES, Wires};
+use crate::wires::{Control, FEED_BYTES, Wires, send_now};
 
 impl Operation<'_> {
     /// Sends what may be sent of a transfer; whether that finished it.
@@ -135,7 +135,7 @@ impl Operation<'_> {
     ) -> Result<bool, CollectiveError> {
         let head = self.header(kind, step, offset).to_bytes();
         let body = &self.slice(step.place)[offset..offset + bytes];
-        match endpoint.try_send_aside(to, Priority::NORMAL, &head, body) {
+        match send_now(endpoint, to, Priority::NORMAL, &head, body) {
             Ok(()) => Ok(true),
             Err(SendError::WouldBlock { .. }) => Ok(false),
             Err(SendError::PeerDead { peer }) => {

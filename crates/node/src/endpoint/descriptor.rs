@@ -1,7 +1,7 @@
 //! The descriptor with which a program has an endpoint in its own event loop, and how the assistant rings it.
 //!
-//! The link's own descriptor would do where the program alone drives. With an assistant, which may take frames in before the program
-//! wakes up to them, it is an epoll descriptor over the link's and one for mail: what the assistant took in meanwhile.
+//! It is an epoll descriptor over the link's and one for mail: what the assistant took in before the program woke up to it, and what other
+//! threads want.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,29 +11,24 @@ use rustix::event::{EventfdFlags, epoll};
 use tsumuji_link::Link;
 
 use super::Endpoint;
+use crate::channel::bell;
 use crate::error::EndpointError;
-use crate::options::ProgressBy;
 
 /// What `Endpoint::fd` lends.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Descriptor {
+    /// `None`: the link has none.
     fd: Option<OwnedFd>,
-    mail: Option<Arc<OwnedFd>>,
+    mail: Arc<OwnedFd>,
 }
 
 impl Descriptor {
-    pub(super) fn new(link: &impl Link, progress: ProgressBy) -> io::Result<Self> {
-        let Some(link) = link.fd() else {
-            return Ok(Self::default());
-        };
-        if progress == ProgressBy::Program {
-            return Ok(Self {
-                fd: Some(link.try_clone_to_owned()?),
-                mail: None,
-            });
-        }
+    pub(super) fn new(link: &impl Link) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let mail = rustix::event::eventfd(0, flags)?;
+        let mail = Arc::new(rustix::event::eventfd(0, flags)?);
+        let Some(link) = link.fd() else {
+            return Ok(Self { fd: None, mail });
+        };
         let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (number, fd) in [(0, link), (1, mail.as_fd())] {
             let data = epoll::EventData::new_u64(number);
@@ -41,16 +36,20 @@ impl Descriptor {
         }
         Ok(Self {
             fd: Some(both),
-            mail: Some(Arc::new(mail)),
+            mail,
         })
     }
 
-    /// What the assistant rings.
-    pub(super) fn mail(&self) -> Option<Mail> {
-        self.mail.as_ref().map(|fd| Mail {
-            fd: Arc::clone(fd),
+    /// What assistant and other threads ring.
+    pub(super) fn fd(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.mail)
+    }
+
+    pub(super) fn mail(&self) -> Mail {
+        Mail {
+            fd: self.fd(),
             is_armed: false,
-        })
+        }
     }
 }
 
@@ -63,12 +62,9 @@ pub(crate) struct Mail {
 }
 
 impl Mail {
-    fn arm(&mut self, is_armed: bool) {
-        if is_armed {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&*self.fd, &mut count); // nothing there is as well
-        }
-        self.is_armed = is_armed;
+    fn drain(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.fd, &mut count); // nothing there is as well
     }
 
     /// The program sleeps on its descriptor, as far as is known.
@@ -90,14 +86,20 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Asks that the next frame make `fd` readable; `false`: there is something to poll or to take now. Poll again also after
-    /// `until_timer`. What only a handler can take (notices, shares) is told of once: a program that has none may sleep.
+    /// `until_timer`. What only a handler can take (notices, shares), and
+    /// what waits on opened channels, is told of once: take all of it, or leave it and sleep.
     pub fn arm_fd(&mut self) -> Result<bool, EndpointError> {
         let core = &mut *self.core.write();
-        let news = core.inbox.take_news() || core.inbox.next_bytes().is_some();
-        let sleeps = !news && !core.drive.has_backlog() && core.drive.link.arm_fd()?;
-        if let Some(mail) = &mut core.mail {
-            mail.arm(sleeps);
+        core.mail.drain();
+        let bell = Arc::clone(core.channels.bell());
+        let sleeps = bell.sleeps(bell::PROGRAM)
+            && !core.channels.take_news()
+            && !core.drive.has_backlog()
+            && core.drive.link.arm_fd()?;
+        if !sleeps {
+            bell.rises(bell::PROGRAM);
         }
+        core.mail.is_armed = sleeps;
         Ok(sleeps)
     }
 

@@ -101,6 +101,7 @@ impl<L: Link> Endpoint<L> {
         deadline: Option<Duration>,
     ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
+        core.permits(to, lane)?;
         let deadline = deadline.map(from_std);
         core.drive
             .submit_latest(to, lane, Payload::Copied(message), deadline)
@@ -200,8 +201,8 @@ impl<L: Link> Core<L> {
             self.peers.await_flows(node, nonce);
             self.drive.touched();
             let left = until.saturating_duration_since(std::time::Instant::now());
-            self.run_until(left.min(ASK_AGAIN), |_, kept| {
-                kept.peers.has_flows() || kept.peers.is_lost(node)
+            self.run_until(left.min(ASK_AGAIN), |_, intake| {
+                intake.peers.has_flows() || intake.peers.is_lost(node)
             })?;
             if let Some(answer) = self.peers.take_flows() {
                 return Ok(Some(answer));

@@ -28,7 +28,7 @@ impl<L: Link> Endpoint<L> {
             peers.iter().all(settled) || peers.iter().any(|peer| known.is_dead(*peer))
         };
         if !is_over(&core.peers) {
-            core.run_until(timeout, |_, kept| is_over(kept.peers))?;
+            core.run_until(timeout, |_, intake| is_over(intake.peers))?;
         }
         if let Some(&peer) = peers.iter().find(|peer| core.peers.is_dead(**peer)) {
             return Err(SendError::PeerDead { peer });

@@ -1,30 +1,36 @@
-//! Taking what arrives: by polling with a handler, or message by message; and the descriptor for somebody else's event loop.
+//! Taking what arrives: by polling with a handler, or message by message; of all channels that nobody opened, or of one that was.
 //!
-//! Invariant: what the inbox holds is older than anything a turn may bring, so it is handed over first.
+//! Invariant: what waits on a channel is older than anything a turn may bring, so it is handed over first.
 
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::Body;
+use tsumuji_proto::{Lane, Loan, NodeId};
 
 use super::{Core, Endpoint};
-use crate::error::{EndpointError, RecvError};
+use crate::channel::kept::Return;
+use crate::channel::mailbox::{Charge, Stored};
+use crate::channel::{Kept, Message};
+use crate::error::{ChannelError, EndpointError, RecvError};
 use crate::handler::Handler;
-use crate::inbox::Message;
-use crate::intake::ToHandler;
+use crate::intake::{Intake, Taker};
 
-/// Bytes taken from the inbox between two turns: peers learn early that there is room again.
+/// Bytes taken from mailboxes between two turns: peers learn early that there is room again.
 const TAKEN_BYTES_PER_TURN: usize = 64 << 10;
 
 /// And after 64 small messages at the latest, as each counts for so many bytes more: a program that works on each for long must answer its
 /// peers meanwhile.
 const TAKEN_MESSAGE_BYTES: usize = 1 << 10;
 
+/// No channel's.
+const NO_GENERATION: u64 = u64::MAX;
+
 impl<L: Link> Endpoint<L> {
-    /// One turn of the loop: receive a burst, hand over, mind timers, transmit, flush. Returns how much was done. Never waits.
+    /// One turn of the loop: receive a burst, hand over, mind timers, transmit, flush. The handler takes what comes on channels that nobody
+    /// opened. Returns how much was done. Never waits.
     #[inline]
     pub fn poll(&mut self, handler: &mut impl Handler) -> Result<usize, EndpointError> {
-        self.core.write().poll(handler)
+        self.core.write().poll(None, handler)
     }
 
     /// Polls until something was done or `timeout` has passed, idling as the policy says.
@@ -33,93 +39,257 @@ impl<L: Link> Endpoint<L> {
         handler: &mut impl Handler,
         timeout: Duration,
     ) -> Result<usize, EndpointError> {
-        let core = &mut *self.core.write();
-        if !core.inbox.is_empty() {
-            return core.poll(handler);
-        }
-        let mut intake = ToHandler {
-            handler,
-            shelf: &mut core.shelf,
-            peers: &mut core.peers,
-        };
-        Ok(usize::from(core.drive.run_until(
-            &mut intake,
-            timeout,
-            |_, _| true,
-        )?))
+        self.core.write().poll_wait(None, handler, timeout)
     }
 
-    /// One turn that keeps what arrives for `recv` and later polls: lets a program that is busy acknowledge, and go on sending.
+    /// As `poll`, with a handler of what comes on a channel that was opened without one; notices are not for it. What comes on others
+    /// waits for those who take it.
+    #[inline]
+    pub fn poll_on(
+        &mut self,
+        channel: u16,
+        handler: &mut impl Handler,
+    ) -> Result<usize, EndpointError> {
+        let core = &mut *self.core.write();
+        core.opened(Some(channel))?;
+        core.poll(Some(channel), handler)
+    }
+
+    /// As `poll_wait`, of a channel that was opened without a handler.
+    pub fn poll_on_wait(
+        &mut self,
+        channel: u16,
+        handler: &mut impl Handler,
+        timeout: Duration,
+    ) -> Result<usize, EndpointError> {
+        let core = &mut *self.core.write();
+        core.opened(Some(channel))?;
+        core.poll_wait(Some(channel), handler, timeout)
+    }
+
+    /// One turn that keeps what arrives for those who take it later: lets a program that is busy acknowledge, and go on sending.
     /// Returns how much was done. Never waits.
     pub fn progress(&mut self) -> Result<usize, EndpointError> {
-        self.core.write().progress()
+        Ok(self.core.write().progress()?)
     }
 
-    /// The next message if one is there.
+    /// The next message on channels that nobody opened, if one is there.
     pub fn try_recv(&mut self) -> Result<Option<Message>, RecvError> {
         self.recv(Duration::ZERO)
     }
 
-    /// The next message; `None`: none came within `timeout`.
+    /// The next message on channels that nobody opened; `None`: none came within `timeout`, or a [`Waker`](crate::Waker) was used.
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<Message>, RecvError> {
-        let core = &mut *self.core.write();
-        core.answer_peers()?;
-        if core.ready(timeout)?.is_none() {
-            return Ok(None);
-        }
-        let message = core.inbox.pop();
-        if let Some(message) = &message {
-            core.drive.release(message.from, message.body.len());
-            core.taken_bytes += message.body.len() + TAKEN_MESSAGE_BYTES;
-        }
-        Ok(message)
+        self.core.write().recv(None, None, timeout)
     }
 
-    /// Waits for a whole message without taking it; its size, or `None` if none came within `timeout`.
+    /// The next of them from that peer; what others sent stays where it is.
+    pub fn recv_from(
+        &mut self,
+        from: NodeId,
+        timeout: Duration,
+    ) -> Result<Option<Message>, RecvError> {
+        self.core.write().recv(None, Some(from), timeout)
+    }
+
+    /// The next message on a channel that was opened without a handler, from that peer or from any.
+    pub fn recv_on(
+        &mut self,
+        channel: u16,
+        from: Option<NodeId>,
+        timeout: Duration,
+    ) -> Result<Option<Message>, RecvError> {
+        let core = &mut *self.core.write();
+        core.opened(Some(channel))?;
+        core.recv(Some(channel), from, timeout)
+    }
+
+    /// The next message of an opened channel (`None`: of those that nobody opened), from that peer or from any. It goes on counting against
+    /// the budget until it is dropped, in whatever thread.
+    pub fn recv_kept(
+        &mut self,
+        channel: Option<u16>,
+        from: Option<NodeId>,
+        timeout: Duration,
+    ) -> Result<Option<Kept>, RecvError> {
+        let core = &mut *self.core.write();
+        core.opened(channel)?;
+        core.answer_peers()?;
+        if core.ready(channel, from, timeout)?.is_none() {
+            return Ok(None);
+        }
+        let stored = core.channels.take(channel, from);
+        let kept = stored.map(|stored| core.channels.keep(stored));
+        core.taken_bytes += TAKEN_MESSAGE_BYTES + kept.as_ref().map_or(0, |kept| kept.len());
+        Ok(kept)
+    }
+
+    /// Waits for a whole message on channels that nobody opened, without taking it; its size, or `None` if none came within `timeout`.
     #[inline]
     pub fn ready(&mut self, timeout: Duration) -> Result<Option<usize>, RecvError> {
-        self.core.write().ready(timeout)
+        self.core.write().ready(None, None, timeout)
+    }
+
+    /// The same of an opened channel (`None`: of those that nobody opened), from that peer or from any.
+    pub fn ready_on(
+        &mut self,
+        channel: Option<u16>,
+        from: Option<NodeId>,
+        timeout: Duration,
+    ) -> Result<Option<usize>, RecvError> {
+        let core = &mut *self.core.write();
+        core.opened(channel)?;
+        core.ready(channel, from, timeout)
+    }
+
+    /// Releases a message of this endpoint's at once, and cheaper than by dropping it.
+    pub fn release(&mut self, kept: Kept) {
+        let core = &mut *self.core.write();
+        let Some(back) = kept.into_return(core.channels.returns()) else {
+            return; // another endpoint's
+        };
+        let Return { from, channel, .. } = back;
+        if (core.channels).release((from, channel), back.generation, back.charge, back.bytes) {
+            core.drive.release(from, back.bytes);
+        }
+        core.recycle(back.body);
     }
 
     /// Gives a message's buffer back, to be used for the next one.
     pub fn recycle(&mut self, message: Message) {
         let core = &mut *self.core.write();
-        if let Some(buffer) = core.inbox.recycle(message.body) {
-            core.drive.engine.recycle(buffer);
-        }
+        core.recycle(message.body);
     }
 }
 
 impl<L: Link> Core<L> {
+    /// Whether messages can be taken from that channel.
+    fn opened(&self, channel: Option<u16>) -> Result<(), ChannelError> {
+        channel.map_or(Ok(()), |channel| self.channels.has_mailbox(channel))
+    }
+
     #[inline]
-    fn poll(&mut self, handler: &mut impl Handler) -> Result<usize, EndpointError> {
-        let before = if self.inbox.is_empty() {
+    fn poll(
+        &mut self,
+        channel: Option<u16>,
+        handler: &mut impl Handler,
+    ) -> Result<usize, EndpointError> {
+        let before = if self.channels.is_empty(channel) {
             0
         } else {
-            self.hand_over(handler)?
+            self.hand_over(channel, handler)?
         };
-        // What came while the inbox was handed over is older than what this turn brings.
-        if !self.inbox.is_empty() {
+        // What came while the mailbox was handed over is older than what this turn brings.
+        if !self.channels.is_empty(channel) {
             return Ok(before + self.progress()?);
         }
-        let mut intake = ToHandler {
-            handler,
-            shelf: &mut self.shelf,
-            peers: &mut self.peers,
-        };
-        Ok(before + self.drive.turn(true, &mut intake)?)
+        let (mut intake, drive) = self.intake(channel, handler);
+        Ok(before + drive.turn(true, &mut intake)?)
+    }
+
+    fn poll_wait(
+        &mut self,
+        channel: Option<u16>,
+        handler: &mut impl Handler,
+        timeout: Duration,
+    ) -> Result<usize, EndpointError> {
+        if !self.channels.is_empty(channel) {
+            return self.poll(channel, handler);
+        }
+        // A waker is for the program's waits, not for those of libraries within its calls.
+        let wakes = !timeout.is_zero() && channel.is_none_or(|it| it < Lane::LIBRARY_CHANNELS);
+        if wakes && std::mem::take(&mut self.channels.is_woken) {
+            return Ok(0);
+        }
+        let (mut intake, drive) = self.intake(channel, handler);
+        let done = drive.run_until(&mut intake, timeout, |_, _| true)?;
+        if wakes {
+            self.channels.is_woken = false;
+        }
+        Ok(usize::from(done))
     }
 
     #[inline]
-    fn ready(&mut self, timeout: Duration) -> Result<Option<usize>, RecvError> {
-        if let Some(bytes) = self.inbox.next_bytes() {
-            return Ok(Some(bytes));
-        }
-        self.run_until(timeout, |_, kept| kept.inbox.next_bytes().is_some())?;
-        Ok(self.inbox.next_bytes())
+    fn intake<'a, H: Handler>(
+        &'a mut self,
+        channel: Option<u16>,
+        handler: &'a mut H,
+    ) -> (Intake<'a, H>, &'a mut crate::drive::Drive<L>) {
+        let taker = match channel {
+            Some(channel) => Taker::Channel(channel, handler),
+            None => Taker::Program(handler),
+        };
+        let intake = Intake {
+            taker: Some(taker),
+            channels: &mut self.channels,
+            peers: &mut self.peers,
+            lent: &Loan::NONE,
+        };
+        (intake, &mut self.drive)
     }
 
-    /// A turn, if much was taken from the inbox since the last one.
+    fn recv(
+        &mut self,
+        channel: Option<u16>,
+        from: Option<NodeId>,
+        timeout: Duration,
+    ) -> Result<Option<Message>, RecvError> {
+        self.answer_peers()?;
+        if self.ready(channel, from, timeout)?.is_none() {
+            return Ok(None);
+        }
+        let Some(stored) = self.channels.take(channel, from) else {
+            return Ok(None);
+        };
+        let Stored {
+            message, charge, ..
+        } = stored;
+        self.release(
+            message.from,
+            message.lane.channel(),
+            charge,
+            message.body.len(),
+        );
+        self.taken_bytes += message.body.len() + TAKEN_MESSAGE_BYTES;
+        Ok(Some(message))
+    }
+
+    /// The program is done with a message that it took just now.
+    fn release(&mut self, from: NodeId, channel: u16, charge: Charge, bytes: usize) {
+        let generation = self.channels.generation(channel);
+        if (self.channels).release((from, channel), generation, charge, bytes) {
+            self.drive.release(from, bytes);
+        }
+    }
+
+    fn recycle(&mut self, body: Vec<u8>) {
+        if let Some(buffer) = self.channels.recycle(body) {
+            self.drive.engine.recycle(buffer);
+        }
+    }
+
+    #[inline]
+    fn ready(
+        &mut self,
+        channel: Option<u16>,
+        from: Option<NodeId>,
+        timeout: Duration,
+    ) -> Result<Option<usize>, RecvError> {
+        if let Some(bytes) = self.channels.next_bytes(channel, from) {
+            return Ok(Some(bytes));
+        }
+        let wakes = !timeout.is_zero();
+        if !(wakes && std::mem::take(&mut self.channels.is_woken)) {
+            self.run_until(timeout, |_, intake| {
+                let channels = &mut *intake.channels;
+                wakes && channels.is_woken || channels.next_bytes(channel, from).is_some()
+            })?;
+            self.channels.is_woken &= !wakes;
+        }
+        Ok(self.channels.next_bytes(channel, from))
+    }
+
+    /// A turn, if much was taken since the last one.
     #[inline]
     fn answer_peers(&mut self) -> Result<(), EndpointError> {
         if self.taken_bytes >= TAKEN_BYTES_PER_TURN {
@@ -129,21 +299,64 @@ impl<L: Link> Core<L> {
         Ok(())
     }
 
-    /// Hands over what calls without a handler had put by; what comes meanwhile waits for the next call.
-    fn hand_over(&mut self, handler: &mut impl Handler) -> Result<usize, EndpointError> {
-        let mut count = self.inbox.hand_over_rest(handler);
-        for _ in 0..self.inbox.messages() {
+    /// Hands over what waits; what comes meanwhile waits for the next call.
+    fn hand_over(
+        &mut self,
+        channel: Option<u16>,
+        handler: &mut impl Handler,
+    ) -> Result<usize, EndpointError> {
+        // An owner's shares follow the messages that say what they are of.
+        let mut count = match channel {
+            None => self.channels.hand_over_rest(None, handler),
+            Some(_) => 0,
+        };
+        for _ in 0..self.channels.messages(channel) {
             self.answer_peers()?;
-            let Some(message) = self.inbox.pop() else {
+            let Some(stored) = self.channels.take(channel, None) else {
                 break;
             };
-            let (from, bytes, mut body) = (message.from, message.body.len(), message.body);
-            handler.message(from, message.lane, Body::Whole(&mut body));
-            self.drive.engine.recycle(body);
-            self.drive.release(from, bytes);
-            self.taken_bytes += bytes + TAKEN_MESSAGE_BYTES;
+            self.hand_over_one(channel, handler, stored);
             count += 1;
         }
+        if channel.is_some() {
+            count += self.channels.hand_over_rest(channel, handler);
+        }
         Ok(count)
+    }
+
+    /// Ends what was begun with `Channels::close`: nobody will take these.
+    pub(super) fn release_all(&mut self, messages: Vec<Stored>) {
+        for Stored {
+            message, charge, ..
+        } in messages
+        {
+            let (from, channel, bytes) = (message.from, message.lane.channel(), message.body.len());
+            if (self.channels).release((from, channel), NO_GENERATION, charge, bytes) {
+                self.drive.release(from, bytes);
+            }
+            self.recycle(message.body);
+        }
+    }
+
+    /// Gives the handler of a channel that was opened just now what came before. Nothing comes meanwhile: no turn is taken.
+    pub(super) fn hand_over_early(&mut self, channel: u16) {
+        let Some(mut handler) = self.channels.borrow_handler(channel) else {
+            return;
+        };
+        while let Some(stored) = self.channels.take(Some(channel), None) {
+            self.hand_over_one(Some(channel), &mut handler, stored);
+        }
+        self.channels.hand_over_rest(Some(channel), &mut handler);
+        self.channels.give_back_handler(channel, handler);
+    }
+
+    fn hand_over_one(&mut self, channel: Option<u16>, handler: &mut impl Handler, stored: Stored) {
+        let (from, number) = (stored.message.from, stored.message.lane.channel());
+        let bytes = stored.message.body.len();
+        if let Some((charge, body)) = self.channels.hand_over(channel, handler, stored) {
+            self.drive.engine.recycle(body);
+            self.release(from, number, charge, bytes);
+        }
+        self.taken_bytes += bytes + TAKEN_MESSAGE_BYTES;
     }
 }

@@ -5,14 +5,16 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tsumuji_link::Link;
 use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
-use crate::aside::ASIDE_CHANNEL;
+use crate::channel::Channels;
 use crate::drive::refused;
 use crate::error::SendError;
-use crate::intake::Kept;
+use crate::intake::Keeping;
+use crate::peers::Peers;
 
 /// Messages of this size and more leave from where the caller has them.
 const LENT_BYTES: usize = 32 << 10;
@@ -64,31 +66,75 @@ impl<L: Link> Endpoint<L> {
         message: Vec<u8>,
     ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        unreserved(lane)?;
-        core.peers.tell_losses(to)?;
-        core.wait_room(to, message.len(), FOREVER)?; // before the message is given away
+        core.permits(to, lane)?;
+        core.wait_room(to, lane.channel(), message.len(), FOREVER)?; // before the message is given away
         core.drive
             .submit(to, lane, Payload::Owned(message), false, false)
             .map(drop)
     }
 
-    /// Sends a copy of `message`, or says [`SendError::WouldBlock`]: the queue to `to` is full, or there is no memory for the copy before
-    /// something in it is acknowledged; `wait_writable` waits for either. [`SendError::NoMemory`]: nothing is in it.
+    /// Sends `message` from where the program has it, without a copy; waits as `send` does. The program may read it meanwhile, and send it to
+    /// others: it is held until it is acknowledged or has failed, and then given up by whoever drives. So the end of its owner
+    /// ([`Bytes::from_owner`]) says that the memory can be used again, and [`send_shared_tracked`](Self::send_shared_tracked) that
+    /// it has arrived. Messages of less than 4 KiB are copied, and given up at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+    /// # use tsumuji_node::{Bytes, Endpoint, Lane, Membership, NodeId, Options};
+    /// # let job = ShmJob::create(3, ShmConfig::for_nodes(3))?;
+    /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
+    /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 3), Options::default())?)
+    /// # };
+    /// # let (mut a, mut b, mut c) = (open(0)?, open(1)?, open(2)?);
+    /// let block = Bytes::from(vec![7; 100_000]);
+    /// for peer in [1, 2] {
+    ///     a.send_shared(NodeId(peer), Lane::ordered(0), block.clone())?; // one block for both
+    /// }
+    /// # for node in [&mut b, &mut c] {
+    /// #     assert_eq!(node.recv(Duration::from_secs(5))?.ok_or("none")?.body, block);
+    /// # }
+    /// a.flush(Duration::from_secs(5))?;
+    /// assert!(block.is_unique()); // nobody else holds it any more
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn send_shared(&mut self, to: NodeId, lane: Lane, message: Bytes) -> Result<(), SendError> {
+        let core = &mut *self.core.write();
+        core.send_shared(to, lane, message, false).map(drop)
+    }
+
+    /// The same, and names the message so that its acknowledgement can be asked for.
+    pub fn send_shared_tracked(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: Bytes,
+    ) -> Result<SendId, SendError> {
+        let core = &mut *self.core.write();
+        let id = core.send_shared(to, lane, message, true)?;
+        if !lane.is_latest() && !core.drive.engine.is_acknowledged(to, id) {
+            core.peers.track(to, id);
+        }
+        Ok(id)
+    }
+
+    /// Sends a copy of `message`, or says [`SendError::WouldBlock`]: the queue to `to` is full, or its owner there wants nothing on the channel
+    /// for now, or there is no memory for the copy before something that waits is acknowledged. `wait_writable` waits for all of them,
+    /// [`Handler::writable`](crate::Handler::writable) tells of the first two. [`SendError::NoMemory`]: nothing waits.
     pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        unreserved(lane)?;
-        core.peers.tell_losses(to)?;
-        let payload = Payload::Copied(message);
-        match core.drive.submit(to, lane, payload, false, false) {
-            Err(SendError::NoMemory { bytes }) => {
-                core.is_memory_short = true;
-                if core.queue_length(to) > 0 {
-                    return Err(SendError::WouldBlock { peer: to });
-                }
-                Err(SendError::NoMemory { bytes })
-            }
-            done => done.map(drop),
-        }
+        core.try_send(to, lane, Payload::Copied(message))
+    }
+
+    /// The same of one message in two parts.
+    pub fn try_send_joined(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        (head, body): (&[u8], &[u8]),
+    ) -> Result<(), SendError> {
+        let core = &mut *self.core.write();
+        core.try_send(to, lane, Payload::Joined(head, body))
     }
 
     /// Like `send`, and names the message so that its acknowledgement can be asked for. One of a *latest* lane is never waited for: it
@@ -128,14 +174,14 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<bool, SendError> {
         let core = &mut *self.core.write();
         if !core.peers.is_sent(to, id)? {
-            core.run_until(timeout, |_, kept| {
-                !matches!(kept.peers.is_sent(to, id), Ok(false))
+            core.run_until(timeout, |_, intake| {
+                !matches!(intake.peers.is_sent(to, id), Ok(false))
             })?;
         }
         core.peers.is_sent(to, id)
     }
 
-    /// Waits until a message of `bytes` can be queued to `to` without waiting; `false`: not within `timeout`. If a copy found no memory
+    /// Waits until a message of `bytes` can be queued to `to` on `channel` without waiting; `false`: not within `timeout`. If a copy found no memory
     /// before, it waits until there is memory for this one, too; without a limit of time (some 136 years) as long as messages to
     /// `to` wait that may leave some: then it says [`SendError::NoMemory`].
     ///
@@ -143,10 +189,12 @@ impl<L: Link> Endpoint<L> {
     pub fn wait_writable(
         &mut self,
         to: NodeId,
+        channel: u16,
         bytes: usize,
         timeout: Duration,
     ) -> Result<bool, SendError> {
-        self.core.write().wait_writable(to, bytes, timeout)
+        let core = &mut *self.core.write();
+        core.wait_writable((to, channel), bytes, timeout)
     }
 
     /// Waits until all messages that were sent are acknowledged; `false`: not within `timeout`. [`SendError::MessagesLost`] names a peer
@@ -155,9 +203,10 @@ impl<L: Link> Endpoint<L> {
         self.core.write().flush(timeout)
     }
 
-    /// Messages to `to` that are not yet acknowledged.
+    /// Messages to `to` that are not yet acknowledged, those of handlers and other threads included.
     pub fn queue_length(&self, to: NodeId) -> usize {
-        self.core.read().queue_length(to)
+        let core = self.core.read();
+        core.queue_length(to) + core.channels.tools.outbox.messages_to(to)
     }
 
     /// Their bytes, as far as they are held here.
@@ -171,17 +220,17 @@ impl<L: Link> Endpoint<L> {
 impl<L: Link> Core<L> {
     pub(super) fn wait_writable(
         &mut self,
-        to: NodeId,
+        (to, channel): (NodeId, u16),
         bytes: usize,
         timeout: Duration,
     ) -> Result<bool, SendError> {
         self.peers.tell_losses(to)?;
         if !self.is_memory_short {
-            return self.wait_room(to, bytes, timeout);
+            return self.wait_room(to, channel, bytes, timeout);
         }
         let (start, mut left, mut is_last) = (Instant::now(), timeout, false);
         loop {
-            if !self.wait_room(to, bytes, left)? {
+            if !self.wait_room(to, channel, bytes, left)? {
                 return Ok(false);
             }
             if self.drive.engine.reserve(bytes) {
@@ -210,14 +259,17 @@ impl<L: Link> Core<L> {
                 .filter_map(|peer| engine.queued(peer))
                 .all(|queued| queued.messages == 0)
         };
-        if all_sent(&self.drive.engine) {
+        let is_done = |engine: &Engine, channels: &Channels| {
+            all_sent(engine) && channels.tools.outbox.is_empty()
+        };
+        if is_done(&self.drive.engine, &self.channels) {
             return Ok(true);
         }
-        self.run_until(timeout, |engine, kept| {
-            all_sent(engine) || kept.peers.has_losses()
+        self.run_until(timeout, |engine, intake| {
+            is_done(engine, intake.channels) || intake.peers.has_losses()
         })?;
         self.peers.tell_any_losses()?;
-        Ok(all_sent(&self.drive.engine))
+        Ok(is_done(&self.drive.engine, &self.channels))
     }
 
     pub(super) fn queue_length(&self, to: NodeId) -> usize {
@@ -225,34 +277,74 @@ impl<L: Link> Core<L> {
         queued.map_or(0, |queued| queued.messages)
     }
 
+    fn try_send(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SendError> {
+        self.permits(to, lane)?;
+        let channel = lane.channel();
+        if self.channels.is_stopped(to, channel) {
+            self.channels.want(to, channel);
+            return Err(SendError::WouldBlock { peer: to });
+        }
+        match self.drive.submit(to, lane, payload, false, false) {
+            Err(SendError::NoMemory { bytes }) => {
+                self.is_memory_short = true;
+                if self.queue_length(to) > 0 {
+                    return Err(SendError::WouldBlock { peer: to });
+                }
+                Err(SendError::NoMemory { bytes })
+            }
+            Err(SendError::WouldBlock { peer }) => {
+                self.channels.want(to, channel);
+                Err(SendError::WouldBlock { peer })
+            }
+            done => done.map(drop),
+        }
+    }
+
     /// Until something that waits for `to` is acknowledged and leaves its memory, or for a while: others who free some do not say so.
     fn pause_for_memory(&mut self, to: NodeId, most: Duration) -> Result<(), SendError> {
         let queued = self.queue_length(to);
-        self.run_until(most.min(MEMORY_PAUSE), |engine, kept| {
+        self.run_until(most.min(MEMORY_PAUSE), |engine, intake| {
             let now = engine.queued(to);
-            now.is_none_or(|now| now.messages < queued) || kept.peers.is_lost(to)
+            now.is_none_or(|now| now.messages < queued) || intake.peers.is_lost(to)
         })?;
         self.alive(to)
     }
 
-    /// Waits until the queue to `to` has room for a message of `bytes`, if there is memory for it.
+    /// Waits until the queue to `to` has room for a message of `bytes`, if there is memory for it, and the peer wants more on the channel.
     fn wait_room(
         &mut self,
         to: NodeId,
+        channel: u16,
         bytes: usize,
         timeout: Duration,
     ) -> Result<bool, SendError> {
         self.known(to)?;
-        if self.drive.engine.has_room(to, bytes) || self.peers.is_lost(to) {
+        let is_over = |engine: &Engine, channels: &Channels, peers: &Peers| {
+            engine.has_room(to, bytes) && !channels.is_stopped(to, channel) || peers.is_lost(to)
+        };
+        if is_over(&self.drive.engine, &self.channels, &self.peers) {
             return self.alive(to).map(|()| true);
         }
-        let writable = self.run_until(timeout, |engine, kept| {
-            engine.has_room(to, bytes) || kept.peers.is_lost(to)
+        let writable = self.run_until(timeout, |engine, intake| {
+            is_over(engine, intake.channels, intake.peers)
         })?;
         self.alive(to)?;
         // It may have died and be back meanwhile: nothing goes to another process before that is told.
         self.peers.tell_losses(to)?;
         Ok(writable)
+    }
+
+    /// Channels for libraries are for who has opened them. All others are the program's, which is told first what it has lost.
+    #[inline]
+    pub(super) fn permits(&mut self, to: NodeId, lane: Lane) -> Result<(), SendError> {
+        if !lane.is_library() {
+            return self.peers.tell_losses(to);
+        }
+        let channel = lane.channel();
+        if !self.channels.is_open(channel) {
+            return Err(SendError::ReservedChannel { channel });
+        }
+        Ok(())
     }
 
     #[inline]
@@ -264,9 +356,11 @@ impl<L: Link> Core<L> {
         notify: bool,
         more: bool,
     ) -> Result<SendId, SendError> {
-        unreserved(lane)?;
-        self.peers.tell_losses(to)?;
-        let bytes = message.len();
+        self.permits(to, lane)?;
+        let (bytes, channel) = (message.len(), lane.channel());
+        if self.channels.is_stopped(to, channel) {
+            self.wait_room(to, channel, 0, FOREVER)?;
+        }
         let lends = bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.gathers_alone();
         if lends && !lane.is_latest() {
             match self.send_lent(to, lane, message, notify) {
@@ -284,7 +378,28 @@ impl<L: Link> Core<L> {
                     self.pause_for_memory(to, MEMORY_PAUSE)?;
                 }
                 Err(SendError::WouldBlock { .. }) => {
-                    self.wait_room(to, message.len(), FOREVER)?;
+                    self.wait_room(to, channel, message.len(), FOREVER)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn send_shared(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: Bytes,
+        notify: bool,
+    ) -> Result<SendId, SendError> {
+        self.permits(to, lane)?;
+        loop {
+            self.wait_room(to, lane.channel(), message.len(), FOREVER)?;
+            let payload = Payload::Shared(message.clone());
+            match self.drive.submit(to, lane, payload, notify, false) {
+                Err(SendError::WouldBlock { .. }) => {}
+                Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
+                    self.pause_for_memory(to, MEMORY_PAUSE)?;
                 }
                 done => return done,
             }
@@ -302,7 +417,9 @@ impl<L: Link> Core<L> {
     ) -> Result<SendId, SendError> {
         let id = loop {
             match self.drive.submit_lent(to, lane, message.len(), notify) {
-                Err(SendError::WouldBlock { .. }) => self.wait_room(to, 0, FOREVER)?,
+                Err(SendError::WouldBlock { .. }) => {
+                    self.wait_room(to, lane.channel(), 0, FOREVER)?
+                }
                 done => break done?,
             };
         };
@@ -336,8 +453,8 @@ impl<L: Link> Core<L> {
             self.run_lent(Duration::ZERO, loan, |_, _| true)?; // what is acknowledged need not be copied
             let waits = |engine: &Engine| matches!(unsent(engine), Ok(Some(AHEAD_BYTES..)));
             if waits(&self.drive.engine) {
-                self.run_lent(FOREVER, loan, |engine, kept| {
-                    !waits(engine) || kept.peers.is_lost(to)
+                self.run_lent(FOREVER, loan, |engine, intake| {
+                    !waits(engine) || intake.peers.is_lost(to)
                 })?;
             }
         }
@@ -349,13 +466,13 @@ impl<L: Link> Core<L> {
 
     /// Ends the session with a peer that can neither be sent what was begun, nor have it kept for it.
     fn give_up(&mut self, peer: NodeId) {
-        let mut kept = Kept {
-            inbox: &mut self.inbox,
-            shelf: &mut self.shelf,
+        let mut intake = Keeping {
+            taker: None,
+            channels: &mut self.channels,
             peers: &mut self.peers,
             lent: &Loan::NONE,
         };
-        self.drive.give_up(peer, &mut kept);
+        self.drive.give_up(peer, &mut intake);
     }
 
     /// Has the engine keep what is not acknowledged of the lent message. None is ever left lent: who would bring it along?
@@ -402,15 +519,4 @@ impl<L: Link> Drop for Lent<'_, '_, L> {
             self.core.give_up(self.loan.to()); // there is no memory to keep it
         }
     }
-}
-
-/// Programs keep off the channel of the libraries between them and the endpoint.
-#[inline]
-fn unreserved(lane: Lane) -> Result<(), SendError> {
-    if lane.channel() == ASIDE_CHANNEL {
-        return Err(SendError::ReservedChannel {
-            channel: ASIDE_CHANNEL,
-        });
-    }
-    Ok(())
 }

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use tsumuji_link::Link;
 use tsumuji_proto::{Duration, Engine, Flow, Instant, NodeId, Window};
 
+use crate::channel::Dropped;
 use crate::endpoint::Counters;
 use crate::error::OpenError;
 use crate::membership::Membership;
@@ -156,7 +157,7 @@ impl Publisher {
         engine: &Engine,
         link: &impl Link,
         misplaced_frames: u64,
-        dropped_shares: u64,
+        dropped: Dropped,
     ) {
         let Ok(mut snapshot) = self.shared.try_lock() else {
             return;
@@ -167,7 +168,8 @@ impl Publisher {
             link: link.counters(),
             seal: link.sealing(),
             misplaced_frames,
-            dropped_shares: dropped_shares.max(snapshot.counters.dropped_shares),
+            dropped_shares: dropped.shares,
+            dropped_messages: dropped.messages,
         };
         snapshot.window = engine.window();
         for peer in &mut snapshot.peers {

@@ -172,6 +172,11 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
             engine.delivered_messages,
         ),
         (
+            "stalled_sessions_total",
+            "Sessions ended because a message could not go on though its peer was heard (R-93).",
+            engine.stalled_sessions,
+        ),
+        (
             "flow_questions_total",
             "Times that another node was asked for its flows.",
             engine.flow_questions,
@@ -193,8 +198,13 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
         ),
         (
             "shares_dropped_total",
-            "Shares dropped because the inbox was full.",
+            "Shares dropped because their channel held enough.",
             snapshot.counters.dropped_shares,
+        ),
+        (
+            "latest_messages_dropped_total",
+            "Messages of latest lanes dropped because their channel's budget was used up.",
+            snapshot.counters.dropped_messages,
         ),
     ];
     for (name, help, value) in counters {

@@ -5,7 +5,9 @@
 use super::tests::{MINUTE, Wire, body};
 use super::*;
 use crate::counters::Drop;
+use crate::message::Payload;
 use crate::numbers::FIRST_NUMBER;
+use crate::peer::places::LANES_MAX;
 use crate::time::Duration;
 use alloc::vec;
 use proptest::prelude::*;
@@ -133,7 +135,7 @@ fn acks_of_the_unsent() {
         ..ack(&wire)
     };
     forge(&mut wire, |slot| forged.write(slot));
-    assert_eq!(drops(&wire, Drop::Malformed), 6);
+    assert_eq!(drops(&wire, Drop::Malformed), 7);
     assert_eq!(wire.queued(1, 0), 1, "still to be sent");
     assert!(wire.nodes[1].inbox.messages.is_empty());
     assert_alive(&mut wire);
@@ -144,11 +146,14 @@ fn acks_of_the_unsent() {
 fn credit_jumps() {
     let mut wire = pair();
     wire.send(1, 0, Lane::ordered(0), body(1, 8_000_000));
-    let forged = Ack {
-        credit: (FIRST_NUMBER as u32).wrapping_add(i32::MAX as u32),
-        ..ack(&wire)
-    };
-    forge(&mut wire, |slot| forged.write(slot));
+    for (credit, refused) in [(i32::MAX as u32, 1), (1 << 19, 1)] {
+        let forged = Ack {
+            credit: (FIRST_NUMBER as u32).wrapping_add(credit),
+            ..ack(&wire)
+        };
+        forge(&mut wire, |slot| forged.write(slot));
+        assert_eq!(drops(&wire, Drop::Malformed), refused);
+    }
     let mut slot = [0; 1472];
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
     let mut frames = 0;
@@ -180,7 +185,7 @@ fn numbers_far_ahead() {
     assert_eq!(drops(&wire, Drop::Window), 6);
     for round in 1..50u32 {
         let forged = Data {
-            number: (FIRST_NUMBER as u32).wrapping_add(round.wrapping_mul(i32::MAX as u32)),
+            number: (FIRST_NUMBER as u32).wrapping_add(round * 4000),
             message: (FIRST_NUMBER as u32).wrapping_add(round - 1),
             ..data(&wire, b"x")
         };
@@ -399,6 +404,256 @@ fn replays_and_wrong_sessions() {
     assert!(wire.nodes[1].engine.is_up(NodeId(0)));
     wire.run(Duration::from_millis(1), |_| false);
     assert!(wire.nodes[1].engine.is_up(NodeId(0)));
+}
+
+/// A frame that contradicts the session's state is dropped whole: what it says besides, an acknowledgement that is right among it, is not taken,
+/// and it is no sign of life.
+#[test]
+fn contradictions_change_nothing() {
+    static FULL: [u8; 1432] = [7; 1432];
+    let mut wire = pair();
+    // The victim has sent a message, which nobody has acknowledged, and has a message of three fragments under way.
+    wire.nodes[0].cut_off = true;
+    wire.send(1, 0, Lane::ordered(0), body(1, 100));
+    wire.run(Duration::from_micros(100), |_| false);
+    let size = fragment_bytes(&wire) as u32;
+    let first = Data {
+        length: 3 * size,
+        ..data(&wire, &FULL)
+    };
+    forge(&mut wire, |slot| first.write(slot));
+    let honest = Data {
+        number: first.number.wrapping_add(1),
+        ack: FIRST_NUMBER as u32 + 1,
+        credit: (FIRST_NUMBER as u32).wrapping_add(1000),
+        offset: size,
+        ..first
+    };
+    let lies = [
+        Data {
+            length: 4 * size,
+            ..honest
+        },
+        Data {
+            length: size,
+            offset: 0,
+            ..honest
+        },
+        Data {
+            offset: size + 1,
+            ..honest
+        },
+        Data {
+            payload: &FULL[..9],
+            ..honest
+        },
+        Data {
+            message: honest.message.wrapping_add(4096),
+            ..honest
+        },
+        Data {
+            message: honest.message.wrapping_add(5000),
+            lane: Lane::ordered(9),
+            ..honest
+        },
+        Data {
+            number: honest.number.wrapping_add(9000),
+            ..honest
+        },
+        Data {
+            number: honest.number.wrapping_add(1 << 30),
+            floor_delta: u16::MAX,
+            ..honest
+        },
+        Data {
+            floor_delta: 4096,
+            ..honest
+        },
+        Data {
+            ack: FIRST_NUMBER as u32 + 2,
+            ..honest
+        },
+        Data {
+            flags: flags::BUNDLE,
+            ..honest
+        },
+    ];
+    let state = |wire: &Wire| {
+        let engine = &wire.nodes[1].engine;
+        let peer = engine.peer(NodeId(0)).expect("a member");
+        let arrivals = &peer.receive.arrivals;
+        (
+            (
+                engine.accounts(),
+                engine.flow(NodeId(0)).map(|flow| flow.credit_frames),
+            ),
+            (peer.last_heard, arrivals.base(), arrivals.next()),
+        )
+    };
+    let before = state(&wire);
+    wire.now += Duration::from_micros(50);
+    for (index, lie) in lies.iter().enumerate() {
+        let dropped = wire.nodes[1].engine.counters().drops.total();
+        forge(&mut wire, |slot| lie.write(slot));
+        assert_eq!(state(&wire), before, "lie {index}");
+        let drops = &wire.nodes[1].engine.counters().drops;
+        assert_eq!(drops.total(), dropped + 1, "lie {index}");
+    }
+    let told = Ack {
+        ack: honest.ack,
+        credit: honest.credit,
+        ..ack(&wire)
+    };
+    for lie in [
+        Ack {
+            bitmap: &[0, 0, 2],
+            ..told
+        },
+        Ack {
+            bitmap: &[1],
+            ..told
+        },
+        Ack {
+            credit: honest.credit.wrapping_add(1 << 21),
+            ..told
+        },
+        Ack {
+            ack: honest.ack + 1,
+            ..told
+        },
+    ] {
+        forge(&mut wire, |slot| lie.write(slot));
+        assert_eq!(state(&wire), before, "{lie:?}");
+    }
+    forge(&mut wire, |slot| honest.write(slot));
+    assert_eq!(wire.queued(1, 0), 0, "what is honest is taken");
+    assert_ne!(state(&wire), before);
+}
+
+/// A frame of one lane more than a session may have is dropped whole, with the acknowledgement that it bears; the lanes there are go on
+///
+#[test]
+fn one_lane_too_many() {
+    let mut wire = pair();
+    wire.nodes[0].cut_off = true;
+    wire.send(1, 0, Lane::ordered(0), body(1, 100));
+    wire.run(Duration::from_micros(100), |_| false);
+    let lanes = LANES_MAX as u32;
+    let of_lane = |wire: &Wire, step: u32| Data {
+        number: (FIRST_NUMBER as u32).wrapping_add(step),
+        lane: Lane::ordered((step % (lanes + 1)) as u16),
+        ..data(wire, b"x")
+    };
+    for step in 0..lanes {
+        let fair = of_lane(&wire, step);
+        forge(&mut wire, |slot| fair.write(slot));
+    }
+    assert_eq!(wire.nodes[1].inbox.messages.len(), LANES_MAX);
+    let told = FIRST_NUMBER as u32 + 1;
+    let lie = Data {
+        ack: told,
+        ..of_lane(&wire, lanes)
+    };
+    forge(&mut wire, |slot| lie.write(slot));
+    assert_eq!(drops(&wire, Drop::Window), 1);
+    assert_eq!(wire.queued(1, 0), 1);
+    let fair = Data {
+        ack: told,
+        message: told,
+        lane: Lane::ordered(0),
+        ..lie
+    };
+    forge(&mut wire, |slot| fair.write(slot));
+    assert_eq!(wire.nodes[1].inbox.messages.len(), LANES_MAX + 1);
+    assert_eq!(wire.queued(1, 0), 0);
+}
+
+/// A frame that no check can tell from an honest one may end a session, but stalls it no longer than `dead_after` and the time to notice: after
+/// that messages go both ways again.
+#[test]
+fn no_single_frame_stalls() {
+    static FULL: [u8; 1432] = [7; 1432];
+    let dead_after = super::tests::config(0, 1).dead_after;
+    for kind in 0..6 {
+        let mut wire = pair();
+        wire.send(0, 1, Lane::ordered(0), body(1, 100));
+        wire.send(1, 0, Lane::ordered(0), body(2, 100));
+        wire.run(Duration::from_millis(5), |_| false);
+        let number = (FIRST_NUMBER + 1) as u32;
+        let fair = Data {
+            number,
+            message: number,
+            ack: number,
+            credit: number,
+            ..data(&wire, b"forged")
+        };
+        let long = 3 * fragment_bytes(&wire) as u32;
+        match kind {
+            // It skips numbers, or takes the place of the next message, whole or in part, now or later.
+            0 => forge(&mut wire, |slot| {
+                let number = number.wrapping_add(4000);
+                Data { number, ..fair }.write(slot)
+            }),
+            1 => forge(&mut wire, |slot| fair.write(slot)),
+            2 => forge(&mut wire, |slot| {
+                Data {
+                    length: long,
+                    payload: &FULL,
+                    ..fair
+                }
+                .write(slot)
+            }),
+            3 => forge(&mut wire, |slot| {
+                let message = number.wrapping_add(5);
+                Data {
+                    message,
+                    length: long,
+                    payload: &FULL,
+                    ..fair
+                }
+                .write(slot)
+            }),
+            // It acknowledges a part of a long message that never arrived, or all of it.
+            _ => {
+                wire.send(1, 0, Lane::ordered(0), body(3, 100_000));
+                wire.nodes[0].cut_off = true;
+                wire.run(Duration::from_micros(2), |_| false);
+                wire.nodes[0].cut_off = false;
+                let told = Ack {
+                    ack: if kind == 4 { number + 3 } else { number },
+                    bitmap: if kind == 4 { &[] } else { &[0b10] },
+                    credit: number.wrapping_add(100),
+                    ..ack(&wire)
+                };
+                forge(&mut wire, |slot| told.write(slot));
+            }
+        }
+        let begun = wire.now;
+        let arrived = |wire: &Wire, to: usize, body: &[u8]| {
+            wire.nodes[to]
+                .inbox
+                .messages
+                .iter()
+                .any(|one| one.2 == body)
+        };
+        let mut attempt = 0;
+        // The program goes on: what is lost with a session it sends anew.
+        loop {
+            attempt += 1;
+            let mark = body(10 + attempt, 3000);
+            for (from, to) in [(0, 1), (1, 0)] {
+                let payload = Payload::Owned(mark.clone());
+                let engine = &mut wire.nodes[from].engine;
+                let _ = engine.submit(NodeId(to), Lane::ordered(0), payload, false);
+            }
+            wire.run(Duration::from_millis(20), |_| false);
+            if arrived(&wire, 0, &mark) && arrived(&wire, 1, &mark) {
+                break;
+            }
+            let waited = wire.now.since(begun);
+            assert!(waited <= dead_after.times(2), "kind {kind}: {waited:?}");
+        }
+    }
 }
 
 proptest! {

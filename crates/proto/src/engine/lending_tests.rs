@@ -2,9 +2,10 @@
 
 use super::tests::{MINUTE, Wire, body, config};
 use super::*;
-use crate::message::{Loan, SubmitError};
+use crate::message::{Loan, Payload, SubmitError};
 use crate::time::Duration;
 use alloc::vec;
+use bytes::Bytes;
 use tsumuji_wire::Lane;
 
 const LANE: Lane = Lane::ordered(0);
@@ -53,6 +54,84 @@ fn lent_messages_survive_a_bad_wire() {
             }
         }
     }
+}
+
+/// Nobody else holds it. (Of an empty one there is nothing to hold.)
+fn is_given_up(message: &Bytes) -> bool {
+    message.is_empty() || message.is_unique()
+}
+
+/// Shared messages arrive whole and in order among others, over a bad wire, in runs or not; they count in the queue, and are given up when
+/// they are acknowledged, and short ones at once.
+#[test]
+fn shared_messages_are_held_until_acknowledged() {
+    for seed in 0..6 {
+        for congestion in Congestion::ALL {
+            let mut wire = Wire::under(2, congestion);
+            wire.scatters = seed % 2 == 0;
+            if seed > 1 {
+                (wire.random, wire.loss_percent) = (seed, 20);
+                (wire.jitter_us, wire.duplicate_percent) = (50, 10);
+            }
+            let sizes = [700_000, 0, 1, 4095, 4096, 65_536, 100_000];
+            let sent: Vec<Bytes> = sizes.iter().map(|&size| body(size, size).into()).collect();
+            for message in &sent {
+                let engine = &mut wire.nodes[0].engine;
+                let payload = Payload::Shared(message.clone());
+                engine.submit(NodeId(1), LANE, payload, false).unwrap();
+                assert_eq!(is_given_up(message), message.len() < 4096);
+                wire.send(0, 1, LANE, body(7, 10));
+            }
+            let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
+            assert!(flow.queued_bytes >= sizes.iter().sum());
+            wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+            let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
+            assert_eq!((flow.queued_bytes, flow.queued_messages), (0, 0));
+            assert!(sent.iter().all(is_given_up), "seed {seed} {congestion}");
+            let got = &wire.nodes[1].inbox.messages;
+            assert_eq!(got.len(), 2 * sent.len());
+            for (pair, sent) in got.chunks(2).zip(&sent) {
+                assert!(
+                    pair[0].2 == *sent && pair[1].2 == body(7, 10),
+                    "seed {seed} {congestion}"
+                );
+            }
+        }
+    }
+}
+
+/// What is shared is given up when its peer is, and when it turns out larger than the peer takes.
+#[test]
+fn shared_messages_that_fail_are_given_up() {
+    let mut wire = Wire::new(2);
+    let message = Bytes::from(body(1, 200_000));
+    let submit = |wire: &mut Wire| {
+        let payload = Payload::Shared(message.clone());
+        wire.nodes[0]
+            .engine
+            .submit(NodeId(1), LANE, payload, false)
+            .unwrap();
+    };
+    submit(&mut wire);
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    submit(&mut wire);
+    assert!(!message.is_unique());
+    let now = wire.now;
+    wire.nodes[0].engine.give_up(now, NodeId(1));
+    assert!(message.is_unique());
+    let mut wire = Wire::new(2);
+    let limit = config(1, 1).message_limit_bytes;
+    let large = Bytes::from(vec![0; limit + 1]);
+    let payload = Payload::Shared(large.clone());
+    let submitted = wire.nodes[0].engine.submit(NodeId(1), LANE, payload, false);
+    assert!(submitted.is_ok() && !large.is_unique());
+    wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
+    assert!(large.is_unique());
+    let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
+    assert_eq!((flow.queued_bytes, flow.queued_messages), (0, 0));
+    submit(&mut wire);
+    wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
+    assert!(message.is_unique() && wire.nodes[1].inbox.messages[0].2 == message);
 }
 
 /// A message that nobody brings along any more never leaves with the bytes of another: whatever is lent to another peer meanwhile,

@@ -25,6 +25,7 @@ use alloc::vec::Vec;
 
 use self::landing::{Guess, LentPlace};
 use self::run::Run;
+use self::timers::Doubt;
 use crate::alarms::Alarms;
 use crate::config::Config;
 use crate::congestion::Congestion;
@@ -79,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) alarms: Alarms,
+    /// One for each peer of which something is missing, and only for these.
+    doubts: Vec<Doubt>,
     /// The long message whose next fragment is likely to come next.
     guess: Option<Guess>,
     /// A peer that was never met is asked for so long.
@@ -119,6 +122,7 @@ impl Engine {
             counters: Counters::default(),
             events: VecDeque::new(),
             alarms: Alarms::default(),
+            doubts: Vec::new(),
             guess: None,
             connect_within: config.dead_after.times(CONNECT_PATIENCE),
             config,

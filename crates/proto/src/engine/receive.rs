@@ -101,12 +101,35 @@ impl Engine {
             data.destination,
             Some(data.session),
         )?;
-        peer.last_heard = now;
+        // What has landed lies in a place of fragments of its size.
+        let size = match &self.place {
+            Some(place) if LANDED => place.body_bytes(),
+            _ => fragment_bytes(data.length as usize, peer.send.fragment_bytes()),
+        };
         let delay = ACK_DELAY_UNIT.times(u64::from(data.ack_delay));
         let news = AckNews {
             ack: data.ack,
             bitmap: &[],
             delay,
+        };
+        // A frame that contradicts what was sent, or what came, is dropped whole, before it changes anything.
+        if peer.send.is_unsent(&news) {
+            return Err(Drop::Malformed);
+        }
+        let used_bytes = peer.receive.grant.used_bytes;
+        let free_bytes = shared.memory.free_bytes();
+        let fair = used_bytes <= free_bytes
+            || shared.credit.is_least_holder(used_bytes)
+            || shared.credit.has_policy();
+        let memory = &mut shared.memory;
+        let in_turn = if LANDED {
+            None
+        } else {
+            peer.receive.take_in_turn(data, size, fair, memory)
+        };
+        let weight = match in_turn {
+            Some(_) => payload_bytes,
+            None => peer.receive.check(data, (payload_bytes, size), memory)?,
         };
         let Shared {
             pool,
@@ -116,28 +139,15 @@ impl Engine {
         } = shared;
         let from = data.source;
         let done = |id| events.push_back(Event::Sent { peer: from, id });
-        if !peer.send.on_ack(now, &news, pool, counters, done) {
-            return Err(Drop::Malformed);
-        }
+        peer.send.on_ack(now, &news, pool, counters, done);
+        peer.last_heard = now;
         peer.send.on_credit(data.credit);
-        // What has landed lies in a place of fragments of its size.
-        let size = match &self.place {
-            Some(place) if LANDED => place.body_bytes(),
-            _ => fragment_bytes(data.length as usize, peer.send.fragment_bytes()),
+        let result = if let Some(number) = in_turn {
+            settle(now, data, number, Taken::Frame, peer, shared, sink)
+        } else {
+            let sizes = (payload_bytes, size, weight);
+            take_other::<LANDED>(now, data, sizes, fair, (peer, shared), sink)
         };
-        let used_bytes = peer.receive.grant.used_bytes;
-        let free_bytes = shared.memory.free_bytes();
-        let fair = used_bytes <= free_bytes
-            || shared.credit.is_least_holder(used_bytes)
-            || shared.credit.has_policy();
-        let memory = &mut shared.memory;
-        let result =
-            if !LANDED && let Some(number) = peer.receive.take_in_turn(data, size, fair, memory) {
-                settle(now, data, number, Taken::Frame, peer, shared, sink)
-            } else {
-                let sizes = (payload_bytes, size);
-                take_other::<LANDED>(now, data, sizes, fair, (peer, shared), sink)
-            };
         raise_credit(peer, shared);
         notify_writable(peer, shared);
         enqueue_after_frame(peer, shared, &mut self.ready, now);
@@ -156,6 +166,9 @@ impl Engine {
             ack.destination,
             Some(ack.session),
         )?;
+        if peer.send.is_absurd(ack.credit) {
+            return Err(Drop::Malformed); // R-92; a data frame's credit has no room for it
+        }
         let delay = Duration::from_micros(u64::from(ack.ack_delay_us)).min(Duration::from_secs(1));
         let news = AckNews {
             ack: ack.ack,
@@ -322,14 +335,17 @@ impl From<Refusal> for Drop {
     }
 }
 
-/// What a frame says of the numbers that we sent: which have arrived (R-15, S2).
+/// What a frame says of the numbers that we sent: which have arrived (R-15, S2). One that speaks of others changes nothing, and is no sign
+/// of life: whoever says no more than that cannot go on.
 pub(super) fn take_ack(
     now: Instant,
     news: &AckNews<'_>,
     peer: &mut Peer,
     shared: &mut Shared,
 ) -> Result<(), Drop> {
-    peer.last_heard = now;
+    if peer.send.is_unsent(news) {
+        return Err(Drop::Malformed);
+    }
     let Shared {
         pool,
         counters,
@@ -338,11 +354,9 @@ pub(super) fn take_ack(
     } = shared;
     let from = peer.id;
     let done = |id| events.push_back(Event::Sent { peer: from, id });
-    if peer.send.on_ack(now, news, pool, counters, done) {
-        Ok(())
-    } else {
-        Err(Drop::Malformed)
-    }
+    peer.send.on_ack(now, news, pool, counters, done);
+    peer.last_heard = now;
+    Ok(())
 }
 
 /// Two that run different congestion controls do not meet; the program is told of it once. An answer to our hello only:
@@ -414,7 +428,7 @@ fn of_session<'a>(
 fn take_other<const LANDED: bool>(
     now: Instant,
     data: &Data<'_>,
-    sizes: (usize, usize),
+    sizes: (usize, usize, usize),
     fair: bool,
     (peer, shared): (&mut Peer, &mut Shared),
     sink: &mut impl Sink,

@@ -18,6 +18,9 @@ use crate::pool::Pool;
 use crate::time::Instant;
 use tsumuji_wire::{Lane, NodeId};
 
+/// Shared messages shorter than this are copied: that is cheaper, and their owner has them back at once.
+const SHARED_BYTES: usize = 4 << 10;
+
 impl Engine {
     /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole; a message of a *latest* lane is never
     /// told of.
@@ -75,6 +78,10 @@ impl Engine {
             Payload::Copied(bytes) => send.submit_copied(lane, (bytes, &[]), notify, pool),
             Payload::Joined(head, rest) => send.submit_copied(lane, (head, rest), notify, pool),
             Payload::Owned(body) => Some(send.submit(lane, body, notify, pool)),
+            Payload::Shared(message) if size < SHARED_BYTES => {
+                send.submit_copied(lane, (&message, &[]), notify, pool)
+            }
+            Payload::Shared(message) => Some(send.submit_shared(lane, message, notify)),
         };
         let Some(id) = submitted else {
             return Err(SubmitError::NoMemory { size });
@@ -215,7 +222,8 @@ fn admit<'a>(
             limit: LANES_MAX,
         });
     }
-    if !peer.send.has_room(held_bytes, config.send_queue_bytes) {
+    let waits_for_none = lane.channel() == Lane::CONTROL_CHANNEL;
+    if !waits_for_none && !peer.send.has_room(held_bytes, config.send_queue_bytes) {
         peer.wants_writable = true;
         return Err(SubmitError::QueueFull { peer: to });
     }
@@ -228,6 +236,7 @@ fn body_of(payload: Payload<'_>, size: usize, pool: &mut Pool) -> Option<Vec<u8>
         Payload::Owned(body) => return Some(body),
         Payload::Copied(bytes) => (bytes, &[][..]),
         Payload::Joined(head, rest) => (head, rest),
+        Payload::Shared(ref message) => (&**message, &[][..]),
     };
     let mut body = pool.take(size)?;
     body.extend_from_slice(head);

@@ -37,7 +37,6 @@ impl Engine {
             data.destination,
             Some(data.session),
         )?;
-        peer.last_heard = now;
         shared.suci.now = now;
         let Some(inbound) = peer.inbound.as_deref_mut() else {
             return Err(Drop::Congestion);
@@ -47,6 +46,10 @@ impl Engine {
         let taken = peer
             .receive
             .take_next(now, data, size, &mut shared.memory, &mut shared.pool);
+        if let Taken::Refused(refusal @ (Refusal::Window | Refusal::Malformed)) = taken {
+            return Err(refusal.into()); // it changes nothing, and is no sign of life
+        }
+        peer.last_heard = now;
         let result = match taken {
             Taken::Refused(refusal) => {
                 match refusal {
@@ -125,13 +128,16 @@ impl Engine {
             ask.destination,
             Some(ask.session),
         )?;
-        peer.last_heard = now;
         shared.suci.now = now;
         let expected = peer.receive.arrivals.base();
         let Some(inbound) = peer.inbound.as_deref_mut() else {
             return Err(Drop::Congestion);
         };
-        match shared.suci.on_ask(ask.source.0, inbound, expected, ask) {
+        let answer = shared.suci.on_ask(ask.source.0, inbound, expected, ask);
+        if answer.is_some() {
+            peer.last_heard = now;
+        }
+        match answer {
             None => return Err(Drop::Malformed),
             Some(Answer::Nothing) => return Err(Drop::Duplicate),
             Some(Answer::Ack) => peer.receive.ack_now = true,

@@ -3,10 +3,27 @@
 use super::receive::end_session;
 use super::{Engine, Shared};
 use crate::alarms::Alarms;
+use crate::event::Event;
+use crate::message::SendId;
 use crate::peer::Peer;
+use crate::peer::queue::STALL_REPAIRS;
+use crate::peer::rtt::PROBE_MAX;
 use crate::peer::session::Phase;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use tsumuji_wire::NodeId;
+
+/// In so much time a sender that waits for an acknowledgement has sent enough probes that one of them came.
+const PROBES_MAX: Duration = PROBE_MAX.times(STALL_REPAIRS as u64);
+
+/// Something of a peer's is missing that it may never send.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Doubt {
+    peer: NodeId,
+    /// The number that it would send next.
+    next: u64,
+    /// Since when it has not.
+    since: Instant,
+}
 
 /// The earliest moment at which this peer wants `handle_timeout`.
 #[inline]
@@ -58,11 +75,55 @@ impl Engine {
             if deadline(peer, &self.shared).is_some_and(|at| at <= now) {
                 self.expire(index, now);
             }
+            self.end_if_stuck(index, now);
             self.enqueue(NodeId(id), now);
         }
         self.due = due;
         if self.shared.credit.hungry {
             self.feed_hungry();
+        }
+    }
+
+    /// Ends a session in which something cannot go on: a message that we send again and again without an answer, or one that its
+    /// sender takes for delivered and that is not whole here, and never will be.
+    fn end_if_stuck(&mut self, index: usize, now: Instant) {
+        let Some(peer) = self.peers[index].as_deref_mut() else {
+            return;
+        };
+        if !peer.is_up() {
+            return;
+        }
+        let shared = &mut self.shared;
+        let dead_after = shared.config.dead_after;
+        if now.since(peer.last_heard) >= dead_after.divided(2) {
+            // Whoever is not heard at all has its own end.
+            peer.send.note_silence(now);
+            shared.doubts.retain(|doubt| doubt.peer != peer.id);
+            return;
+        }
+        if peer.send.queued_messages() > 0
+            && let Some(message) = peer.send.stalled(now, dead_after)
+        {
+            return end_stalled(now, peer, Some(message), shared);
+        }
+        let doubts = &mut shared.doubts;
+        let known = doubts.iter().position(|doubt| doubt.peer == peer.id);
+        if peer.inbound.is_some() || !peer.receive.misses_something() {
+            known.map(|at| doubts.swap_remove(at));
+            return;
+        }
+        let doubt = Doubt {
+            peer: peer.id,
+            next: peer.receive.arrivals.next(),
+            since: now,
+        };
+        match known.map(|at| &mut doubts[at]) {
+            None => doubts.push(doubt),
+            Some(known) if known.next != doubt.next => *known = doubt,
+            Some(known) if now.since(known.since) >= dead_after.max(PROBES_MAX) => {
+                end_stalled(now, peer, None, shared);
+            }
+            Some(_) => {}
         }
     }
 
@@ -107,4 +168,17 @@ impl Engine {
             Phase::Dead => {}
         }
     }
+}
+
+/// Tells why, and ends the session: an ordered lane cannot go on without one of its messages.
+#[cold]
+fn end_stalled(now: Instant, peer: &mut Peer, message: Option<SendId>, shared: &mut Shared) {
+    let peer_id = peer.id;
+    shared.counters.stalled_sessions += 1;
+    shared.events.push_back(Event::Stalled {
+        peer: peer_id,
+        message,
+    });
+    shared.doubts.retain(|doubt| doubt.peer != peer_id);
+    end_session(now, peer, shared);
 }

@@ -62,6 +62,7 @@ pub(super) struct Sent {
 }
 
 /// What an acknowledgement says, in whatever frame it came.
+#[derive(Debug)]
 pub(crate) struct AckNews<'a> {
     /// Every number below has arrived or is no longer awaited; low 32 bits.
     pub(crate) ack: u32,
@@ -75,8 +76,6 @@ pub(crate) struct AckNews<'a> {
 pub(super) enum Answer {
     /// Nothing new.
     Old,
-    /// It speaks of numbers never sent.
-    Unsent,
     /// Of all that it tells of for the first time, the largest number and when that was sent.
     New { number: u64, at: Instant },
 }
@@ -158,9 +157,6 @@ impl Flight {
     #[inline]
     pub(super) fn acknowledge(&mut self, ack_low: u32, mut arrived: impl FnMut(&Sent)) -> Answer {
         let ack = expand(ack_low, self.base);
-        if ack > self.next {
-            return Answer::Unsent;
-        }
         let mut answer = Answer::Old;
         while self.base < ack {
             let Some(sent) = self.sent.pop_front() else {
@@ -175,6 +171,21 @@ impl Flight {
             self.base += 1;
         }
         answer
+    }
+
+    /// Does it speak of numbers never sent?
+    #[inline]
+    pub(super) fn is_unsent(&self, news: &AckNews<'_>) -> bool {
+        let ack = expand(news.ack, self.base);
+        ack > self.next || !news.bitmap.is_empty() && self.marks_unsent(ack, news)
+    }
+
+    #[cold]
+    fn marks_unsent(&self, ack: u64, news: &AckNews<'_>) -> bool {
+        let last = (news.bitmap.iter().enumerate().rev()).find(|(_, byte)| **byte != 0);
+        last.is_some_and(|(index, byte)| {
+            ack + index as u64 * 8 + u64::from(byte.ilog2()) >= self.next
+        })
     }
 
     /// As `acknowledge`, of the numbers from `ack_low` on that `bitmap` marks; `answer` is what that said before. Apart from it, as
@@ -310,8 +321,14 @@ mod tests {
         }
         assert_eq!(told, [0, 1, 5, 3, 2, 4]);
         assert_eq!((flight.in_flight(), flight.base()), (14, FIRST_NUMBER + 5));
-        let unsent = flight.acknowledge(news(21, &[]).ack, |_| panic!("never sent"));
-        assert!(matches!(unsent, Answer::Unsent));
+        for (said, unsent) in [
+            (news(20, &[]), false),
+            (news(21, &[]), true),
+            (news(5, &[0, 0b100_0000, 0]), false),
+            (news(5, &[0, 0b1000_0000, 0]), true),
+        ] {
+            assert_eq!(flight.is_unsent(&said), unsent, "{said:?}");
+        }
     }
 
     /// A lost number is awaited until its patience ends or many more were sent; then the floor passes it.

@@ -106,19 +106,16 @@ impl LaneReceive {
         fragment.message == self.next && self.slots.is_empty() && fragment.is_whole()
     }
 
-    /// Takes a message that lies whole in its frame. `false`: memory refuses it, or it does not have its turn.
+    /// The message of this number comes next, and nothing of it has come.
     #[inline]
-    pub(crate) fn accept_at_once(
-        &mut self,
-        message_low: u32,
-        weight: usize,
-        fair: bool,
-        memory: &mut Memory,
-    ) -> bool {
-        if message_low != self.next as u32
-            || !self.slots.is_empty()
-            || !memory.admits(weight, fair, self.ordered)
-        {
+    pub(crate) fn is_next(&self, message_low: u32) -> bool {
+        message_low == self.next as u32 && self.slots.is_empty()
+    }
+
+    /// Takes the next message, which lies whole in its frame. `false`: memory refuses it.
+    #[inline]
+    pub(crate) fn accept_next(&mut self, weight: usize, fair: bool, memory: &mut Memory) -> bool {
+        if !memory.admits(weight, fair, self.ordered) {
             return false;
         }
         memory.hold(weight);

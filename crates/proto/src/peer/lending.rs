@@ -1,4 +1,5 @@
-//! The body of a long message that stays with the program while it leaves, and what is copied of it in the end.
+//! The body of a long message that stays with the program while it leaves, and what is copied of it in the end; or of one that the
+//! program shares until it is acknowledged.
 //!
 //! Owned by an `Outgoing`. While it is lent, only a loan to this peer and of this message's id gives its bytes: others never leave in
 //! its place. What is taken back lies in pieces: copies of some whole fragments, which go back to the pool when all of
@@ -9,6 +10,8 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+
+use bytes::Bytes;
 
 use crate::message::{Loan, SendId};
 use crate::pool::{Pool, has_bit};
@@ -24,6 +27,8 @@ pub(super) struct Lending {
     piece_fragments: u32,
     first: u32,
     pieces: VecDeque<Piece>,
+    /// All of it, if the program shares it.
+    shared: Option<Bytes>,
 }
 
 #[derive(Debug)]
@@ -38,6 +43,17 @@ impl Lending {
     pub(super) fn begin(&mut self, to: NodeId) {
         debug_assert!(self.pieces.is_empty());
         self.to = Some(to);
+    }
+
+    /// A message is shared.
+    pub(super) fn share(&mut self, message: Bytes) {
+        debug_assert!(self.pieces.is_empty());
+        (self.to, self.shared) = (None, Some(message));
+    }
+
+    /// Gives up the program's memory, if it was shared; its bytes.
+    pub(super) fn end_sharing(&mut self) -> usize {
+        self.shared.take().map_or(0, |message| message.len())
     }
 
     #[inline]
@@ -99,9 +115,10 @@ impl Lending {
         (start, end): (usize, usize),
         (fragment, fragment_bytes): (u32, usize),
     ) -> &'a [u8] {
-        match self.to {
-            Some(to) => loan.part(to, id, start..end),
-            None => self.kept(fragment, fragment_bytes),
+        match (self.to, &self.shared) {
+            (Some(to), _) => loan.part(to, id, start..end),
+            (None, Some(message)) => message.get(start..end).unwrap_or_default(),
+            (None, None) => self.kept(fragment, fragment_bytes),
         }
     }
 
@@ -117,7 +134,7 @@ impl Lending {
 
     /// A fragment is acknowledged for the first time. Returns the bytes that came free.
     pub(super) fn acknowledge(&mut self, fragment: u32, pool: &mut Pool) -> usize {
-        if self.to.is_some() {
+        if self.to.is_some() || self.shared.is_some() {
             return 0;
         }
         let index = (fragment / self.piece_fragments).wrapping_sub(self.first);
@@ -137,6 +154,7 @@ impl Lending {
 
     /// Gives back whatever is held.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
+        self.shared = None;
         for piece in self.pieces.drain(..) {
             pool.put(piece.bytes);
         }

@@ -132,6 +132,11 @@ impl Silence {
         self.backoff > 0 && last_heard > self.quiet_since
     }
 
+    /// Since the last answer.
+    pub(super) fn probes(&self) -> u32 {
+        self.backoff
+    }
+
     /// A probe goes; the next one waits longer.
     pub(super) fn on_probe(&mut self, now: Instant, rtt: &Rtt) {
         self.backoff += 1;

@@ -11,6 +11,7 @@ use super::lane::LANE_WINDOW;
 use super::lending::Lending;
 use crate::message::SendId;
 use crate::numbers::{Arrivals, FIRST_NUMBER, NUMBER_WINDOW};
+use crate::time::Instant;
 use tsumuji_wire::Lane;
 
 #[derive(Debug)]
@@ -36,6 +37,17 @@ pub(super) struct Outgoing {
     pub(super) bitmap: Vec<u64>,
     pub(super) notify: bool,
     pub(super) live: bool,
+    pub(super) repaired: Repaired,
+}
+
+/// How often fragments of a message were sent again since something new of it was acknowledged. Means the message that it names: so that
+/// one that is never sent again pays nothing for it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Repaired {
+    pub(super) id: SendId,
+    pub(super) acknowledged: u32,
+    pub(super) times: u32,
+    pub(super) since: Instant,
 }
 
 impl Outgoing {
@@ -57,6 +69,7 @@ impl Outgoing {
             bitmap: Vec::new(),
             notify: false,
             live: false,
+            repaired: Repaired::default(),
         }
     }
 
@@ -113,9 +126,15 @@ impl LaneSend {
         self.next - 1
     }
 
+    /// `true`: in turn, and none that was acknowledged before waited for it.
     #[inline]
-    pub(super) fn acknowledge(&mut self, number: u64) {
-        self.acknowledged.mark(number);
+    pub(super) fn acknowledge(&mut self, number: u64) -> bool {
+        self.acknowledged.mark(number)
+    }
+
+    /// All before this one are acknowledged.
+    pub(super) fn base(&self) -> u64 {
+        self.acknowledged.base()
     }
 }
 

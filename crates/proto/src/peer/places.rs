@@ -54,6 +54,14 @@ impl Places {
         Err(place)
     }
 
+    /// The lane's place, if it is in use.
+    pub(super) fn find(&self, lane: Lane) -> Option<u16> {
+        self.last(lane).or_else(|| {
+            let at = self.lanes.iter().position(|known| *known == lane);
+            at.map(|at| at as u16)
+        })
+    }
+
     /// The lanes in use, by place.
     pub(super) fn lanes(&self) -> impl Iterator<Item = Lane> + '_ {
         self.lanes.iter().copied()
@@ -71,7 +79,9 @@ mod tests {
         let lane = |step: u16| Lane::ordered(step.wrapping_mul(40_503)); // odd: no two are equal
         for step in 0..LANES_MAX as u16 {
             assert!(places.has_room(lane(step)));
+            assert_eq!(places.find(lane(step)), None);
             assert_eq!(places.place(lane(step)), Err(step));
+            assert_eq!(places.find(lane(step / 2)), Some(step / 2));
             assert_eq!(places.place(lane(step)), Ok(step));
             assert_eq!(places.place(lane(step / 2)), Ok(step / 2));
         }

@@ -6,10 +6,12 @@
 //! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
 //! follow from `pending` and `repairs`; a slot named in `free` has no lending and no bitmap, and an empty body.
 
+mod ahead;
 mod begun;
 mod bundling;
 pub(super) mod latest;
 mod lend;
+mod stall;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -18,6 +20,8 @@ use alloc::vec::Vec;
 use self::latest::{Dropped, NEVER, Waiting};
 use self::lend::Lent;
 pub(crate) use self::lend::LoanState;
+pub(crate) use self::stall::STALL_REPAIRS;
+use self::stall::Stall;
 use super::flight::Part;
 use super::lending::Lending;
 use super::outgoing::{LaneSend, Outgoing, cut};
@@ -97,6 +101,8 @@ pub(crate) struct Queue {
     first_deadline: Instant,
     /// Latest messages that did not arrive.
     pub(super) dropped: Dropped,
+    /// Once something was sent again, refused, or acknowledged out of turn.
+    stall: Option<Box<Stall>>,
 }
 
 impl Queue {
@@ -126,6 +132,7 @@ impl Queue {
             waiting: Vec::new(),
             first_deadline: NEVER,
             dropped: Dropped::default(),
+            stall: None,
         }
     }
 
@@ -149,9 +156,12 @@ impl Queue {
                 }
                 outgoing.live = false;
                 if let Some(mut lending) = outgoing.lending.take() {
-                    lending.end();
+                    if lending.is_lent() {
+                        lending.end();
+                        self.lent = Lent::No;
+                    }
+                    self.queued_bytes -= lending.end_sharing();
                     self.spare_lending = Some(lending);
-                    self.lent = Lent::No;
                 }
                 self.queued_bytes -= outgoing.body.len();
                 pool.put(core::mem::take(&mut outgoing.body));
@@ -403,18 +413,30 @@ impl Queue {
 
     /// Takes what `has_choice` has chosen; call only after that said yes.
     #[inline]
-    pub(super) fn pop(&mut self, pool: &mut Pool, counters: &mut Counters) -> Option<Part> {
+    pub(super) fn pop(
+        &mut self,
+        now: Instant,
+        pool: &mut Pool,
+        counters: &mut Counters,
+    ) -> Option<Part> {
         match self.choice.take()? {
             Choice::New { priority } => self.pop_new(priority, pool),
-            Choice::Repair { priority } => self.pop_again(priority, counters),
+            Choice::Repair { priority } => self.pop_again(now, priority, counters),
         }
     }
 
     #[cold]
-    fn pop_again(&mut self, priority: usize, counters: &mut Counters) -> Option<Part> {
+    fn pop_again(
+        &mut self,
+        now: Instant,
+        priority: usize,
+        counters: &mut Counters,
+    ) -> Option<Part> {
         self.retransmitted += 1;
         counters.retransmitted_frames += 1;
-        self.pop_repair(priority)
+        let part = self.pop_repair(priority)?;
+        self.note_repair(now, part.slot());
+        Some(part)
     }
 
     #[inline]
@@ -494,6 +516,7 @@ impl Queue {
                     lending.end();
                     self.lent = Lent::Acknowledged(outgoing.id);
                 }
+                self.queued_bytes -= lending.end_sharing();
                 self.spare_lending = outgoing.lending.take();
             }
         }
@@ -501,12 +524,16 @@ impl Queue {
             return;
         }
         outgoing.live = false;
+        let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
+        if !self.lanes[lane].acknowledge(number) {
+            let stall = self.stall.get_or_insert_default();
+            stall.ahead.note(outgoing, self.lanes[lane].base());
+        }
         if outgoing.is_bundle() {
             self.queued_messages -= outgoing.messages - 1;
             self.queued_bytes += outgoing.messages * bundle::PREFIX_BYTES;
             outgoing.messages = 1;
         }
-        let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
         self.queued_messages -= 1;
         self.queued_bytes -= outgoing.body.len();
         if outgoing.notify {
@@ -520,21 +547,21 @@ impl Queue {
         } else {
             outgoing.body.clear();
         }
-        self.lanes[lane].acknowledge(number);
         self.free.push(part.slot());
     }
 
-    /// Reliable messages of the program that were accepted and not acknowledged.
+    /// Reliable messages of the program that were accepted, and not acknowledged or not to be handed over yet.
     pub(super) fn promised_messages(&self) -> usize {
         let promised = |outgoing: &&Outgoing| {
             let lane = outgoing.lane;
             // What is lent still was never accepted: its call says so.
             let lent = outgoing.lending.as_deref().is_some_and(Lending::is_lent);
-            let own = !lane.is_latest() && lane.channel() != Lane::LIBRARY_CHANNEL;
+            let own = !lane.is_latest() && !lane.is_library();
             outgoing.live && own && !lent
         };
         let messages = self.messages.iter().filter(promised);
-        messages.map(|outgoing| outgoing.messages).sum()
+        let ahead = (self.stall.as_deref()).map_or(0, |stall| stall.ahead.messages(&self.lanes));
+        messages.map(|outgoing| outgoing.messages).sum::<usize>() + ahead
     }
 
     /// The peer is gone: forgets everything; returns what was not acknowledged.

@@ -7,14 +7,14 @@
 
 use alloc::vec::Vec;
 
-use super::lane::{Accepted, Fragment, LaneReceive, Remaining};
+use super::lane::{Accepted, Fragment, LANE_WINDOW, LaneReceive, Remaining};
 use super::latest::LatestReceive;
 use super::places::Places;
 use super::reassembly::Reassembly;
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::{Memory, bundle_weight, charge};
-use crate::numbers::{Arrival, Arrivals, NUMBER_WINDOW, expand};
+use crate::numbers::{Arrival, Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
@@ -135,8 +135,8 @@ impl Receive {
         lane.under_way(expand(message_low, lane.next))
     }
 
-    /// Takes the frame that is expected next, if it holds a message whole that has its turn: most do. Returns its number. `None`: it is
-    /// another one, or memory refuses it, and nothing has changed.
+    /// Takes the frame that is expected next, if it holds a message whole that has its turn: most do, and nothing in such a one contradicts
+    /// what came before. Returns its number. `None`: it is another one, or memory refuses it, and nothing has changed.
     #[inline]
     pub(crate) fn take_in_turn(
         &mut self,
@@ -156,7 +156,8 @@ impl Receive {
             return None;
         }
         let place = self.places.last(data.lane)?;
-        if !self.lanes[usize::from(place)].accept_at_once(data.message, length, fair, memory) {
+        let lane = &mut self.lanes[usize::from(place)];
+        if !lane.is_next(data.message) || !lane.accept_next(length, fair, memory) {
             return None;
         }
         self.grant.used_bytes += charge(length);
@@ -166,22 +167,66 @@ impl Receive {
         Some(number)
     }
 
-    /// Takes one fragment of `payload_bytes`. `size`: of every fragment of its message but the last; `fair`: a new message may begin
-    /// . `LANDED`: it lies in its place already, and `data` bears no payload.
+    /// What the message of any other frame counts for. Refuses a frame that no honest sender sends in this session's state, and changes
+    /// nothing.
+    pub(crate) fn check(
+        &mut self,
+        data: &Data<'_>,
+        sizes: (usize, usize),
+        memory: &Memory,
+    ) -> Result<usize, Refusal> {
+        let weight = weight(data, sizes, memory).ok_or(Refusal::Malformed)?;
+        let next = self.arrivals.next();
+        let number = expand(data.number, next);
+        // Who has no credit sends one frame at a time, and waits longer for each.
+        let end = next.max(self.grant.granted) + NUMBER_WINDOW;
+        let delta = u64::from(data.floor_delta);
+        let is_known = data.floor_delta < u16::MAX;
+        let floor = if is_known {
+            number.saturating_sub(delta)
+        } else {
+            0
+        };
+        let base = self.arrivals.base().max(floor);
+        if number >= end.min(base + NUMBER_WINDOW) || is_known && delta >= NUMBER_WINDOW {
+            return Err(Refusal::Window);
+        }
+        // What came before says nothing new; and of a latest message any may come.
+        if number < self.arrivals.base() || data.lane.is_latest() {
+            return Ok(weight);
+        }
+        let Some(place) = self.places.find(data.lane) else {
+            let message = expand(data.message, FIRST_NUMBER);
+            let is_far = message >= FIRST_NUMBER + LANE_WINDOW;
+            return if is_far || !self.places.has_room(data.lane) {
+                Err(Refusal::Window)
+            } else {
+                Ok(weight)
+            };
+        };
+        let lane = &mut self.lanes[usize::from(place)];
+        let message = expand(data.message, lane.next);
+        let length = data.length as usize;
+        let contradicts = |known: &mut Reassembly| known.length_bytes() != length;
+        if message >= lane.next + LANE_WINDOW || lane.under_way(message).is_some_and(contradicts) {
+            return Err(Refusal::Window);
+        }
+        Ok(weight)
+    }
+
+    /// Takes one fragment that `check` let pass, of `payload_bytes`; its message counts for `weight`. `size`: of every fragment of its message
+    /// but the last; `fair`: a new message may begin. `LANDED`: it lies in its place already, and `data` bears no payload.
     #[inline]
     pub(crate) fn take<const LANDED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
-        (payload_bytes, size): (usize, usize),
+        (payload_bytes, size, weight): (usize, usize, usize),
         fair: bool,
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> (u64, Taken) {
         let number = expand(data.number, self.arrivals.next());
-        let Some(weight) = weight(data, (payload_bytes, size), memory) else {
-            return (self.arrivals.base() - 1, Taken::Refused(Refusal::Malformed)); // its number means nothing
-        };
         // A floor above the number, which the format cannot state, or far below it does no harm: it only ever rises.
         if data.floor_delta < u16::MAX {
             let floor = number.saturating_sub(u64::from(data.floor_delta));
@@ -302,7 +347,7 @@ impl Receive {
             payload: (!LANDED).then_some(data.payload),
         };
         if !LANDED && lane.has_turn(&fragment) {
-            if !lane.accept_at_once(data.message, weight, fair, memory) {
+            if !lane.accept_next(weight, fair, memory) {
                 return Accepted::NoMemory;
             }
             self.grant.used_bytes += charge(weight);
@@ -389,6 +434,12 @@ impl Receive {
     pub(crate) fn ack_delay(&self, now: Instant) -> Duration {
         self.waiting_since
             .map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// Something is incomplete, or waits for what is, though its sender said that it has nothing more to send, and nothing was refused: it
+    /// is in the network, or will not come any more.
+    pub(crate) fn misses_something(&self) -> bool {
+        !self.grant.backlog && (self.remaining.frames > 0 || self.waits_for_head())
     }
 
     /// Some lane's messages wait for one that has not begun: until it comes, their memory is of no use to anyone.

@@ -7,7 +7,7 @@ const INITIAL_RTT: Duration = Duration::from_millis(1);
 /// Below this a time-out measures the peer's scheduler, not the network.
 const PROBE_MIN: Duration = Duration::from_micros(500);
 /// Above this a dead link is no longer worth waiting for.
-const PROBE_MAX: Duration = Duration::from_millis(200);
+pub(crate) const PROBE_MAX: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(crate) struct Rtt {

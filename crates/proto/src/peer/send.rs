@@ -10,6 +10,8 @@ mod selective;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use bytes::Bytes;
+
 pub(crate) use super::flight::AckNews;
 pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
@@ -22,7 +24,7 @@ use crate::congestion::{Books, Congestion, Sending};
 use crate::counters::Counters;
 use crate::message::{Loan, SendId};
 use crate::pool::Pool;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 pub(crate) use go_back::GoBack;
 use selective::Selective;
 use tsumuji_wire::{Lane, NodeId};
@@ -237,6 +239,11 @@ impl Send {
         self.queue.push_lent(to, lane, length_bytes, notify)
     }
 
+    /// As `submit`, of a message that the program shares.
+    pub(crate) fn submit_shared(&mut self, lane: Lane, message: Bytes, notify: bool) -> SendId {
+        self.queue.push_shared(lane, message, notify)
+    }
+
     pub(crate) fn loan_state(&self, loan: &Loan<'_>) -> LoanState {
         self.queue.loan_state(loan)
     }
@@ -365,8 +372,13 @@ impl Send {
         })
     }
 
-    /// Takes an acknowledgement. `done` is told each message that is now acknowledged whole and asked for it.
-    /// `false`: it speaks of numbers never sent.
+    /// Does an acknowledgement speak of numbers never sent?
+    #[inline]
+    pub(crate) fn is_unsent(&self, news: &AckNews<'_>) -> bool {
+        control!(&self.control, is_unsent(news))
+    }
+
+    /// Takes an acknowledgement of which `is_unsent` said no. `done` is told each message that is now acknowledged whole and asked for it.
     #[inline]
     pub(crate) fn on_ack(
         &mut self,
@@ -375,20 +387,19 @@ impl Send {
         pool: &mut Pool,
         counters: &mut Counters,
         done: impl FnMut(SendId),
-    ) -> bool {
+    ) {
         let books = Books {
             rtt: &mut self.rtt,
             queue: &mut self.queue,
             pool,
             counters,
         };
-        let legal = control!(&mut self.control, on_ack(now, news, books, done));
+        control!(&mut self.control, on_ack(now, news, books, done));
         if self.clocked
             && let Some(pacer) = &mut self.pacer
         {
             pacer.on_answer(now, &self.rtt, self.queue.retransmitted);
         }
-        legal
     }
 
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
@@ -402,6 +413,28 @@ impl Send {
     pub(crate) fn on_window(&mut self, bytes: usize) {
         if self.queue.is_begun_first() && bytes >= self.fragment_bytes() {
             self.queue.set_begun_first(false);
+        }
+    }
+
+    /// A message was sent again and again, for so long, and nothing new of it was acknowledged, though nothing was
+    /// refused either. Its name.
+    pub(crate) fn stalled(&self, now: Instant, after: Duration) -> Option<SendId> {
+        match &self.control {
+            Control::Credit(control) => self.queue.stalled(now, after, control.is_probing()),
+            Control::Suci(_) => None, // it may be told to wait as long as the receiver's memory is full
+        }
+    }
+
+    /// The peer was not heard for long: what was sent meanwhile could have no answer.
+    pub(crate) fn note_silence(&mut self, now: Instant) {
+        self.queue.note_silence(now);
+    }
+
+    /// Does nobody have so much credit to give?
+    pub(crate) fn is_absurd(&self, credit_low: u32) -> bool {
+        match &self.control {
+            Control::Credit(control) => control.is_absurd(credit_low),
+            Control::Suci(_) => false, // it states a window
         }
     }
 
@@ -586,7 +619,8 @@ mod tests {
                 bitmap: &[],
                 delay: Duration::ZERO,
             };
-            assert!(send.on_ack(now, &news, &mut pool, &mut counters, |_| ()));
+            assert!(!send.is_unsent(&news));
+            send.on_ack(now, &news, &mut pool, &mut counters, |_| ());
             assert_eq!((send.queued_messages(), send.queued_bytes()), (0, 0));
         }
         assert_eq!((places[1], places[3]), (places[0], places[0]));

@@ -115,8 +115,10 @@ impl<E: Machine> Net<E> {
                     keep: false,
                 };
                 let notify = seed & 1 == 0;
-                let id = if seed & 2 == 0 {
+                let id = if seed & 6 == 0 {
                     engine.submit(to, lane, Payload::Owned(body), notify)?
+                } else if seed & 2 == 0 {
+                    engine.submit(to, lane, Payload::Shared(body.into()), notify)?
                 } else {
                     let id = engine.submit(to, lane, Payload::Copied(&body), notify);
                     engine.recycle(body);

@@ -138,6 +138,9 @@ impl Machine for Stub {
                 self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes);
             }
             Payload::Owned(bytes) => self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes),
+            Payload::Shared(bytes) => {
+                self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes)
+            }
         }
         self.submitted += 1;
         let id = SendId(self.submitted);

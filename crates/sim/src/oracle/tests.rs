@@ -196,6 +196,42 @@ fn events_are_judged() {
     );
 }
 
+/// Where the next messages of two sessions between the same lives are equal, what comes may be of either: all of the later one, though the
+/// earlier one's were lost, or first those of the earlier one. What both have together is the most that may come, and nothing of an ordered
+/// lane after what follows it.
+#[test]
+fn equal_messages_may_be_of_either_session() {
+    for lane in [LANE, Lane::unordered(0)] {
+        for late in 0..3 {
+            let mut oracle = acquainted();
+            let empty = 7;
+            submit(&mut oracle, lane, empty, 1);
+            submit(&mut oracle, lane, empty, 2);
+            let failed_messages = 2;
+            let dead = Event::PeerDead {
+                peer: B,
+                failed_messages,
+            };
+            oracle.happened(A, &dead).unwrap();
+            up(&mut oracle, A, B, 20);
+            submit(&mut oracle, lane, empty, 3);
+            submit(&mut oracle, lane, empty, 4);
+            submit(&mut oracle, lane, 100, 5);
+            for _ in 0..late + 2 {
+                deliver(&mut oracle, lane, empty).unwrap();
+            }
+            deliver(&mut oracle, lane, 100).unwrap();
+            assert_eq!(oracle.waiting(), 0);
+            if lane != LANE {
+                for _ in late..2 {
+                    deliver(&mut oracle, lane, empty).unwrap();
+                }
+            }
+            assert!(deliver(&mut oracle, lane, empty).is_err());
+        }
+    }
+}
+
 /// Who has met a later life of a peer must not fall back to an earlier one.
 #[test]
 fn lives_only_go_forward() {

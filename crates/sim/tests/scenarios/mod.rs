@@ -11,6 +11,7 @@ mod random_loss;
 mod replay;
 mod restarts;
 mod shares;
+mod stalls;
 mod unequal;
 
 use tsumuji_proto::{Config, Congestion};

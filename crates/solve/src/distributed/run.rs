@@ -15,8 +15,8 @@ use crate::system::{Chunks, Generate, PartitionError, RowBlock, System, partitio
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Body, DeliveryClass, Endpoint, EndpointError, Handler, Lane, Link, NodeId, Priority, SendError,
-    Share,
+    Context, Delivery, DeliveryClass, Endpoint, EndpointError, Handler, Lane, Link, NodeId,
+    Priority, SendError, Share,
 };
 
 /// Orders and short answers.
@@ -452,14 +452,13 @@ impl Bench<'_> {
 }
 
 impl Handler for Bench<'_> {
-    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
-        let answer = self
-            .judge
-            .answer(usize::from(from.0).wrapping_sub(1), body.bytes());
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        let worker = usize::from(delivery.from.0).wrapping_sub(1);
+        let answer = self.judge.answer(worker, delivery.body.bytes());
         self.fault = self.fault.take().or(answer.err());
     }
 
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
         // Shares of the board reach this node, too, where one frame reaches all.
         if share.port == REPORT_PORT
             && let Some(report) = LapReport::parse(share.epoch, share.lap, share.payload)

@@ -1,9 +1,9 @@
-//! A worker with an endpoint, a clock and, for long computations, a second thread.
+//! A worker with an endpoint and a clock.
 //!
 //! One visible loop: poll, send what waits, one step of work. A worker never waits for another while it iterates. Where
 //! workers outnumber cores it gives its core away after each lap, and at least every [`TURN_NS`], so that the others'
-//! values stay fresh. Anything that takes longer than a peer's patience (factorising, making rows, a pass over a large
-//! block) runs beside a thread that goes on polling.
+//! values stay fresh. While it computes long (factorising, making rows, a pass over a large block) the endpoint's progress assistant
+//! answers the others.
 
 use super::field::{Outlet, node};
 use super::message::{LapReport, REPORT_PORT};
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
 use tsumuji_node::{
-    Body, Endpoint, EndpointError, Handler, Lane, Link, LinkAddr, NodeId, SendError, Share,
+    Context, Delivery, Endpoint, EndpointError, Handler, Link, LinkAddr, NodeId, SendError, Share,
 };
 
 const JUDGE: NodeId = NodeId(0);
@@ -30,8 +30,6 @@ const POLLS_PER_STEP_MAX: usize = 64;
 const WAIT: Duration = Duration::from_millis(5);
 /// The same while messages of our own wait for room.
 const CROWDED: Duration = Duration::from_micros(200);
-/// Entries up to which a pass over the rows, or their preparation, is done on the spot: well below a millisecond.
-const SMALL_ENTRIES: usize = 20_000;
 /// For the last words to be acknowledged.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -122,17 +120,11 @@ fn serve<L: Link>(
             Step::Rest => drop(endpoint.poll_wait(desk, REST)?),
             Step::Wait => drop(endpoint.poll_wait(desk, if sent { WAIT } else { CROWDED })?),
             Step::Build(rows, relaxation) => {
-                let small = rows.entries() <= SMALL_ENTRIES;
-                let built =
-                    desk.aside(endpoint, small, |_| Sweeper::new(rows.make(), relaxation))?;
+                let built = Sweeper::new(rows.make(), relaxation);
                 desk.worker.built(built.map_err(WorkerFault::from)?);
             }
             Step::Verify => {
-                let small = desk
-                    .worker
-                    .field()
-                    .is_none_or(|field| field.sweeper().block().stored() <= SMALL_ENTRIES);
-                let exact = desk.aside(endpoint, small, Worker::exact_residual)?;
+                let exact = desk.worker.exact_residual();
                 desk.worker.verified(exact);
             }
             Step::Count => desk.worker.finish(stats::count(&endpoint.counters(), true)),
@@ -203,36 +195,6 @@ impl Desk {
         Ok(true)
     }
 
-    /// Runs `work` here if it is small, else beside this thread, which goes on polling. What arrives waits for its end.
-    fn aside<L: Link, T: Send>(
-        &mut self,
-        endpoint: &mut Endpoint<L>,
-        small: bool,
-        work: impl FnOnce(&Worker) -> T + Send,
-    ) -> Result<T, WorkerError> {
-        if small {
-            return Ok(work(&self.worker));
-        }
-        let mut tray = Tray::default();
-        let worker = &self.worker;
-        let result = std::thread::scope(|scope| {
-            let beside = scope.spawn(|| work(worker));
-            while !beside.is_finished() {
-                endpoint.poll_wait(&mut tray, WAIT)?;
-            }
-            Ok::<T, EndpointError>(
-                beside
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            )
-        })?;
-        for (from, bytes) in tray.messages {
-            self.take(from, &bytes);
-        }
-        tray.dead.into_iter().for_each(|peer| self.miss(peer));
-        Ok(result)
-    }
-
     fn take(&mut self, from: NodeId, bytes: &[u8]) {
         if self.fault.is_none() {
             self.fault = match from {
@@ -251,33 +213,16 @@ impl Desk {
 }
 
 impl Handler for Desk {
-    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
-        self.take(from, body.bytes());
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        self.take(delivery.from, delivery.body.bytes());
     }
 
-    fn share(&mut self, share: Share<'_>) {
+    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
         self.worker.share(&share);
     }
 
     fn peer_dead(&mut self, peer: NodeId, _: usize) {
         self.miss(peer);
-    }
-}
-
-/// Keeps what arrives during a long computation. Bounded by what can arrive in one phase: an order, a block of each.
-#[derive(Default)]
-struct Tray {
-    messages: Vec<(NodeId, Vec<u8>)>,
-    dead: Vec<NodeId>,
-}
-
-impl Handler for Tray {
-    fn message(&mut self, from: NodeId, _: Lane, body: Body<'_>) {
-        self.messages.push((from, body.bytes().to_vec()));
-    }
-
-    fn peer_dead(&mut self, peer: NodeId, _: usize) {
-        self.dead.push(peer);
     }
 }
 

@@ -109,14 +109,6 @@ pub(super) enum Rows {
 }
 
 impl Rows {
-    /// Entries, or rows times columns where they are not known yet.
-    pub(super) fn entries(&self) -> usize {
-        match self {
-            Rows::Here(block) => block.stored(),
-            Rows::Made { what, rows, .. } => rows.len().saturating_mul(what.n()),
-        }
-    }
-
     pub(super) fn make(self) -> RowBlock {
         match self {
             Rows::Here(block) => *block,
@@ -196,11 +188,6 @@ impl Worker {
     /// Everything was handed over: silence of others is no failure any more.
     pub(super) fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Finished | Phase::Left)
-    }
-
-    /// Relaxed rows and frames without a slot are counted there.
-    pub(super) fn field(&self) -> Option<&Field> {
-        self.field.as_ref()
     }
 
     /// Time spent on receiving.

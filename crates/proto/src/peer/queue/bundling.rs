@@ -76,6 +76,7 @@ mod tests {
     use crate::counters::Counters;
     use crate::memory::charge;
     use crate::message::Loan;
+    use crate::time::Instant;
     use alloc::vec::Vec;
 
     const LANE: Lane = Lane::ordered(0);
@@ -96,7 +97,9 @@ mod tests {
     /// The messages that leave next, in one frame; nothing is left of it once it is acknowledged.
     fn leave(queue: &mut Queue, pool: &mut Pool) -> Vec<Vec<u8>> {
         assert!(queue.has_choice());
-        let part = queue.pop(pool, &mut Counters::default()).unwrap();
+        let part = queue
+            .pop(Instant::default(), pool, &mut Counters::default())
+            .unwrap();
         let place = queue.place(part, &Loan::NONE);
         assert_eq!((place.offset, place.length), (0, place.payload.len()));
         let messages = if place.is_bundle {
@@ -131,11 +134,15 @@ mod tests {
         assert_eq!(leave(&mut queue, &mut pool), bundled);
         assert_eq!(leave(&mut queue, &mut pool), [[8; 90]]);
         assert!(queue.has_choice());
-        queue.pop(&mut pool, &mut Counters::default()).unwrap();
+        queue
+            .pop(Instant::default(), &mut pool, &mut Counters::default())
+            .unwrap();
         let (joined, alone) = ([&b"last"[..], b"and"], [b"later"]);
         assert_eq!(push(&mut queue, &mut pool, LANE, joined[1], false), 3);
         assert!(queue.has_choice());
-        queue.pop(&mut pool, &mut Counters::default()).unwrap();
+        queue
+            .pop(Instant::default(), &mut pool, &mut Counters::default())
+            .unwrap();
         assert_eq!(leave(&mut queue, &mut pool), joined);
         assert_eq!(push(&mut queue, &mut pool, LANE, alone[0], false), 4);
         assert_eq!(leave(&mut queue, &mut pool), alone);

@@ -3,6 +3,8 @@
 //! Called by `send`. Whoever writes frames brings the message along as a `Loan`, until the queue is to keep what is not acknowledged, or
 //! to forget it. What was kept lies in the message's `lending`, or in its `body` if nothing had left.
 
+use bytes::Bytes;
+
 use super::Queue;
 use crate::message::{Loan, SendId};
 use crate::pool::Pool;
@@ -48,6 +50,22 @@ impl Queue {
         let id = self.enlist(slot, lane, length_bytes, notify);
         self.lent = Lent::Yes { slot, id };
         Some(id)
+    }
+
+    /// Queues a message that the program shares: it is held until it is acknowledged whole, or fails.
+    pub(in crate::peer) fn push_shared(
+        &mut self,
+        lane: Lane,
+        message: Bytes,
+        notify: bool,
+    ) -> SendId {
+        let length_bytes = message.len();
+        let mut lending = self.spare_lending.take().unwrap_or_default();
+        lending.share(message);
+        let slot = self.free_slot();
+        self.messages[slot as usize].lending = Some(lending);
+        self.queued_bytes += length_bytes;
+        self.enlist(slot, lane, length_bytes, notify)
     }
 
     fn lent_slot(&self, loan: &Loan<'_>) -> Option<u32> {

@@ -183,7 +183,7 @@ impl Sending for GoBack {
             counters.retransmitted_frames += 1;
             sent.part
         } else {
-            let part = queue.pop(pool, counters)?;
+            let part = queue.pop(now, pool, counters)?;
             self.sent.push_back(Sent { part, at: now });
             part
         };
@@ -197,17 +197,18 @@ impl Sending for GoBack {
         })
     }
 
+    fn is_unsent(&self, news: &AckNews<'_>) -> bool {
+        expand(news.ack, self.base) > self.next()
+    }
+
     fn on_ack(
         &mut self,
         now: Instant,
         news: &AckNews<'_>,
         books: Books<'_>,
         mut done: impl FnMut(SendId),
-    ) -> bool {
+    ) {
         let ack = expand(news.ack, self.base);
-        if ack > self.next() {
-            return false;
-        }
         let mut newest = None;
         while self.base < ack
             && let Some(sent) = self.sent.pop_front()
@@ -227,7 +228,6 @@ impl Sending for GoBack {
             // What waited to be sent again has arrived after all: there is nothing to ask for.
             self.ask_due &= self.has_lost();
         }
-        true
     }
 
     fn deadline(&self) -> Option<Instant> {

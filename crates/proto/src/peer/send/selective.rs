@@ -16,6 +16,9 @@ use crate::peer::send::Agreed;
 use crate::pool::Pool;
 use crate::time::Instant;
 
+/// Credit further ahead than this is a mistake: no receive side holds so many frames, and no more than a window may be unanswered.
+const CREDIT_FRAMES_MAX: i32 = 1 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Selective {
     /// Numbers below this may be sent.
@@ -38,6 +41,12 @@ impl Selective {
         }
     }
 
+    /// Is it so far beyond the last number sent that it is a mistake?
+    pub(crate) fn is_absurd(&self, credit_low: u32) -> bool {
+        let ahead = credit_low.wrapping_sub(self.flight.next() as u32);
+        ahead.cast_signed() > CREDIT_FRAMES_MAX
+    }
+
     #[inline]
     pub(crate) fn on_credit(&mut self, credit_low: u32) {
         let credit = expand(credit_low, self.flight.next());
@@ -47,8 +56,14 @@ impl Selective {
         }
     }
 
+    /// Nothing was answered since the last probe.
+    pub(crate) fn is_probing(&self) -> bool {
+        self.silence.probes() > 0
+    }
+
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
     pub(crate) fn on_refusal(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) {
+        queue.note_refusal(now);
         queue.set_begun_first(true);
         let half = rtt.smoothed.divided(2);
         self.flight.give_up(
@@ -109,7 +124,7 @@ impl Sending for Selective {
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<Departure> {
-        let part = queue.pop(pool, counters)?;
+        let part = queue.pop(now, pool, counters)?;
         let number = self.flight.depart(now, part);
         self.silence.on_sent(now);
         Some(Departure {
@@ -121,13 +136,18 @@ impl Sending for Selective {
     }
 
     #[inline]
+    fn is_unsent(&self, news: &AckNews<'_>) -> bool {
+        self.flight.is_unsent(news)
+    }
+
+    #[inline]
     fn on_ack(
         &mut self,
         now: Instant,
         news: &AckNews<'_>,
         books: Books<'_>,
         mut done: impl FnMut(SendId),
-    ) -> bool {
+    ) {
         let Books {
             rtt,
             queue,
@@ -144,7 +164,7 @@ impl Sending for Selective {
             }
             queue.acknowledge(sent.part, pool, &mut done);
         });
-        if !news.bitmap.is_empty() && !matches!(answer, Answer::Unsent) {
+        if !news.bitmap.is_empty() {
             answer = flight.acknowledge_marked(news.ack, news.bitmap, answer, |sent| {
                 if sent.state == State::Lost {
                     counters.spurious_losses += 1;
@@ -154,7 +174,6 @@ impl Sending for Selective {
             });
         }
         match answer {
-            Answer::Unsent => return false,
             Answer::Old => {}
             Answer::New { number, at } => {
                 rtt.latest = now.since(at);
@@ -162,7 +181,7 @@ impl Sending for Selective {
                 self.silence.on_answer(now, rtt);
                 if flight.is_empty() {
                     overtaken.due_at = None;
-                    return true;
+                    return;
                 }
                 overtaken.detect(now, (number, at), flight, rtt, |part| {
                     queue.push_repair(part, false);
@@ -170,7 +189,6 @@ impl Sending for Selective {
             }
         }
         self.advance(now, rtt);
-        true
     }
 
     #[inline]
@@ -210,6 +228,7 @@ impl Sending for Selective {
         counters.probes += 1;
         let evaded = self.silence.is_evaded(last_heard);
         self.silence.on_probe(now, rtt);
+        queue.note_probe(now, self.silence.probes() == 1);
         // Where nothing is lost, what the peer has not answered it has not seen, unless it was heard since it was asked.
         let ask = lossless && self.flight.in_flight() > 0 && !evaded;
         if !ask {

@@ -1,0 +1,72 @@
+//! What a callback may do with the message it was shown: answer, and send.
+//!
+//! The endpoint is busy with the call that led to the callback, so its handle cannot be used; there is a [`Context`] instead, which lives as
+//! long as the callback runs. C names it by the message's `loan`, a number that no other call had; it is looked for among those of this
+//! thread, so a message that outlived its callback, or came to another thread, is an error and not a fault.
+#![allow(
+    unsafe_code,
+    reason = "a context is reached by pointer while its callback runs"
+)]
+
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tsumuji_node::Context;
+
+use crate::failure::Failure;
+
+thread_local! {
+    /// Callbacks that run on this thread, the innermost last. (Handlers of several endpoints may call each other's.)
+    static RUNNING: RefCell<Vec<(u64, NonNull<()>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Names given so far.
+static NAMES: AtomicU64 = AtomicU64::new(0);
+
+/// Runs a callback, which is given the name of `context`.
+pub(crate) fn run(context: &mut Context<'_>, call: impl FnOnce(u64)) {
+    let name = 1 + NAMES.fetch_add(1, Ordering::Relaxed);
+    let place = NonNull::from(context).cast::<()>();
+    RUNNING.with_borrow_mut(|running| running.push((name, place)));
+    let _leave = Leave;
+    call(name);
+}
+
+/// Ends a callback's entry however it ends.
+struct Leave;
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        RUNNING.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Runs `call` on what a callback's message names.
+pub(crate) fn with<T>(
+    name: u64,
+    call: impl FnOnce(&mut Context<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let found = RUNNING.with_borrow(|running| {
+        let known = running.iter().rev().find(|known| known.0 == name);
+        known.map(|known| known.1)
+    });
+    let place = found.ok_or_else(|| {
+        Failure::invalid("this is not the message of a callback that runs on this thread")
+    })?;
+    // SAFETY: put there by `run`, whose callback runs on this thread and has the only use of the context until it returns; the entry goes
+    // before the context does. `call` is code of ours that calls no callback, so there is one reference.
+    call(unsafe { place.cast::<Context<'_>>().as_mut() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that no running callback has is refused.
+    #[test]
+    fn only_running_callbacks_are_found() {
+        let refused = with(u64::MAX, |_| Ok(()));
+        assert!(refused.is_err());
+    }
+}

@@ -1,0 +1,782 @@
+//! Channels and who takes what arrives on them: their owners' handlers, or mailboxes.
+//!
+//! A program that opens none has one mailbox for all. An opened channel has its own, or a handler that whoever drives calls, and a
+//! budget of its own: what waits there does not count against the endpoint's, so that a channel that nobody reads holds up no other. Beyond
+//! half of the budget peers are told to stop sending on that channel, and to go on when little is left (`control`). What was on the way
+//! may exceed it: by no more than peers have queued. A peer that sends on all the same is charged to the endpoint's budget, as if
+//! nobody had opened the channel.
+//!
+//! Filled by `intake`, emptied by `endpoint`. Below lie `owned` (one channel), `mailbox` (what waits), `books` (who is charged), `kept` (what a program keeps),
+//! `outbox` (what handlers and other threads want sent), `bell` (how those threads wake the endpoint) and `control`.
+//!
+//! Invariants: on one channel nothing overtakes what waits in its mailbox; a message is charged to one budget from its arrival until it
+//! is released; a peer is told of each channel in turn to stop and to go on.
+
+pub(crate) mod bell;
+pub(crate) mod books;
+mod control;
+pub(crate) mod kept;
+pub(crate) mod mailbox;
+pub(crate) mod outbox;
+mod owned;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use tsumuji_proto::{Body, Delivery, Engine, Event, Lane, NodeId, Share};
+
+use self::bell::Bell;
+use self::books::{Books, Overdrafts};
+use self::control::Control;
+pub use self::kept::Kept;
+use self::kept::Returns;
+pub use self::mailbox::Message;
+use self::mailbox::{Buffers, Charge, Keeps, Stored};
+use self::outbox::Outbox;
+pub use self::outbox::{MessageSender, Waker};
+use self::owned::{Channel, early};
+use crate::error::ChannelError;
+use crate::handler::{Context, Handler, Nobody, notify};
+use crate::peers::Peers;
+
+/// Notices (peer up, peer dead, sent) kept for the next handler; of more, the oldest go.
+const NOTICES_LIMIT: usize = 16 * 1024;
+
+/// So many send queues (as this endpoint's) a peer may overdraw budgets by: one for what it had queued when it was told to stop, and one for
+/// another channel.
+const OVERDRAWN_QUEUES: usize = 2;
+
+/// What an owner chooses about its channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelOptions {
+    /// Bytes that messages may take that arrived on it and were not taken, or are kept, with 64 for each message: beside the
+    /// endpoint's `budget_bytes`. Peers stop when half is used. At least 1.
+    pub budget_bytes: usize,
+    /// Of shares that wait, each is kept, and not only the newest of each source and start.
+    pub all_shares: bool,
+}
+
+impl Default for ChannelOptions {
+    fn default() -> Self {
+        Self {
+            budget_bytes: 4 << 20,
+            all_shares: false,
+        }
+    }
+}
+
+/// What waits on an opened channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ChannelState {
+    /// Messages that arrived and were not taken.
+    pub messages: usize,
+    /// What they and those that are kept take, with 64 bytes for each.
+    pub used_bytes: usize,
+    /// As its owner chose.
+    pub budget_bytes: usize,
+    /// Peers that were told to stop sending on it, and not yet to go on.
+    pub stopped_peers: usize,
+}
+
+/// What deliveries need beside their channel.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    pub(crate) outbox: Outbox,
+    returns: Arc<Returns>,
+    buffers: Buffers,
+    overdrafts: Overdrafts,
+}
+
+/// Something that only a handler is told.
+#[derive(Debug)]
+enum Notice {
+    Event(Event),
+    Writable(NodeId, u16),
+}
+
+/// See the head of this module.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    main: Channel,
+    opened: BTreeMap<u16, Channel>,
+    pub(crate) tools: Tools,
+    bell: Arc<Bell>,
+    notices: VecDeque<Notice>,
+    /// Something for a handler came since `take_news` was asked.
+    news: bool,
+    /// Channels on which peers want nothing for now, and which of their lives said so.
+    stops: BTreeMap<(NodeId, u16), u64>,
+    /// Where a `try_send` was refused.
+    wants: BTreeSet<(NodeId, u16)>,
+    /// Another thread wants the program's wait to end.
+    pub(crate) is_woken: bool,
+    /// Of channels opened so far.
+    generation: u64,
+    pub(crate) dropped: Dropped,
+}
+
+/// What found no room, ever.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Dropped {
+    pub(crate) shares: u64,
+    /// Of latest lanes.
+    pub(crate) messages: u64,
+}
+
+impl Tools {
+    fn context<'a>(&'a mut self, books: &'a mut Books) -> Context<'a> {
+        Context {
+            outbox: &mut self.outbox,
+            returns: &self.returns,
+            buffers: &mut self.buffers,
+            books,
+            overdrafts: &mut self.overdrafts,
+            sender_life: 0,
+            charged: None,
+            is_kept: false,
+            source: (NodeId(0), Lane::ordered(0)),
+            bytes: 0,
+        }
+    }
+}
+
+impl Channels {
+    pub(crate) fn new(who: (NodeId, usize), queue_bytes: usize, bell: Arc<Bell>) -> Self {
+        Self {
+            main: Channel::new(Books::new(0, 0, 0), Keeps::Newest),
+            opened: BTreeMap::new(),
+            tools: Tools {
+                outbox: Outbox::new(who, queue_bytes, Arc::clone(&bell)),
+                returns: Arc::new(Returns::new(Arc::clone(&bell))),
+                buffers: Buffers::default(),
+                overdrafts: Overdrafts::new(OVERDRAWN_QUEUES * queue_bytes),
+            },
+            bell,
+            notices: VecDeque::new(),
+            news: false,
+            stops: BTreeMap::new(),
+            wants: BTreeSet::new(),
+            is_woken: false,
+            generation: 0,
+            dropped: Dropped::default(),
+        }
+    }
+
+    /// Begins a channel. What came for it before is its first; with a handler, that is still to be handed over.
+    pub(crate) fn open(
+        &mut self,
+        number: u16,
+        options: &ChannelOptions,
+        handler: Option<Box<dyn Handler + Send>>,
+    ) -> Result<(), ChannelError> {
+        if number == Lane::CONTROL_CHANNEL {
+            return Err(ChannelError::Reserved { channel: number });
+        }
+        if options.budget_bytes == 0 {
+            return Err(ChannelError::NoBudget { channel: number });
+        }
+        if self.is_open(number) {
+            return Err(ChannelError::AlreadyOpen { channel: number });
+        }
+        self.generation += 1;
+        let keeps = if options.all_shares {
+            Keeps::All
+        } else {
+            Keeps::Newest
+        };
+        let books = Books::new(number, self.generation, options.budget_bytes);
+        let mut channel = Channel::new(books, keeps);
+        channel.handler = handler;
+        let Self { main, tools, .. } = self;
+        // What came early was charged to the endpoint, and is until it is taken.
+        let mut early = self.opened.remove(&number);
+        let source = early.as_mut().unwrap_or(main);
+        for stored in (source.mailbox).split(|message| message.lane.channel() == number) {
+            let bytes = stored.message.body.len();
+            let (from, books) = (stored.message.from, &mut source.books);
+            (tools.overdrafts).release(Some(books), from, Charge::Endpoint, bytes);
+            channel.books.charge_beyond(bytes);
+            channel.mailbox.push(stored);
+        }
+        (source.stash).move_to(number, &mut channel.stash, &mut tools.buffers);
+        self.opened.insert(number, channel);
+        Ok(())
+    }
+
+    /// Ends a channel; what waited there, for the caller to release. Peers that had stopped may go on.
+    pub(crate) fn close(&mut self, number: u16) -> Result<Vec<Stored>, ChannelError> {
+        let is_open = self.is_open(number);
+        let open = is_open.then(|| self.opened.remove(&number)).flatten();
+        let mut channel = open.ok_or(ChannelError::NotOpen { channel: number })?;
+        channel.let_go(&mut self.tools.outbox);
+        Ok(channel.mailbox.split(|_| true))
+    }
+
+    pub(crate) fn is_open(&self, number: u16) -> bool {
+        (self.opened.get(&number)).is_some_and(|channel| channel.is_open)
+    }
+
+    /// Whether messages can be taken from that channel.
+    pub(crate) fn has_mailbox(&self, number: u16) -> Result<(), ChannelError> {
+        let open = self.opened.get(&number).filter(|channel| channel.is_open);
+        match open {
+            None => Err(ChannelError::NotOpen { channel: number }),
+            Some(channel) if channel.handler.is_some() => {
+                Err(ChannelError::HasHandler { channel: number })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Takes a channel's handler out for a while: what comes meanwhile waits.
+    pub(crate) fn borrow_handler(&mut self, number: u16) -> Option<Box<dyn Handler + Send>> {
+        self.opened.get_mut(&number)?.handler.take()
+    }
+
+    pub(crate) fn give_back_handler(&mut self, number: u16, handler: Box<dyn Handler + Send>) {
+        if let Some(channel) = self.opened.get_mut(&number) {
+            channel.handler = Some(handler);
+        }
+    }
+
+    /// Whether messages on that channel are not the program's at large.
+    #[inline]
+    fn is_owned(&self, number: u16) -> bool {
+        number >= Lane::LIBRARY_CHANNELS
+            || !self.opened.is_empty() && self.opened.contains_key(&number)
+    }
+
+    pub(crate) fn state(&self, number: u16) -> Option<ChannelState> {
+        let channel = self.opened.get(&number).filter(|channel| channel.is_open)?;
+        Some(ChannelState {
+            messages: channel.mailbox.messages(),
+            used_bytes: channel.books.used_bytes(),
+            budget_bytes: channel.books.budget_bytes(),
+            stopped_peers: channel.stopped.len(),
+        })
+    }
+
+    pub(crate) fn set_budget(&mut self, number: u16, bytes: usize) -> Result<(), ChannelError> {
+        let open = self
+            .opened
+            .get_mut(&number)
+            .filter(|channel| channel.is_open);
+        let channel = open.ok_or(ChannelError::NotOpen { channel: number })?;
+        if bytes == 0 {
+            return Err(ChannelError::NoBudget { channel: number });
+        }
+        channel.books.set_budget(bytes);
+        channel.ease(&mut self.tools.outbox);
+        Ok(())
+    }
+
+    /// Where messages on that channel wait; `None`: on all that nobody opened.
+    fn of(&mut self, number: Option<u16>) -> Option<&mut Channel> {
+        chosen(number, &mut self.main, &mut self.opened)
+    }
+
+    /// Handlers of channels.
+    fn owners(&mut self) -> impl Iterator<Item = &mut Box<dyn Handler + Send>> {
+        let channels = self.opened.values_mut();
+        channels.filter_map(|channel| channel.handler.as_mut())
+    }
+
+    /// The length of the next message there.
+    #[inline]
+    pub(crate) fn next_bytes(
+        &mut self,
+        number: Option<u16>,
+        from: Option<NodeId>,
+    ) -> Option<usize> {
+        let next = self.of(number)?.mailbox.next(from)?;
+        Some(next.body.len())
+    }
+
+    /// Takes it; the caller releases it.
+    pub(crate) fn take(&mut self, number: Option<u16>, from: Option<NodeId>) -> Option<Stored> {
+        self.of(number)?.mailbox.pop(from)
+    }
+
+    /// Nothing waits there for a handler.
+    #[inline]
+    pub(crate) fn is_empty(&self, number: Option<u16>) -> bool {
+        match number {
+            Some(number) => self.opened.get(&number).is_none_or(Channel::is_empty),
+            None => self.main.is_empty() && self.notices.is_empty(),
+        }
+    }
+
+    pub(crate) fn messages(&self, number: Option<u16>) -> usize {
+        match number {
+            Some(number) => {
+                (self.opened.get(&number)).map_or(0, |channel| channel.mailbox.messages())
+            }
+            None => self.main.mailbox.messages(),
+        }
+    }
+
+    /// Did something come, since this was last asked, for a handler or an opened channel, or does a message wait that nobody's channel keeps?
+    pub(crate) fn take_news(&mut self) -> bool {
+        let mut open = self.opened.values().filter(|channel| channel.is_open);
+        let news =
+            std::mem::take(&mut self.news) && !(self.is_empty(None) && open.all(Channel::is_empty));
+        let woken = std::mem::take(&mut self.is_woken);
+        news || woken || !self.main.mailbox.is_empty() || self.is_due()
+    }
+
+    /// Releases a message that was taken. `true`: the endpoint's budget was charged for it.
+    pub(crate) fn release(
+        &mut self,
+        (from, channel): (NodeId, u16),
+        generation: u64,
+        charge: Charge,
+        bytes: usize,
+    ) -> bool {
+        let Self {
+            main,
+            opened,
+            tools,
+            ..
+        } = self;
+        let known = (opened.get_mut(&channel)).filter(|known| known.books.generation == generation);
+        if let Some(known) = known {
+            (tools.overdrafts).release(Some(&mut known.books), from, charge, bytes);
+            known.ease(&mut tools.outbox);
+        } else {
+            let is_main = generation == main.books.generation;
+            let books = is_main.then_some(&mut main.books);
+            tools.overdrafts.release(books, from, charge, bytes);
+        }
+        charge == Charge::Endpoint
+    }
+
+    /// Of the channel whose message was taken just now.
+    pub(crate) fn generation(&self, channel: u16) -> u64 {
+        (self.opened.get(&channel)).map_or(0, |channel| channel.books.generation)
+    }
+
+    /// As something to keep.
+    pub(crate) fn keep(&self, stored: Stored) -> Kept {
+        let generation = self.generation(stored.message.lane.channel());
+        let bytes = stored.message.body.len();
+        Kept::new(
+            stored.message,
+            (stored.charge, bytes),
+            generation,
+            &self.tools.returns,
+        )
+    }
+
+    /// Gives notices (of all channels that nobody opened) and shares to the handler; returns how many.
+    pub(crate) fn hand_over_rest(
+        &mut self,
+        number: Option<u16>,
+        handler: &mut impl Handler,
+    ) -> usize {
+        let mut count = 0;
+        if number.is_none() {
+            count += self.notices.len();
+            for notice in self.notices.drain(..) {
+                match notice {
+                    Notice::Event(event) => notify(handler, &event),
+                    Notice::Writable(peer, channel) => handler.writable(peer, channel),
+                }
+            }
+        }
+        let Self {
+            main,
+            opened,
+            tools,
+            ..
+        } = self;
+        let channel = chosen(number, main, opened);
+        let Some(Channel { books, stash, .. }) =
+            channel.filter(|channel| !channel.stash.is_empty())
+        else {
+            return count;
+        };
+        let mut buffers = std::mem::take(&mut tools.buffers);
+        count += stash.hand_over(handler, &mut tools.context(books), &mut buffers);
+        tools.buffers = buffers;
+        count
+    }
+
+    /// Gives a message that was taken to the handler; `Some`: it is to be released.
+    pub(crate) fn hand_over(
+        &mut self,
+        number: Option<u16>,
+        handler: &mut impl Handler,
+        stored: Stored,
+    ) -> Option<(Charge, Vec<u8>)> {
+        let Self {
+            main,
+            opened,
+            tools,
+            ..
+        } = self;
+        let channel = chosen(number, main, opened)?;
+        let Message {
+            from,
+            lane,
+            mut body,
+        } = stored.message;
+        let delivery = Delivery {
+            from,
+            life: stored.life,
+            lane,
+            body: Body::Whole(&mut body),
+        };
+        let charged = Some(stored.charge);
+        let delivered = Channel::deliver(&mut channel.books, tools, handler, charged, delivery);
+        (!delivered.is_kept).then_some((stored.charge, body))
+    }
+
+    /// A message arrived, for nobody who was given with the call. `true`: the endpoint's budget is not charged for it.
+    pub(crate) fn message(&mut self, delivery: Delivery<'_>) -> bool {
+        let (number, from, life) = (delivery.lane.channel(), delivery.from, delivery.life);
+        if number == Lane::CONTROL_CHANNEL {
+            if delivery.lane == control::LANE {
+                self.control(from, life, delivery.body.bytes());
+            }
+            return true;
+        }
+        let Self {
+            main,
+            opened,
+            tools,
+            ..
+        } = self;
+        let channel = owner_of(number, main, opened);
+        if let Some(mut handler) = channel.handler.take() {
+            let consumed = Self::give(channel, tools, &mut *handler, delivery);
+            channel.handler = Some(handler);
+            return consumed;
+        }
+        if delivery.lane.is_latest()
+            && channel.books.budget_bytes() > 0
+            && channel.books.is_full(delivery.body.bytes().len())
+        {
+            self.dropped.messages += 1;
+            return true;
+        }
+        self.news |= channel.is_open;
+        let charge = channel.store(tools, delivery);
+        channel.press(&mut tools.outbox, from, life);
+        charge != Charge::Endpoint
+    }
+
+    /// Straight to a handler, with nothing that waits before it.
+    #[inline]
+    fn give(
+        channel: &mut Channel,
+        tools: &mut Tools,
+        handler: &mut (impl Handler + ?Sized),
+        delivery: Delivery<'_>,
+    ) -> bool {
+        let (from, life) = (delivery.from, delivery.life);
+        let delivered = Channel::deliver(&mut channel.books, tools, handler, None, delivery);
+        if !delivered.is_kept {
+            return true;
+        }
+        channel.press(&mut tools.outbox, from, life);
+        delivered.charge != Some(Charge::Endpoint)
+    }
+
+    /// A message arrived while the program polls all that nobody opened.
+    #[inline]
+    pub(crate) fn message_to_program(
+        &mut self,
+        handler: &mut impl Handler,
+        delivery: Delivery<'_>,
+    ) -> bool {
+        if self.is_owned(delivery.lane.channel()) {
+            return self.message(delivery);
+        }
+        Self::give(&mut self.main, &mut self.tools, handler, delivery)
+    }
+
+    /// A message arrived while somebody polls that channel.
+    #[inline]
+    pub(crate) fn message_to(
+        &mut self,
+        number: u16,
+        handler: &mut impl Handler,
+        delivery: Delivery<'_>,
+    ) -> bool {
+        if delivery.lane.channel() != number {
+            return self.message(delivery);
+        }
+        match self.opened.get_mut(&number) {
+            Some(channel) => Self::give(channel, &mut self.tools, handler, delivery),
+            None => self.message(delivery),
+        }
+    }
+
+    /// A share arrived, for nobody who was given with the call.
+    pub(crate) fn share(&mut self, life: u64, share: Share<'_>) {
+        let number = share.port;
+        if number == Lane::CONTROL_CHANNEL {
+            self.dropped.shares += 1;
+            return;
+        }
+        let Self {
+            main,
+            opened,
+            tools,
+            ..
+        } = self;
+        let channel = owner_of(number, main, opened);
+        if let Some(handler) = &mut channel.handler {
+            let mut context = tools.context(&mut channel.books);
+            context.is_of(life, &share);
+            handler.share(&mut context, share);
+            return;
+        }
+        if !channel.stash.keep(life, &share, &mut tools.buffers) {
+            self.dropped.shares += 1;
+        }
+        self.news = true;
+    }
+
+    /// The same while the program polls all that nobody opened, or one channel.
+    #[inline]
+    pub(crate) fn share_to(
+        &mut self,
+        number: Option<u16>,
+        handler: &mut impl Handler,
+        life: u64,
+        share: Share<'_>,
+    ) {
+        let Self {
+            main,
+            opened,
+            tools,
+            ..
+        } = self;
+        let is_owned = share.port >= Lane::LIBRARY_CHANNELS || opened.contains_key(&share.port);
+        let channel = match number {
+            None if !is_owned => main,
+            Some(number) if number == share.port && is_owned => {
+                opened.entry(number).or_insert_with(|| early(number))
+            }
+            _ => return self.share(life, share),
+        };
+        let mut context = tools.context(&mut channel.books);
+        context.is_of(life, &share);
+        handler.share(&mut context, share);
+    }
+
+    /// Something happened. `program`: the handler of a program that polls, who is told at once.
+    pub(crate) fn event(
+        &mut self,
+        event: &Event,
+        peers: &mut Peers,
+        program: Option<&mut impl Handler>,
+    ) {
+        peers.note(event);
+        match event {
+            Event::PeerDead {
+                peer,
+                failed_messages,
+            } => {
+                self.forget(*peer, peers);
+                self.owners()
+                    .for_each(|handler| handler.peer_dead(*peer, *failed_messages));
+            }
+            Event::PeerUp { peer, .. } => {
+                self.tools.outbox.try_again(*peer);
+                self.owners().for_each(|handler| handler.peer_up(*peer));
+            }
+            Event::Writable { peer } => {
+                self.tools.outbox.try_again(*peer);
+                return self.tell_writable(*peer, program);
+            }
+            _ => {}
+        }
+        match program {
+            Some(handler) => notify(handler, event),
+            None if peers.takes(event) => {}
+            None => self.put_notice(Notice::Event(event.clone())),
+        }
+    }
+
+    fn put_notice(&mut self, notice: Notice) {
+        self.news = true;
+        if self.notices.len() == NOTICES_LIMIT {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(notice);
+    }
+
+    /// There is room in the queue to `peer`.
+    fn tell_writable(&mut self, peer: NodeId, mut program: Option<&mut impl Handler>) {
+        let wanted = self.wants.range((peer, 0)..=(peer, u16::MAX));
+        let wanted: Vec<u16> = wanted.map(|(_, channel)| *channel).collect();
+        for channel in wanted {
+            if self.is_stopped(peer, channel) {
+                continue;
+            }
+            self.wants.remove(&(peer, channel));
+            let owner = self
+                .opened
+                .get_mut(&channel)
+                .and_then(|channel| channel.handler.as_mut());
+            match (owner, &mut program) {
+                (Some(handler), _) => handler.writable(peer, channel),
+                (None, Some(handler)) => handler.writable(peer, channel),
+                (None, None) => self.put_notice(Notice::Writable(peer, channel)),
+            }
+        }
+    }
+
+    /// A session with `peer` is over.
+    fn forget(&mut self, peer: NodeId, peers: &mut Peers) {
+        let deaths = peers.deaths(peer);
+        // What a later life of it has said already stays.
+        (self.stops).retain(|(whose, _), life| *whose != peer || *life >= deaths);
+        for channel in self.opened.values_mut() {
+            if (channel.stopped.get(&peer)).is_some_and(|life| *life < deaths) {
+                channel.stopped.remove(&peer);
+                // The word may have gone to its next life.
+                let go = Control::Go(channel.books.channel).to_bytes();
+                self.tools.outbox.put_control(peer, control::LANE, &go);
+            }
+        }
+        self.tools
+            .outbox
+            .give_up(peer, |to, lane| lose(peers, to, lane));
+    }
+
+    /// An endpoint speaks of its channels.
+    fn control(&mut self, from: NodeId, life: u64, bytes: &[u8]) {
+        match Control::parse(bytes) {
+            Some(Control::Stop(channel)) => drop(self.stops.insert((from, channel), life)),
+            Some(Control::Go(channel)) => {
+                self.stops.remove(&(from, channel));
+                self.tools.outbox.try_again(from);
+                self.tell_writable(from, None::<&mut Nobody>);
+            }
+            None => {} // of a later version
+        }
+    }
+
+    /// The peer wants nothing on that channel for now.
+    #[inline]
+    pub(crate) fn is_stopped(&self, peer: NodeId, channel: u16) -> bool {
+        !self.stops.is_empty() && self.stops.contains_key(&(peer, channel))
+    }
+
+    /// A `try_send` was refused: its channel's owner is told when it may be tried again.
+    pub(crate) fn want(&mut self, peer: NodeId, channel: u16) {
+        if channel < Lane::LIBRARY_CHANNELS || self.has_mailbox(channel).is_err() {
+            self.wants.insert((peer, channel));
+        }
+    }
+
+    /// There is something for `settle`.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.bell.is_rung() || self.tools.outbox.is_due()
+    }
+
+    /// Does what handlers and other threads have asked for; returns how much that was.
+    #[cold]
+    pub(crate) fn settle(&mut self, engine: &mut Engine, peers: &mut Peers) -> usize {
+        let mut done = 0;
+        if self.bell.is_rung() {
+            self.bell.hush();
+            if self.tools.outbox.collect() {
+                self.is_woken = true;
+                done += 1;
+            }
+            for back in self.tools.returns.collect() {
+                if self.release(
+                    (back.from, back.channel),
+                    back.generation,
+                    back.charge,
+                    back.bytes,
+                ) {
+                    engine.release(back.from, back.bytes);
+                }
+                if let Some(body) = self.tools.buffers.give(back.body) {
+                    engine.recycle(body);
+                }
+                done += 1;
+            }
+        }
+        let Self { tools, stops, .. } = self;
+        let is_stopped = |peer, channel| !stops.is_empty() && stops.contains_key(&(peer, channel));
+        done += (tools.outbox).settle(engine, is_stopped, |to, lane| lose(peers, to, lane));
+        while let Some((peer, channel)) = self.tools.outbox.take_writable() {
+            self.wants.insert((peer, channel));
+            self.tell_writable(peer, None::<&mut Nobody>);
+        }
+        done
+    }
+
+    /// Takes a buffer back; returns it if it is the engine's.
+    pub(crate) fn recycle(&mut self, buffer: Vec<u8>) -> Option<Vec<u8>> {
+        self.tools.buffers.give(buffer)
+    }
+
+    pub(crate) fn returns(&self) -> &Arc<Returns> {
+        &self.tools.returns
+    }
+
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    /// For other threads to send by.
+    pub(crate) fn sender(&self) -> MessageSender {
+        MessageSender {
+            remote: self.tools.outbox.remote(),
+        }
+    }
+
+    /// For other threads to end a wait by.
+    pub(crate) fn waker(&self) -> Waker {
+        Waker {
+            remote: self.tools.outbox.remote(),
+        }
+    }
+}
+
+/// That channel, if it is there; `None`: all that nobody opened.
+#[inline]
+fn chosen<'a>(
+    number: Option<u16>,
+    main: &'a mut Channel,
+    opened: &'a mut BTreeMap<u16, Channel>,
+) -> Option<&'a mut Channel> {
+    match number {
+        Some(number) => opened.get_mut(&number),
+        None => Some(main),
+    }
+}
+
+/// Where what comes on a channel waits, or is handed over.
+#[inline]
+fn owner_of<'a>(
+    number: u16,
+    main: &'a mut Channel,
+    opened: &'a mut BTreeMap<u16, Channel>,
+) -> &'a mut Channel {
+    if number >= Lane::LIBRARY_CHANNELS {
+        opened.entry(number).or_insert_with(|| early(number))
+    } else if opened.is_empty() {
+        main
+    } else {
+        opened.get_mut(&number).unwrap_or(main)
+    }
+}
+
+/// What handlers and threads wanted sent, and will never be: told as what the program sent is.
+fn lose(peers: &mut Peers, to: NodeId, lane: Lane) {
+    if !lane.is_library() && !lane.is_latest() {
+        peers.lose(to);
+    }
+}

@@ -1,0 +1,136 @@
+//! The bell by which other threads reach an endpoint: whoever drives it looks at a flag, and if it sleeps, a descriptor wakes it.
+//!
+//! Invariant: who is about to sleep says so, and then looks at the flag; who rings sets the flag, and then looks who sleeps. Both in one
+//! order for all (`SeqCst`), so one of them sees the other.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Bits of who sleeps: the program, in a call or on the endpoint's descriptor;
+pub(crate) const PROGRAM: u32 = 1;
+/// the assistant.
+pub(crate) const ASSISTANT: u32 = 2;
+
+#[derive(Debug)]
+pub(crate) struct Bell {
+    rung: AtomicBool,
+    sleeps: AtomicU32,
+    /// Other threads have what it takes to ring.
+    is_minded: AtomicBool,
+    /// Of the program, and of the assistant.
+    program: Arc<OwnedFd>,
+    assistant: Arc<OwnedFd>,
+}
+
+impl Bell {
+    pub(crate) fn new(program: Arc<OwnedFd>, assistant: Arc<OwnedFd>) -> Self {
+        Self {
+            rung: AtomicBool::new(false),
+            sleeps: AtomicU32::new(0),
+            is_minded: AtomicBool::new(false),
+            program,
+            assistant,
+        }
+    }
+
+    /// Something is to be done by whoever drives.
+    pub(crate) fn ring(&self) {
+        self.rung.store(true, Ordering::SeqCst);
+        if self.sleeps.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let sleeps = self.sleeps.swap(0, Ordering::SeqCst);
+        for (bit, fd) in [(PROGRAM, &self.program), (ASSISTANT, &self.assistant)] {
+            if sleeps & bit != 0 {
+                let _ = rustix::io::write(&**fd, &1_u64.to_ne_bytes()); // a full counter is readable already
+            }
+        }
+    }
+
+    /// Other threads may ring from now on.
+    pub(crate) fn mind(&self) {
+        self.is_minded.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_minded(&self) -> bool {
+        self.is_minded.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.rung.load(Ordering::Relaxed)
+    }
+
+    /// Forgets that it was rung. What was put down before is seen.
+    pub(crate) fn hush(&self) {
+        self.rung.swap(false, Ordering::SeqCst);
+    }
+
+    /// `who` is about to sleep; `false`: it must not, there is something to do.
+    pub(crate) fn sleeps(&self, who: u32) -> bool {
+        self.sleeps.fetch_or(who, Ordering::SeqCst);
+        if self.rung.load(Ordering::SeqCst) {
+            self.rises(who);
+            return false;
+        }
+        true
+    }
+
+    /// `who` is awake.
+    pub(crate) fn rises(&self, who: u32) {
+        self.sleeps.fetch_and(!who, Ordering::SeqCst);
+    }
+
+    /// What the program sleeps on, beside the link's.
+    pub(crate) fn program_fd(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    /// Takes from it what was rung.
+    pub(crate) fn drain_program(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.program, &mut count); // nothing there is as well
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+    /// However sleeping and ringing fall together, a ring is never lost.
+    #[test]
+    fn no_ring_is_lost() {
+        let fd = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd"));
+        let bell = Bell::new(fd(), fd());
+        let rounds = 20_000;
+        let seen = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..rounds {
+                    bell.ring();
+                    while seen.load(Ordering::Acquire) <= round {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for _ in 0..rounds {
+                if bell.sleeps(PROGRAM) {
+                    let mut fds = [PollFd::from_borrowed_fd(bell.program_fd(), PollFlags::IN)];
+                    let limit = rustix::event::Timespec {
+                        tv_sec: 20,
+                        tv_nsec: 0,
+                    };
+                    assert_eq!(poll(&mut fds, Some(&limit)).expect("poll"), 1, "woken");
+                    bell.rises(PROGRAM);
+                    bell.drain_program();
+                }
+                assert!(bell.is_rung());
+                bell.hush();
+                seen.fetch_add(1, Ordering::Release);
+            }
+        });
+    }
+}

@@ -1,0 +1,435 @@
+//! Messages that handlers and other threads want sent: whoever drives gives them to the engine at the end of its turn.
+//!
+//! Invariants: of one peer and channel they reach the engine in the order given; what waits for one does not hold up another; a message
+//! that the engine will never take is told to the caller of `settle`, once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tsumuji_proto::{Engine, Lane, NodeId, Payload, SubmitError};
+
+use super::bell::Bell;
+use crate::error::SendError;
+use crate::sys;
+
+/// Counted for each message beside its bytes.
+const MESSAGE_BYTES: usize = 64;
+
+/// Longer messages are given to the engine with their buffer, shorter ones are copied and the buffer is used again.
+const GIVEN_BYTES: usize = 4 << 10;
+
+/// Buffers kept for reuse.
+const BUFFERS: usize = 64;
+
+/// A message to be sent.
+#[derive(Debug)]
+struct Letter {
+    to: NodeId,
+    lane: Lane,
+    body: Vec<u8>,
+    whose: Whose,
+}
+
+/// Against whose bound a letter counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Handlers,
+    Threads,
+    /// Bounded by what it says.
+    Endpoints,
+}
+
+/// What letters of one kind take, by peer and channel: so that what waits for one holds up no other.
+#[derive(Debug, Default)]
+struct Weights(BTreeMap<(NodeId, u16), usize>);
+
+/// Peers and channels to which nothing waits are remembered up to so many, so that a reply allocates nothing.
+const REMEMBERED: usize = 256;
+
+impl Weights {
+    /// There is room for one more; one that exceeds the limit alone is taken when nothing else waits there.
+    fn admits(&self, key: (NodeId, u16), weight: usize, limit: usize) -> bool {
+        let waiting = self.0.get(&key).copied().unwrap_or(0);
+        waiting == 0 || waiting + weight <= limit
+    }
+
+    fn add(&mut self, key: (NodeId, u16), weight: usize) {
+        *self.0.entry(key).or_default() += weight;
+    }
+
+    fn remove(&mut self, key: (NodeId, u16), weight: usize) {
+        let Some(waiting) = self.0.get_mut(&key) else {
+            return;
+        };
+        *waiting -= weight;
+        if *waiting == 0 && self.0.len() > REMEMBERED {
+            self.0.remove(&key);
+        }
+    }
+}
+
+impl Letter {
+    fn weight(&self) -> usize {
+        self.body.len() + MESSAGE_BYTES
+    }
+
+    fn key(&self) -> (NodeId, u16) {
+        (self.to, self.lane.channel())
+    }
+}
+
+/// See the head of this module.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    fresh: VecDeque<Letter>,
+    /// Refused so far, and what came behind.
+    held: BTreeMap<(NodeId, u16), VecDeque<Letter>>,
+    /// Of `held`: to be tried again.
+    again: BTreeSet<(NodeId, u16)>,
+    /// Of handlers' letters.
+    weights: Weights,
+    /// Where a handler was refused.
+    refused: BTreeSet<(NodeId, u16)>,
+    buffers: Vec<Vec<u8>>,
+    remote: Arc<Remote>,
+}
+
+/// Where other threads put their messages down.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    bell: Arc<Bell>,
+    me: NodeId,
+    nodes: usize,
+    /// Of handlers, and of threads, to one peer and channel.
+    limit_bytes: usize,
+    /// Of this process, when the endpoint was opened.
+    forks: u32,
+    state: Mutex<RemoteState>,
+    room: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct RemoteState {
+    letters: VecDeque<Letter>,
+    /// Of those here, and of those in the outbox.
+    weights: Weights,
+    /// The endpoint is no more.
+    is_closed: bool,
+    /// Somebody waits for room.
+    awaited: u32,
+    /// The program's next wait ends.
+    wakes: bool,
+}
+
+impl Remote {
+    /// Another member.
+    fn knows(&self, to: NodeId) -> Result<(), SendError> {
+        if to == self.me || usize::from(to.0) >= self.nodes {
+            return Err(SendError::UnknownPeer { peer: to });
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RemoteState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outbox {
+    /// Of `me` among so many.
+    pub(crate) fn new((me, nodes): (NodeId, usize), limit_bytes: usize, bell: Arc<Bell>) -> Self {
+        Self {
+            fresh: VecDeque::new(),
+            held: BTreeMap::new(),
+            again: BTreeSet::new(),
+            weights: Weights::default(),
+            refused: BTreeSet::new(),
+            buffers: Vec::new(),
+            remote: Arc::new(Remote {
+                bell,
+                me,
+                nodes,
+                limit_bytes,
+                forks: sys::forks(),
+                state: Mutex::default(),
+                room: Condvar::new(),
+            }),
+        }
+    }
+
+    pub(crate) fn remote(&self) -> Arc<Remote> {
+        Arc::clone(&self.remote)
+    }
+
+    /// There is something for `settle`.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        !self.fresh.is_empty() || !self.again.is_empty()
+    }
+
+    /// Nothing waits: neither here nor where other threads put it down.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.held.is_empty() && self.remote.lock().letters.is_empty()
+    }
+
+    /// Messages to a peer that wait here.
+    pub(crate) fn messages_to(&self, to: NodeId) -> usize {
+        let held = self.held.range((to, 0)..=(to, u16::MAX));
+        let to_it = |letters: &VecDeque<Letter>| letters.iter().filter(|it| it.to == to).count();
+        held.map(|(_, letters)| letters.len()).sum::<usize>()
+            + to_it(&self.fresh)
+            + to_it(&self.remote.lock().letters)
+    }
+
+    /// A handler's message.
+    pub(crate) fn put(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+        self.remote.knows(to)?;
+        let (weight, key) = (message.len() + MESSAGE_BYTES, (to, lane.channel()));
+        if !self.weights.admits(key, weight, self.remote.limit_bytes) {
+            self.refused.insert(key);
+            return Err(SendError::WouldBlock { peer: to });
+        }
+        let mut body = self.buffers.pop().unwrap_or_default();
+        body.extend_from_slice(message);
+        self.weights.add(key, weight);
+        self.fresh.push_back(Letter {
+            to,
+            lane,
+            body,
+            whose: Whose::Handlers,
+        });
+        Ok(())
+    }
+
+    /// Where a handler was refused, and nothing waits any more.
+    pub(crate) fn take_writable(&mut self) -> Option<(NodeId, u16)> {
+        let weights = &self.weights.0;
+        let free = |key: &&(NodeId, u16)| weights.get(key).is_none_or(|waiting| *waiting == 0);
+        let key = self.refused.iter().find(free).copied()?;
+        self.refused.remove(&key);
+        Some(key)
+    }
+
+    /// A message of the endpoint's own, which is bounded by what it says.
+    pub(crate) fn put_control(&mut self, to: NodeId, lane: Lane, message: &[u8]) {
+        self.fresh.push_back(Letter {
+            to,
+            lane,
+            body: message.to_vec(),
+            whose: Whose::Endpoints,
+        });
+    }
+
+    /// What waits for this peer may be tried again.
+    pub(crate) fn try_again(&mut self, peer: NodeId) {
+        let keys = self.held.range((peer, 0)..=(peer, u16::MAX));
+        self.again.extend(keys.map(|(key, _)| *key));
+    }
+
+    /// Takes over what other threads have put down; `true`: one of them wants the program's wait to end.
+    pub(crate) fn collect(&mut self) -> bool {
+        let mut remote = self.remote.lock();
+        self.fresh.append(&mut remote.letters);
+        std::mem::take(&mut remote.wakes)
+    }
+
+    /// Gives the engine what it takes now, but nothing for a channel that its peer has stopped; returns how many. `lost` is told of
+    /// each message that it will never take.
+    pub(crate) fn settle(
+        &mut self,
+        engine: &mut Engine,
+        is_stopped: impl Fn(NodeId, u16) -> bool,
+        mut lost: impl FnMut(NodeId, Lane),
+    ) -> usize {
+        let mut sent = 0;
+        for key in std::mem::take(&mut self.again) {
+            let Some(mut letters) = self.held.remove(&key) else {
+                continue;
+            };
+            while let Some(letter) = letters.pop_front() {
+                if let Err(letter) = self.submit(letter, engine, &is_stopped, &mut lost) {
+                    letters.push_front(letter);
+                    break;
+                }
+                sent += 1;
+            }
+            if !letters.is_empty() {
+                self.held.insert(key, letters);
+            }
+        }
+        while let Some(letter) = self.fresh.pop_front() {
+            let key = letter.key();
+            if let Some(letters) = self.held.get_mut(&key) {
+                letters.push_back(letter);
+                continue;
+            }
+            match self.submit(letter, engine, &is_stopped, &mut lost) {
+                Ok(()) => sent += 1,
+                Err(letter) => self.held.entry(key).or_default().push_back(letter),
+            }
+        }
+        sent
+    }
+
+    /// The letter, if it must wait.
+    fn submit(
+        &mut self,
+        mut letter: Letter,
+        engine: &mut Engine,
+        is_stopped: &impl Fn(NodeId, u16) -> bool,
+        lost: &mut impl FnMut(NodeId, Lane),
+    ) -> Result<(), Letter> {
+        let (to, lane, weight) = (letter.to, letter.lane, letter.weight());
+        if is_stopped(to, lane.channel()) {
+            return Err(letter);
+        }
+        let is_given = letter.body.len() > GIVEN_BYTES && engine.has_room(to, letter.body.len());
+        let payload = if is_given {
+            Payload::Owned(std::mem::take(&mut letter.body))
+        } else {
+            Payload::Copied(&letter.body)
+        };
+        match engine.submit(to, lane, payload, false) {
+            Ok(_) => {}
+            Err(SubmitError::QueueFull { .. }) if !is_given => return Err(letter),
+            Err(SubmitError::NoMemory { .. }) if !is_given => {
+                // Its own memory does.
+                let body = Payload::Owned(std::mem::take(&mut letter.body));
+                if engine.submit(to, lane, body, false).is_err() {
+                    lost(to, lane);
+                }
+            }
+            Err(_) => lost(to, lane),
+        }
+        self.forget(&letter, weight);
+        if letter.body.capacity() <= GIVEN_BYTES && self.buffers.len() < BUFFERS {
+            letter.body.clear();
+            self.buffers.push(letter.body);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, letter: &Letter, weight: usize) {
+        match letter.whose {
+            Whose::Handlers => self.weights.remove(letter.key(), weight),
+            Whose::Threads => {
+                let mut remote = self.remote.lock();
+                remote.weights.remove(letter.key(), weight);
+                if remote.awaited > 0 {
+                    self.remote.room.notify_all();
+                }
+            }
+            Whose::Endpoints => {}
+        }
+    }
+
+    /// The peer is gone, and with it what waits for it; `lost` is told of each.
+    pub(crate) fn give_up(&mut self, peer: NodeId, mut lost: impl FnMut(NodeId, Lane)) {
+        let keys = self.held.range((peer, 0)..=(peer, u16::MAX));
+        let keys: Vec<(NodeId, u16)> = keys.map(|(key, _)| *key).collect();
+        for key in keys {
+            self.again.remove(&key);
+            for letter in self.held.remove(&key).unwrap_or_default() {
+                lost(letter.to, letter.lane);
+                let weight = letter.weight();
+                self.forget(&letter, weight);
+            }
+        }
+    }
+
+    /// Takes nothing more of other threads. What they have put down stays.
+    pub(crate) fn close(&self) {
+        self.remote.lock().is_closed = true;
+        self.remote.room.notify_all();
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.close();
+        self.remote.lock().letters.clear();
+    }
+}
+
+/// Sends messages of an endpoint from any thread; cloned as often as wanted.
+///
+/// A message that was taken leaves when the endpoint is driven next: by its program's calls, or by the progress assistant, which is woken.
+/// Messages of one thread to one peer and channel arrive in the order sent. What is lost with its peer is told to the endpoint, as its own
+/// messages are.
+#[derive(Debug, Clone)]
+pub struct MessageSender {
+    pub(super) remote: Arc<Remote>,
+}
+
+impl MessageSender {
+    /// Sends `message`; waits while as many bytes of threads as `Options::send_queue_bytes` allows wait for that peer and channel already,
+    /// up to `timeout`, and says [`SendError::WouldBlock`] then. Not for handlers, nor for the thread that drives: room is made by driving.
+    /// [`SendError::Closed`]: the endpoint is no more, or this is a child of `fork`.
+    pub fn send(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        message: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(), SendError> {
+        if self.remote.forks != sys::forks() {
+            return Err(SendError::Closed);
+        }
+        if lane.is_library() {
+            let channel = lane.channel();
+            return Err(SendError::ReservedChannel { channel });
+        }
+        self.remote.knows(to)?;
+        let until = Instant::now().checked_add(timeout);
+        let letter = Letter {
+            to,
+            lane,
+            body: message,
+            whose: Whose::Threads,
+        };
+        let (weight, key) = (letter.weight(), letter.key());
+        let mut state = self.remote.lock();
+        loop {
+            if state.is_closed {
+                return Err(SendError::Closed);
+            }
+            if state.weights.admits(key, weight, self.remote.limit_bytes) {
+                break;
+            }
+            let left = until.map_or(timeout, |until| {
+                until.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return Err(SendError::WouldBlock { peer: to });
+            }
+            state.awaited += 1;
+            let waited = self.remote.room.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.awaited -= 1;
+        }
+        state.weights.add(key, weight);
+        state.letters.push_back(letter);
+        drop(state);
+        self.remote.bell.ring();
+        Ok(())
+    }
+}
+
+/// Ends an endpoint's wait from any thread; cloned as often as wanted.
+#[derive(Debug, Clone)]
+pub struct Waker {
+    pub(super) remote: Arc<Remote>,
+}
+
+impl Waker {
+    /// The call in which the endpoint waits for something to arrive (`recv`, `ready`, `poll_wait` and their like) returns as if its time had
+    /// passed; if there is none, the next one does.
+    pub fn wake(&self) {
+        if self.remote.forks != sys::forks() {
+            return;
+        }
+        self.remote.lock().wakes = true;
+        self.remote.bell.ring();
+    }
+}

@@ -1,0 +1,125 @@
+//! One channel: what waits there, who is charged for it, and whom it has told to stop.
+
+use std::collections::BTreeMap;
+
+use tsumuji_proto::{Delivery, NodeId};
+
+use super::Tools;
+use super::books::Books;
+use super::control::{self, Control};
+use super::mailbox::{Charge, Keeps, Mailbox, Stash, Stored};
+use super::outbox::Outbox;
+use crate::handler::Handler;
+
+/// Shares kept for a library that has not opened its channel, and their bytes: peers can fill some 250 of these.
+const EARLY_SHARES: usize = 1024;
+const EARLY_SHARE_BYTES: usize = 256 << 10;
+
+/// One channel, or all that nobody opened.
+pub(super) struct Channel {
+    pub(super) books: Books,
+    pub(super) mailbox: Mailbox,
+    pub(super) stash: Stash,
+    /// Peers that were told to stop, and which of their lives.
+    pub(super) stopped: BTreeMap<NodeId, u64>,
+    pub(super) handler: Option<Box<dyn Handler + Send>>,
+    /// Not only made for what came early, for a library that is still to open it.
+    pub(super) is_open: bool,
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Channel")
+            .field("books", &self.books)
+            .field("messages", &self.mailbox.messages())
+            .field("stopped", &self.stopped)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Channel {
+    pub(super) fn new(books: Books, keeps: Keeps) -> Self {
+        Self {
+            books,
+            mailbox: Mailbox::default(),
+            stash: Stash::new(keeps),
+            stopped: BTreeMap::new(),
+            handler: None,
+            is_open: true,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.mailbox.is_empty() && self.stash.is_empty()
+    }
+
+    /// Hands a message over. `charged`: if it is in the books by now.
+    pub(super) fn deliver(
+        books: &mut Books,
+        tools: &mut Tools,
+        handler: &mut (impl Handler + ?Sized),
+        charged: Option<Charge>,
+        delivery: Delivery<'_>,
+    ) -> Delivered {
+        let mut context = tools.context(books);
+        context.charged = charged;
+        context.source = (delivery.from, delivery.lane);
+        context.bytes = delivery.body.bytes().len();
+        handler.message(&mut context, delivery);
+        Delivered {
+            is_kept: context.is_kept,
+            charge: context.charged,
+        }
+    }
+
+    /// Puts a message by.
+    pub(super) fn store(&mut self, tools: &mut Tools, delivery: Delivery<'_>) -> Charge {
+        let life = delivery.life;
+        let (from, bytes) = (delivery.from, delivery.body.bytes().len());
+        let charge = tools.overdrafts.charge(&mut self.books, from, bytes);
+        let message = tools.buffers.message(delivery);
+        self.mailbox.push(Stored {
+            message,
+            life,
+            charge,
+        });
+        charge
+    }
+
+    /// Has a peer stop whose message was put by, if it is time.
+    pub(super) fn press(&mut self, outbox: &mut Outbox, from: NodeId, life: u64) {
+        if self.books.is_pressed() && self.stopped.insert(from, life) != Some(life) {
+            let stop = Control::Stop(self.books.channel);
+            outbox.put_control(from, control::LANE, &stop.to_bytes());
+        }
+    }
+
+    /// Has peers go on, if it is time.
+    pub(super) fn ease(&mut self, outbox: &mut Outbox) {
+        // What is kept may be needed for what is still to come.
+        if self.books.is_eased() || self.mailbox.is_empty() && !self.books.is_pressed() {
+            self.let_go(outbox);
+        }
+    }
+
+    pub(super) fn let_go(&mut self, outbox: &mut Outbox) {
+        for peer in std::mem::take(&mut self.stopped).into_keys() {
+            let go = Control::Go(self.books.channel);
+            outbox.put_control(peer, control::LANE, &go.to_bytes());
+        }
+    }
+}
+
+/// What became of a message.
+pub(super) struct Delivered {
+    pub(super) is_kept: bool,
+    pub(super) charge: Option<Charge>,
+}
+
+/// For what comes before a library has opened its channel.
+pub(super) fn early(number: u16) -> Channel {
+    let mut channel = Channel::new(Books::new(number, 0, 0), Keeps::All);
+    channel.stash.limit(EARLY_SHARES, EARLY_SHARE_BYTES);
+    channel.is_open = false;
+    channel
+}

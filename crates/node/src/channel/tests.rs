@@ -1,0 +1,658 @@
+use super::mailbox::Mailbox;
+use super::outbox::MessageSender;
+use super::*;
+use crate::error::SendError;
+use rustix::event::{EventfdFlags, eventfd};
+use std::time::Duration;
+use tsumuji_proto::{Body, Config};
+
+const A: NodeId = NodeId(1);
+const B: NodeId = NodeId(2);
+const QUEUE_BYTES: usize = 1 << 20;
+
+fn channels() -> Channels {
+    let fd = || Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd"));
+    let bell = Arc::new(Bell::new(fd(), fd()));
+    Channels::new((NodeId(0), 3), QUEUE_BYTES, bell)
+}
+
+fn arrives(channels: &mut Channels, from: NodeId, channel: u16, bytes: &[u8]) -> bool {
+    channels.message(Delivery {
+        from,
+        life: 0,
+        lane: Lane::ordered(channel),
+        body: Body::Frame(bytes),
+    })
+}
+
+fn taken(channels: &mut Channels, number: Option<u16>, from: Option<NodeId>) -> Option<Vec<u8>> {
+    let stored = channels.take(number, from)?;
+    let Message { lane, body, .. } = &stored.message;
+    let generation = channels.generation(lane.channel());
+    let from = stored.message.from;
+    channels.release(
+        (from, lane.channel()),
+        generation,
+        stored.charge,
+        body.len(),
+    );
+    Some(stored.message.body)
+}
+
+fn open(channels: &mut Channels, number: u16, budget_bytes: usize) {
+    let options = ChannelOptions {
+        budget_bytes,
+        ..ChannelOptions::default()
+    };
+    channels.open(number, &options, None).expect("open");
+}
+
+/// What an endpoint with two peers, both up to now unknown, would be given.
+fn engine() -> Engine {
+    let second = tsumuji_proto::Duration::from_secs(1);
+    let mut engine = Engine::new(Config {
+        me: NodeId(0),
+        incarnation: 1,
+        seed: 1,
+        frame_bytes: 1500,
+        receive_frames: 256,
+        lossless: true,
+        congestion: tsumuji_proto::Congestion::Credit,
+        budget_bytes: 1 << 20,
+        message_limit_bytes: 1 << 20,
+        send_queue_bytes: QUEUE_BYTES,
+        keep_alive: second,
+        dead_after: second,
+    });
+    for peer in [A, B] {
+        engine.add_peer(tsumuji_proto::Instant::from_nanos(0), peer);
+    }
+    engine
+}
+
+#[derive(Default)]
+struct Seen {
+    shares: Vec<(u32, u32, Vec<u8>)>,
+    messages: Vec<Vec<u8>>,
+    up: usize,
+    writable: Vec<(NodeId, u16)>,
+}
+
+impl Handler for Seen {
+    fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
+        self.messages.push(delivery.body.bytes().to_vec());
+    }
+    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
+        self.shares
+            .push((share.start, share.lap, share.payload.to_vec()));
+    }
+    fn peer_up(&mut self, _: NodeId) {
+        self.up += 1;
+    }
+    fn writable(&mut self, peer: NodeId, channel: u16) {
+        self.writable.push((peer, channel));
+    }
+}
+
+fn share(start: u32, lap: u32, payload: &[u8]) -> Share<'_> {
+    Share {
+        source: A,
+        incarnation: 9,
+        port: 2,
+        epoch: 0,
+        lap,
+        start,
+        payload,
+    }
+}
+
+/// Of shares of one place the newest is kept, also when laps wrap; a new life of the source always counts as newer.
+#[test]
+fn newest_share_of_a_place_is_kept() {
+    let mut channels = channels();
+    channels.share(0, share(0, u32::MAX, b"old"));
+    channels.share(0, share(0, 1, b"new"));
+    channels.share(0, share(0, 0, b"late"));
+    channels.share(0, share(8, 5, b"other"));
+    channels.share(
+        0,
+        Share {
+            incarnation: 10,
+            ..share(8, 0, b"restarted")
+        },
+    );
+    let mut seen = Seen::default();
+    assert_eq!(channels.hand_over_rest(None, &mut seen), 2);
+    assert_eq!(
+        seen.shares,
+        [(0, 1, b"new".to_vec()), (8, 0, b"restarted".to_vec())]
+    );
+    assert!(channels.is_empty(None));
+}
+
+/// A channel whose owner wants them has all shares, in order of arrival, those included that came before it was opened.
+#[test]
+fn owners_may_want_all_shares() {
+    let mut channels = channels();
+    channels.share(0, share(0, 1, b"first"));
+    let options = ChannelOptions {
+        all_shares: true,
+        ..ChannelOptions::default()
+    };
+    channels.open(2, &options, None).expect("open");
+    channels.share(0, share(0, 2, b"second"));
+    channels.share(0, share(0, 1, b"again"));
+    let mut seen = Seen::default();
+    assert_eq!(channels.hand_over_rest(Some(2), &mut seen), 3);
+    let laps: Vec<u32> = seen.shares.iter().map(|share| share.1).collect();
+    assert_eq!(laps, [1, 2, 1]);
+}
+
+/// Shares that nobody takes stay within their limits and are counted.
+#[test]
+fn shares_are_bounded() {
+    let mut channels = channels();
+    let payload = vec![7; 4096];
+    for start in 0..10_000 {
+        channels.share(0, share(start, 0, &payload));
+    }
+    let dropped = channels.dropped.shares;
+    assert!(dropped > 0);
+    channels.share(0, share(0, 1, &payload));
+    assert_eq!(
+        channels.dropped.shares, dropped,
+        "a kept place is still renewed"
+    );
+    let mut seen = Seen::default();
+    let kept = channels.hand_over_rest(None, &mut seen);
+    assert_eq!(kept as u64, 10_000 - dropped);
+    assert!(kept * payload.len() <= 8 << 20);
+}
+
+/// Messages come out as they came in, and their buffers are used again.
+#[test]
+fn messages_keep_order_and_reuse_buffers() {
+    let mut channels = channels();
+    for text in [&b"one"[..], b"", b"three"] {
+        assert!(!arrives(&mut channels, A, 0, text));
+    }
+    assert_eq!(channels.next_bytes(None, None), Some(3));
+    let first = taken(&mut channels, None, None).expect("first");
+    assert_eq!(first, b"one");
+    let place = first.as_ptr();
+    assert!(channels.recycle(first).is_none());
+    assert_eq!(taken(&mut channels, None, None).expect("second"), b"");
+    arrives(&mut channels, A, 0, b"two");
+    assert_eq!(taken(&mut channels, None, None).expect("third"), b"three");
+    let again = taken(&mut channels, None, None).expect("fourth");
+    assert_eq!((again.as_slice(), again.as_ptr()), (&b"two"[..], place));
+    let large = Vec::with_capacity(65 << 10);
+    assert!(
+        channels.recycle(large).is_some(),
+        "large ones are the engine's"
+    );
+    let returned = (0..100).filter_map(|_| channels.recycle(Vec::with_capacity(100)));
+    assert!(
+        returned.count() > 0,
+        "what is not needed here is the engine's, too"
+    );
+}
+
+/// Whoever is taken from, each peer's messages come in its order, and what is taken from any in the order of arrival.
+#[test]
+fn mailboxes_are_taken_from_by_peer() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut mailbox = Mailbox::default();
+    let mut model: Vec<(NodeId, u8)> = Vec::new();
+    for step in 0..20_000_u32 {
+        if rng.u32(..5) < 2 || model.is_empty() {
+            let (from, text) = (NodeId(rng.u16(1..5)), step as u8);
+            model.push((from, text));
+            mailbox.push(Stored {
+                message: Message {
+                    from,
+                    lane: Lane::ordered(0),
+                    body: vec![text],
+                },
+                life: 0,
+                charge: Charge::Endpoint,
+            });
+        } else {
+            let from = rng.bool().then(|| NodeId(rng.u16(1..5)));
+            let place = model
+                .iter()
+                .position(|known| from.is_none_or(|from| known.0 == from));
+            let expected = place.map(|place| model.remove(place));
+            let next = mailbox
+                .next(from)
+                .map(|message| (message.from, message.body[0]));
+            assert_eq!(next, expected);
+            let stored = mailbox.pop(from);
+            let got = stored.map(|stored| (stored.message.from, stored.message.body[0]));
+            assert_eq!(got, expected);
+        }
+        assert_eq!(mailbox.messages(), model.len());
+    }
+}
+
+/// Notices reach the handler once, and forgotten ones do not pile up.
+#[test]
+fn notices_are_bounded() {
+    let (mut channels, mut peers) = (channels(), Peers::new(3));
+    let up = Event::PeerUp {
+        peer: A,
+        incarnation: 5,
+    };
+    for _ in 0..NOTICES_LIMIT + 10 {
+        channels.event(&up, &mut peers, None::<&mut Nobody>);
+    }
+    let mut seen = Seen::default();
+    assert_eq!(channels.hand_over_rest(None, &mut seen), NOTICES_LIMIT);
+    assert_eq!(seen.up, NOTICES_LIMIT);
+}
+
+/// What waits on a channel is charged to its own budget; what exceeds that, to the endpoint's.
+#[test]
+fn a_channel_has_a_budget_of_its_own() {
+    let mut channels = channels();
+    open(&mut channels, 7, 1000);
+    let own: Vec<bool> = (0..4)
+        .map(|_| arrives(&mut channels, A, 7, &[0; 300]))
+        .collect();
+    assert_eq!(own, [true; 4], "what exceeds the budget was on the way");
+    let overdraft = vec![0; OVERDRAWN_QUEUES * QUEUE_BYTES - 1000];
+    assert!(arrives(&mut channels, B, 7, &overdraft) && !arrives(&mut channels, B, 7, &[0; 1000]));
+    assert!(
+        arrives(&mut channels, A, 7, &[0; 300]),
+        "another's overdraft"
+    );
+    let used = channels.state(7).expect("open").used_bytes;
+    assert_eq!(used, 5 * 364 + overdraft.len() + 64 + 1064);
+    while taken(&mut channels, Some(7), Some(B)).is_some() {}
+    assert!(
+        arrives(&mut channels, B, 7, &overdraft),
+        "it was given back"
+    );
+    taken(&mut channels, Some(7), Some(B));
+    taken(&mut channels, Some(7), Some(A));
+    assert!(!arrives(&mut channels, A, 0, b"of nobody"));
+    let state = channels.state(7).expect("open");
+    assert_eq!((state.messages, state.used_bytes), (4, 4 * 364));
+    while taken(&mut channels, Some(7), None).is_some() {}
+    assert_eq!(channels.state(7).expect("open").used_bytes, 0);
+    assert_eq!(taken(&mut channels, None, None).expect("one"), b"of nobody");
+}
+
+/// A peer is told to stop once, when half of the budget is used, and to go on when a quarter is; when the channel is closed, too.
+#[test]
+fn peers_are_stopped_and_go_on() {
+    let mut engine = engine();
+    let mut peers = Peers::new(3);
+    let mut channels = channels();
+    open(&mut channels, 7, 1000);
+    let mut said = |channels: &mut Channels| {
+        let sent = channels.settle(&mut engine, &mut peers);
+        (
+            sent,
+            channels.state(7).map_or(0, |state| state.stopped_peers),
+        )
+    };
+    arrives(&mut channels, A, 7, &[0; 300]);
+    assert_eq!(said(&mut channels), (0, 0));
+    arrives(&mut channels, A, 7, &[0; 300]);
+    arrives(&mut channels, A, 7, &[0; 300]);
+    assert_eq!(said(&mut channels), (1, 1));
+    arrives(&mut channels, B, 7, &[0; 300]);
+    assert_eq!(said(&mut channels), (1, 2));
+    for _ in 0..3 {
+        taken(&mut channels, Some(7), None);
+        assert_eq!(said(&mut channels), (0, 2));
+    }
+    taken(&mut channels, Some(7), None);
+    assert_eq!(said(&mut channels), (2, 0));
+    arrives(&mut channels, A, 7, &[0; 800]);
+    assert_eq!(said(&mut channels), (1, 1));
+    assert_eq!(channels.close(7).expect("open").len(), 1);
+    assert_eq!(said(&mut channels), (1, 0));
+}
+
+/// A peer's word holds for the life that gave it, until it takes it back; an unknown word changes nothing.
+#[test]
+fn a_stop_is_of_one_life() {
+    let (mut channels, mut peers) = (channels(), Peers::new(3));
+    let say = |channels: &mut Channels, life: u64, word: &[u8]| {
+        assert!(channels.message(Delivery {
+            from: A,
+            life,
+            lane: control::LANE,
+            body: Body::Frame(word),
+        }));
+    };
+    say(&mut channels, 0, &Control::Stop(7).to_bytes());
+    say(&mut channels, 0, b"nonsense");
+    assert!(channels.is_stopped(A, 7) && !channels.is_stopped(A, 8) && !channels.is_stopped(B, 7));
+    channels.want(A, 7);
+    say(&mut channels, 0, &Control::Go(7).to_bytes());
+    assert!(!channels.is_stopped(A, 7));
+    let mut seen = Seen::default();
+    channels.hand_over_rest(None, &mut seen);
+    assert_eq!(seen.writable, [(A, 7)]);
+    say(&mut channels, 0, &Control::Stop(7).to_bytes());
+    say(&mut channels, 1, &Control::Stop(9).to_bytes());
+    let dead = Event::PeerDead {
+        peer: A,
+        failed_messages: 0,
+    };
+    channels.event(&dead, &mut peers, None::<&mut Nobody>);
+    assert!(!channels.is_stopped(A, 7) && channels.is_stopped(A, 9));
+}
+
+/// A kept message counts until it is dropped, in another thread, too; and of a channel that was closed since it counts for nobody.
+#[test]
+fn kept_messages_count_until_they_go() {
+    let (mut engine, mut peers) = (engine(), Peers::new(3));
+    let mut channels = channels();
+    open(&mut channels, 7, 1000);
+    let keep = |channels: &mut Channels| {
+        arrives(channels, A, 7, &[1; 200]);
+        let stored = channels.take(Some(7), None).expect("a message");
+        channels.keep(stored)
+    };
+    let (one, two) = (keep(&mut channels), keep(&mut channels));
+    assert_eq!(channels.state(7).expect("open").used_bytes, 2 * 264);
+    std::thread::spawn(move || drop(one))
+        .join()
+        .expect("thread");
+    assert!(channels.is_due());
+    channels.settle(&mut engine, &mut peers);
+    assert_eq!(channels.state(7).expect("open").used_bytes, 264);
+    channels.close(7).expect("open");
+    open(&mut channels, 7, 1000);
+    assert_eq!(
+        (two.len(), two.from(), two.lane()),
+        (200, A, Lane::ordered(7))
+    );
+    drop(two);
+    channels.settle(&mut engine, &mut peers);
+    assert_eq!(channels.state(7).expect("open").used_bytes, 0);
+}
+
+/// An owner that keeps what it needs the rest for gets the rest: who keeps less than half, and has nothing waiting, stops nobody.
+#[test]
+fn what_is_kept_stops_nobody_below_half() {
+    let (mut engine, mut peers) = (engine(), Peers::new(3));
+    let mut channels = channels();
+    open(&mut channels, 7, 1000);
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        arrives(&mut channels, A, 7, &[1; 200]);
+    }
+    let stored = channels.take(Some(7), None).expect("a message");
+    kept.push(channels.keep(stored));
+    assert_eq!(channels.state(7).expect("open").stopped_peers, 1);
+    assert!(taken(&mut channels, Some(7), None).is_some());
+    assert_eq!(channels.state(7).expect("open").stopped_peers, 0);
+    channels.settle(&mut engine, &mut peers);
+}
+
+/// A handler that keeps a message it made itself, or twice, charges nobody for it; what it sends goes to members only, and a reply to a share to
+/// the share's source.
+#[test]
+fn handlers_cannot_cheat_the_books() {
+    struct Greedy(Vec<Kept>);
+    impl Handler for Greedy {
+        fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
+            let (from, life, lane) = (delivery.from, delivery.life, delivery.lane);
+            for _ in 0..2 {
+                let body = Body::Frame(b"made");
+                self.0.push(context.keep(Delivery {
+                    from,
+                    life,
+                    lane,
+                    body,
+                }));
+            }
+            self.0.push(context.keep(delivery));
+            for nobody in [NodeId(0), NodeId(3), NodeId(999)] {
+                let sent = context.send(nobody, lane, b"");
+                assert!(
+                    matches!(sent, Err(SendError::UnknownPeer { .. })),
+                    "{sent:?}"
+                );
+            }
+        }
+        fn share(&mut self, context: &mut Context<'_>, _: Share<'_>) {
+            context.reply(b"to the source").expect("room");
+        }
+    }
+    let (mut engine, mut peers) = (engine(), Peers::new(3));
+    let mut channels = channels();
+    open(&mut channels, 7, 1000);
+    let mut greedy = Greedy(Vec::new());
+    let delivery = Delivery {
+        from: A,
+        life: 0,
+        lane: Lane::ordered(7),
+        body: Body::Frame(b"one"),
+    };
+    assert!(channels.message_to(7, &mut greedy, delivery));
+    assert_eq!(channels.state(7).expect("open").used_bytes, 67);
+    greedy.0.clear();
+    channels.settle(&mut engine, &mut peers);
+    assert_eq!(channels.state(7).expect("open").used_bytes, 0);
+    channels.share_to(None, &mut greedy, 0, share(0, 1, b"hello"));
+    assert_eq!(channels.tools.outbox.messages_to(A), 1);
+}
+
+/// What peers send to libraries that are not there is bounded, and wakes nobody who could not take it.
+#[test]
+fn what_comes_for_no_library_is_bounded() {
+    let mut channels = channels();
+    let payload = vec![7; 4096];
+    for port in [0xff00, 0xff01, 0xffff] {
+        for start in 0..1000 {
+            let of = share(start, 0, &payload);
+            channels.share(0, Share { port, ..of });
+        }
+    }
+    assert_eq!(channels.dropped.shares, 3000 - 2 * 64);
+    channels.take_news();
+    arrives(&mut channels, A, 0xff00, b"early");
+    assert!(!channels.take_news());
+    open(&mut channels, 7, 1000);
+    arrives(&mut channels, A, 7, b"news");
+    assert!(channels.take_news() && !channels.take_news());
+    arrives(&mut channels, A, 0, b"waits");
+    assert!(channels.take_news() && channels.take_news());
+}
+
+/// What waits for one channel of a peer leaves room for others; a handler hears when there is some again.
+#[test]
+fn letters_are_bounded_by_channel() {
+    let (mut engine, mut peers) = (engine(), Peers::new(3));
+    let mut channels = channels();
+    channels.stops.insert((A, 7), 0);
+    let large = vec![0; QUEUE_BYTES];
+    let put = |channels: &mut Channels, to, channel| {
+        let outbox = &mut channels.tools.outbox;
+        outbox.put(to, Lane::ordered(channel), &large).is_ok()
+    };
+    assert!(put(&mut channels, A, 7) && !put(&mut channels, A, 7));
+    assert!(put(&mut channels, A, 8) && put(&mut channels, B, 7));
+    channels.settle(&mut engine, &mut peers);
+    channels.control(A, 0, &Control::Go(7).to_bytes());
+    for _ in 0..3 {
+        channels.settle(&mut engine, &mut peers);
+        engine.give_up(tsumuji_proto::Instant::from_nanos(1), A);
+        channels.tools.outbox.try_again(A);
+    }
+    channels.settle(&mut engine, &mut peers);
+    let mut seen = Seen::default();
+    channels.hand_over_rest(None, &mut seen);
+    assert_eq!(seen.writable, [(A, 7)]);
+}
+
+/// What came before a channel was opened is its first, in order; the rest stays where it was.
+#[test]
+fn what_came_early_is_the_owners() {
+    let mut channels = channels();
+    for (channel, text) in [(7, b"a"), (0, b"b"), (7, b"c"), (0xff00, b"d")] {
+        arrives(&mut channels, A, channel, text);
+    }
+    open(&mut channels, 7, 1000);
+    open(&mut channels, 0xff00, 1000);
+    arrives(&mut channels, A, 7, b"e");
+    let mut all = |number| {
+        let next = std::iter::from_fn(|| taken(&mut channels, number, None));
+        next.collect::<Vec<_>>().concat()
+    };
+    assert_eq!(
+        (all(Some(7)), all(Some(0xff00)), all(None)),
+        (b"ace".to_vec(), b"d".to_vec(), b"b".to_vec())
+    );
+    assert_eq!(channels.state(7).expect("open").used_bytes, 0);
+}
+
+/// What is wrong with a channel is said by name.
+#[test]
+fn bad_channels_are_refused() {
+    let mut channels = channels();
+    let options = ChannelOptions::default();
+    let none = ChannelOptions {
+        budget_bytes: 0,
+        ..ChannelOptions::default()
+    };
+    let number = Lane::CONTROL_CHANNEL;
+    assert_eq!(
+        channels.open(number, &options, None),
+        Err(ChannelError::Reserved { channel: number })
+    );
+    assert_eq!(
+        channels.open(7, &none, None),
+        Err(ChannelError::NoBudget { channel: 7 })
+    );
+    open(&mut channels, 7, 1);
+    assert_eq!(
+        channels.open(7, &options, None),
+        Err(ChannelError::AlreadyOpen { channel: 7 })
+    );
+    assert_eq!(
+        channels.set_budget(8, 1),
+        Err(ChannelError::NotOpen { channel: 8 })
+    );
+    assert_eq!(
+        channels.close(8).map(drop),
+        Err(ChannelError::NotOpen { channel: 8 })
+    );
+    let handler: Box<dyn Handler + Send> = Box::new(Nobody);
+    channels.open(9, &options, Some(handler)).expect("open");
+    assert_eq!(
+        channels.has_mailbox(9),
+        Err(ChannelError::HasHandler { channel: 9 })
+    );
+}
+
+/// Of one peer and channel nothing overtakes, what is stopped holds up no other channel, and what can never leave is told once.
+#[test]
+fn letters_leave_in_order_and_hold_up_no_other_channel() {
+    let (mut engine, mut peers) = (engine(), Peers::new(3));
+    let mut channels = channels();
+    channels.stops.insert((A, 7), 0);
+    for (channel, text) in [(7, b"1"), (0, b"2"), (7, b"3")] {
+        channels
+            .tools
+            .outbox
+            .put(A, Lane::ordered(channel), text)
+            .expect("room");
+    }
+    assert_eq!(channels.settle(&mut engine, &mut peers), 1);
+    assert_eq!(
+        (
+            channels.tools.outbox.messages_to(A),
+            engine.promised_messages(A)
+        ),
+        (2, 1)
+    );
+    assert!(!channels.is_due(), "nobody tries what is stopped");
+    channels.control(A, 0, &Control::Go(7).to_bytes());
+    assert_eq!(channels.settle(&mut engine, &mut peers), 2);
+    assert!(channels.tools.outbox.is_empty());
+    channels.stops.insert((B, 7), 0);
+    channels
+        .tools
+        .outbox
+        .put(B, Lane::ordered(7), b"lost")
+        .expect("room");
+    channels.settle(&mut engine, &mut peers);
+    let dead = Event::PeerDead {
+        peer: B,
+        failed_messages: 0,
+    };
+    channels.event(&dead, &mut peers, None::<&mut Nobody>);
+    let told = peers.tell_losses(B);
+    assert!(
+        matches!(
+            told,
+            Err(SendError::MessagesLost {
+                peer: B,
+                messages: 1
+            })
+        ),
+        "{told:?}"
+    );
+    assert!(peers.tell_losses(B).is_ok() && channels.tools.outbox.is_empty());
+}
+
+/// Other threads wait for room, are told when the endpoint is no more, and may not send to who does not exist.
+#[test]
+fn senders_are_bounded() {
+    let (mut engine, mut peers) = (engine(), Peers::new(3));
+    let mut channels = channels();
+    let sender: MessageSender = channels.sender();
+    let send = |sender: &MessageSender, bytes, wait| {
+        sender.send(
+            A,
+            Lane::ordered(0),
+            vec![0; bytes],
+            Duration::from_millis(wait),
+        )
+    };
+    assert!(matches!(
+        sender.send(NodeId(0), Lane::ordered(0), vec![], Duration::ZERO),
+        Err(SendError::UnknownPeer { .. })
+    ));
+    assert!(matches!(
+        sender.send(NodeId(3), Lane::ordered(0), vec![], Duration::ZERO),
+        Err(SendError::UnknownPeer { .. })
+    ));
+    assert!(matches!(
+        sender.send(A, Lane::ordered(0xff00), vec![], Duration::ZERO),
+        Err(SendError::ReservedChannel { .. })
+    ));
+    send(&sender, QUEUE_BYTES - 100, 0).expect("room");
+    assert!(matches!(
+        send(&sender, 1000, 1),
+        Err(SendError::WouldBlock { .. })
+    ));
+    let other = sender.clone();
+    let waits = std::thread::spawn(move || send(&other, 1000, 20_000));
+    while !waits.is_finished() {
+        channels.settle(&mut engine, &mut peers); // the engine takes the first
+        std::thread::yield_now();
+    }
+    waits.join().expect("thread").expect("room");
+    let waits = {
+        let other = sender.clone();
+        std::thread::spawn(move || {
+            send(&other, QUEUE_BYTES, 0).ok();
+            send(&other, QUEUE_BYTES, 20_000)
+        })
+    };
+    std::thread::sleep(Duration::from_millis(5));
+    drop(channels);
+    assert!(matches!(
+        waits.join().expect("thread"),
+        Err(SendError::Closed)
+    ));
+    assert!(matches!(send(&sender, 1, 0), Err(SendError::Closed)));
+}

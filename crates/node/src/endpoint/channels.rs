@@ -1,0 +1,143 @@
+//! Channels of one's own: opening and closing them, with a handler or a mailbox; and what other threads reach an endpoint by.
+
+use tsumuji_link::Link;
+use tsumuji_proto::NodeId;
+
+use super::Endpoint;
+use crate::channel::{ChannelOptions, ChannelState, MessageSender, Waker};
+use crate::error::ChannelError;
+use crate::handler::Handler;
+
+impl<L: Link> Endpoint<L> {
+    /// Begins to keep what comes on `channel`, in every class and priority, apart from all else: messages wait for `recv_on`, `recv_kept`
+    /// and `poll_on`, and shares of that port for `poll_on`. What came before and was not taken is its first.
+    ///
+    /// What waits counts against the channel's own budget ([`ChannelOptions`]), so however long nobody reads it, other channels go on. When
+    /// half of it is used, peers are told to stop sending on this channel: their `send` waits, and `try_send` says `WouldBlock`.
+    /// What was on its way then may exceed the budget, by as much as two of their send queues hold; what exceeds that, the endpoint's is charged for.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+    /// # use tsumuji_node::{ChannelOptions, Endpoint, Lane, Membership, NodeId, Options};
+    /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
+    /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
+    /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
+    /// # };
+    /// # let (mut a, mut b) = (open(0)?, open(1)?);
+    /// b.open(7, ChannelOptions::default())?;
+    /// a.send(NodeId(1), Lane::ordered(7), b"for the owner of channel 7")?;
+    /// a.send(NodeId(1), Lane::ordered(0), b"for the program")?;
+    /// let wait = Duration::from_secs(5);
+    /// assert_eq!(b.recv(wait)?.ok_or("none")?.body, b"for the program");
+    /// assert_eq!(b.recv_on(7, Some(NodeId(0)), wait)?.ok_or("none")?.body, b"for the owner of channel 7");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(&mut self, channel: u16, options: ChannelOptions) -> Result<(), ChannelError> {
+        self.core.write().channels.open(channel, &options, None)
+    }
+
+    /// The same with a handler, which takes what comes on the channel as it comes: it is called by whoever drives the endpoint, in any call
+    /// of the program's that takes a turn, or by the progress assistant while the program computes. It hears of peers that come up or die,
+    /// too. What came before is handed over at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+    /// # use tsumuji_node::{ChannelOptions, Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId, Options};
+    /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
+    /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
+    /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
+    /// # };
+    /// # let (mut a, mut b) = (open(0)?, open(1)?);
+    /// struct Echo;
+    /// impl Handler for Echo {
+    ///     fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
+    ///         let _ = context.reply(delivery.body.bytes());
+    ///     }
+    /// }
+    /// b.open_with(7, ChannelOptions::default(), Echo)?; // answers from now on, whatever b's program does
+    /// a.send(NodeId(1), Lane::ordered(7), b"hello")?;
+    /// assert_eq!(a.recv(Duration::from_secs(5))?.ok_or("none")?.body, b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_with(
+        &mut self,
+        channel: u16,
+        options: ChannelOptions,
+        handler: impl Handler + Send + 'static,
+    ) -> Result<(), ChannelError> {
+        let core = &mut *self.core.write();
+        core.channels
+            .open(channel, &options, Some(Box::new(handler)))?;
+        core.drive.touched();
+        core.hand_over_early(channel);
+        Ok(())
+    }
+
+    /// Ends what `open` began, and drops the handler. Messages that nobody took are dropped; returns how many. What comes from now on is as
+    /// if the channel had never been opened.
+    pub fn close_channel(&mut self, channel: u16) -> Result<usize, ChannelError> {
+        let core = &mut *self.core.write();
+        let left = core.channels.close(channel)?;
+        let messages = left.len();
+        core.release_all(left);
+        core.drive.touched();
+        Ok(messages)
+    }
+
+    /// What waits on an opened channel; `None`: it is not open.
+    pub fn channel(&self, channel: u16) -> Option<ChannelState> {
+        self.core.read().channels.state(channel)
+    }
+
+    /// From now on the channel's messages may take so much.
+    pub fn set_channel_budget(&mut self, channel: u16, bytes: usize) -> Result<(), ChannelError> {
+        let core = &mut *self.core.write();
+        core.channels.set_budget(channel, bytes)?;
+        core.drive.touched();
+        Ok(())
+    }
+
+    /// The peer's owner of that channel wants nothing more for now: a `send` on it would wait.
+    pub fn is_stopped(&self, peer: NodeId, channel: u16) -> bool {
+        self.core.read().channels.is_stopped(peer, channel)
+    }
+
+    /// By which other threads send.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+    /// # use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options};
+    /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
+    /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
+    /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
+    /// # };
+    /// # let (mut a, mut b) = (open(0)?, open(1)?);
+    /// let wait = Duration::from_secs(5);
+    /// let sender = a.sender();
+    /// let threads = (0..3_u8).map(|number| {
+    ///     let sender = sender.clone();
+    ///     std::thread::spawn(move || sender.send(NodeId(1), Lane::ordered(0), vec![number], wait))
+    /// });
+    /// for thread in threads.collect::<Vec<_>>() {
+    ///     thread.join().unwrap()?;
+    /// }
+    /// let sum: u8 = (0..3).map(|_| b.recv(wait).unwrap().unwrap().body[0]).sum();
+    /// assert_eq!(sum, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sender(&mut self) -> MessageSender {
+        let core = &mut *self.core.write();
+        core.channels.bell().mind();
+        core.channels.sender()
+    }
+
+    /// By which other threads end a wait of this one.
+    pub fn waker(&mut self) -> Waker {
+        let core = &mut *self.core.write();
+        core.channels.bell().mind();
+        core.channels.waker()
+    }
+}
