@@ -53,8 +53,9 @@ const LINGER: Duration = Duration::from_millis(20);
 /// A peer that never falls silent does not keep us longer than this.
 const LINGER_MOST: Duration = Duration::from_secs(1);
 
-/// Farewells on a link that may lose them: all of three are lost once in 125 times at 20 % loss, and then silence tells.
-const FAREWELLS: usize = 3;
+/// Farewells on a link that may lose them: all of five are lost once in 3,000 times at 20 % loss, and then silence tells. They say what has
+/// come, too: what a peer has no other answer for counts as lost.
+const FAREWELLS: usize = 5;
 
 /// A member of a cluster that sends and receives. See the crate's head for an example.
 ///

@@ -67,6 +67,7 @@ impl Selective {
         queue.set_begun_first(true);
         let half = rtt.smoothed.divided(2);
         self.flight.give_up(
+            now,
             u64::MAX,
             |_, at| (at + half <= now).then_some(true),
             |part| {
@@ -90,6 +91,7 @@ impl Selective {
         // Latest messages are not sent again: they are given up until there is something that is.
         let found = Cell::new(false);
         self.flight.give_up(
+            now,
             u64::MAX,
             |_, _| (!found.get()).then_some(true),
             |part| found.set(queue.push_repair(part, ahead)),
