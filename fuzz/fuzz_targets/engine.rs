@@ -34,6 +34,7 @@ fn engine(me: u16, now: Instant, congestion: Congestion) -> Engine {
         frame_bytes: FRAME_BYTES,
         receive_frames: 64,
         lossless: false,
+        ring_bytes: 0,
         congestion,
         budget_bytes: BUDGET_BYTES,
         message_limit_bytes: MESSAGE_LIMIT_BYTES,

@@ -44,7 +44,7 @@ local KIND_NAMES = {
 }
 -- Bytes before payload or bitmap.
 local HEADER_BYTES = {
-    [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 32, [WELCOME] = 32, [RESET] = 12, [CLOSE] = 28,
+    [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 36, [WELCOME] = 36, [RESET] = 12, [CLOSE] = 28,
     [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16, [ASK] = 24, [GRANT] = 24,
     [INQUIRY] = 20, [REPORT] = 20, [CHECKED] = CHECK_BYTES,
 }
@@ -64,6 +64,8 @@ f.flag_busy = ProtoField.bool("tsumuji.flags.busy", "BUSY: the sender serves oth
 f.flag_refused = ProtoField.bool("tsumuji.flags.refused", "REFUSED: memory refused frames", 8, nil, 0x08)
 f.flag_nack = ProtoField.bool("tsumuji.flags.nack", "NACK: the number stated is missing (suci)", 8, nil, 0x10)
 f.flag_suci = ProtoField.bool("tsumuji.flags.suci", "SUCI: congestion control suci, not credit", 8, nil, 0x20)
+f.flag_direct = ProtoField.bool("tsumuji.flags.direct", "DIRECT: without a number (R-96)", 8, nil, 0x20)
+f.flag_takes_direct = ProtoField.bool("tsumuji.flags.takes_direct", "TAKES_DIRECT: direct messages are taken (R-97)", 8, nil, 0x40)
 f.flag_bundle = ProtoField.bool("tsumuji.flags.bundle", "BUNDLE: several whole messages (R-10)", 8, nil, 0x40)
 f.flag_sealed = ProtoField.bool("tsumuji.flags.sealed", "SEALED: reserved (R-7)", 8, nil, 0x80)
 field("source", ProtoField.uint16, "Source")
@@ -114,6 +116,7 @@ field("nonce", ProtoField.uint32, "Nonce", base.HEX)
 field("frame_bytes", ProtoField.uint32, "Largest frame taken")
 field("first_credit", ProtoField.uint32, "Frames that may be sent at once")
 field("message_limit", ProtoField.uint32, "Largest message taken")
+field("taken", ProtoField.uint32, "Direct messages taken in the session before")
 -- R-71
 field("round", ProtoField.uint32, "Round: times that the asker found frames lost")
 field("first", ProtoField.uint32, "First number to be sent again")
@@ -190,9 +193,9 @@ tsumuji.experts = { e.damaged, e.truncated, e.version, e.kind, e.malformed, e.se
 
 -- Each kind's flags: field and bit.
 local FLAGS = {
-    [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_bundle", 64 }, { "flag_sealed", 128 } },
-    [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_sealed", 128 } },
-    [CLOSE] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_sealed", 128 } },
+    [DATA] = { { "flag_ack_now", 1 }, { "flag_more", 2 }, { "flag_busy", 4 }, { "flag_direct", 32 }, { "flag_bundle", 64 }, { "flag_sealed", 128 } },
+    [ACK] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_takes_direct", 64 }, { "flag_sealed", 128 } },
+    [CLOSE] = { { "flag_ack_now", 1 }, { "flag_refused", 8 }, { "flag_nack", 16 }, { "flag_takes_direct", 64 }, { "flag_sealed", 128 } },
     [HELLO] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
     [WELCOME] = { { "flag_suci", 32 }, { "flag_sealed", 128 } },
     [SEALED] = { { "flag_readable", 1 }, { "flag_group", 2 }, { "flag_control", 4 } },
@@ -204,7 +207,7 @@ local ONLY_SEALED = { { "flag_sealed", 128 } }
 -- Names for the info column, most telling first.
 local FLAG_WORDS = {
     flag_ack_now = "ACK_NOW", flag_more = "MORE", flag_busy = "BUSY", flag_refused = "REFUSED", flag_nack = "NACK",
-    flag_suci = "SUCI", flag_bundle = "BUNDLE", flag_sealed = "SEALED",
+    flag_suci = "SUCI", flag_direct = "DIRECT", flag_takes_direct = "TAKES_DIRECT", flag_bundle = "BUNDLE", flag_sealed = "SEALED",
     flag_readable = "READABLE", flag_group = "GROUP", flag_control = "CONTROL",
 }
 
@@ -465,6 +468,7 @@ local function hello(frame) -- R-5
     add_le(frame, "frame_bytes", 20, 4)
     add_le(frame, "first_credit", 24, 4)
     add_le(frame, "message_limit", 28, 4)
+    add_le(frame, "taken", 32, 4)
     if u32(tvb, 8) == 0 then
         malformed(frame, "incarnation 0")
     elseif u16(tvb, 6) ~= 0 then
@@ -472,7 +476,7 @@ local function hello(frame) -- R-5
     elseif u32(tvb, 20) < FRAME_BYTES_LEAST then
         malformed(frame, string.format("frames of %.0f bytes; the least is %d", u32(tvb, 20), FRAME_BYTES_LEAST))
     end
-    add_rest(frame, 32, 0, f.payload)
+    add_rest(frame, 36, 0, f.payload)
     frame.info = string.format("%s %d→%d life %08x pairing %.0f nonce %08x frames ≤ %.0f B, %.0f at once, messages ≤ %.0f B",
         KIND_NAMES[frame.kind], frame.source, frame.destination, u32(tvb, 8), u32(tvb, 12), u32(tvb, 16), u32(tvb, 20),
         u32(tvb, 24), u32(tvb, 28))

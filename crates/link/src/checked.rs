@@ -368,6 +368,28 @@ impl<L: Link> Link for Checked<L> {
         self.inner.process_at(peer)
     }
 
+    fn ring_bytes(&self) -> usize {
+        self.inner.ring_bytes()
+    }
+
+    fn life_heard(&self, peer: LinkAddr) -> Option<u64> {
+        self.inner.life_heard(peer)
+    }
+
+    #[inline]
+    fn send_counted(
+        &mut self,
+        to: (LinkAddr, u64),
+        counted: bool,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        self.inner.send_counted(to, counted, fill)
+    }
+
+    fn unread(&self, of: (LinkAddr, u64)) -> usize {
+        self.inner.unread(of)
+    }
+
     fn arm_fd(&mut self) -> Result<bool, LinkError> {
         self.inner.arm_fd()
     }

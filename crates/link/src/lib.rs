@@ -235,6 +235,32 @@ pub trait Link {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, LinkError>;
 
+    /// Bytes of frames that lie between this process and one peer at most, where frames come in order, none is lost, and it can be told which
+    /// were read (`send_counted`, `unread`). 0: this link is of another kind, and has no lives.
+    fn ring_bytes(&self) -> usize {
+        0
+    }
+
+    /// The life of a peer from which the last frame came, as `process_at` numbers them.
+    fn life_heard(&self, _peer: LinkAddr) -> Option<u64> {
+        None
+    }
+
+    /// As `send_with`, to that life of the peer and no other. `counted`: until it is read, `unread` counts the frame.
+    fn send_counted(
+        &mut self,
+        _to: (LinkAddr, u64),
+        _counted: bool,
+        _fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        Ok(false)
+    }
+
+    /// How many counted frames that life of the peer has not read, as far as it has said: the present life, or the one before.
+    fn unread(&self, _of: (LinkAddr, u64)) -> usize {
+        0
+    }
+
     /// Pushes out what `send_with` gathered and wakes sleeping receivers.
     fn flush(&mut self) -> Result<(), LinkError>;
 

@@ -87,6 +87,10 @@ impl RingWrite for Memory {
         self.words[line].store(0, Ordering::Relaxed);
     }
 
+    fn published(&self, line: usize) -> u64 {
+        self.words[line].load(Ordering::Relaxed)
+    }
+
     unsafe fn write<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
         let lines = (8 + bytes).div_ceil(LINE_BYTES);
         let mut buffer = vec![0xEE; lines * LINE_BYTES];
@@ -143,6 +147,7 @@ fn ring_hands_over() {
             loop {
                 let sent = producer.send(
                     &*memory,
+                    false,
                     || Some(memory.head.load(Ordering::Acquire)),
                     |slot| {
                         slot.fill(0xFF);

@@ -372,6 +372,23 @@ macro_rules! delegate {
                 match self { $(Self::$variant(link) => link.process_at(peer),)* }
             }
 
+            fn ring_bytes(&self) -> usize {
+                match self { $(Self::$variant(link) => link.ring_bytes(),)* }
+            }
+
+            fn life_heard(&self, peer: LinkAddr) -> Option<u64> {
+                match self { $(Self::$variant(link) => link.life_heard(peer),)* }
+            }
+
+            #[inline]
+            fn send_counted(&mut self, to: (LinkAddr, u64), counted: bool, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool, LinkError> {
+                match self { $(Self::$variant(link) => link.send_counted(to, counted, fill),)* }
+            }
+
+            fn unread(&self, of: (LinkAddr, u64)) -> usize {
+                match self { $(Self::$variant(link) => link.unread(of),)* }
+            }
+
             fn arm_fd(&mut self) -> Result<bool, LinkError> {
                 match self { $(Self::$variant(link) => link.arm_fd(),)* }
             }

@@ -777,6 +777,6 @@ fn owner_of<'a>(
 /// What handlers and threads wanted sent, and will never be: told as what the program sent is.
 fn lose(peers: &mut Peers, to: NodeId, lane: Lane) {
     if !lane.is_library() && !lane.is_latest() {
-        peers.lose(to);
+        peers.lose(to, 1);
     }
 }

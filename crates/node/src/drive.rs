@@ -7,6 +7,7 @@
 //! that received nothing, has no backlog and is before `due` has nothing to do and returns at once; `now` never goes back;
 //! no frame's path allocates, logs, or reads the clock more than once.
 
+mod direct;
 mod lives;
 
 use std::collections::BTreeMap;
@@ -60,6 +61,9 @@ pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// The same where other threads may want something and the link has no descriptor to sleep on.
 const BELL_LOOK: Duration = Duration::from_millis(1);
 
+/// Names no message that anyone asks for.
+const UNTRACKED: SendId = SendId(u64::MAX);
+
 /// Turns in which what a dead process had sent is taken in before its session ends, while others send all the time.
 const DYING_TURNS_MAX: u32 = 4096;
 
@@ -70,6 +74,8 @@ pub(crate) trait Intake {
     /// `life`: as in `Delivery`.
     fn share(&mut self, life: u64, share: Share<'_>);
     fn event(&mut self, event: &Event);
+    /// So many accepted messages to that peer are lost, beside those that an event tells of.
+    fn lost(&mut self, peer: NodeId, messages: usize);
     /// The message that is lent to the engine.
     fn lent(&self) -> &Loan<'_>;
     /// What it had no room for, ever.
@@ -111,6 +117,9 @@ pub(crate) struct Drive<L: Link> {
     pub(crate) failure: Option<LinkError>,
     /// When the kernel is to be asked who lives; `NEVER` where it does not tell.
     lives_at: Instant,
+    direct: direct::Lives,
+    /// The link tells what was read of it.
+    is_direct: bool,
     /// Behind those that are up, where the kernel tells.
     processes: BTreeMap<NodeId, u64>,
     /// Found dead, and when; what they sent before may still lie in the link.
@@ -134,6 +143,8 @@ impl<L: Link> Drive<L> {
         let scratch = vec![0; if caps.broadcast { 0 } else { caps.frame_bytes }];
         let now = clock.now();
         Self {
+            direct: direct::Lives::default(),
+            is_direct: link.ring_bytes() > 0,
             runs: link.sends_runs(),
             cork: Cork::default(),
             bell,
@@ -203,7 +214,9 @@ impl<L: Link> Drive<L> {
         let received = link.recv_landing(self.receive_frames, &mut arrivals)?;
         let Arrivals { read, backlog, .. } = arrivals;
         self.backlog = backlog;
+        self.direct.heard();
         if received > 0 {
+            self.due = self.engine.poll_timeout();
             let messages = self.engine.counters().delivered_messages - before;
             self.receive_frames = next_burst(self.receive_frames, received, messages);
         }
@@ -324,6 +337,14 @@ impl<L: Link> Drive<L> {
             if self.lives_at != NEVER {
                 self.note_process(&event);
             }
+            let lost = if self.is_direct {
+                self.note_direct(&event)
+            } else {
+                0
+            };
+            if let (Event::PeerDead { peer, .. }, 1..) = (&event, lost) {
+                intake.lost(*peer, lost);
+            }
             intake.event(&event);
             events += 1;
         }
@@ -340,6 +361,17 @@ impl<L: Link> Drive<L> {
         notify: bool,
         more: bool,
     ) -> Result<SendId, SendError> {
+        if self.is_direct && !notify && !more && !self.cork.is_in() {
+            let message = match &payload {
+                Payload::Copied(message) => (*message, &[][..]),
+                Payload::Joined(head, rest) => (*head, *rest),
+                Payload::Owned(message) => (&**message, &[][..]),
+                Payload::Shared(message) => (&**message, &[][..]),
+            };
+            if self.send_direct(to, lane, message)? {
+                return Ok(UNTRACKED);
+            }
+        }
         self.now = self.clock.now();
         let bytes = payload.bytes();
         let id = self
@@ -687,7 +719,7 @@ impl<I: Intake> Arrivals<'_, I> {
         if messages > 0 {
             self.engine.release_all(from, messages, bytes);
         }
-        self.backlog = true;
+        self.backlog |= self.engine.has_work();
     }
 
     #[inline]

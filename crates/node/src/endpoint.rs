@@ -137,6 +137,7 @@ impl<L: Link> Endpoint<L> {
             frame_bytes: caps.frame_bytes,
             receive_frames: caps.receive_frames,
             lossless: caps.lossless,
+            ring_bytes: link.ring_bytes(),
             congestion: options.congestion,
             budget_bytes: options.budget_bytes,
             message_limit_bytes: options.message_limit_bytes,
@@ -373,7 +374,8 @@ impl<L: Link> Core<L> {
 
     /// Messages to a peer that were accepted and not acknowledged, wherever they wait.
     fn promised_messages(&self, peer: NodeId) -> usize {
-        self.drive.engine.promised_messages(peer) + self.channels.tools.outbox.messages_to(peer)
+        let queued = self.drive.engine.promised_messages(peer) + self.drive.unread(peer);
+        queued + self.channels.tools.outbox.messages_to(peer)
     }
 
     /// Tells peers that this node leaves, so that they need not wait for silence.

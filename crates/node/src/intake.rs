@@ -2,7 +2,7 @@
 //!
 //! Made by `endpoint` for each call into `drive`.
 
-use tsumuji_proto::{Delivery, Engine, Event, Loan, Share};
+use tsumuji_proto::{Delivery, Engine, Event, Loan, NodeId, Share};
 
 use crate::channel::{Channels, Dropped};
 use crate::drive;
@@ -59,6 +59,10 @@ impl<H: Handler> drive::Intake for Intake<'_, H> {
             _ => None,
         };
         self.channels.event(event, self.peers, program);
+    }
+
+    fn lost(&mut self, peer: NodeId, messages: usize) {
+        self.peers.lose(peer, messages);
     }
 
     fn lent(&self) -> &Loan<'_> {

@@ -158,10 +158,10 @@ impl Peers {
         }
     }
 
-    /// A message that handler or thread wanted sent will never be.
-    pub(crate) fn lose(&mut self, to: NodeId) {
+    /// Messages that were accepted will never arrive.
+    pub(crate) fn lose(&mut self, to: NodeId, messages: usize) {
         if let Some(peer) = self.peers.get_mut(usize::from(to.0)) {
-            peer.lost_messages += 1;
+            peer.lost_messages += messages;
             self.has_losses = true;
         }
     }

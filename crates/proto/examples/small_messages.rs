@@ -35,6 +35,7 @@ fn engine(me: u16, now: Instant) -> Engine {
         frame_bytes: 4096,
         receive_frames: 256,
         lossless: false,
+        ring_bytes: 0,
         congestion: Congestion::Credit,
         budget_bytes: 64 << 20,
         message_limit_bytes: 64 << 20,

@@ -19,6 +19,9 @@ pub struct Config {
     pub receive_frames: usize,
     /// The link loses nothing between live peers: silence means that the peer does not run, not that frames are gone.
     pub lossless: bool,
+    /// Bytes of frames that lie between two nodes at most, on a link that keeps them in order, loses none between live peers, and tells which
+    /// were read: messages that fit a frame then go directly. 0: the link is of another kind.
+    pub ring_bytes: usize,
     /// Who may send how much, and what becomes of what was lost. The same at both nodes of a pair, or they do not meet.
     pub congestion: Congestion,
     /// Memory that messages which arrived and were not released may take, all peers together, at 64 bytes each beside their

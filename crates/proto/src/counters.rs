@@ -111,6 +111,8 @@ impl DropCounts {
 /// Totals since the engine's birth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
+    /// Messages sent without numbers.
+    pub direct_messages: u64,
     /// Frames written, of every kind.
     pub sent_frames: u64,
     /// Their bytes.

@@ -393,6 +393,11 @@ impl Credit {
         self.ring_frames
     }
 
+    /// The usual rules decide, and nobody is held to less than the link's receive side holds.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.policy.is_none() && self.receive_frames == self.ring_frames
+    }
+
     pub(crate) fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         self.policy = policy;
     }

@@ -69,6 +69,7 @@ pub fn config() -> Config {
         frame_bytes: 1500,
         receive_frames: 256,
         lossless: false,
+        ring_bytes: 0,
         congestion: Congestion::Credit,
         budget_bytes: 16 << 20,
         message_limit_bytes: 1 << 30,

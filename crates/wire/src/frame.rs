@@ -24,6 +24,10 @@ pub mod flags {
     pub const NACK: u8 = 1 << 4;
     /// Hello, welcome: the sender runs the congestion control `suci`; without it, `credit`.
     pub const SUCI: u8 = 1 << 5;
+    /// Data: a whole message without a number, over a link that keeps frames in order and loses none.
+    pub const DIRECT: u8 = 1 << 5;
+    /// Ack: the sender takes such.
+    pub const TAKES_DIRECT: u8 = 1 << 6;
     /// Data: the payload is a bundle of whole messages.
     pub const BUNDLE: u8 = 1 << 6;
     /// Reserved: no frame bears it, and one that does is refused.
@@ -143,7 +147,7 @@ pub struct Ack<'a> {
     pub credit: u32,
     /// What the program's budget still holds, in KiB.
     pub window_kib: u32,
-    /// How long this was held back, in µs.
+    /// How long this was held back, in µs. In a close frame: how many direct messages of the program were taken.
     pub ack_delay_us: u32,
     /// Bit i of byte j: packet number `ack + 8 j + i` has arrived.
     pub bitmap: &'a [u8],
@@ -170,6 +174,8 @@ pub struct Hello {
     pub credit: u32,
     /// Largest message the sender takes.
     pub message_limit: u32,
+    /// Direct messages of the program that the sender took in its session before this one.
+    pub taken: u32,
 }
 
 /// Reset.
@@ -361,6 +367,7 @@ fn parse_hello(bytes: &[u8]) -> Result<Hello, DropReason> {
         frame_bytes: raw.frame_bytes.get(),
         credit: raw.credit.get(),
         message_limit: raw.message_limit.get(),
+        taken: raw.taken.get(),
     })
 }
 
@@ -431,6 +438,18 @@ impl Data<'_> {
     #[inline]
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
         write_parts(slot, &self.raw(), self.payload)
+    }
+
+    /// As `write`, with `rest` behind the payload.
+    #[inline]
+    pub fn write_joined(&self, rest: &[u8], slot: &mut [u8]) -> Option<usize> {
+        let mut header = self.raw();
+        let payload_bytes = self.payload.len() + rest.len();
+        header.payload_bytes = u16::try_from(payload_bytes).ok()?.into();
+        let bytes = write_parts(slot, &header, self.payload)?;
+        let end = bytes + rest.len();
+        slot.get_mut(bytes..end)?.copy_from_slice(rest);
+        Some(end)
     }
 
     /// The header alone, of a frame whose payload is sent from where it lies.
@@ -556,6 +575,7 @@ impl Hello {
             frame_bytes: self.frame_bytes.into(),
             credit: self.credit.into(),
             message_limit: self.message_limit.into(),
+            taken: self.taken.into(),
         };
         write_parts(slot, &header, &[])
     }

@@ -108,8 +108,9 @@ pub(crate) struct RawHello {
     pub(crate) frame_bytes: U32,
     pub(crate) credit: U32,
     pub(crate) message_limit: U32,
+    pub(crate) taken: U32,
 }
-const _: () = assert!(size_of::<RawHello>() == 32);
+const _: () = assert!(size_of::<RawHello>() == 36);
 
 /// Reset.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]

@@ -262,12 +262,52 @@ impl Link for Shm {
     ) -> Result<bool, LinkError> {
         self.notice_changes()?;
         match to {
-            LinkAddr::Local(node) => self.send_to(node, fill),
+            LinkAddr::Local(node) => self.send_to(node, false, fill),
             LinkAddr::Broadcast => {
                 self.send_to_all(fill);
                 Ok(true)
             }
             LinkAddr::Inet(_) | LinkAddr::Ether(_) => Err(LinkError::NoSuchPeer { link: NAME, to }),
+        }
+    }
+
+    fn ring_bytes(&self) -> usize {
+        self.job.layout.ring_bytes
+    }
+
+    fn life_heard(&self, peer: LinkAddr) -> Option<u64> {
+        match peer {
+            LinkAddr::Local(node) => {
+                let peer = self.peers.get(usize::from(node))?;
+                (peer.heard != 0).then_some(peer.heard)
+            }
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn send_counted(
+        &mut self,
+        (to, life): (LinkAddr, u64),
+        counted: bool,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<bool, LinkError> {
+        self.notice_changes()?;
+        match to {
+            LinkAddr::Local(node)
+                if (self.peers.get(usize::from(node))).is_some_and(|peer| peer.life == life) =>
+            {
+                self.send_to(node, counted, fill)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn unread(&self, (to, life): (LinkAddr, u64)) -> usize {
+        match to {
+            LinkAddr::Local(node) => (self.peers.get(usize::from(node)))
+                .map_or(0, |peer| peer.unread(life, self.life)),
+            _ => 0,
         }
     }
 

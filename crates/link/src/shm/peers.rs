@@ -149,8 +149,12 @@ pub(super) struct Peer {
     pub(super) bell: BellRef,
     /// The bell's word that we rang last; 0 is the word of an awake node and never rung.
     pub(super) rung: u32,
+    /// The life that the last frame came from.
+    pub(super) heard: u64,
     /// Sent to since the last flush.
     pub(super) touched: bool,
+    /// The life before this one, and how many counted frames it has not read.
+    before: (u64, usize),
     start_life: WriteWord,
     start_ring: WriteWord,
     start_broadcast: WriteWord,
@@ -179,7 +183,9 @@ impl Peer {
             producer: Producer::new(layout.ring_lines(), layout.frame_bytes),
             bell: BellRef::new(job.head(), layout.bell_at(index)),
             rung: 0,
+            heard: 0,
             touched: false,
+            before: (0, 0),
             start_life: word(start.life),
             start_ring: word(start.ring),
             start_broadcast: word(start.broadcast),
@@ -199,7 +205,9 @@ impl Peer {
         node: usize,
         life: u64,
         broadcast: &Writer,
+        our_life: u64,
     ) -> Result<bool, ShmAttachError> {
+        self.before = (self.life, self.unread(self.life, our_life));
         // The earlier life's mapping goes first: once `start_life` is told, its pages may be given back.
         self.inbound = None;
         self.life = life;
@@ -219,6 +227,16 @@ impl Peer {
         self.start_sequence.store(sequence, Ordering::Relaxed);
         self.start_life.store(life, Ordering::Release);
         Ok(true)
+    }
+
+    /// Counted frames sent to that life of the peer which it has not read, as far as is known.
+    pub(super) fn unread(&self, life: u64, our_life: u64) -> usize {
+        if life != self.life {
+            let (before, unread) = self.before;
+            return if before == life { unread } else { 0 };
+        }
+        let head = (self.inbound.as_ref()).and_then(|inbound| inbound.taken(our_life));
+        self.producer.unread(&self.lines, head)
     }
 
     /// Starts to receive, if the peer has said where. `Err`: what it said is nonsense.

@@ -5,7 +5,8 @@
 //!
 //! A ring is a power of two of 64-byte lines and a margin. Positions count lines from 0 and never wrap; `position & mask` is the
 //! line. A *record* starts at a line: 8 bytes commit word, then the frame; it may run on into the margin, and so is never split.
-//! The commit word is zero until the record is whole, and the consumer polls nothing but the commit word at its own head: a
+//! The commit word holds its length, and whether the frame is *counted*: how many of these the consumer has not read can be asked for. It
+//! is zero until the record is whole, and the consumer polls nothing but the commit word at its own head: a
 //! frame of up to 56 bytes crosses between two caches as one line.
 //!
 //! Invariants:
@@ -24,6 +25,8 @@ pub(crate) const LINE_BYTES: usize = 64;
 pub(crate) const COMMIT_BYTES: usize = 8;
 /// Marks a commit word; with 16 bits of the position it tells a commit word from stray bytes.
 const TAG: u64 = 0xB7A3 << 48;
+/// The frame is counted.
+const COUNTED: u64 = 1 << 31;
 /// Lines fetched for writing ahead of the tail when they run short: the store of a later commit word then need not wait for them.
 const WARM_LINES: u64 = 32;
 /// They run short below this.
@@ -38,6 +41,11 @@ pub(crate) const fn record_lines(frame_bytes: usize) -> u64 {
 
 fn commit_word(position: u64, frame_bytes: usize) -> u64 {
     TAG | (position & 0xffff) << 32 | frame_bytes as u64
+}
+
+/// The length that a commit word states.
+fn stated_bytes(word: u64) -> usize {
+    (word & (COUNTED - 1)) as usize
 }
 
 /// What the consumer sees of a ring's memory.
@@ -57,6 +65,8 @@ pub(crate) trait RingWrite {
     fn publish(&self, line: usize, word: u64);
     /// Zeroes the commit word of a line, relaxed.
     fn clear(&self, line: usize);
+    /// The commit word of a line as it was published.
+    fn published(&self, line: usize) -> u64;
     /// Lends `bytes` bytes that follow the commit word of `line`.
     ///
     /// # Safety
@@ -122,6 +132,7 @@ impl Producer {
     pub(crate) fn send<M: RingWrite>(
         &mut self,
         memory: &M,
+        counted: bool,
         load_head: impl FnOnce() -> Option<u64>,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Sent {
@@ -149,9 +160,27 @@ impl Producer {
         );
         let next = self.tail + record_lines(bytes);
         memory.clear((next & (self.lines - 1)) as usize);
-        memory.publish(line, commit_word(self.tail, bytes));
+        let mark = if counted { COUNTED } else { 0 };
+        memory.publish(line, commit_word(self.tail, bytes) | mark);
         self.tail = next;
         Sent::Frame(bytes)
+    }
+
+    /// How many counted frames the consumer has not read, whose published head is this; as many as there may be if it makes no sense.
+    pub(crate) fn unread<M: RingWrite>(&self, memory: &M, head: Option<u64>) -> usize {
+        let is_possible = |head: &u64| head.wrapping_sub(self.head) <= self.tail - self.head;
+        let mut position = head.filter(is_possible).unwrap_or(self.head);
+        let mut unread = 0;
+        while position < self.tail {
+            let word = memory.published((position & (self.lines - 1)) as usize);
+            let bytes = stated_bytes(word);
+            if bytes == 0 || bytes > self.frame_bytes {
+                break; // the head does not lie where a record begins
+            }
+            unread += usize::from(word & COUNTED != 0);
+            position += record_lines(bytes);
+        }
+        unread
     }
 
     /// Fetches the lines that the next small records need. For moments when nobody waits.
@@ -218,8 +247,9 @@ impl Consumer {
         if word == 0 {
             return Received::Empty;
         }
-        let bytes = word as u32 as usize;
-        if word != commit_word(self.head, bytes) || bytes == 0 || bytes > self.frame_bytes {
+        let bytes = stated_bytes(word);
+        let is_ours = word & !COUNTED == commit_word(self.head, bytes);
+        if !is_ours || bytes == 0 || bytes > self.frame_bytes {
             return Received::Corrupt;
         }
         // SAFETY: the commit word was published for this position, and the head stays at or before it until `on_frame` is done.

@@ -145,13 +145,15 @@ fn take_open(
             }
             Received::Empty => {
                 inbound.was_empty = true;
-                if let Some(head) = inbound.consumer.head_to_publish(true) {
-                    peer.consumed_head.store(head, Ordering::Release);
-                }
                 break;
             }
             Received::Corrupt => broken = true,
         }
+    }
+    if let Some(head) = inbound.consumer.head_to_publish(true) {
+        // Its sender may ask how much was read.
+        peer.consumed_head.store(head, Ordering::Release);
+        peer.heard = peer.life;
     }
     inbound.broadcast_first = frames >= max;
     while frames < max && !broken {

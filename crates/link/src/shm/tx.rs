@@ -14,6 +14,7 @@ impl Shm {
     pub(super) fn send_to(
         &mut self,
         node: u16,
+        counted: bool,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, LinkError> {
         let peer = match self.peers.get_mut(usize::from(node)) {
@@ -32,7 +33,7 @@ impl Shm {
         let life = self.life;
         match peer
             .producer
-            .send(&peer.lines, || inbound.taken(life), fill)
+            .send(&peer.lines, counted, || inbound.taken(life), fill)
         {
             Sent::Frame(bytes) => {
                 self.counters.sent_frames += 1;
@@ -113,7 +114,7 @@ impl Shm {
             let life = self.job.life_of(node.into());
             if life != peer.life {
                 let sound = peer
-                    .turn_to(&self.job, self.me, node.into(), life, &self.broadcast)
+                    .turn_to(&self.job, self.me, node.into(), life, &self.broadcast, self.life)
                     .map_err(|error| LinkError::Io {
                         what: "cannot map the memory of a peer that attached",
                         source: std::io::Error::other(error),

@@ -57,6 +57,7 @@ fn engine() -> Engine {
         frame_bytes: 1500,
         receive_frames: 256,
         lossless: true,
+        ring_bytes: 0,
         congestion: tsumuji_proto::Congestion::Credit,
         budget_bytes: 1 << 20,
         message_limit_bytes: 1 << 20,

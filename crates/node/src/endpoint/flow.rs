@@ -19,7 +19,7 @@ impl<L: Link> Endpoint<L> {
     /// State of the traffic with `to`; `None` if it is not another member.
     pub fn flow(&self, to: NodeId) -> Option<Flow> {
         let core = self.core.read();
-        core.drive.engine.flow(to)
+        core.flow(to)
     }
 
     /// What peers may send ahead at present, and the budget for what has arrived.
@@ -173,7 +173,11 @@ impl<L: Link> Endpoint<L> {
 
 impl<L: Link> Core<L> {
     fn flow(&self, to: NodeId) -> Option<Flow> {
-        self.drive.engine.flow(to)
+        let mut flow = self.drive.engine.flow(to)?;
+        let unread = self.drive.unread(to);
+        flow.queued_messages += unread;
+        flow.in_flight_frames += unread;
+        Some(flow)
     }
 
     fn local_flow(&self, peer: NodeId, flow: Flow) -> RemoteFlow {

@@ -32,6 +32,9 @@ const AHEAD_BYTES: usize = 64 << 10;
 /// How long to wait for memory for a message, or for the next piece of one that has begun to leave.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
+/// `flush` looks so often whether peers have read what was sent directly.
+const READ_LOOK: Duration = Duration::from_micros(50);
+
 /// Longer than any program runs; a wait without limit.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -262,19 +265,33 @@ impl<L: Link> Core<L> {
         let is_done = |engine: &Engine, channels: &Channels| {
             all_sent(engine) && channels.tools.outbox.is_empty()
         };
-        if is_done(&self.drive.engine, &self.channels) {
-            return Ok(true);
+        let is_flushed = |core: &Self| {
+            is_done(&core.drive.engine, &core.channels) && core.drive.unread_in_all() == 0
+        };
+        let start = Instant::now();
+        loop {
+            if is_flushed(self) {
+                return Ok(true);
+            }
+            // Nobody says that a direct message was read.
+            let left = timeout.saturating_sub(start.elapsed());
+            let span = match self.drive.unread_in_all() {
+                0 => left,
+                _ => left.min(READ_LOOK),
+            };
+            self.run_until(span, |engine, intake| {
+                is_done(engine, intake.channels) || intake.peers.has_losses()
+            })?;
+            self.peers.tell_any_losses()?;
+            if left <= span {
+                return Ok(is_flushed(self));
+            }
         }
-        self.run_until(timeout, |engine, intake| {
-            is_done(engine, intake.channels) || intake.peers.has_losses()
-        })?;
-        self.peers.tell_any_losses()?;
-        Ok(is_done(&self.drive.engine, &self.channels))
     }
 
     pub(super) fn queue_length(&self, to: NodeId) -> usize {
         let queued = self.drive.engine.queued(to);
-        queued.map_or(0, |queued| queued.messages)
+        queued.map_or(0, |queued| queued.messages) + self.drive.unread(to)
     }
 
     fn try_send(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SendError> {
@@ -337,6 +354,9 @@ impl<L: Link> Core<L> {
     /// Channels for libraries are for who has opened them. All others are the program's, which is told first what it has lost.
     #[inline]
     pub(super) fn permits(&mut self, to: NodeId, lane: Lane) -> Result<(), SendError> {
+        if self.drive.is_deaf() {
+            self.progress()?;
+        }
         if !lane.is_library() {
             return self.peers.tell_losses(to);
         }

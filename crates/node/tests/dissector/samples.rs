@@ -64,6 +64,7 @@ pub(crate) const HELLO: Hello = Hello {
     frame_bytes: 1472,
     credit: 256,
     message_limit: u32::MAX,
+    taken: 7,
 };
 
 pub(crate) const CONTROL: Control = Control {

@@ -221,6 +221,7 @@ impl Stranger {
                     frame_bytes: self.extreme(),
                     credit: self.extreme(),
                     message_limit: self.extreme(),
+                    taken: self.extreme(),
                 };
                 if self.dice.u8(..4) == 0 {
                     write(&|slot| hello.write_welcome(slot))

@@ -82,6 +82,7 @@ impl Engine {
                 self.enqueue_ack(id);
             }
         }
+        self.review_direct();
         if self.shared.credit.hungry {
             self.feed_hungry();
         }

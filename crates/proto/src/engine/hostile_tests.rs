@@ -358,6 +358,7 @@ fn floods_of_hellos() {
         frame_bytes: u32::MAX,
         credit: u32::MAX,
         message_limit: u32::MAX,
+        taken: 0,
     };
     for nonce in 0..1000 {
         let forged = Hello {

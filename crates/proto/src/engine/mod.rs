@@ -6,6 +6,7 @@
 //! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the
 //! earliest of its deadlines (it may be earlier: deadlines are withdrawn lazily).
 
+mod direct;
 mod flow;
 pub(crate) mod inquiry;
 mod landing;
@@ -17,6 +18,7 @@ mod suci;
 mod timers;
 mod transmit;
 
+pub use direct::Direct;
 pub use landing::Landing;
 
 use alloc::boxed::Box;
@@ -84,6 +86,8 @@ pub(crate) struct Shared {
     doubts: Vec<Doubt>,
     /// The long message whose next fragment is likely to come next.
     guess: Option<Guess>,
+    /// Some peer is to send nothing directly, for now or for good.
+    has_shut: bool,
     /// A peer that was never met is asked for so long.
     connect_within: Duration,
 }
@@ -107,6 +111,9 @@ impl Engine {
             config.frame_bytes
         );
         config.frame_bytes = config.frame_bytes.min(FRAME_BYTES_MAX);
+        if config.congestion == Congestion::Suci {
+            config.ring_bytes = 0; // each of its messages has a number
+        }
         let mut credit = Credit::new(config.receive_frames);
         if !config.lossless {
             credit.begin_small();
@@ -124,6 +131,7 @@ impl Engine {
             alarms: Alarms::default(),
             doubts: Vec::new(),
             guess: None,
+            has_shut: false,
             connect_within: config.dead_after.times(CONNECT_PATIENCE),
             config,
         };
@@ -163,6 +171,7 @@ impl Engine {
                 peer_state.inbound = Some(Box::new(Inbound::new(ring_frames)));
             }
             self.peers[index] = Some(Box::new(peer_state));
+            self.set_aside();
             self.enqueue(peer, now);
         }
     }
@@ -266,6 +275,9 @@ impl Engine {
         }
         if self.shared.credit.hungry {
             self.feed_hungry();
+        }
+        if self.shared.has_shut && self.shared.memory.has_eased() {
+            self.review_direct();
         }
     }
 

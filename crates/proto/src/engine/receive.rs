@@ -1,5 +1,6 @@
 //! A frame's way in: parsed, matched to a peer and a session, handed to its half.
 
+use super::direct::{takes_direct, tell_again};
 use super::landing::Guess;
 use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame, raise_credit};
 use crate::congestion::Congestion;
@@ -30,6 +31,7 @@ impl Engine {
         self.shared.counters.received_bytes += frame.len() as u64;
         // What may be one of several kinds has to lie in memory: so the frequent kind goes no other way than its own.
         let used = match tsumuji_wire::parse_data(frame) {
+            Some(data) if data.flags & flags::DIRECT != 0 => self.handle_direct(now, &data, sink),
             Some(data) if self.shared.config.congestion == Congestion::Credit => {
                 self.handle_data::<false>(now, &data, data.payload.len(), sink)
             }
@@ -116,6 +118,9 @@ impl Engine {
         if peer.send.is_unsent(&news) {
             return Err(Drop::Malformed);
         }
+        if peer.direct.unheard {
+            tell_again(peer);
+        }
         let used_bytes = peer.receive.grant.used_bytes;
         let free_bytes = shared.memory.free_bytes();
         let fair = used_bytes <= free_bytes
@@ -176,7 +181,11 @@ impl Engine {
             delay,
         };
         take_ack(now, &news, peer, shared)?;
+        if peer.direct.unheard {
+            tell_again(peer);
+        }
         peer.send.on_credit(ack.credit);
+        peer.direct.permitted = ack.flags & flags::TAKES_DIRECT != 0;
         peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
         if ack.flags & flags::REFUSED != 0 {
             peer.send.on_refusal(now);
@@ -242,10 +251,18 @@ impl Engine {
             return Ok(());
         }
         if peer.is_up() {
+            // The same process has ended the session by itself, and says what it took.
+            if (peer.session.remote).is_some_and(|known| known.incarnation == life.incarnation) {
+                peer.direct.on_told(welcome.taken);
+            }
             fail_session(now, peer, shared);
         }
         peer.session
             .establish(shared.config.me, shared.config.incarnation, welcome);
+        if takes_direct(peer, shared) {
+            peer.direct.begin(true);
+            peer.receive.ack_now = true;
+        }
         shared.credit.begin(&mut peer.receive.grant);
         peer.told_other_congestion = false;
         peer.last_heard = now;
@@ -318,6 +335,7 @@ impl Engine {
             delay: Duration::default(),
         };
         let said = take_ack(now, &news, peer, shared);
+        peer.direct.on_told(close.ack_delay_us);
         end_session(now, peer, shared);
         said
     }
@@ -600,7 +618,9 @@ fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
         shared.suci.reset(peer.id.0, inbound, expected);
         peer.grant_due = false;
     }
-    let failed = peer.send.fail(&mut shared.pool);
+    let mut failed = peer.send.fail(&mut shared.pool);
+    let direct = peer.direct.end();
+    (failed.messages, failed.lost) = (failed.messages + direct, failed.lost + direct);
     peer.receive.clear(&mut shared.memory, &mut shared.pool);
     peer.wants_writable = false;
     peer.ping_due = false;

@@ -112,7 +112,7 @@ impl Engine {
 /// A long message's fragment is what the peer is sent next. A gap can only be told in a frame of its own, as can what `suci` asks.
 #[inline]
 fn begins_run(now: Instant, peer: &mut Peer) -> bool {
-    let gap = peer.receive.ack_now && (peer.receive.arrivals.has_gap() || peer.receive.refused);
+    let gap = peer.receive.ack_now && peer.wants_ack_alone();
     !peer.session.has_control()
         && peer.inbound.is_none()
         && !gap

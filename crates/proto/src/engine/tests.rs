@@ -97,6 +97,7 @@ pub(super) fn config(me: u16, incarnation: u32) -> Config {
         frame_bytes: 1472,
         receive_frames: 256,
         lossless: false,
+        ring_bytes: 0,
         congestion: Congestion::Credit,
         budget_bytes: 1 << 20,
         message_limit_bytes: 64 << 20,

@@ -112,8 +112,8 @@ impl Engine {
         else {
             return 0;
         };
-        // A gap can only be told in a frame of its own; so can a window, to a peer that sends without being sent to.
-        let gap = peer.receive.ack_now && (peer.receive.arrivals.has_gap() || peer.receive.refused);
+        // A gap can only be told in a frame of its own; so can a window, to a peer that sends without being sent to, and who takes direct messages.
+        let gap = peer.receive.ack_now && peer.wants_ack_alone();
         let bytes = if peer.session.has_control() {
             self.write_control(now, id, slot)
         } else if peer.inbound.is_some() {
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     fn write_ack(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
-        self.write_word(now, id, |ack, slot| ack.write(slot), slot)
+        self.write_word(now, id, false, slot)
     }
 
     /// An ack, or a close: what has arrived.
@@ -155,7 +155,7 @@ impl Engine {
         &mut self,
         now: Instant,
         id: NodeId,
-        write: impl FnOnce(&Ack<'_>, &mut [u8]) -> Option<usize>,
+        closes: bool,
         slot: &mut [u8],
     ) -> usize {
         let free_kib = self.shared.memory.free_bytes() / 1024;
@@ -175,6 +175,10 @@ impl Engine {
         if core::mem::take(&mut peer.receive.refused) {
             bits |= flags::REFUSED;
         }
+        peer.direct.word_due = false;
+        if peer.direct.open {
+            bits |= flags::TAKES_DIRECT;
+        }
         let ack = Ack {
             source: me,
             destination: id,
@@ -183,10 +187,19 @@ impl Engine {
             ack: peer.receive.arrivals.base() as u32,
             credit: peer.receive.grant.granted as u32,
             window_kib: u32::try_from(free_kib).unwrap_or(u32::MAX),
-            ack_delay_us: (peer.receive.ack_delay(now).as_nanos() / 1000) as u32,
+            ack_delay_us: if closes {
+                peer.direct.taken
+            } else {
+                (peer.receive.ack_delay(now).as_nanos() / 1000) as u32
+            },
             bitmap: &bitmap[..bitmap_bytes],
         };
-        let bytes = write(&ack, slot).unwrap_or(0);
+        let written = if closes {
+            ack.write_close(slot)
+        } else {
+            ack.write(slot)
+        };
+        let bytes = written.unwrap_or(0);
         peer.receive.on_ack_sent();
         bytes
     }
@@ -216,6 +229,7 @@ impl Engine {
             frame_bytes: config.frame_bytes as u32,
             credit: credit as u32,
             message_limit: u32::try_from(config.message_limit_bytes).unwrap_or(u32::MAX),
+            taken: peer.direct.taken_before(),
         };
         let mut control = Control {
             source: config.me,
@@ -235,7 +249,7 @@ impl Engine {
             control.write_reset(slot)
         } else {
             session.set_close_due(false);
-            return self.write_word(now, id, |ack, slot| ack.write_close(slot), slot);
+            return self.write_word(now, id, true, slot);
         };
         if let Some(at) = super::timers::deadline(peer, &self.shared) {
             self.shared.arm(peer, at);

@@ -106,6 +106,14 @@ impl LaneReceive {
         fragment.message == self.next && self.slots.is_empty() && fragment.is_whole()
     }
 
+    /// The next message came by another way. `false`: one before it is still on its way.
+    #[inline]
+    pub(crate) fn pass_by(&mut self) -> bool {
+        let is_next = self.slots.is_empty();
+        self.next += u64::from(is_next);
+        is_next
+    }
+
     /// The message of this number comes next, and nothing of it has come.
     #[inline]
     pub(crate) fn is_next(&self, message_low: u32) -> bool {

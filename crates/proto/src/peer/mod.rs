@@ -2,6 +2,7 @@
 //!
 //! Owned by the engine, one per member; `session` says which life we talk to, `send` and `receive` are the two halves.
 
+pub(crate) mod direct;
 pub(crate) mod flight;
 pub(crate) mod lane;
 pub(crate) mod latest;
@@ -23,6 +24,7 @@ use crate::engine::inquiry::OpenInquiries;
 use crate::suci::Inbound;
 use crate::time::Instant;
 use alloc::boxed::Box;
+use direct::Direct;
 use receive::Receive;
 use send::Send;
 use session::{Phase, Session};
@@ -36,6 +38,7 @@ pub(crate) struct Peer {
     pub(crate) life: u64,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
+    pub(crate) direct: Direct,
     /// What it wants and was told, under `suci`.
     pub(crate) inbound: Option<Box<Inbound>>,
     /// Under `suci`: its ask is to be answered, or more may be granted.
@@ -70,6 +73,7 @@ impl Peer {
             life: 0,
             send: Send::new(congestion),
             receive: Receive::new(),
+            direct: Direct::default(),
             inbound: None,
             grant_due: false,
             told_other_congestion: false,
@@ -88,6 +92,12 @@ impl Peer {
 
     pub(crate) fn is_up(&self) -> bool {
         self.session.phase == Phase::Up
+    }
+
+    /// What is to be acknowledged can only be told in a frame of its own.
+    #[inline]
+    pub(crate) fn wants_ack_alone(&self) -> bool {
+        self.receive.arrivals.has_gap() || self.receive.refused || self.direct.word_due
     }
 
     /// Something may be written now.

@@ -126,6 +126,13 @@ impl LaneSend {
         self.next - 1
     }
 
+    /// The next message needs no acknowledgement, and none before it awaits one.
+    #[inline]
+    pub(super) fn pass_by(&mut self) {
+        let number = self.assign();
+        self.acknowledged.mark(number);
+    }
+
     /// `true`: in turn, and none that was acknowledged before waited for it.
     #[inline]
     pub(super) fn acknowledge(&mut self, number: u64) -> bool {

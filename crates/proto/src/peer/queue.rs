@@ -382,6 +382,13 @@ impl Queue {
         }
     }
 
+    /// A message of that lane leaves past the queue, which is empty.
+    #[inline]
+    pub(super) fn pass_by(&mut self, lane: Lane) {
+        let lane = self.lane_index(lane);
+        self.lanes[usize::from(lane)].pass_by();
+    }
+
     #[cold]
     fn find_lane(&mut self, lane: Lane) -> u16 {
         self.places.place(lane).unwrap_or_else(|place| {

@@ -129,6 +129,15 @@ impl Receive {
         })
     }
 
+    /// The next message of that lane came without a number. `false`: nobody honest sends that now.
+    #[inline]
+    pub(crate) fn pass_by(&mut self, lane: Lane) -> bool {
+        if self.places.last(lane).is_none() && !self.places.has_room(lane) {
+            return false;
+        }
+        self.lane(lane).pass_by()
+    }
+
     /// The message of that lane that arrives under this number, if one does.
     pub(crate) fn under_way(&mut self, lane: Lane, message_low: u32) -> Option<&mut Reassembly> {
         let lane = self.lane(lane);

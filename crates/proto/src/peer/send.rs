@@ -289,6 +289,18 @@ impl Send {
         self.queue.retransmitted
     }
 
+    /// Nothing is unacknowledged, and no pace or deadline is to be kept.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.queued_messages == 0 && !self.clocked
+    }
+
+    /// A message of that lane leaves without being queued, and is not told of again.
+    #[inline]
+    pub(crate) fn pass_by(&mut self, lane: Lane) {
+        self.queue.pass_by(lane);
+    }
+
     /// Something waits to be sent, perhaps for credit.
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {

@@ -271,6 +271,7 @@ mod tests {
             frame_bytes: 1500,
             credit: 1,
             message_limit: 1,
+            taken: 0,
         }
     }
 

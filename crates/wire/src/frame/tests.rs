@@ -129,6 +129,7 @@ fn other_kinds_round_trip() {
         frame_bytes: 6,
         credit: 7,
         message_limit: 8,
+        taken: 9,
     };
     let bytes = hello.write_hello(&mut slot).unwrap();
     assert_eq!(parse(&slot[..bytes]), Ok(Frame::Hello(hello)));

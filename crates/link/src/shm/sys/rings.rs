@@ -94,6 +94,10 @@ impl RingWrite for LinesRw {
         self.commit_word(line).store(0, Ordering::Relaxed);
     }
 
+    fn published(&self, line: usize) -> u64 {
+        self.commit_word(line).load(Ordering::Relaxed)
+    }
+
     #[inline]
     unsafe fn write<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
         let from = line * LINE_BYTES + COMMIT_BYTES;
