@@ -1,0 +1,121 @@
+//! Direct messages: written from the caller's memory into the link's ring, where engine and link permit it, and how many of them their
+//! receivers have not read.
+//!
+//! Called by `Drive::submit` and, with `unread`, by who waits for acknowledgements.
+
+use tsumuji_link::{Link, LinkError};
+use tsumuji_proto::{Event, Lane, NodeId};
+
+use super::Drive;
+
+/// A caller that never polls looks for what came after so many direct messages, or so many bytes: it may have been told to stop.
+const UNHEARD_MESSAGES: usize = 256;
+const UNHEARD_BYTES: usize = 64 << 10;
+
+/// By node: the life of the peer that a session is with, and what was sent to it.
+#[derive(Debug, Default)]
+pub(super) struct Lives {
+    /// 0: none, or it takes nothing directly.
+    of: Vec<u64>,
+    /// Since the last turn.
+    unheard_messages: usize,
+    unheard_bytes: usize,
+}
+
+impl Lives {
+    fn of(&self, peer: NodeId) -> Option<u64> {
+        let life = self.of.get(usize::from(peer.0)).copied();
+        life.filter(|life| *life != 0)
+    }
+
+    fn set(&mut self, peer: NodeId, life: u64) {
+        let index = usize::from(peer.0);
+        if self.of.len() <= index {
+            self.of.resize(index + 1, 0);
+        }
+        self.of[index] = life;
+    }
+
+    /// A turn was taken.
+    #[inline]
+    pub(super) fn heard(&mut self) {
+        (self.unheard_messages, self.unheard_bytes) = (0, 0);
+    }
+}
+
+impl<L: Link> Drive<L> {
+    /// Direct messages were sent, so many that a turn is due.
+    #[inline]
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.direct.unheard_messages >= UNHEARD_MESSAGES
+            || self.direct.unheard_bytes >= UNHEARD_BYTES
+    }
+
+    /// Sends a message in two parts past the engine's queue. `false`: it is to be submitted.
+    #[inline]
+    pub(super) fn send_direct(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: (&[u8], &[u8]),
+    ) -> Result<bool, LinkError> {
+        let Some(life) = self.direct.of(to) else {
+            return Ok(false);
+        };
+        let bytes = message.0.len() + message.1.len();
+        let Self {
+            link,
+            engine,
+            table,
+            ..
+        } = self;
+        let (Some(mut direct), Some(addr)) = (engine.direct(to, lane, bytes), table.addr(to)) else {
+            return Ok(false);
+        };
+        let counted = !lane.is_library();
+        if !link.send_counted((addr, life), counted, |slot| direct.write(message, slot))? {
+            return Ok(false);
+        }
+        link.flush()?;
+        self.direct.unheard_messages += 1;
+        self.direct.unheard_bytes += bytes;
+        Ok(true)
+    }
+
+    /// Direct messages of the program to that peer which it has not read.
+    pub(crate) fn unread(&self, peer: NodeId) -> usize {
+        match (self.direct.of(peer), self.table.addr(peer)) {
+            (Some(life), Some(addr)) => self.link.unread((addr, life)),
+            _ => 0,
+        }
+    }
+
+    /// The same of all peers.
+    pub(crate) fn unread_in_all(&self) -> usize {
+        let peers = (0..=u16::MAX).zip(&self.direct.of);
+        let met = peers.filter(|(_, life)| **life != 0);
+        met.map(|(peer, _)| self.unread(NodeId(peer))).sum()
+    }
+
+    /// Keeps in mind to which life of a peer direct messages go; how many of them are lost with a session that has ended.
+    #[cold]
+    pub(super) fn note_direct(&mut self, event: &Event) -> usize {
+        match *event {
+            Event::PeerUp { peer, .. } => {
+                let life = (self.table.addr(peer)).and_then(|addr| self.link.life_heard(addr));
+                self.direct.set(peer, life.unwrap_or(0));
+                0
+            }
+            Event::PeerDead { peer, .. } => {
+                let lost = if self.engine.take_unsettled(peer) {
+                    self.unread(peer)
+                } else {
+                    0
+                };
+                self.direct.set(peer, 0);
+                lost
+            }
+            _ => 0,
+        }
+    }
+}
