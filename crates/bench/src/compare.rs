@@ -81,6 +81,8 @@ pub struct Numbers {
     pub cpu_us_per_message: f64,
     /// Service demand: processor time of all nodes for 1000 bytes delivered.
     pub cpu_us_per_kb: Option<f64>,
+    /// One round trip in a hundred takes twice this or longer.
+    pub p99_us: Option<f64>,
     /// One round trip in a thousand takes twice this or longer.
     pub p999_us: Option<f64>,
     /// Frames lost for want of room where they arrived, in all rounds.
@@ -283,6 +285,8 @@ fn cell(job: &Job, contender: &Contender<'_>, samples: Vec<Sample>, ours: &[f64]
         cpu_us_per_message: median(&|one| one.cpu_us_per_message(job)),
         cpu_us_per_kb: (job.size > 0)
             .then(|| median(&|one| one.cpu_us_per_kb(job).unwrap_or(f64::NAN))),
+        p99_us: (job.op == Op::Pingpong)
+            .then(|| median(&|one| one.half_rtt_us.map_or(f64::NAN, |half| half.p99))),
         p999_us: (job.op == Op::Pingpong)
             .then(|| median(&|one| one.half_rtt_us.map_or(f64::NAN, |half| half.p999))),
         receive_drops: sum(|one| one.receive_drops),
@@ -426,7 +430,7 @@ fn number(value: f64) -> String {
 
 /// The columns of [`Comparison::csv`].
 const CSV_HEAD: &str = "operation,nodes,size_bytes,contender,rounds,unit,median,min,max,bytes_per_second,\
-                        bytes_per_second_and_node,cpu_us_per_message,cpu_us_per_kb,p999_us,receive_drops,\
+                        bytes_per_second_and_node,cpu_us_per_message,cpu_us_per_kb,p99_us,p999_us,receive_drops,\
                         retransmitted_frames,times_better,failure";
 
 impl Comparison {
@@ -450,7 +454,7 @@ impl Comparison {
                     quoted(&cell.name),
                 ];
                 let middle = match &cell.numbers {
-                    None => vec![String::new(); 13],
+                    None => vec![String::new(); 14],
                     Some(numbers) => vec![
                         numbers.headline.rounds.to_string(),
                         self.unit.to_owned(),
@@ -461,6 +465,7 @@ impl Comparison {
                         known(numbers.bytes_per_second_and_node),
                         known(numbers.cpu_us_per_message),
                         known(numbers.cpu_us_per_kb.unwrap_or(f64::NAN)),
+                        known(numbers.p99_us.unwrap_or(f64::NAN)),
                         known(numbers.p999_us.unwrap_or(f64::NAN)),
                         count(numbers.receive_drops),
                         count(numbers.retransmitted_frames),

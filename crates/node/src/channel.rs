@@ -25,7 +25,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tsumuji_proto::{Body, Delivery, Engine, Event, Lane, NodeId, Share};
+use tsumuji_proto::{Body, Delivery, Event, Lane, NodeId, Share};
 
 use self::bell::Bell;
 use self::books::{Books, Overdrafts};
@@ -35,6 +35,7 @@ use self::kept::Returns;
 pub use self::mailbox::Message;
 use self::mailbox::{Buffers, Charge, Keeps, Stored};
 use self::outbox::Outbox;
+pub(crate) use self::outbox::Way;
 pub use self::outbox::{MessageSender, Waker};
 use self::owned::{Channel, early};
 use crate::error::ChannelError;
@@ -684,7 +685,7 @@ impl Channels {
 
     /// Does what handlers and other threads have asked for; returns how much that was.
     #[cold]
-    pub(crate) fn settle(&mut self, engine: &mut Engine, peers: &mut Peers) -> usize {
+    pub(crate) fn settle(&mut self, way: &mut impl Way, peers: &mut Peers) -> usize {
         let mut done = 0;
         if self.bell.is_rung() {
             self.bell.hush();
@@ -699,17 +700,17 @@ impl Channels {
                     back.charge,
                     back.bytes,
                 ) {
-                    engine.release(back.from, back.bytes);
+                    way.engine().release(back.from, back.bytes);
                 }
                 if let Some(body) = self.tools.buffers.give(back.body) {
-                    engine.recycle(body);
+                    way.engine().recycle(body);
                 }
                 done += 1;
             }
         }
         let Self { tools, stops, .. } = self;
         let is_stopped = |peer, channel| !stops.is_empty() && stops.contains_key(&(peer, channel));
-        done += (tools.outbox).settle(engine, is_stopped, |to, lane| lose(peers, to, lane));
+        done += (tools.outbox).settle(way, is_stopped, |to, lane| lose(peers, to, lane));
         while let Some((peer, channel)) = self.tools.outbox.take_writable() {
             self.wants.insert((peer, channel));
             self.tell_writable(peer, None::<&mut Nobody>);

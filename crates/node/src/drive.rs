@@ -23,8 +23,8 @@ use tsumuji_proto::{
     SubmitError,
 };
 
-use crate::channel::Dropped;
 use crate::channel::bell::{self, Bell};
+use crate::channel::{Dropped, Way};
 use crate::clock::{Clock, from_std, to_std};
 use crate::cork::Cork;
 use crate::error::SendError;
@@ -83,7 +83,7 @@ pub(crate) trait Intake {
     /// There is something for `settle`.
     fn is_due(&self) -> bool;
     /// Does what handlers and other threads have asked for; returns how much that was.
-    fn settle(&mut self, engine: &mut Engine) -> usize;
+    fn settle(&mut self, way: &mut impl Way) -> usize;
 }
 
 /// Engine, link, and what joins them.
@@ -237,7 +237,7 @@ impl<L: Link> Drive<L> {
         }
         let mut settled = 0;
         if intake.is_due() {
-            settled = intake.settle(&mut self.engine);
+            settled = intake.settle(self);
             self.backlog = true;
         }
         let due = self.due.is_some_and(|due| due <= self.now);
@@ -362,13 +362,8 @@ impl<L: Link> Drive<L> {
         more: bool,
     ) -> Result<SendId, SendError> {
         if self.is_direct && !notify && !more && !self.cork.is_in() {
-            let message = match &payload {
-                Payload::Copied(message) => (*message, &[][..]),
-                Payload::Joined(head, rest) => (*head, *rest),
-                Payload::Owned(message) => (&**message, &[][..]),
-                Payload::Shared(message) => (&**message, &[][..]),
-            };
-            if self.send_direct(to, lane, message)? {
+            let is_sent = self.send_direct(to, lane, direct::parts(&payload))?;
+            if is_sent {
                 return Ok(UNTRACKED);
             }
         }

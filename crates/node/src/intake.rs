@@ -2,9 +2,9 @@
 //!
 //! Made by `endpoint` for each call into `drive`.
 
-use tsumuji_proto::{Delivery, Engine, Event, Loan, NodeId, Share};
+use tsumuji_proto::{Delivery, Event, Loan, NodeId, Share};
 
-use crate::channel::{Channels, Dropped};
+use crate::channel::{Channels, Dropped, Way};
 use crate::drive;
 use crate::handler::{Handler, Nobody};
 use crate::peers::Peers;
@@ -78,7 +78,7 @@ impl<H: Handler> drive::Intake for Intake<'_, H> {
         self.channels.is_due()
     }
 
-    fn settle(&mut self, engine: &mut Engine) -> usize {
-        self.channels.settle(engine, self.peers)
+    fn settle(&mut self, way: &mut impl Way) -> usize {
+        self.channels.settle(way, self.peers)
     }
 }

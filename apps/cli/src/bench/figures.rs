@@ -19,7 +19,7 @@ pub(super) struct Args {
         long,
         value_name = "PART",
         value_delimiter = ',',
-        default_value = "pingpong,burst,dense,ethernet,mpi,collectives,loss,sealing"
+        default_value = "pingpong,burst,dense,ethernet,mpi,memory,collectives,loss,sealing"
     )]
     part: Vec<PartName>,
     /// Times that each comparison is repeated in turn
@@ -46,6 +46,7 @@ enum PartName {
     Dense,
     Ethernet,
     Mpi,
+    Memory,
     Collectives,
     Loss,
     Sealing,
@@ -64,6 +65,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         PartName::Dense => Part::Dense,
         PartName::Ethernet => Part::Ethernet,
         PartName::Mpi => Part::Mpi,
+        PartName::Memory => Part::Memory,
         PartName::Collectives => Part::Collectives,
         PartName::Loss => Part::Loss,
         PartName::Sealing => Part::Sealing,

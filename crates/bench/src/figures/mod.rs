@@ -7,6 +7,7 @@ mod collectives;
 mod dense;
 mod ethernet;
 mod loss;
+mod memory;
 mod messages;
 mod mpi;
 mod sealing;
@@ -63,6 +64,8 @@ pub enum Part {
     Ethernet,
     /// Ping-pong and burst beside MPICH and Open MPI between hosts of a testbed.
     Mpi,
+    /// Ping-pong and burst beside MPICH and Open MPI by shared memory, between two processes of this host.
+    Memory,
     /// Gather and broadcast over cables of 100 Mbit/s, broadcast over shared memory.
     Collectives,
     /// A transfer and small messages under loss, beside TCP.
@@ -169,6 +172,7 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
             Part::Dense => dense::dense(setting, &mut report, say),
             Part::Ethernet => ethernet::ethernet(setting, &mut report, say),
             Part::Mpi => mpi::mpi(setting, &mut report, say),
+            Part::Memory => memory::memory(setting, &mut report, say),
             Part::Collectives => collectives::collectives(setting, &mut report, say),
             Part::Loss => loss::loss(setting, &mut report, say),
             Part::Sealing => sealing::sealing(setting, &mut report, say),

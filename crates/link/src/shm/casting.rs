@@ -105,8 +105,6 @@ pub(super) struct Casting {
     wants: bool,
     /// What is watched for ends a wait.
     attended: bool,
-    /// Sleepers make us pass a fence: we need none of our own.
-    is_fenced: bool,
 }
 
 impl Casting {
@@ -120,7 +118,6 @@ impl Casting {
             watches: Vec::new(),
             wants: false,
             attended: false,
-            is_fenced: sys::is_fenced_by_others(),
         }
     }
 
@@ -128,11 +125,6 @@ impl Casting {
     #[inline]
     fn slot_of(&self, group: u64) -> Option<usize> {
         self.out.iter().position(|out| out.group == group)
-    }
-
-    /// Whether somebody watches for something.
-    pub(super) fn is_watching(&self) -> bool {
-        !self.watches.is_empty()
     }
 }
 
@@ -227,7 +219,7 @@ impl<'a> Cast<'a> {
             bytes: payload.len(),
         };
         out.writer.write(&out.ring, &head, payload);
-        fence_before_bell(shm.casting.is_fenced);
+        sys::fence_before_bell(shm.is_fenced);
         for &(node, _) in &out.members {
             ring_bell(&mut shm.peers[usize::from(node)], shm.socket.as_ref());
         }
@@ -308,7 +300,7 @@ impl<'a> Cast<'a> {
         let position = cast.reader.position() & POSITION_MASK;
         peer.cast_taken.store(cast.slot, generation | position);
         // Before both looks: at the owner's wish, and at its bell. It tells its wish, passes a fence and looks at what we told.
-        fence_before_bell(shm.casting.is_fenced);
+        sys::fence_before_bell(shm.is_fenced);
         // Who waits for a ring to be all read is told of that; who waits for room in one, of each quarter.
         let wanted = inbound.bindings.load(WANTED_WORD) != 0 && !cast.reader.is_ready(&cast.ring);
         if cast.reader.quarter() != before || wanted {
@@ -571,16 +563,6 @@ fn bind_in(inbound: &mut Inbound, layout: &Layout, group: u64) -> Option<usize> 
 fn is_bound(inbound: &Inbound, cast: &In) -> bool {
     inbound.bindings.load(group_word(cast.slot)) == cast.group
         && inbound.bindings.load(start_word(cast.slot)) == cast.start
-}
-
-/// Between what was published and the look at a bell, or at whether anybody wants to hear of it (invariant 4).
-#[inline]
-fn fence_before_bell(is_fenced: bool) {
-    if is_fenced {
-        sys::no_reordering(); // who sleeps makes the processor's fence
-    } else {
-        sys::full_fence();
-    }
 }
 
 /// Wakes the peer if it sleeps.

@@ -6,7 +6,8 @@
 //! The handshake. A sleeper stores *asleep* under a new sequence number, a full fence, and **then** looks once more at all rings;
 //! only if they are empty it sleeps. A sender publishes its record, a full fence, and **then** loads the word. Of the two fences
 //! one comes first: if the sleeper's, the sender sees *asleep* (or later) and rings; if the sender's, the sleeper's look finds
-//! the record. No wake-up is lost between live processes.
+//! the record. No wake-up is lost between live processes. Where the kernel can have all processes pass a fence (`membarrier`), the
+//! sleeper asks for both, and senders pay for none: their own would wait until the record has left for the receiver's cache.
 //!
 //! Futex: the sender turns *asleep* into *ringing* by compare-and-swap and calls `FUTEX_WAKE`. The sleeper waits for as long as
 //! the word is *asleep*: a ring before it lies down makes the wait return at once. A sender that finds *ringing* calls

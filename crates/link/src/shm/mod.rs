@@ -92,6 +92,8 @@ pub struct Shm {
     touched: Vec<u16>,
     /// An earlier life of ours may still hold memory.
     has_dead_lives: bool,
+    /// Who sleeps has us pass a fence.
+    is_fenced: bool,
     /// The descriptor is armed.
     armed: bool,
     /// Broadcast frames are read into this.
@@ -136,6 +138,7 @@ impl Shm {
             hot_calls: 0,
             touched: Vec::with_capacity(nodes),
             has_dead_lives,
+            is_fenced: sys::is_fenced_by_others(),
             armed: false,
             scratch: vec![0; layout.frame_bytes.next_multiple_of(8)].into(),
             slot: vec![0; layout.frame_bytes].into(),
@@ -207,12 +210,8 @@ impl Shm {
     /// Announces a sleep; `false` if something came meanwhile, and then the announcement is taken back.
     fn doze(&mut self, how: Doze) -> Option<u32> {
         let word = self.sleeper.doze(&self.bell, how);
-        if self.casting.is_watching() {
-            // Who casts passes no fence by itself (`casting`, invariant 4). Where the kernel cannot make it, it does.
-            sys::fence_others();
-        } else {
-            sys::full_fence();
-        }
+        // Who sends or casts passes no fence by itself. Where the kernel cannot make it, it does.
+        sys::fence_others();
         if self.is_ready() || self.is_watched(how) {
             self.sleeper.wake(&self.bell);
             return None;
@@ -305,8 +304,9 @@ impl Link for Shm {
 
     fn unread(&self, (to, life): (LinkAddr, u64)) -> usize {
         match to {
-            LinkAddr::Local(node) => (self.peers.get(usize::from(node)))
-                .map_or(0, |peer| peer.unread(life, self.life)),
+            LinkAddr::Local(node) => {
+                (self.peers.get(usize::from(node))).map_or(0, |peer| peer.unread(life, self.life))
+            }
             _ => 0,
         }
     }

@@ -19,7 +19,7 @@ mod rings;
 
 pub(crate) use bell::{BellRef, BellSocket};
 pub(crate) use fence::{
-    fence_others, full_fence, is_fenced_by_others, load_fence, no_reordering, store_fence,
+    fence_before_bell, fence_others, is_fenced_by_others, load_fence, store_fence,
 };
 pub(crate) use file::{
     file_size_limit_bytes, give_back, is_byte_locked, next_data, read_word, reopen, seal_and_size,

@@ -41,6 +41,73 @@ fn receive(shm: &mut Shm) -> Vec<Vec<u8>> {
     frames
 }
 
+/// Sends a frame that is counted, to that life.
+fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
+    let fill = |slot: &mut [u8]| {
+        slot[..text.len()].copy_from_slice(text);
+        text.len()
+    };
+    let taken = shm.send_counted(to, true, fill).expect("send_counted");
+    shm.flush().expect("flush");
+    taken
+}
+
+/// What a peer has not read is known, among frames of other kinds, round the ring, and of the life before; what is meant for one life goes
+/// to no other.
+#[test]
+fn unread_frames_are_counted() {
+    let job = small(2);
+    let mut a = Shm::attach(&job, 0).expect("attach");
+    let mut b = Shm::attach(&job, 1).expect("attach");
+    let (to_b, to_a) = (LinkAddr::Local(1), LinkAddr::Local(0));
+    assert_eq!(a.life_heard(to_b), None);
+    receive(&mut a);
+    assert!(send(&mut b, to_a, b"here"));
+    assert_eq!(receive(&mut a), [b"here"]);
+    let life = a.life_heard(to_b).expect("heard");
+    let mut rng = Rng::with_seed(3);
+    for round in 0..300 {
+        let (mut counted, mut frames) = (0, 0);
+        for number in 0..rng.usize(0..12) {
+            let text = vec![number as u8 + 1; rng.usize(1..300)];
+            let counts = rng.bool();
+            let sent = if counts {
+                count(&mut a, (to_b, life), &text)
+            } else {
+                send(&mut a, to_b, &text)
+            };
+            counted += usize::from(sent && counts);
+            frames += usize::from(sent);
+        }
+        assert_eq!(a.unread((to_b, life)), counted, "{round}");
+        assert_eq!(receive(&mut b).len(), frames, "{round}");
+        assert_eq!(a.unread((to_b, life)), 0, "{round}");
+    }
+    assert!(count(&mut a, (to_b, life), b"read"));
+    assert_eq!(receive(&mut b).len(), 1);
+    for _ in 0..3 {
+        assert!(count(&mut a, (to_b, life), b"never read"));
+    }
+    assert!(send(&mut a, to_b, b"uncounted"));
+    drop(b);
+    let mut b = Shm::attach(&job, 1).expect("attach");
+    assert!(
+        !count(&mut a, (to_b, life), b"of the dead"),
+        "it is another"
+    );
+    assert_eq!(a.unread((to_b, life)), 3);
+    receive(&mut b);
+    assert!(send(&mut b, to_a, b"anew"));
+    assert_eq!(receive(&mut a), [b"anew"]);
+    let next = a.life_heard(to_b).expect("heard");
+    assert!(next != life && count(&mut a, (to_b, next), b"anew"));
+    assert_eq!((a.unread((to_b, life)), a.unread((to_b, next))), (3, 1));
+    assert_eq!(receive(&mut b), [b"anew"]);
+    assert_eq!((a.unread((to_b, life)), a.unread((to_b, next))), (3, 0));
+    assert_eq!(a.unread((to_b, life + 100)), 0);
+    assert!(!count(&mut a, (LinkAddr::Local(7), 1), b"nobody"));
+}
+
 /// An index has one owner at a time, and is free again when the owner is gone.
 #[test]
 fn index_is_claimed_once() {

@@ -83,7 +83,7 @@ impl Shm {
         if self.touched.is_empty() {
             return;
         }
-        sys::full_fence();
+        sys::fence_before_bell(self.is_fenced);
         for &node in &self.touched {
             let peer = &mut self.peers[usize::from(node)];
             peer.touched = false;
@@ -114,7 +114,14 @@ impl Shm {
             let life = self.job.life_of(node.into());
             if life != peer.life {
                 let sound = peer
-                    .turn_to(&self.job, self.me, node.into(), life, &self.broadcast, self.life)
+                    .turn_to(
+                        &self.job,
+                        self.me,
+                        node.into(),
+                        life,
+                        &self.broadcast,
+                        self.life,
+                    )
                     .map_err(|error| LinkError::Io {
                         what: "cannot map the memory of a peer that attached",
                         source: std::io::Error::other(error),

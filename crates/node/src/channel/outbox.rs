@@ -31,6 +31,23 @@ struct Letter {
     whose: Whose,
 }
 
+/// What takes messages that leave: an engine, or one with its link.
+pub(crate) trait Way {
+    fn engine(&mut self) -> &mut Engine;
+
+    fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError>;
+}
+
+impl Way for Engine {
+    fn engine(&mut self) -> &mut Engine {
+        self
+    }
+
+    fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {
+        Self::submit(self, to, lane, payload, false).map(drop)
+    }
+}
+
 /// Against whose bound a letter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
@@ -238,7 +255,7 @@ impl Outbox {
     /// each message that it will never take.
     pub(crate) fn settle(
         &mut self,
-        engine: &mut Engine,
+        way: &mut impl Way,
         is_stopped: impl Fn(NodeId, u16) -> bool,
         mut lost: impl FnMut(NodeId, Lane),
     ) -> usize {
@@ -248,7 +265,7 @@ impl Outbox {
                 continue;
             };
             while let Some(letter) = letters.pop_front() {
-                if let Err(letter) = self.submit(letter, engine, &is_stopped, &mut lost) {
+                if let Err(letter) = self.submit(letter, way, &is_stopped, &mut lost) {
                     letters.push_front(letter);
                     break;
                 }
@@ -264,7 +281,7 @@ impl Outbox {
                 letters.push_back(letter);
                 continue;
             }
-            match self.submit(letter, engine, &is_stopped, &mut lost) {
+            match self.submit(letter, way, &is_stopped, &mut lost) {
                 Ok(()) => sent += 1,
                 Err(letter) => self.held.entry(key).or_default().push_back(letter),
             }
@@ -276,7 +293,7 @@ impl Outbox {
     fn submit(
         &mut self,
         mut letter: Letter,
-        engine: &mut Engine,
+        way: &mut impl Way,
         is_stopped: &impl Fn(NodeId, u16) -> bool,
         lost: &mut impl FnMut(NodeId, Lane),
     ) -> Result<(), Letter> {
@@ -284,19 +301,20 @@ impl Outbox {
         if is_stopped(to, lane.channel()) {
             return Err(letter);
         }
-        let is_given = letter.body.len() > GIVEN_BYTES && engine.has_room(to, letter.body.len());
+        let is_given =
+            letter.body.len() > GIVEN_BYTES && way.engine().has_room(to, letter.body.len());
         let payload = if is_given {
             Payload::Owned(std::mem::take(&mut letter.body))
         } else {
             Payload::Copied(&letter.body)
         };
-        match engine.submit(to, lane, payload, false) {
-            Ok(_) => {}
+        match way.submit(to, lane, payload) {
+            Ok(()) => {}
             Err(SubmitError::QueueFull { .. }) if !is_given => return Err(letter),
             Err(SubmitError::NoMemory { .. }) if !is_given => {
                 // Its own memory does.
                 let body = Payload::Owned(std::mem::take(&mut letter.body));
-                if engine.submit(to, lane, body, false).is_err() {
+                if way.submit(to, lane, body).is_err() {
                     lost(to, lane);
                 }
             }

@@ -4,9 +4,10 @@
 //! Called by `Drive::submit` and, with `unread`, by who waits for acknowledgements.
 
 use tsumuji_link::{Link, LinkError};
-use tsumuji_proto::{Event, Lane, NodeId};
+use tsumuji_proto::{Engine, Event, Lane, NodeId, Payload, SubmitError};
 
 use super::Drive;
+use crate::channel::Way;
 
 /// A caller that never polls looks for what came after so many direct messages, or so many bytes: it may have been told to stop.
 const UNHEARD_MESSAGES: usize = 256;
@@ -69,7 +70,8 @@ impl<L: Link> Drive<L> {
             table,
             ..
         } = self;
-        let (Some(mut direct), Some(addr)) = (engine.direct(to, lane, bytes), table.addr(to)) else {
+        let (Some(mut direct), Some(addr)) = (engine.direct(to, lane, bytes), table.addr(to))
+        else {
             return Ok(false);
         };
         let counted = !lane.is_library();
@@ -117,5 +119,33 @@ impl<L: Link> Drive<L> {
             }
             _ => 0,
         }
+    }
+}
+
+impl<L: Link> Way for Drive<L> {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {
+        if self.is_direct && !self.cork.is_in() {
+            match self.send_direct(to, lane, parts(&payload)) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => self.failure = Some(error),
+            }
+        }
+        self.engine.submit(to, lane, payload, false).map(drop)
+    }
+}
+
+/// What follows each other in a message.
+#[inline]
+pub(super) fn parts<'a>(payload: &'a Payload<'_>) -> (&'a [u8], &'a [u8]) {
+    match payload {
+        Payload::Copied(message) => (message, &[]),
+        Payload::Joined(head, rest) => (head, rest),
+        Payload::Owned(message) => (message, &[]),
+        Payload::Shared(message) => (message, &[]),
     }
 }

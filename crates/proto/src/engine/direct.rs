@@ -18,7 +18,7 @@ use tsumuji_wire::{Data, Lane, NodeId, flags};
 
 /// Memory set aside for each peer, in rings: of an empty message a ring's line holds as much as the budget counts for it, of other short ones less.
 /// The rest is for what a peer sends on until it looks whether it may.
-const RINGS_ASIDE: usize = 2;
+pub(super) const RINGS_ASIDE: usize = 2;
 
 /// A message that may leave as a direct frame now.
 #[derive(Debug)]

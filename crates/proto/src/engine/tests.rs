@@ -176,7 +176,7 @@ impl Wire {
         (self.random >> 33) % 100 < percent
     }
 
-    fn launch(&mut self, to: usize, frame: Vec<u8>) {
+    pub(super) fn launch(&mut self, to: usize, frame: Vec<u8>) {
         self.frames += 1;
         let copies = 1 + usize::from(self.chance(self.duplicate_percent));
         for _ in 0..copies {

@@ -151,13 +151,7 @@ impl Engine {
     }
 
     /// An ack, or a close: what has arrived.
-    fn write_word(
-        &mut self,
-        now: Instant,
-        id: NodeId,
-        closes: bool,
-        slot: &mut [u8],
-    ) -> usize {
+    fn write_word(&mut self, now: Instant, id: NodeId, closes: bool, slot: &mut [u8]) -> usize {
         let free_kib = self.shared.memory.free_bytes() / 1024;
         let me = self.shared.config.me;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {

@@ -66,7 +66,10 @@ mod tests {
         assert_eq!((direct.end(), direct.unsettled), (0, false));
         (direct.sent, direct.taken) = (5, 7);
         assert_eq!((direct.end(), direct.unsettled), (0, true));
-        assert_eq!((direct.taken_before(), direct.sent, direct.taken), (7, 0, 0));
+        assert_eq!(
+            (direct.taken_before(), direct.sent, direct.taken),
+            (7, 0, 0)
+        );
         for (told, lost) in [(3, 2), (5, 0), (u32::MAX, 0)] {
             direct.sent = 5;
             direct.on_told(told);

@@ -40,6 +40,16 @@ pub(crate) fn fence_others() -> bool {
     membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
 
+/// Between what was published and the look at a bell, or at whether anybody wants to hear of it.
+#[inline]
+pub(crate) fn fence_before_bell(is_fenced: bool) {
+    if is_fenced {
+        no_reordering(); // who sleeps makes the processor's fence
+    } else {
+        full_fence();
+    }
+}
+
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: the call takes three integers and touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }

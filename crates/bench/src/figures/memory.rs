@@ -1,0 +1,127 @@
+//! Figures beside MPI's own shared memory: ping-pong and burst between two processes of this host, ours over `shm`, Open MPI and MPICH by
+//! theirs, and bare copies through shared memory, in turn in one run.
+//!
+//! Where a virtual machine's two cores are changes while it runs, and every figure with them: a measurement in another place than the others
+//! shows in the spread.
+
+use tsumuji_node::LinkSpec;
+
+use super::{Report, Say, Setting, Wanted, add, told};
+use crate::compare::{self, Comparison, Plan, Row};
+use crate::contest::{self, Ground, Ours, Peer};
+use crate::machine;
+use crate::ops::Op;
+use crate::stats::size_name;
+
+/// Behind ours in the list of contenders.
+const PEERS: [Peer; 3] = [Peer::OpenMpi, Peer::Mpich, Peer::Bare];
+const OURS: usize = 0;
+const BARE: usize = 3;
+/// Of small messages ours may take so much longer than an MPI's, which has no other links to be one of.
+const SMALL_AT_MOST: f64 = 1.1;
+/// So much longer than a copy without any protocol.
+const COPY_AT_MOST: f64 = 1.5;
+/// One round trip in a hundred may take so many times the median.
+const TAIL_AT_MOST: f64 = 2.0;
+const SMALL_SIZES: [usize; 2] = [8, 1 << 10];
+
+fn sizes(setting: &Setting) -> Vec<usize> {
+    let all = [
+        4,
+        8,
+        64,
+        1 << 10,
+        4 << 10,
+        16 << 10,
+        64 << 10,
+        512 << 10,
+        4 << 20,
+        64 << 20,
+    ];
+    let largest = if setting.is_tried() {
+        4 << 10
+    } else {
+        usize::MAX
+    };
+    all.into_iter().filter(|&size| size <= largest).collect()
+}
+
+/// Everything between two processes of this host.
+pub(super) fn memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
+    let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
+    for op in [Op::Pingpong, Op::Burst] {
+        let plan = Plan {
+            op,
+            nodes: 2,
+            sizes: sizes(setting),
+            iterations: setting.is_tried().then_some(50),
+            bits_per_second: None,
+            rounds: setting.rounds,
+        };
+        let mut contenders = contest::contenders(&ours, &PEERS, &Ground::HERE, op);
+        let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
+        if op == Op::Pingpong {
+            small(&comparison, report, say);
+        }
+        for peer in 1..BARE {
+            worst(&comparison, op, peer, report, say);
+        }
+        let mpi = comparison.results.iter().take(1);
+        for cell in mpi.flat_map(|row| &row.contenders[1..BARE]) {
+            if cell.numbers.is_some() && !report.peers.contains(&cell.name) {
+                report.peers.push(cell.name.clone());
+            }
+        }
+    }
+}
+
+/// Ping-pongs of small messages: beside each peer, and how long the slowest hundredth takes.
+fn small(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
+    let rows = comparison.results.iter();
+    for row in rows.filter(|row| SMALL_SIZES.contains(&row.size)) {
+        let size = size_name(row.size);
+        for (peer, bound) in [(1, SMALL_AT_MOST), (2, SMALL_AT_MOST), (BARE, COPY_AT_MOST)] {
+            let name = format!("shm ping-pong, {size}, of the time");
+            let ratio = 1.0 / row.times_better(OURS, peer);
+            let (ours, beside) = sides(comparison, row, peer);
+            add(
+                report,
+                say,
+                name,
+                ours,
+                beside,
+                ratio,
+                Wanted::AtMost(bound),
+            );
+        }
+        let numbers = row.contenders[OURS].numbers.as_ref();
+        let (p50, p99) = numbers.map_or((f64::NAN, f64::NAN), |numbers| {
+            (numbers.headline.median, numbers.p99_us.unwrap_or(f64::NAN))
+        });
+        let name = format!("shm ping-pong, {size}, p99 beside p50");
+        let (ours, beside) = (format!("{p99:.3} us"), format!("{p50:.3} us"));
+        let wanted = Wanted::AtMost(TAIL_AT_MOST);
+        add(report, say, name, ours, beside, p99 / p50, wanted);
+    }
+}
+
+/// The size at which ours is least ahead of a peer.
+fn worst(comparison: &Comparison, op: Op, peer: usize, report: &mut Report, say: Say<'_>) {
+    let scores = comparison.results.iter();
+    let scores = scores.map(|row| (row, row.times_better(OURS, peer)));
+    let scores = scores.filter(|(_, score)| score.is_finite());
+    let found = scores.min_by(|one, other| one.1.total_cmp(&other.1));
+    let Some(row) = found.map(|(row, _)| row).or(comparison.results.first()) else {
+        return;
+    };
+    let name = format!("shm {op}, times better, worst of all sizes");
+    let ratio = found.map_or(f64::NAN, |(_, score)| score);
+    let (ours, beside) = sides(comparison, row, peer);
+    add(report, say, name, ours, beside, ratio, Wanted::AtLeast(1.0));
+}
+
+fn sides(comparison: &Comparison, row: &Row, peer: usize) -> (String, String) {
+    let told = |index: usize| told(&row.contenders[index], comparison.unit);
+    let ours = format!("{} at {}", told(OURS), size_name(row.size));
+    (ours, told(peer))
+}

@@ -1,0 +1,319 @@
+//! Direct messages between engines joined by a wire that keeps frames in order and loses none.
+
+use super::direct::RINGS_ASIDE;
+use super::tests::{Wire, config};
+use super::*;
+use crate::counters::Drop;
+use crate::memory::charge;
+use crate::message::Payload;
+use crate::policy::{FlowPolicy, Room, Sender};
+use alloc::vec;
+use tsumuji_wire::{Data, Lane, flags};
+
+const RING_BYTES: usize = 64 << 10;
+const LANE: Lane = Lane::ordered(3);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn engine(me: u16, incarnation: u32, now: Instant) -> Engine {
+    let mut engine = Engine::new(Config {
+        lossless: true,
+        ring_bytes: RING_BYTES,
+        dead_after: SECOND.times(1000),
+        ..config(me, incarnation)
+    });
+    for peer in 0..2 {
+        engine.add_peer(now, NodeId(peer));
+    }
+    engine
+}
+
+fn wire() -> Wire {
+    let mut wire = Wire::new(2);
+    for me in 0..2 {
+        wire.nodes[usize::from(me)].engine = engine(me, 100 + u32::from(me), wire.now);
+    }
+    settle(&mut wire);
+    wire
+}
+
+fn settle(wire: &mut Wire) {
+    wire.run(SECOND, |_| false);
+    for node in &mut wire.nodes {
+        node.events.clear();
+    }
+}
+
+/// As a driver does it. `true`: it went directly.
+fn send(wire: &mut Wire, from: usize, lane: Lane, message: &[u8]) -> bool {
+    let to = 1 - from;
+    let mut slot = [0; 1472];
+    let (head, rest) = message.split_at(message.len() / 3);
+    let engine = &mut wire.nodes[from].engine;
+    if let Some(mut direct) = engine.direct(NodeId(to as u16), lane, message.len()) {
+        let bytes = direct.write((head, rest), &mut slot);
+        wire.launch(to, slot[..bytes].to_vec());
+        return true;
+    }
+    let payload = Payload::Copied(message);
+    engine
+        .submit(NodeId(to as u16), lane, payload, false)
+        .unwrap();
+    wire.pump();
+    false
+}
+
+fn lost(wire: &Wire, at: usize) -> usize {
+    let of = |event: &Event| match event {
+        Event::MessagesLost { messages, .. } => *messages,
+        _ => 0,
+    };
+    wire.nodes[at].events.iter().map(of).sum()
+}
+
+/// Short and long messages, in both directions and on several lanes, arrive once and in order, whichever way each of them goes.
+#[test]
+fn both_ways_follow_each_other() {
+    let mut wire = wire();
+    let lanes = [LANE, Lane::unordered(4), Lane::ordered(5)];
+    let mut sent: [Vec<(Lane, Vec<u8>)>; 2] = Default::default();
+    let mut direct = 0;
+    for number in 0..3000_u32 {
+        let (from, lane) = ((number / 7 % 2) as usize, lanes[number as usize % 3]);
+        let long = number % 50 == 17;
+        let mut message = vec![number as u8; if long { 4000 } else { number as usize % 90 }];
+        message.extend_from_slice(&number.to_le_bytes());
+        direct += usize::from(send(&mut wire, from, lane, &message));
+        sent[from].push((lane, message));
+        if number % 5 == 0 {
+            wire.run(Duration::from_micros(u64::from(number % 4) * 40), |_| false);
+        }
+    }
+    settle(&mut wire);
+    for (from, sent) in sent.iter().enumerate() {
+        let node = &wire.nodes[1 - from];
+        for lane in lanes {
+            let of_lane = |it: &&(Lane, Vec<u8>)| it.0 == lane;
+            let mut expected: Vec<_> = sent.iter().filter(of_lane).map(|it| &it.1).collect();
+            let came = node.inbox.messages.iter().filter(|it| it.1 == lane);
+            let mut came: Vec<_> = came.map(|it| &it.2).collect();
+            if lane == lanes[1] {
+                expected.sort_unstable();
+                came.sort_unstable();
+            }
+            assert_eq!(came, expected, "from {from} on {lane:?}");
+        }
+        assert_eq!(node.engine.accounts().memory_bytes, 0);
+        let here = wire.nodes[from].engine.counters().direct_messages;
+        assert!(here > 100, "{here} of node {from}");
+    }
+    assert!(
+        (500..3000).contains(&direct),
+        "{direct}: both ways are tried"
+    );
+}
+
+/// A receiver that takes nothing says so in time: what was on its way then fits what is set aside, and nothing is dropped. When it has taken
+/// most, direct messages come again.
+#[test]
+fn memory_stops_who_sends() {
+    let mut wire = wire();
+    wire.nodes[1].consumes = false;
+    let mut in_ring = 0;
+    let (mut sent, mut direct) = (0, 0);
+    while sent < 40_000 {
+        // All that a ring holds comes at once.
+        if send(&mut wire, 0, LANE, b"12345678") {
+            direct += 1;
+            in_ring += 64;
+        }
+        sent += 1;
+        if in_ring >= RING_BYTES {
+            in_ring = 0;
+            wire.run(Duration::from_micros(100), |_| false);
+        }
+        if wire.nodes[0].engine.queued(NodeId(1)).unwrap().messages > 10 {
+            break;
+        }
+    }
+    settle(&mut wire);
+    let budget = config(1, 1).budget_bytes;
+    let half = (budget - RINGS_ASIDE * RING_BYTES) / 2;
+    let used = wire.nodes[1].engine.accounts().memory_bytes;
+    assert!(
+        direct * charge(8) > half && direct < sent,
+        "{direct} of {sent}"
+    );
+    assert!(used <= budget, "{used}");
+    let drops = &wire.nodes[1].engine.counters().drops;
+    assert_eq!(drops.get(Drop::Memory), 0);
+    assert!(!send(&mut wire, 0, LANE, b"12345678"), "still full");
+    let taken: Vec<_> = wire.nodes[1].inbox.messages.drain(..).collect();
+    for (from, _, body) in taken {
+        wire.nodes[1].engine.release(from, body.len());
+    }
+    wire.nodes[1].consumes = true;
+    settle(&mut wire);
+    assert!(send(&mut wire, 0, LANE, b"12345678"), "may go on");
+}
+
+#[derive(Debug)]
+struct Usual;
+
+impl FlowPolicy for Usual {
+    fn window_frames(&mut self, _: &Room, _: &Sender) -> u64 {
+        3
+    }
+}
+
+/// With a window or rules of the program's nothing comes unasked; without them it does again.
+#[test]
+fn the_programs_rules_hold() {
+    let mut wire = wire();
+    type Change = fn(&mut Engine);
+    let changes: [(Change, Change); 4] = [
+        (|it| it.set_window(2), |it| it.set_window(256)),
+        (
+            |it| assert!(it.set_peer_window(NodeId(0), Some(2))),
+            |it| assert!(it.set_peer_window(NodeId(0), None)),
+        ),
+        (
+            |it| it.set_policy(Some(Box::new(Usual))),
+            |it| it.set_policy(None),
+        ),
+        (|it| it.set_budget(RING_BYTES), |it| it.set_budget(1 << 20)),
+    ];
+    for (index, (shut, open)) in changes.into_iter().enumerate() {
+        assert!(send(&mut wire, 0, LANE, b"before"), "{index}");
+        shut(&mut wire.nodes[1].engine);
+        settle(&mut wire);
+        assert!(!send(&mut wire, 0, LANE, b"by number"), "{index}");
+        settle(&mut wire);
+        open(&mut wire.nodes[1].engine);
+        settle(&mut wire);
+    }
+    let came = wire.nodes[1].inbox.messages.len();
+    assert_eq!(came, 2 * changes.len());
+    // The sender's own pace, too.
+    let (now, pace) = (wire.now, crate::Pace::Drain);
+    wire.nodes[0].engine.set_pace(now, NodeId(1), pace);
+    assert!(!send(&mut wire, 0, LANE, b"paced"));
+}
+
+/// Of a session that its receiver has ended the sender learns how many it took: whether that left, or lives and has forgotten it.
+#[test]
+fn who_lives_says_what_it_took() {
+    for leaves in [true, false] {
+        let mut wire = wire();
+        for _ in 0..5 {
+            assert!(send(&mut wire, 0, LANE, b"taken"));
+        }
+        // Of libraries, which nobody is promised.
+        assert!(send(&mut wire, 0, Lane::ordered(0xff03), b"taken"));
+        wire.run(Duration::from_micros(50), |_| false);
+        let now = wire.now;
+        if leaves {
+            wire.nodes[1].engine.close(now);
+        } else {
+            wire.nodes[1].engine.give_up(now, NodeId(0));
+            wire.nodes[1].engine.revive_peer(now, NodeId(0));
+        }
+        for _ in 0..3 {
+            assert!(send(&mut wire, 0, LANE, b"too late"));
+        }
+        assert!(send(&mut wire, 0, Lane::ordered(0xff03), b"too late"));
+        wire.run(SECOND, |_| false);
+        let came = wire.nodes[1].inbox.messages.len();
+        assert_eq!(lost(&wire, 0), 3 + 6 - came.min(6), "{leaves}: {came} came");
+        assert!(!wire.nodes[0].engine.take_unsettled(NodeId(1)), "{leaves}");
+    }
+}
+
+/// Of a process that is gone only the link knows what it has read.
+#[test]
+fn the_dead_say_nothing() {
+    let mut wire = wire();
+    assert!(send(&mut wire, 0, LANE, b"who knows"));
+    let now = wire.now;
+    wire.nodes[0].engine.give_up(now, NodeId(1));
+    assert!(wire.nodes[0].engine.take_unsettled(NodeId(1)));
+    assert!(!wire.nodes[0].engine.take_unsettled(NodeId(1)));
+    assert!(wire.nodes[0].engine.direct(NodeId(1), LANE, 8).is_none());
+}
+
+/// What nobody honest sends is dropped, and changes nothing: what comes by number goes on.
+#[test]
+fn odd_frames_are_dropped() {
+    let mut wire = wire();
+    let session = {
+        let mut slot = [0; 100];
+        let direct = wire.nodes[0].engine.direct(NodeId(1), LANE, 1);
+        let bytes = direct.unwrap().write((b"x", b""), &mut slot);
+        let data = tsumuji_wire::parse_data(&slot[..bytes]).unwrap();
+        wire.launch(1, slot[..bytes].to_vec());
+        data.session
+    };
+    settle(&mut wire);
+    let good = Data {
+        source: NodeId(0),
+        destination: NodeId(1),
+        flags: flags::DIRECT,
+        session,
+        number: 0,
+        ack: 0,
+        credit: 0,
+        message: 0,
+        offset: 0,
+        length: 3,
+        floor_delta: 0,
+        lane: LANE,
+        ack_delay: 0,
+        payload: b"abc",
+    };
+    let odd = [
+        (Data { length: 4, ..good }, Drop::Malformed),
+        (
+            Data {
+                flags: flags::DIRECT | flags::BUNDLE,
+                ..good
+            },
+            Drop::Malformed,
+        ),
+        (
+            Data {
+                lane: Lane::latest(1),
+                ..good
+            },
+            Drop::Malformed,
+        ),
+        (
+            Data {
+                session: session ^ 1,
+                ..good
+            },
+            Drop::Session,
+        ),
+    ];
+    let mut slot = [0; 100];
+    for (frame, why) in odd {
+        let bytes = frame.write(&mut slot).unwrap();
+        let node = &mut wire.nodes[1];
+        let before = node.engine.counters().drops.get(why);
+        node.engine
+            .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
+        assert_eq!(
+            node.engine.counters().drops.get(why),
+            before + 1,
+            "{frame:?}"
+        );
+    }
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
+    // Where no link keeps frames in order, there is nothing of the kind.
+    let mut plain = Wire::new(2);
+    settle(&mut plain);
+    assert!(plain.nodes[0].engine.direct(NodeId(1), LANE, 3).is_none());
+    let bytes = good.write(&mut slot).unwrap();
+    let node = &mut plain.nodes[1];
+    node.engine
+        .handle_frame(plain.now, &slot[..bytes], &mut node.inbox);
+    assert!(node.inbox.messages.is_empty());
+}
