@@ -26,7 +26,7 @@ impl Sink for Inbox {
     fn share(&mut self, _: u64, _share: Share<'_>) {}
 }
 
-fn engine(me: u16, now: Instant, congestion: Congestion) -> Engine {
+fn engine(me: u16, now: Instant, congestion: Congestion, ring_bytes: usize) -> Engine {
     let mut engine = Engine::new(Config {
         me: NodeId(me),
         incarnation: 1 + u32::from(me),
@@ -34,7 +34,7 @@ fn engine(me: u16, now: Instant, congestion: Congestion) -> Engine {
         frame_bytes: FRAME_BYTES,
         receive_frames: 64,
         lossless: false,
-        ring_bytes: 0,
+        ring_bytes,
         congestion,
         budget_bytes: BUDGET_BYTES,
         message_limit_bytes: MESSAGE_LIMIT_BYTES,
@@ -66,7 +66,9 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let congestion = Congestion::ALL[usize::from(first % 2)];
-    let (mut victim, mut peer) = (engine(0, now, congestion), engine(1, now, congestion));
+    let ring_bytes = if first & 4 == 0 { 0 } else { 512 };
+    let new = |me| engine(me, now, congestion, ring_bytes);
+    let (mut victim, mut peer) = (new(0), new(1));
     let mut inbox = Inbox::default();
     for _ in 0..4 {
         drain(now, &mut victim, |frame| {

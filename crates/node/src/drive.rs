@@ -333,7 +333,7 @@ impl<L: Link> Drive<L> {
 
     fn take_events(&mut self, intake: &mut impl Intake) -> usize {
         let mut events = 0;
-        while let Some(event) = self.engine.poll_event() {
+        while let Some(mut event) = self.engine.poll_event() {
             if self.lives_at != NEVER {
                 self.note_process(&event);
             }
@@ -342,8 +342,16 @@ impl<L: Link> Drive<L> {
             } else {
                 0
             };
-            if let (Event::PeerDead { peer, .. }, 1..) = (&event, lost) {
+            if let (
+                Event::PeerDead {
+                    peer,
+                    failed_messages,
+                },
+                1..,
+            ) = (&mut event, lost)
+            {
                 intake.lost(*peer, lost);
+                *failed_messages += lost;
             }
             intake.event(&event);
             events += 1;

@@ -13,6 +13,7 @@ use crate::counters::{Counters, Drop};
 use crate::memory::charge;
 use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
+use crate::peer::direct::{Counts, Talk};
 use crate::time::Instant;
 use tsumuji_wire::{Data, Lane, NodeId, flags};
 
@@ -24,6 +25,7 @@ pub(super) const RINGS_ASIDE: usize = 2;
 #[derive(Debug)]
 pub struct Direct<'a> {
     peer: &'a mut Peer,
+    counts: &'a mut Counts,
     counters: &'a mut Counters,
     me: NodeId,
     lane: Lane,
@@ -53,7 +55,8 @@ impl Direct<'_> {
             return 0;
         };
         self.peer.send.pass_by(self.lane);
-        self.peer.direct.sent += u32::from(!self.lane.is_library());
+        let counts = u32::from(!self.lane.is_library());
+        self.counts.sent = self.counts.sent.wrapping_add(counts);
         self.counters.direct_messages += 1;
         self.counters.sent_frames += 1;
         self.counters.sent_bytes += bytes as u64;
@@ -66,15 +69,17 @@ impl Engine {
     #[inline]
     pub fn direct(&mut self, to: NodeId, lane: Lane, bytes: usize) -> Option<Direct<'_>> {
         let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
-        let may = peer.direct.permitted
+        let may = peer.direct.is(Talk::PERMITTED)
             && peer.send.is_idle()
             && bytes <= peer.send.fragment_bytes().min(peer.message_limit_bytes)
             && !lane.is_latest()
             && peer.send.admits(lane)
             && peer.is_up()
             && !self.closed;
+        let counts = self.shared.direct.get_mut(usize::from(to.0))?;
         may.then_some(Direct {
             peer,
+            counts,
             counters: &mut self.shared.counters,
             me: self.shared.config.me,
             lane,
@@ -89,8 +94,12 @@ impl Engine {
 
     /// Did the session that has just ended leave direct messages, of which only the link knows how many were not read? Asked once.
     pub fn take_unsettled(&mut self, peer: NodeId) -> bool {
-        self.peer_mut(peer)
-            .is_some_and(|peer| core::mem::take(&mut peer.direct.unsettled))
+        let Some(peer) = self.peer_mut(peer) else {
+            return false;
+        };
+        let is_unsettled = peer.direct.is(Talk::UNSETTLED);
+        peer.direct.set(Talk::UNSETTLED, false);
+        is_unsettled
     }
 
     #[inline]
@@ -123,16 +132,19 @@ impl Engine {
         if !peer.receive.pass_by(data.lane) {
             return Err(Drop::Malformed);
         }
-        if peer.direct.unheard {
+        if peer.direct.is(Talk::UNHEARD) {
             tell_again(peer);
         }
         shared.memory.hold(length);
         peer.receive.grant.used_bytes += charge(length);
         peer.last_heard = now;
-        peer.direct.taken += u32::from(!data.lane.is_library());
+        let counts = u32::from(!data.lane.is_library());
+        if let Some(known) = shared.direct.get_mut(usize::from(data.source.0)) {
+            known.taken = known.taken.wrapping_add(counts);
+        }
         shared.counters.delivered_messages += 1;
         let life = peer.life;
-        if peer.direct.open && shared.memory.used_bytes() > shared.memory.half_bytes() {
+        if peer.direct.is(Talk::OPEN) && shared.memory.used_bytes() > shared.memory.half_bytes() {
             set_open(peer, false);
             shared.has_shut = true;
             self.enqueue(data.source, now);
@@ -155,18 +167,24 @@ impl Engine {
             let Some(peer) = self.peers[index].as_deref_mut() else {
                 continue;
             };
+            if !peer.is_up() {
+                continue;
+            }
             let takes = takes_direct(peer, &self.shared);
-            if peer.is_up() && takes != peer.direct.open {
+            self.shared.has_shut |= !takes && is_plain(peer, &self.shared);
+            if takes != peer.direct.is(Talk::OPEN) {
                 set_open(peer, takes);
                 let id = peer.id.0;
                 self.enqueue_ack(id);
             }
-            self.shared.has_shut |= !takes;
         }
     }
 
     /// Sets memory aside for what peers send until they hear that they are to stop.
     pub(super) fn set_aside(&mut self) {
+        if self.shared.config.ring_bytes > 0 {
+            (self.shared.direct).resize(self.peers.len(), Counts::default());
+        }
         let peers = self.shared.credit.peers();
         let bytes = (RINGS_ASIDE * peers).saturating_mul(self.shared.config.ring_bytes);
         self.shared.memory.set_aside(bytes);
@@ -175,23 +193,54 @@ impl Engine {
 
 /// The peer is to be told, in a frame of its own.
 pub(super) fn set_open(peer: &mut Peer, open: bool) {
-    (peer.direct.open, peer.direct.word_due) = (open, true);
+    peer.direct.set(Talk::OPEN, open);
+    peer.direct.set(Talk::WORD_DUE, true);
     peer.receive.ack_now = true;
 }
 
 /// The first frame of a session has come: the peer is up, and hears what it may have missed before.
 #[cold]
 pub(super) fn tell_again(peer: &mut Peer) {
-    peer.direct.unheard = false;
-    if peer.direct.open {
+    peer.direct.set(Talk::UNHEARD, false);
+    if peer.direct.is(Talk::OPEN) {
         set_open(peer, true);
     }
 }
 
+/// What was sent and taken in the present session; nothing where the link has no ring.
+pub(super) fn direct_counts(shared: &Shared, peer: NodeId) -> Counts {
+    let known = shared.direct.get(usize::from(peer.0));
+    known.copied().unwrap_or_default()
+}
+
+/// A session has ended; how many are lost by the peer's word that it took so many.
+pub(super) fn end(peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) -> usize {
+    let was_unsettled = peer.direct.is(Talk::UNSETTLED);
+    peer.direct = Talk::default();
+    let Some(counts) = shared.direct.get_mut(usize::from(peer.id.0)) else {
+        return 0;
+    };
+    let is_unsettled = was_unsettled || taken.is_none() && counts.sent > 0;
+    peer.direct.set(Talk::UNSETTLED, is_unsettled);
+    counts.end(taken)
+}
+
 /// Whether direct messages of that peer are taken now: where the usual rules decide who may send how much, and half of the budget is free.
 pub(super) fn takes_direct(peer: &Peer, shared: &Shared) -> bool {
-    let is_plain = shared.credit.is_plain() && peer.receive.grant.limit == u64::MAX;
-    shared.memory.aside_bytes() > 0
-        && is_plain
-        && shared.memory.used_bytes() <= shared.memory.half_bytes() / 2
+    shared.memory.has_eased() && is_plain(peer, shared)
+}
+
+/// The usual rules decide what the peer may send.
+fn is_plain(peer: &Peer, shared: &Shared) -> bool {
+    shared.credit.is_plain() && peer.receive.grant.limit == u64::MAX
+}
+
+/// A session begins: the peer is told if direct messages are taken, now or when memory is free.
+pub(super) fn begin(peer: &mut Peer, shared: &mut Shared) {
+    if takes_direct(peer, shared) {
+        set_open(peer, true);
+        peer.direct.set(Talk::UNHEARD, true);
+    } else {
+        shared.has_shut |= shared.memory.aside_bytes() > 0 && is_plain(peer, shared);
+    }
 }

@@ -36,6 +36,7 @@ use crate::credit::{Credit, MemoryFrames, Turn};
 use crate::event::{Accounts, Event, Flow};
 use crate::memory::{Memory, charge_all};
 use crate::peer::Peer;
+use crate::peer::direct::Counts;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::shares::Shares;
@@ -86,7 +87,9 @@ pub(crate) struct Shared {
     doubts: Vec<Doubt>,
     /// The long message whose next fragment is likely to come next.
     guess: Option<Guess>,
-    /// Some peer is to send nothing directly, for now or for good.
+    /// Of direct messages, by peer; empty where the link has no ring.
+    direct: Vec<Counts>,
+    /// Some peer is to send nothing directly, as long as memory is short.
     has_shut: bool,
     /// A peer that was never met is asked for so long.
     connect_within: Duration,
@@ -131,6 +134,7 @@ impl Engine {
             alarms: Alarms::default(),
             doubts: Vec::new(),
             guess: None,
+            direct: Vec::new(),
             has_shut: false,
             connect_within: config.dead_after.times(CONNECT_PATIENCE),
             config,
@@ -191,7 +195,7 @@ impl Engine {
     pub fn give_up(&mut self, now: Instant, peer: NodeId) {
         let state = self.peers.get_mut(usize::from(peer.0));
         if let Some(state) = state.and_then(Option::as_deref_mut) {
-            receive::end_session(now, state, &mut self.shared);
+            receive::end_session(now, state, None, &mut self.shared);
             self.enqueue(peer, now);
         }
     }

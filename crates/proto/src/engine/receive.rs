@@ -1,6 +1,6 @@
 //! A frame's way in: parsed, matched to a peer and a session, handed to its half.
 
-use super::direct::{takes_direct, tell_again};
+use super::direct::{self, tell_again};
 use super::landing::Guess;
 use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame, raise_credit};
 use crate::congestion::Congestion;
@@ -9,6 +9,7 @@ use crate::credit::Seen;
 use crate::event::Event;
 use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
+use crate::peer::direct::Talk;
 use crate::peer::outgoing::fragment_bytes;
 use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::{AckNews, Agreed};
@@ -118,7 +119,7 @@ impl Engine {
         if peer.send.is_unsent(&news) {
             return Err(Drop::Malformed);
         }
-        if peer.direct.unheard {
+        if peer.direct.is(Talk::UNHEARD) {
             tell_again(peer);
         }
         let used_bytes = peer.receive.grant.used_bytes;
@@ -181,11 +182,12 @@ impl Engine {
             delay,
         };
         take_ack(now, &news, peer, shared)?;
-        if peer.direct.unheard {
+        if peer.direct.is(Talk::UNHEARD) {
             tell_again(peer);
         }
         peer.send.on_credit(ack.credit);
-        peer.direct.permitted = ack.flags & flags::TAKES_DIRECT != 0;
+        let permits = ack.flags & flags::TAKES_DIRECT != 0;
+        peer.direct.set(Talk::PERMITTED, permits);
         peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
         if ack.flags & flags::REFUSED != 0 {
             peer.send.on_refusal(now);
@@ -252,17 +254,13 @@ impl Engine {
         }
         if peer.is_up() {
             // The same process has ended the session by itself, and says what it took.
-            if (peer.session.remote).is_some_and(|known| known.incarnation == life.incarnation) {
-                peer.direct.on_told(welcome.taken);
-            }
-            fail_session(now, peer, shared);
+            let known = peer.session.remote;
+            let is_same = known.is_some_and(|known| known.incarnation == life.incarnation);
+            fail_session(now, peer, is_same.then_some(welcome.taken), shared);
         }
         peer.session
             .establish(shared.config.me, shared.config.incarnation, welcome);
-        if takes_direct(peer, shared) {
-            peer.direct.begin(true);
-            peer.receive.ack_now = true;
-        }
+        direct::begin(peer, shared);
         shared.credit.begin(&mut peer.receive.grant);
         peer.told_other_congestion = false;
         peer.last_heard = now;
@@ -324,7 +322,7 @@ impl Engine {
         let me = (shared.config.me, shared.config.incarnation);
         if peer.session.is_pending(me, close.source, close.session) {
             peer.session.forget_pending();
-            end_session(now, peer, shared);
+            end_session(now, peer, None, shared);
             return Ok(());
         }
         let (peer, shared) = of_session(now, peer, shared, close.session)?;
@@ -335,8 +333,7 @@ impl Engine {
             delay: Duration::default(),
         };
         let said = take_ack(now, &news, peer, shared);
-        peer.direct.on_told(close.ack_delay_us);
-        end_session(now, peer, shared);
+        end_session(now, peer, Some(close.ack_delay_us), shared);
         said
     }
 }
@@ -600,16 +597,16 @@ pub(super) fn notify_writable(peer: &mut Peer, shared: &mut Shared) {
     }
 }
 
-/// We give up on this life of the peer, or it left.
-pub(super) fn end_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
+/// We give up on this life of the peer, or it left, and perhaps said how many direct messages it took.
+pub(super) fn end_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) {
     if peer.session.phase != Phase::Dead {
-        fail_session(now, peer, shared);
+        fail_session(now, peer, taken, shared);
         peer.session.die(now);
     }
 }
 
 /// The peer's life is over: its memory is freed, what it was sent has failed.
-fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
+fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) {
     if peer.is_up() {
         shared.credit.end(now, peer.id.0, &mut peer.receive.grant);
     }
@@ -619,8 +616,8 @@ fn fail_session(now: Instant, peer: &mut Peer, shared: &mut Shared) {
         peer.grant_due = false;
     }
     let mut failed = peer.send.fail(&mut shared.pool);
-    let direct = peer.direct.end();
-    (failed.messages, failed.lost) = (failed.messages + direct, failed.lost + direct);
+    let untaken = direct::end(peer, taken, shared);
+    (failed.messages, failed.lost) = (failed.messages + untaken, failed.lost + untaken);
     peer.receive.clear(&mut shared.memory, &mut shared.pool);
     peer.wants_writable = false;
     peer.ping_due = false;

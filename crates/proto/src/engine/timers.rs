@@ -142,11 +142,11 @@ impl Engine {
         match peer.session.phase {
             Phase::Connecting => {
                 if given_up {
-                    end_session(now, peer, &mut self.shared);
+                    end_session(now, peer, None, &mut self.shared);
                 }
             }
             Phase::Up if now.since(peer.last_heard) >= config.dead_after => {
-                end_session(now, peer, &mut self.shared)
+                end_session(now, peer, None, &mut self.shared)
             }
             Phase::Up => {
                 if now.since(peer.last_heard.max(peer.last_ping)) >= config.keep_alive {
@@ -180,5 +180,5 @@ fn end_stalled(now: Instant, peer: &mut Peer, message: Option<SendId>, shared: &
         message,
     });
     shared.doubts.retain(|doubt| doubt.peer != peer_id);
-    end_session(now, peer, shared);
+    end_session(now, peer, None, shared);
 }

@@ -1,11 +1,13 @@
 //! A frame's way out: whose turn it is, and what it writes.
 
+use super::direct::direct_counts;
 use super::receive::ACK_DELAY_UNIT;
 use super::{Engine, Shared};
 use crate::congestion::Congestion;
 use crate::event::Destination;
 use crate::message::Loan;
 use crate::peer::Peer;
+use crate::peer::direct::Talk;
 use crate::peer::receive::Receive;
 use crate::peer::send::{Part, Send};
 use crate::time::Instant;
@@ -154,6 +156,7 @@ impl Engine {
     fn write_word(&mut self, now: Instant, id: NodeId, closes: bool, slot: &mut [u8]) -> usize {
         let free_kib = self.shared.memory.free_bytes() / 1024;
         let me = self.shared.config.me;
+        let direct_taken = direct_counts(&self.shared, id).taken;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
@@ -169,8 +172,8 @@ impl Engine {
         if core::mem::take(&mut peer.receive.refused) {
             bits |= flags::REFUSED;
         }
-        peer.direct.word_due = false;
-        if peer.direct.open {
+        peer.direct.set(Talk::WORD_DUE, false);
+        if peer.direct.is(Talk::OPEN) {
             bits |= flags::TAKES_DIRECT;
         }
         let ack = Ack {
@@ -182,7 +185,7 @@ impl Engine {
             credit: peer.receive.grant.granted as u32,
             window_kib: u32::try_from(free_kib).unwrap_or(u32::MAX),
             ack_delay_us: if closes {
-                peer.direct.taken
+                direct_taken
             } else {
                 (peer.receive.ack_delay(now).as_nanos() / 1000) as u32
             },
@@ -223,7 +226,7 @@ impl Engine {
             frame_bytes: config.frame_bytes as u32,
             credit: credit as u32,
             message_limit: u32::try_from(config.message_limit_bytes).unwrap_or(u32::MAX),
-            taken: peer.direct.taken_before(),
+            taken: direct_counts(&self.shared, id).taken_before,
         };
         let mut control = Control {
             source: config.me,

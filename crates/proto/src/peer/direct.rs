@@ -1,57 +1,63 @@
 //! What is known of direct messages between this node and one peer: who takes them, and how many there were.
 //!
-//! Owned by `Peer`; `engine::direct` decides by it.
+//! `Talk` lies in each `Peer`, `Counts` beside them where the link has a ring; `engine::direct` decides by both.
 
-/// Both directions of one session.
-#[derive(Debug, Default)]
-pub(crate) struct Direct {
-    /// The peer takes them.
-    pub(crate) permitted: bool,
+/// What was said, and is to be said, as bits: peers without a ring pay a byte for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Talk(u8);
+
+impl Talk {
+    /// The peer takes direct messages.
+    pub(crate) const PERMITTED: Self = Self(1);
     /// This node takes them, as the peer was told last or is to be told.
-    pub(crate) open: bool,
+    pub(crate) const OPEN: Self = Self(1 << 1);
     /// It is to be told, in an ack of its own.
-    pub(crate) word_due: bool,
+    pub(crate) const WORD_DUE: Self = Self(1 << 2);
     /// Nothing of this session has come from it: it may have missed the word.
-    pub(crate) unheard: bool,
+    pub(crate) const UNHEARD: Self = Self(1 << 3);
     /// Its session has ended, and only the link knows what the peer has read.
-    pub(crate) unsettled: bool,
-    /// Of the program, to the peer.
-    pub(crate) sent: u32,
-    /// Of the program, from the peer.
-    pub(crate) taken: u32,
-    /// The same in the session before.
-    taken_before: u32,
-    /// What the peer said of those sent to it.
-    told: Option<u32>,
+    pub(crate) const UNSETTLED: Self = Self(1 << 4);
+
+    #[inline]
+    pub(crate) fn is(self, what: Self) -> bool {
+        self.0 & what.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, what: Self, is: bool) {
+        self.0 = if is {
+            self.0 | what.0
+        } else {
+            self.0 & !what.0
+        };
+    }
 }
 
-impl Direct {
-    /// What hello and welcome say of the session before.
-    pub(crate) fn taken_before(&self) -> u32 {
-        self.taken_before
-    }
+/// Direct messages of the program in one session; they wrap.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// To the peer.
+    pub(crate) sent: u32,
+    /// From the peer.
+    pub(crate) taken: u32,
+    /// The same in the session before: what hello and welcome say.
+    pub(crate) taken_before: u32,
+}
 
-    /// A session begins.
-    pub(crate) fn begin(&mut self, open: bool) {
-        (self.open, self.word_due, self.unheard) = (open, open, open);
-    }
-
-    /// The peer's last word about this session: it has taken so many.
-    pub(crate) fn on_told(&mut self, taken: u32) {
-        self.told = Some(taken);
-    }
-
-    /// The session is over; how many are lost by the peer's own word. Without one the link is to be asked.
-    pub(crate) fn end(&mut self) -> usize {
-        let told = self.told.take();
-        // Nobody takes more than was sent.
-        let lost = told.map_or(0, |taken| self.sent.saturating_sub(taken));
+impl Counts {
+    /// The session is over; how many are lost, if the peer said how many it took.
+    pub(crate) fn end(&mut self, told: Option<u32>) -> usize {
+        let lost = told.map_or(0, |taken| self.sent.wrapping_sub(taken));
         *self = Self {
-            unsettled: self.unsettled || told.is_none() && self.sent > 0,
             taken_before: self.taken,
             ..Self::default()
         };
-        lost as usize
+        // Nobody takes more than was sent, and no ring holds so many.
+        if lost > u32::MAX / 2 {
+            0
+        } else {
+            lost as usize
+        }
     }
 }
 
@@ -59,22 +65,37 @@ impl Direct {
 mod tests {
     use super::*;
 
-    /// What the peer says decides; without its word the link is asked, if anything was sent.
+    /// What the peer says decides, unless it is nonsense; what was taken is remembered for one session.
     #[test]
-    fn who_knows_what_is_lost() {
-        let mut direct = Direct::default();
-        assert_eq!((direct.end(), direct.unsettled), (0, false));
-        (direct.sent, direct.taken) = (5, 7);
-        assert_eq!((direct.end(), direct.unsettled), (0, true));
-        assert_eq!(
-            (direct.taken_before(), direct.sent, direct.taken),
-            (7, 0, 0)
-        );
-        for (told, lost) in [(3, 2), (5, 0), (u32::MAX, 0)] {
-            direct.sent = 5;
-            direct.on_told(told);
-            direct.unsettled = false;
-            assert_eq!((direct.end(), direct.unsettled), (lost, false), "{told}");
+    fn who_says_what_is_lost() {
+        let mut counts = Counts::default();
+        (counts.sent, counts.taken) = (5, 7);
+        assert_eq!(counts.end(None), 0);
+        assert_eq!((counts.taken_before, counts.sent, counts.taken), (7, 0, 0));
+        for (told, lost) in [(3, 2), (5, 0), (6, 0), (1 << 31, 0)] {
+            counts.sent = 5;
+            assert_eq!(counts.end(Some(told)), lost, "{told}");
+        }
+        counts.sent = 3; // it has wrapped
+        assert_eq!(counts.end(Some(u32::MAX - 1)), 5);
+    }
+
+    /// Each word is set and taken back by itself.
+    #[test]
+    fn words_are_apart() {
+        let all = [
+            Talk::PERMITTED,
+            Talk::OPEN,
+            Talk::WORD_DUE,
+            Talk::UNHEARD,
+            Talk::UNSETTLED,
+        ];
+        let mut talk = Talk::default();
+        for one in all {
+            talk.set(one, true);
+            assert!(all.iter().all(|it| talk.is(*it) == (*it == one)), "{one:?}");
+            talk.set(one, false);
+            assert_eq!(talk, Talk::default());
         }
     }
 }

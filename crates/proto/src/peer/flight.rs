@@ -58,8 +58,6 @@ pub(super) enum State {
 pub(super) struct Sent {
     pub(super) part: Part,
     pub(super) at: Instant,
-    /// Microseconds from then until it was called lost.
-    lost_after_us: u32,
     pub(super) state: State,
 }
 
@@ -148,7 +146,6 @@ impl Flight {
         self.sent.push_back(Sent {
             part,
             at: now,
-            lost_after_us: 0,
             state: State::InFlight,
         });
         self.in_flight += 1;
@@ -229,7 +226,6 @@ impl Flight {
     /// sending, says so; `lose` is told what they carried. Stops where it answers `None`.
     pub(super) fn give_up(
         &mut self,
-        now: Instant,
         end: u64,
         mut is_lost: impl FnMut(u64, Instant) -> Option<bool>,
         mut lose: impl FnMut(Part),
@@ -244,8 +240,6 @@ impl Flight {
                 Some(false) => {}
                 Some(true) => {
                     sent.state = State::Lost;
-                    let after_us = now.since(sent.at).as_nanos() / 1000;
-                    sent.lost_after_us = u32::try_from(after_us).unwrap_or(u32::MAX);
                     self.in_flight -= 1;
                     lose(sent.part);
                 }
@@ -260,8 +254,7 @@ impl Flight {
     }
 
     /// Lost numbers are answered too: their repairs have numbers of their own. They are kept a little longer, to learn of those
-    /// that were merely late: until `patience` has passed since they were called lost, or enough others were sent. The time until
-    /// then does not count: where this process did not run, answers lie in its link that it has not seen.
+    /// that were merely late: until `patience` has passed since they were sent, or enough others were sent.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant, patience: impl FnOnce() -> Duration) {
         match self.sent.front() {
@@ -276,10 +269,7 @@ impl Flight {
         while let Some(sent) = self.sent.front() {
             let awaited = match sent.state {
                 State::InFlight => true,
-                State::Lost => {
-                    let after = Duration::from_micros(u64::from(sent.lost_after_us));
-                    sent.at + after + patience > now && self.next - self.base < LOST_KEPT_FRAMES
-                }
+                State::Lost => sent.at + patience > now && self.next - self.base < LOST_KEPT_FRAMES,
                 State::Resolved => false,
             };
             if awaited {
@@ -348,22 +338,21 @@ mod tests {
         for crowded in [false, true] {
             let mut flight = flight(10);
             flight.give_up(
-                Instant::from_nanos(500_000),
                 FIRST_NUMBER + 3,
                 |number, _| Some(number != FIRST_NUMBER + 1),
                 |_| (),
             );
             assert_eq!(flight.in_flight(), 8);
-            flight.advance(Instant::from_nanos(500_999), patience);
+            flight.advance(Instant::from_nanos(999), patience);
             assert_eq!(flight.base(), FIRST_NUMBER);
             if crowded {
                 for _ in 0..LOST_KEPT_FRAMES {
                     let part = flight.sent[0].part;
-                    flight.depart(Instant::from_nanos(500_999), part);
+                    flight.depart(Instant::from_nanos(999), part);
                 }
-                flight.advance(Instant::from_nanos(500_999), patience);
+                flight.advance(Instant::from_nanos(999), patience);
             } else {
-                flight.advance(Instant::from_nanos(501_002), patience);
+                flight.advance(Instant::from_nanos(1000), patience);
             }
             assert_eq!(flight.base(), FIRST_NUMBER + 1, "up to what is in flight");
         }

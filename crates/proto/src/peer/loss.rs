@@ -57,7 +57,7 @@ impl Overtaken {
             self.due_at = Some(self.due_at.map_or(due, |due_at| due_at.min(due)));
             Some(false)
         };
-        flight.give_up(now, newest, is_lost, lose);
+        flight.give_up(newest, is_lost, lose);
     }
 
     /// As `detect`, when time has passed and nothing came.
@@ -75,7 +75,7 @@ impl Overtaken {
         let window = rtt.reordering_window();
         // Only what something later has overtaken: the rest is the probe's to find out.
         let is_lost = |_, at: Instant| (at + window <= now).then_some(true);
-        flight.give_up(now, flight.newest_answered(), is_lost, lose);
+        flight.give_up(flight.newest_answered(), is_lost, lose);
     }
 }
 

@@ -24,7 +24,7 @@ use crate::engine::inquiry::OpenInquiries;
 use crate::suci::Inbound;
 use crate::time::Instant;
 use alloc::boxed::Box;
-use direct::Direct;
+use direct::Talk;
 use receive::Receive;
 use send::Send;
 use session::{Phase, Session};
@@ -38,7 +38,8 @@ pub(crate) struct Peer {
     pub(crate) life: u64,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
-    pub(crate) direct: Direct,
+    /// About direct messages.
+    pub(crate) direct: Talk,
     /// What it wants and was told, under `suci`.
     pub(crate) inbound: Option<Box<Inbound>>,
     /// Under `suci`: its ask is to be answered, or more may be granted.
@@ -73,7 +74,7 @@ impl Peer {
             life: 0,
             send: Send::new(congestion),
             receive: Receive::new(),
-            direct: Direct::default(),
+            direct: Talk::default(),
             inbound: None,
             grant_due: false,
             told_other_congestion: false,
@@ -97,7 +98,7 @@ impl Peer {
     /// What is to be acknowledged can only be told in a frame of its own.
     #[inline]
     pub(crate) fn wants_ack_alone(&self) -> bool {
-        self.receive.arrivals.has_gap() || self.receive.refused || self.direct.word_due
+        self.receive.arrivals.has_gap() || self.receive.refused || self.direct.is(Talk::WORD_DUE)
     }
 
     /// Something may be written now.

@@ -67,7 +67,6 @@ impl Selective {
         queue.set_begun_first(true);
         let half = rtt.smoothed.divided(2);
         self.flight.give_up(
-            now,
             u64::MAX,
             |_, at| (at + half <= now).then_some(true),
             |part| {
@@ -91,7 +90,6 @@ impl Selective {
         // Latest messages are not sent again: they are given up until there is something that is.
         let found = Cell::new(false);
         self.flight.give_up(
-            now,
             u64::MAX,
             |_, _| (!found.get()).then_some(true),
             |part| found.set(queue.push_repair(part, ahead)),
@@ -107,9 +105,12 @@ impl Sending for Selective {
     }
 
     #[inline]
-    fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool {
+    fn may_leave(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) -> bool {
         if !queue.has_backlog() {
             return false;
+        }
+        if self.flight.is_full() {
+            self.advance(now, rtt);
         }
         if self.flight.is_full() || (self.flight.next() >= self.credit && !self.probe) {
             self.silence.on_blocked(now);
@@ -122,11 +123,15 @@ impl Sending for Selective {
     fn depart(
         &mut self,
         now: Instant,
+        rtt: &Rtt,
         queue: &mut Queue,
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<Departure> {
         let part = queue.pop(now, pool, counters)?;
+        // Not before: where this process did not run, answers lie in its link one behind the other, and each may be about what another
+        // has called lost.
+        self.advance(now, rtt);
         let number = self.flight.depart(now, part);
         self.silence.on_sent(now);
         Some(Departure {
@@ -190,7 +195,6 @@ impl Sending for Selective {
                 });
             }
         }
-        self.advance(now, rtt);
     }
 
     #[inline]
