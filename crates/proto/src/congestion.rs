@@ -95,12 +95,11 @@ pub(crate) trait Sending {
     /// A session begins.
     fn begin(&mut self, agreed: &Agreed);
     /// Something may leave now.
-    fn may_leave(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) -> bool;
+    fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool;
     /// The fragment that leaves; called only after `may_leave` said yes.
     fn depart(
         &mut self,
         now: Instant,
-        rtt: &Rtt,
         queue: &mut Queue,
         pool: &mut Pool,
         counters: &mut Counters,

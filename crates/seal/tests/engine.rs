@@ -1,6 +1,7 @@
 //! Whole endpoints over sealed links, with loss beneath the seal: the engine above notices nothing but the loss.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use tsumuji_link::Link;
@@ -56,8 +57,9 @@ fn message(number: u32) -> Vec<u8> {
     message
 }
 
-/// Sends all, takes all of the other's, in order.
-fn exchange<L: Link>(mut node: Endpoint<L>, peer: NodeId) {
+/// Sends all, takes all of the other's, in order; leaves when both have heard that all arrived: of who leaves before, the last
+/// acknowledgements may be lost, and with them what its peer knows.
+fn exchange<L: Link>(mut node: Endpoint<L>, peer: NodeId, both: &Barrier) {
     for number in 0..MESSAGES {
         node.send(peer, Lane::ordered(0), &message(number))
             .expect("send");
@@ -69,6 +71,7 @@ fn exchange<L: Link>(mut node: Endpoint<L>, peer: NodeId) {
         expect(&mut node, number);
     }
     assert!(node.flush(LONG).expect("flush"));
+    both.wait();
     let _ = node.close(Duration::from_secs(1));
 }
 
@@ -86,10 +89,12 @@ fn messages_survive_loss_beneath_the_seal() {
         let keys = keys();
         let links = [udp(0), udp(0)];
         let addrs = [inet(&links[0]), inet(&links[1])];
+        let both = Arc::new(Barrier::new(2));
         let threads = links.into_iter().zip(0_u16..).map(|(link, me)| {
             let link = lossy(link, 7 + u64::from(me), &keys, mode);
             let node = endpoint(link, Membership::inet(NodeId(me), &addrs));
-            std::thread::spawn(move || exchange(node, NodeId(1 - me)))
+            let both = Arc::clone(&both);
+            std::thread::spawn(move || exchange(node, NodeId(1 - me), &both))
         });
         for thread in threads.collect::<Vec<_>>() {
             thread.join().expect("all arrived");

@@ -49,6 +49,7 @@ fn sizes(setting: &Setting) -> Vec<usize> {
 /// Everything between two processes of this host.
 pub(super) fn memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
     let ours = [Ours::here(LinkSpec::Shm, setting.program.clone())];
+    let ground = Ground::HERE;
     for op in [Op::Pingpong, Op::Burst] {
         let plan = Plan {
             op,
@@ -58,7 +59,7 @@ pub(super) fn memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
             bits_per_second: None,
             rounds: setting.rounds,
         };
-        let mut contenders = contest::contenders(&ours, &PEERS, &Ground::HERE, op);
+        let mut contenders = contest::contenders(&ours, &PEERS, &ground, op);
         let comparison = compare::run(&plan, &mut contenders, machine::describe(), say);
         if op == Op::Pingpong {
             small(&comparison, report, say);

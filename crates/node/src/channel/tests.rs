@@ -4,7 +4,7 @@ use super::*;
 use crate::error::SendError;
 use rustix::event::{EventfdFlags, eventfd};
 use std::time::Duration;
-use tsumuji_proto::{Body, Config};
+use tsumuji_proto::{Body, Config, Engine};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);

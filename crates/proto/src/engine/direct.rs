@@ -102,7 +102,7 @@ impl Engine {
         is_unsettled
     }
 
-    #[inline]
+    #[inline(never)] // what it needs is not to be kept ready for frames with numbers
     pub(super) fn handle_direct(
         &mut self,
         now: Instant,

@@ -277,6 +277,14 @@ impl Engine {
             let grant = &mut peer.receive.grant;
             grant.used_bytes = grant.used_bytes.saturating_sub(charged_bytes);
         }
+        if self.shared.credit.hungry | self.shared.has_shut {
+            self.feed_waiting();
+        }
+    }
+
+    /// Somebody waits for what was released.
+    #[cold]
+    fn feed_waiting(&mut self) {
         if self.shared.credit.hungry {
             self.feed_hungry();
         }

@@ -143,10 +143,7 @@ impl Send {
     fn is_held(&mut self, now: Instant) -> bool {
         if now >= self.queue.first_deadline() {
             self.drop_late(now);
-            if !control!(
-                &mut self.control,
-                may_leave(now, &self.rtt, &mut self.queue)
-            ) {
+            if !control!(&mut self.control, may_leave(now, &mut self.queue)) {
                 return true;
             }
         }
@@ -321,10 +318,8 @@ impl Send {
     /// Something waits that may leave now.
     #[inline(always)] // asked several times for each frame; mostly nothing waits
     pub(crate) fn is_sendable(&mut self, now: Instant) -> bool {
-        control!(
-            &mut self.control,
-            may_leave(now, &self.rtt, &mut self.queue)
-        ) && !(self.clocked && self.is_held(now))
+        control!(&mut self.control, may_leave(now, &mut self.queue))
+            && !(self.clocked && self.is_held(now))
     }
 
     /// What leaves next is a fragment of a long message: payload bytes of all of them but the last, and its own. Call only after
@@ -370,7 +365,7 @@ impl Send {
     ) -> Option<NextFragment<'a>> {
         let departure = control!(
             &mut self.control,
-            depart(now, &self.rtt, &mut self.queue, pool, counters)
+            depart(now, &mut self.queue, pool, counters)
         )?;
         let asks = self.clocked && self.is_asking(now, departure.part, loan);
         let place = self.queue.place(departure.part, loan);

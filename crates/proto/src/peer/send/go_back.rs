@@ -152,7 +152,7 @@ impl Sending for GoBack {
         self.limit = FIRST_NUMBER + agreed.credit_frames;
     }
 
-    fn may_leave(&mut self, now: Instant, _: &Rtt, queue: &mut Queue) -> bool {
+    fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool {
         if self.ask_due {
             return true;
         }
@@ -172,7 +172,6 @@ impl Sending for GoBack {
     fn depart(
         &mut self,
         now: Instant,
-        _: &Rtt,
         queue: &mut Queue,
         pool: &mut Pool,
         counters: &mut Counters,

@@ -105,12 +105,9 @@ impl Sending for Selective {
     }
 
     #[inline]
-    fn may_leave(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) -> bool {
+    fn may_leave(&mut self, now: Instant, queue: &mut Queue) -> bool {
         if !queue.has_backlog() {
             return false;
-        }
-        if self.flight.is_full() {
-            self.advance(now, rtt);
         }
         if self.flight.is_full() || (self.flight.next() >= self.credit && !self.probe) {
             self.silence.on_blocked(now);
@@ -123,15 +120,11 @@ impl Sending for Selective {
     fn depart(
         &mut self,
         now: Instant,
-        rtt: &Rtt,
         queue: &mut Queue,
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<Departure> {
         let part = queue.pop(now, pool, counters)?;
-        // Not before: where this process did not run, answers lie in its link one behind the other, and each may be about what another
-        // has called lost.
-        self.advance(now, rtt);
         let number = self.flight.depart(now, part);
         self.silence.on_sent(now);
         Some(Departure {
@@ -195,6 +188,7 @@ impl Sending for Selective {
                 });
             }
         }
+        self.advance(now, rtt);
     }
 
     #[inline]
