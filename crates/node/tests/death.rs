@@ -2,8 +2,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -143,11 +143,15 @@ fn who_left_is_not_waited_for() {
     };
     for left_before in [false, true] {
         let (mut a, mut b) = pair(Over::Shm, &options);
+        let met = Arc::new(Barrier::new(2));
+        let met_there = Arc::clone(&met);
         let peer = thread::spawn(move || {
             assert!(b.wait_up(LONG).expect("up").is_empty());
+            met_there.wait();
             let _ = b.close(LONG);
         });
         assert!(a.wait_up(LONG).expect("up").is_empty());
+        met.wait();
         if left_before {
             until_dead(&mut a);
         }

@@ -172,6 +172,11 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
             engine.delivered_messages,
         ),
         (
+            "direct_messages_total",
+            "Messages sent without numbers, over shared memory (R-96).",
+            engine.direct_messages,
+        ),
+        (
             "stalled_sessions_total",
             "Sessions ended because a message could not go on though its peer was heard (R-93).",
             engine.stalled_sessions,

@@ -132,9 +132,7 @@ impl Engine {
         if !peer.receive.pass_by(data.lane) {
             return Err(Drop::Malformed);
         }
-        if peer.direct.is(Talk::UNHEARD) {
-            tell_again(peer);
-        }
+        peer.direct.set(Talk::UNHEARD, false); // whoever sends directly has heard the word
         shared.memory.hold(length);
         peer.receive.grant.used_bytes += charge(length);
         peer.last_heard = now;

@@ -123,6 +123,11 @@ impl Flight {
         self.in_flight
     }
 
+    /// Numbers that are awaited, and those behind the first of them.
+    pub(super) fn unanswered(&self) -> usize {
+        self.sent.len()
+    }
+
     /// Nothing is unanswered.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {

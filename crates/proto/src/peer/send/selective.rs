@@ -18,6 +18,8 @@ use crate::time::Instant;
 
 /// Credit further ahead than this is a mistake: no receive side holds so many frames, and no more than a window may be unanswered.
 const CREDIT_FRAMES_MAX: i32 = 1 << 20;
+/// So few numbers are the last of what there was to send, and their repairs.
+const TAIL_FRAMES: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Selective {
@@ -28,6 +30,8 @@ pub(crate) struct Selective {
     silence: Silence,
     /// The next frame may leave without credit and asks for an answer.
     probe: bool,
+    /// Nothing waited to leave when silence was probed, and nothing was answered since.
+    is_tail: bool,
 }
 
 impl Selective {
@@ -38,6 +42,7 @@ impl Selective {
             overtaken: Overtaken::new(),
             silence: Silence::new(),
             probe: false,
+            is_tail: false,
         }
     }
 
@@ -76,15 +81,19 @@ impl Selective {
         self.advance(now, rtt);
     }
 
+    /// While nothing is answered, the last few numbers of what there was to send are awaited: the answer may be on its way, and be the last that its receiver gives.
     #[inline]
     fn advance(&mut self, now: Instant, rtt: &Rtt) {
+        if self.is_tail && self.flight.unanswered() <= TAIL_FRAMES {
+            return;
+        }
         self.flight
             .advance(now, || rtt.reordering_window().times(2));
     }
 
     /// The oldest unanswered fragment goes again, ahead of all and beyond credit, and asks for an answer. Where memory
     /// refuses frames it goes behind the others: another one may be what the peer waits for.
-    fn send_probe(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) {
+    fn send_probe(&mut self, queue: &mut Queue) {
         self.probe = true;
         let ahead = !queue.is_begun_first();
         // Latest messages are not sent again: they are given up until there is something that is.
@@ -94,7 +103,6 @@ impl Selective {
             |_, _| (!found.get()).then_some(true),
             |part| found.set(queue.push_repair(part, ahead)),
         );
-        self.advance(now, rtt);
     }
 }
 
@@ -179,6 +187,7 @@ impl Sending for Selective {
                 rtt.latest = now.since(at);
                 rtt.sample(now.since(at + news.delay));
                 self.silence.on_answer(now, rtt);
+                self.is_tail = false;
                 if flight.is_empty() {
                     overtaken.due_at = None;
                     return;
@@ -231,8 +240,10 @@ impl Sending for Selective {
         queue.note_probe(now, self.silence.probes() == 1);
         // Where nothing is lost, what the peer has not answered it has not seen, unless it was heard since it was asked.
         let ask = lossless && self.flight.in_flight() > 0 && !evaded;
+        self.is_tail = !queue.has_backlog();
         if !ask {
-            self.send_probe(now, rtt, queue);
+            self.send_probe(queue);
+            self.advance(now, rtt);
         }
         ask
     }
