@@ -3,8 +3,8 @@
 //! Called by `endpoint` with an [`Intake`] that takes what arrives. No other place of this crate touches engine and link
 //! together.
 //!
-//! Invariants: `due` is the engine's next timer, and `backlog` is set whenever the engine may have frames to send, so a turn
-//! that received nothing, has no backlog and is before `due` has nothing to do and returns at once; `now` never goes back;
+//! Invariants: `due` is the engine's next timer, and `backlog` is set whenever the engine may have frames to send or events to tell, so a
+//! turn that has no backlog and is before `due` is over when it has received; `now` never goes back;
 //! no frame's path allocates, logs, or reads the clock more than once.
 
 mod direct;
@@ -242,8 +242,8 @@ impl<L: Link> Drive<L> {
         }
         let due = self.due.is_some_and(|due| due <= self.now);
         let stirred = usize::from(received == 0 && self.link.is_stirred());
-        if received == 0 && !due && !self.backlog {
-            return Ok(stirred);
+        if !due && !self.backlog {
+            return Ok(received + stirred); // nothing that came is to be answered or told of
         }
         if due {
             self.engine.handle_timeout(self.now);

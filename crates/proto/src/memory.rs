@@ -12,8 +12,8 @@ const MESSAGE_OVERHEAD_BYTES: usize = 64;
 pub(crate) struct Memory {
     budget_bytes: usize,
     limit_bytes: usize,
-    /// For what comes unasked; nothing else may take it. 0 where that would be more than half of the budget.
-    aside_bytes: usize,
+    /// Headroom: for what comes unasked; nothing else may take it. 0 where that would be more than half of the budget.
+    headroom_bytes: usize,
     reserved_bytes: usize,
     held_bytes: usize,
     /// Charge of the one message admitted beyond the budget; 0: none.
@@ -44,7 +44,7 @@ impl Memory {
         Self {
             budget_bytes,
             limit_bytes,
-            aside_bytes: 0,
+            headroom_bytes: 0,
             reserved_bytes: 0,
             held_bytes: 0,
             exceeding_bytes: 0,
@@ -67,41 +67,41 @@ impl Memory {
         self.limit_bytes
     }
 
-    /// Sets so much aside for what comes unasked, if it is at most half of the budget; else nothing.
-    pub(crate) fn set_aside(&mut self, bytes: usize) {
-        self.aside_bytes = if bytes <= self.budget_bytes / 2 {
+    /// Keeps so much headroom for what comes unasked, if it is at most half of the budget; else nothing.
+    pub(crate) fn set_headroom(&mut self, bytes: usize) {
+        self.headroom_bytes = if bytes <= self.budget_bytes / 2 {
             bytes
         } else {
             0
         };
     }
 
-    /// What is set aside.
-    pub(crate) fn aside_bytes(&self) -> usize {
-        self.aside_bytes
+    /// What is kept as headroom.
+    pub(crate) fn headroom_bytes(&self) -> usize {
+        self.headroom_bytes
     }
 
-    /// Half of what is not set aside: beyond it who sends unasked is told to stop.
+    /// Half of what is not headroom: beyond it who sends unasked is told to stop.
     #[inline]
     pub(crate) fn half_bytes(&self) -> usize {
-        (self.budget_bytes - self.aside_bytes.min(self.budget_bytes)) / 2
+        (self.budget_bytes - self.headroom_bytes.min(self.budget_bytes)) / 2
     }
 
     /// So little is used that who was told to stop may go on.
     pub(crate) fn has_eased(&self) -> bool {
-        self.aside_bytes > 0 && self.used_bytes() <= self.half_bytes() / 2
+        self.headroom_bytes > 0 && self.used_bytes() <= self.half_bytes() / 2
     }
 
     /// More is used than anyone honest has this node use.
     #[inline]
     pub(crate) fn is_overrun(&self) -> bool {
-        self.held_bytes > self.budget_bytes.max(2 * self.aside_bytes)
+        self.held_bytes > self.budget_bytes.max(2 * self.headroom_bytes)
     }
 
     /// What is left.
     pub(crate) fn free_bytes(&self) -> usize {
         self.budget_bytes
-            .saturating_sub(self.aside_bytes)
+            .saturating_sub(self.headroom_bytes)
             .saturating_sub(self.reserved_bytes)
             .saturating_sub(self.held_bytes)
     }

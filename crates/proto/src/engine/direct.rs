@@ -5,7 +5,7 @@
 //! Anything longer, tracked, paced or behind something that is queued takes the numbered way.
 //!
 //! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what
-//! arrives beyond the half of the budget at which peers are told to stop is bounded by the memory set aside for it.
+//! arrives beyond the half of the budget at which peers are told to stop is bounded by the headroom kept for it.
 
 use super::receive::find;
 use super::{Engine, Shared};
@@ -17,9 +17,9 @@ use crate::peer::direct::{Counts, Talk};
 use crate::time::Instant;
 use tsumuji_wire::{Data, Lane, NodeId, flags};
 
-/// Memory set aside for each peer, in rings: of an empty message a ring's line holds as much as the budget counts for it, of other short ones less.
+/// Headroom for each peer, in rings: of an empty message a ring's line holds as much as the budget counts for it, of other short ones less.
 /// The rest is for what a peer sends on until it looks whether it may.
-pub(super) const RINGS_ASIDE: usize = 2;
+pub(super) const HEADROOM_RINGS: usize = 2;
 
 /// A message that may leave as a direct frame now.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Engine {
     #[cold]
     pub(super) fn review_direct(&mut self) {
         self.shared.has_shut = false;
-        self.set_aside();
+        self.set_headroom();
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_deref_mut() else {
                 continue;
@@ -178,14 +178,14 @@ impl Engine {
         }
     }
 
-    /// Sets memory aside for what peers send until they hear that they are to stop.
-    pub(super) fn set_aside(&mut self) {
+    /// Keeps headroom for what peers send until they hear that they are to stop.
+    pub(super) fn set_headroom(&mut self) {
         if self.shared.config.ring_bytes > 0 {
             (self.shared.direct).resize(self.peers.len(), Counts::default());
         }
         let peers = self.shared.credit.peers();
-        let bytes = (RINGS_ASIDE * peers).saturating_mul(self.shared.config.ring_bytes);
-        self.shared.memory.set_aside(bytes);
+        let bytes = (HEADROOM_RINGS * peers).saturating_mul(self.shared.config.ring_bytes);
+        self.shared.memory.set_headroom(bytes);
     }
 }
 
@@ -239,6 +239,6 @@ pub(super) fn begin(peer: &mut Peer, shared: &mut Shared) {
         set_open(peer, true);
         peer.direct.set(Talk::UNHEARD, true);
     } else {
-        shared.has_shut |= shared.memory.aside_bytes() > 0 && is_plain(peer, shared);
+        shared.has_shut |= shared.memory.headroom_bytes() > 0 && is_plain(peer, shared);
     }
 }

@@ -1,6 +1,6 @@
 //! Direct messages between engines joined by a wire that keeps frames in order and loses none.
 
-use super::direct::RINGS_ASIDE;
+use super::direct::HEADROOM_RINGS;
 use super::tests::{Wire, config};
 use super::*;
 use crate::counters::Drop;
@@ -112,7 +112,7 @@ fn both_ways_follow_each_other() {
     );
 }
 
-/// A receiver that takes nothing says so in time: what was on its way then fits what is set aside, and nothing is dropped. When it has taken
+/// A receiver that takes nothing says so in time: what was on its way then fits the headroom, and nothing is dropped. When it has taken
 /// most, direct messages come again.
 #[test]
 fn memory_stops_who_sends() {
@@ -137,7 +137,7 @@ fn memory_stops_who_sends() {
     }
     settle(&mut wire);
     let budget = config(1, 1).budget_bytes;
-    let half = (budget - RINGS_ASIDE * RING_BYTES) / 2;
+    let half = (budget - HEADROOM_RINGS * RING_BYTES) / 2;
     let used = wire.nodes[1].engine.accounts().memory_bytes;
     assert!(
         direct * charge(8) > half && direct < sent,

@@ -175,7 +175,7 @@ impl Engine {
                 peer_state.inbound = Some(Box::new(Inbound::new(ring_frames)));
             }
             self.peers[index] = Some(Box::new(peer_state));
-            self.set_aside();
+            self.set_headroom();
             self.enqueue(peer, now);
         }
     }
