@@ -118,8 +118,6 @@ pub(crate) struct Drive<L: Link> {
     /// When the kernel is to be asked who lives; `NEVER` where it does not tell.
     lives_at: Instant,
     direct: direct::Lives,
-    /// The link tells what was read of it.
-    is_direct: bool,
     /// Behind those that are up, where the kernel tells.
     processes: BTreeMap<NodeId, u64>,
     /// Found dead, and when; what they sent before may still lie in the link.
@@ -144,7 +142,6 @@ impl<L: Link> Drive<L> {
         let now = clock.now();
         Self {
             direct: direct::Lives::default(),
-            is_direct: link.ring_bytes() > 0,
             runs: link.sends_runs(),
             cork: Cork::default(),
             bell,
@@ -337,11 +334,7 @@ impl<L: Link> Drive<L> {
             if self.lives_at != NEVER {
                 self.note_process(&event);
             }
-            let lost = if self.is_direct {
-                self.note_direct(&event)
-            } else {
-                0
-            };
+            let lost = self.note_direct(&event);
             if let (
                 Event::PeerDead {
                     peer,
@@ -369,11 +362,8 @@ impl<L: Link> Drive<L> {
         notify: bool,
         more: bool,
     ) -> Result<SendId, SendError> {
-        if self.is_direct && !notify && !more && !self.cork.is_in() {
-            let is_sent = self.send_direct(to, lane, direct::parts(&payload))?;
-            if is_sent {
-                return Ok(UNTRACKED);
-            }
+        if !notify && !more && self.send_direct(to, lane, direct::parts(&payload))? {
+            return Ok(UNTRACKED);
         }
         self.now = self.clock.now();
         let bytes = payload.bytes();

@@ -6,7 +6,7 @@
 
 use tsumuji_node::LinkSpec;
 
-use super::{Report, Say, Setting, Wanted, add, told};
+use super::{Report, Say, Setting, Wanted, add, mpi, told};
 use crate::compare::{self, Comparison, Plan, Row};
 use crate::contest::{self, Ground, Ours, Peer};
 use crate::machine;
@@ -108,17 +108,10 @@ fn small(comparison: &Comparison, report: &mut Report, say: Say<'_>) {
 
 /// The size at which ours is least ahead of a peer.
 fn worst(comparison: &Comparison, op: Op, peer: usize, report: &mut Report, say: Say<'_>) {
-    let scores = comparison.results.iter();
-    let scores = scores.map(|row| (row, row.times_better(OURS, peer)));
-    let scores = scores.filter(|(_, score)| score.is_finite());
-    let found = scores.min_by(|one, other| one.1.total_cmp(&other.1));
-    let Some(row) = found.map(|(row, _)| row).or(comparison.results.first()) else {
-        return;
-    };
+    let found = mpi::least(comparison, |_| true, |row| row.times_better(OURS, peer));
     let name = format!("shm {op}, times better, worst of all sizes");
-    let ratio = found.map_or(f64::NAN, |(_, score)| score);
-    let (ours, beside) = sides(comparison, row, peer);
-    add(report, say, name, ours, beside, ratio, Wanted::AtLeast(1.0));
+    let wanted = Wanted::AtLeast(1.0);
+    mpi::worst(report, say, name, comparison, found, (OURS, peer), wanted);
 }
 
 fn sides(comparison: &Comparison, row: &Row, peer: usize) -> (String, String) {

@@ -217,7 +217,7 @@ fn limit(link: LinkSpec, ground: &Ground, op: Op) -> Contender<'_> {
 }
 
 /// The size at which something is least.
-fn least(
+pub(super) fn least(
     comparison: &Comparison,
     wanted: impl Fn(usize) -> bool,
     of: impl Fn(&Row) -> f64,
@@ -230,7 +230,7 @@ fn least(
 }
 
 /// Adds the worst size of one link beside one peer.
-fn worst(
+pub(super) fn worst(
     report: &mut Report,
     say: Say<'_>,
     name: String,

@@ -261,7 +261,7 @@ impl Link for Shm {
     ) -> Result<bool, LinkError> {
         self.notice_changes()?;
         match to {
-            LinkAddr::Local(node) => self.send_to(node, false, fill),
+            LinkAddr::Local(node) => self.send_to((node, None), false, fill),
             LinkAddr::Broadcast => {
                 self.send_to_all(fill);
                 Ok(true)
@@ -293,12 +293,8 @@ impl Link for Shm {
     ) -> Result<bool, LinkError> {
         self.notice_changes()?;
         match to {
-            LinkAddr::Local(node)
-                if (self.peers.get(usize::from(node))).is_some_and(|peer| peer.life == life) =>
-            {
-                self.send_to(node, counted, fill)
-            }
-            _ => Ok(false),
+            LinkAddr::Local(node) => self.send_to((node, Some(life)), counted, fill),
+            _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
         }
     }
 

@@ -105,7 +105,9 @@ fn unread_frames_are_counted() {
     assert_eq!(receive(&mut b), [b"anew"]);
     assert_eq!((a.unread((to_b, life)), a.unread((to_b, next))), (3, 0));
     assert_eq!(a.unread((to_b, life + 100)), 0);
-    assert!(!count(&mut a, (LinkAddr::Local(7), 1), b"nobody"));
+    let nobody = (LinkAddr::Local(7), 1);
+    let refused = a.send_counted(nobody, true, |_| 1);
+    assert!(matches!(refused, Err(LinkError::NoSuchPeer { .. })));
 }
 
 /// An index has one owner at a time, and is free again when the owner is gone.

@@ -9,11 +9,11 @@ use super::sys;
 use crate::{LinkAddr, LinkError};
 
 impl Shm {
-    /// Writes a frame into the ring towards `node`. `false`: no room, or no such process now.
+    /// Writes a frame into the ring towards `node`, or towards that life of it only. `false`: no room, or no such process now.
     #[inline]
     pub(super) fn send_to(
         &mut self,
-        node: u16,
+        (node, life): (u16, Option<u64>),
         counted: bool,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, LinkError> {
@@ -26,6 +26,9 @@ impl Shm {
                 });
             }
         };
+        if life.is_some_and(|life| life != peer.life) {
+            return Ok(false);
+        }
         let Some(inbound) = peer.inbound.as_mut().filter(|inbound| inbound.sendable) else {
             self.counters.refused += 1;
             return Ok(false);

@@ -16,7 +16,7 @@ const UNHEARD_BYTES: usize = 64 << 10;
 /// By node: the life of the peer that a session is with, and what was sent to it.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// 0: none, or it takes nothing directly.
+    /// 0: none, or the link tells of no lives.
     of: Vec<u64>,
     /// Since the last turn.
     unheard_messages: usize,
@@ -52,7 +52,7 @@ impl<L: Link> Drive<L> {
             || self.direct.unheard_bytes >= UNHEARD_BYTES
     }
 
-    /// Sends a message in two parts past the engine's queue. `false`: it is to be submitted.
+    /// Sends a message in two parts past the engine's queue, but in a batch, where it may share a frame. `false`: it is to be submitted.
     #[inline]
     pub(super) fn send_direct(
         &mut self,
@@ -60,7 +60,8 @@ impl<L: Link> Drive<L> {
         lane: Lane,
         message: (&[u8], &[u8]),
     ) -> Result<bool, LinkError> {
-        let Some(life) = self.direct.of(to) else {
+        let life = self.direct.of(to).filter(|_| !self.cork.is_in());
+        let Some(life) = life else {
             return Ok(false);
         };
         let bytes = message.0.len() + message.1.len();
@@ -104,16 +105,18 @@ impl<L: Link> Drive<L> {
     pub(super) fn note_direct(&mut self, event: &Event) -> usize {
         match *event {
             Event::PeerUp { peer, .. } => {
-                let life = (self.table.addr(peer)).and_then(|addr| self.link.life_heard(addr));
-                self.direct.set(peer, life.unwrap_or(0));
+                let addr = self.table.addr(peer);
+                if let Some(life) = addr.and_then(|addr| self.link.life_heard(addr)) {
+                    self.direct.set(peer, life);
+                }
                 0
             }
             Event::PeerDead { peer, .. } => {
-                let lost = if self.engine.take_unsettled(peer) {
-                    self.unread(peer)
-                } else {
-                    0
-                };
+                if self.direct.of(peer).is_none() {
+                    return 0;
+                }
+                let is_unsettled = self.engine.take_unsettled(peer);
+                let lost = if is_unsettled { self.unread(peer) } else { 0 };
                 self.direct.set(peer, 0);
                 lost
             }
@@ -128,12 +131,10 @@ impl<L: Link> Way for Drive<L> {
     }
 
     fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {
-        if self.is_direct && !self.cork.is_in() {
-            match self.send_direct(to, lane, parts(&payload)) {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(error) => self.failure = Some(error),
-            }
+        match self.send_direct(to, lane, parts(&payload)) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => self.failure = Some(error),
         }
         self.engine.submit(to, lane, payload, false).map(drop)
     }

@@ -265,27 +265,25 @@ impl<L: Link> Core<L> {
         let is_done = |engine: &Engine, channels: &Channels| {
             all_sent(engine) && channels.tools.outbox.is_empty()
         };
-        let is_flushed = |core: &Self| {
-            is_done(&core.drive.engine, &core.channels) && core.drive.unread_in_all() == 0
-        };
-        let start = Instant::now();
+        let (start, mut is_last) = (Instant::now(), false);
         loop {
-            if is_flushed(self) {
-                return Ok(true);
+            let unread = self.drive.unread_in_all();
+            let is_flushed = unread == 0 && is_done(&self.drive.engine, &self.channels);
+            if is_flushed || is_last {
+                return Ok(is_flushed);
             }
             // Nobody says that a direct message was read.
             let left = timeout.saturating_sub(start.elapsed());
-            let span = match self.drive.unread_in_all() {
-                0 => left,
-                _ => left.min(READ_LOOK),
+            let span = if unread == 0 {
+                left
+            } else {
+                left.min(READ_LOOK)
             };
+            is_last = left <= span;
             self.run_until(span, |engine, intake| {
                 is_done(engine, intake.channels) || intake.peers.has_losses()
             })?;
             self.peers.tell_any_losses()?;
-            if left <= span {
-                return Ok(is_flushed(self));
-            }
         }
     }
 
