@@ -223,7 +223,7 @@ pub(super) fn end(peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) -> u
     counts.end(taken)
 }
 
-/// Whether direct messages of that peer are taken now: where the usual rules decide who may send how much, and half of the budget is free.
+/// Whether direct messages of that peer are taken now: where the usual rules decide who may send how much, and no more than a quarter of the budget is used.
 pub(super) fn takes_direct(peer: &Peer, shared: &Shared) -> bool {
     shared.memory.has_eased() && is_plain(peer, shared)
 }
