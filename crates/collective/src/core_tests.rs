@@ -272,3 +272,56 @@ fn messages_count_for_their_own_life() {
     assert_eq!(account(&core), (0, 0, 0));
     assert!(!core.has_early() && core.wires.counters.overrun == 1);
 }
+
+/// Of three transfers in turn the last ones come early, in pieces and mixed: what ends the second one's wait lets the third one go on where
+/// it began.
+#[test]
+fn early_pieces_are_taken_from_the_first() {
+    const PIECE: usize = 8 << 10;
+    let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
+    let link = Shm::attach(&job, 0).expect("attach");
+    let mut endpoint =
+        Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
+    let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
+    core.wires.eager_bytes = 64 << 10; // as between hosts
+    let step = |peer: usize, after| plan::Step {
+        action: plan::Action::Store,
+        peer,
+        tag: 0,
+        place: plan::Place::of(plan::Buffer::Output, 2 * PIECE * (peer - 1)..2 * PIECE * peer),
+        after: [after, None],
+        follows: None,
+    };
+    let call = Call {
+        plan: Plan {
+            steps: vec![step(1, None), step(2, Some(0)), step(3, Some(1))],
+            ..Plan::default()
+        },
+        ..call(4, 6 * PIECE)
+    };
+    let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
+    let came = [(3, 0), (2, 0), (2, PIECE), (3, PIECE), (1, 0), (1, PIECE)];
+    for (rank, offset) in came {
+        let header = Header {
+            kind: Kind::Eager,
+            algorithm: 1,
+            tag: 0,
+            sequence: 0,
+            key: core.groups[0].members.key,
+            offset: offset as u64,
+            total: 2 * PIECE as u64,
+        };
+        let from = (NodeId(rank as u16), rank);
+        let payload = vec![(rank + offset) as u8; PIECE];
+        current.handle_or_keep(from, 0, header, &payload, &mut core.wires);
+        core.advance(&mut current, &mut endpoint).expect("advance");
+    }
+    assert_eq!(current.failure, None);
+    assert!(current.is_done());
+    let filled = |rank: usize, offset: usize| {
+        let start = 2 * PIECE * (rank - 1) + offset;
+        let piece = &current.output.bytes()[start..start + PIECE];
+        piece.iter().all(|byte| *byte == (rank + offset) as u8)
+    };
+    assert!(came.iter().all(|&(rank, offset)| filled(rank, offset)));
+}

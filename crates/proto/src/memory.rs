@@ -92,12 +92,6 @@ impl Memory {
         self.headroom_bytes > 0 && self.used_bytes() <= self.half_bytes() / 2
     }
 
-    /// More is used than anyone honest has this node use.
-    #[inline]
-    pub(crate) fn is_overrun(&self) -> bool {
-        self.held_bytes > self.budget_bytes.max(2 * self.headroom_bytes)
-    }
-
     /// What is left.
     pub(crate) fn free_bytes(&self) -> usize {
         self.budget_bytes

@@ -153,7 +153,7 @@ impl Operation<'_> {
                 index += 1;
                 continue;
             };
-            let arrival = self.early.remove(index); // pieces of one transfer stay in order
+            let arrival = self.early.remove(index);
             let (step, offset) = (self.steps[number], arrival.header.offset);
             if self
                 .receive(number, step, offset, &arrival.payload)
@@ -163,6 +163,9 @@ impl Operation<'_> {
             }
             arrival.pay(wires);
             took = true;
+            if self.states[number].done {
+                index = 0; // what waited for this step came before: pieces of one transfer stay in order
+            }
         }
         took
     }

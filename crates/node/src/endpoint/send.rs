@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tsumuji_link::Link;
+use tsumuji_link::{Link, LinkError};
 use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
@@ -34,6 +34,9 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// `flush` looks so often whether peers have read what was sent directly.
 const READ_LOOK: Duration = Duration::from_micros(50);
+
+/// Turns in which all that rings hold has been taken in, whoever goes on filling them.
+const LISTEN_TURNS: u32 = 512;
 
 /// Longer than any program runs; a wait without limit.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -353,7 +356,7 @@ impl<L: Link> Core<L> {
     #[inline]
     pub(super) fn permits(&mut self, to: NodeId, lane: Lane) -> Result<(), SendError> {
         if self.drive.is_deaf() {
-            self.progress()?;
+            self.listen()?;
         }
         if !lane.is_library() {
             return self.peers.tell_losses(to);
@@ -361,6 +364,17 @@ impl<L: Link> Core<L> {
         let channel = lane.channel();
         if !self.channels.is_open(channel) {
             return Err(SendError::ReservedChannel { channel });
+        }
+        Ok(())
+    }
+
+    /// Takes in what peers have sent so far: a word that this node is to stop may lie behind all of it.
+    #[cold]
+    fn listen(&mut self) -> Result<(), LinkError> {
+        for _ in 0..LISTEN_TURNS {
+            if self.progress()? == 0 {
+                break;
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! Anything longer, tracked, paced or behind something that is queued takes the numbered way.
 //!
 //! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what
-//! arrives beyond the half of the budget at which peers are told to stop is bounded by the headroom kept for it.
+//! arrives beyond the half of the budget at which peers are told to stop fits the headroom kept for it, of honest peers.
 
 use super::receive::find;
 use super::{Engine, Shared};
@@ -20,6 +20,9 @@ use tsumuji_wire::{Data, Lane, NodeId, flags};
 /// Headroom for each peer, in rings: of an empty message a ring's line holds as much as the budget counts for it, of other short ones less.
 /// The rest is for what a peer sends on until it looks whether it may.
 pub(super) const HEADROOM_RINGS: usize = 2;
+
+/// What comes of a peer beyond so many rings, after it was told to stop, is dropped: nobody honest sends so much.
+pub(super) const UNASKED_RINGS: usize = 2 * HEADROOM_RINGS;
 
 /// A message that may leave as a direct frame now.
 #[derive(Debug)]
@@ -126,23 +129,27 @@ impl Engine {
         {
             return Err(Drop::Malformed);
         }
-        if shared.memory.is_overrun() {
+        let most_bytes = UNASKED_RINGS * shared.config.ring_bytes;
+        let Some(counts) = shared.direct.get_mut(usize::from(data.source.0)) else {
+            return Err(Drop::Malformed);
+        };
+        let is_asked = peer.direct.is(Talk::OPEN);
+        if !is_asked && counts.unasked_bytes > most_bytes {
             return Err(Drop::Memory); // of who goes on though it was told to stop
         }
         if !peer.receive.pass_by(data.lane) {
             return Err(Drop::Malformed);
         }
+        counts.unasked_bytes += if is_asked { 0 } else { charge(length) };
+        let counted = u32::from(!data.lane.is_library());
+        counts.taken = counts.taken.wrapping_add(counted);
         peer.direct.set(Talk::UNHEARD, false); // whoever sends directly has heard the word
         shared.memory.hold(length);
         peer.receive.grant.used_bytes += charge(length);
         peer.last_heard = now;
-        let counts = u32::from(!data.lane.is_library());
-        if let Some(known) = shared.direct.get_mut(usize::from(data.source.0)) {
-            known.taken = known.taken.wrapping_add(counts);
-        }
         shared.counters.delivered_messages += 1;
         let life = peer.life;
-        if peer.direct.is(Talk::OPEN) && shared.memory.used_bytes() > shared.memory.half_bytes() {
+        if is_asked && shared.memory.used_bytes() > shared.memory.half_bytes() {
             set_open(peer, false);
             shared.has_shut = true;
             self.enqueue(data.source, now);
@@ -173,6 +180,9 @@ impl Engine {
             if takes != peer.direct.is(Talk::OPEN) {
                 set_open(peer, takes);
                 let id = peer.id.0;
+                if let Some(counts) = self.shared.direct.get_mut(usize::from(id)) {
+                    counts.unasked_bytes = 0;
+                }
                 self.enqueue_ack(id);
             }
         }
@@ -235,9 +245,9 @@ fn is_plain(peer: &Peer, shared: &Shared) -> bool {
 
 /// A session begins: the peer is told if direct messages are taken, now or when memory is free.
 pub(super) fn begin(peer: &mut Peer, shared: &mut Shared) {
+    peer.direct.set(Talk::UNHEARD, shared.config.ring_bytes > 0);
     if takes_direct(peer, shared) {
         set_open(peer, true);
-        peer.direct.set(Talk::UNHEARD, true);
     } else {
         shared.has_shut |= shared.memory.headroom_bytes() > 0 && is_plain(peer, shared);
     }

@@ -1,6 +1,6 @@
 //! Direct messages between engines joined by a wire that keeps frames in order and loses none.
 
-use super::direct::HEADROOM_RINGS;
+use super::direct::{HEADROOM_RINGS, UNASKED_RINGS};
 use super::tests::{Wire, config};
 use super::*;
 use crate::counters::Drop;
@@ -156,6 +156,71 @@ fn memory_stops_who_sends() {
     assert!(send(&mut wire, 0, LANE, b"12345678"), "may go on");
 }
 
+/// However much the program holds, what was sent before the word to stop came is taken; of who goes on and on, no more than some rings.
+#[test]
+fn nothing_on_its_way_is_dropped() {
+    let mut wire = wire();
+    wire.nodes[1].consumes = false;
+    let session = session(&mut wire);
+    settle(&mut wire);
+    let before = wire.nodes[1].inbox.messages.len();
+    let budget = config(1, 1).budget_bytes;
+    assert!(!send(&mut wire, 0, LANE, &vec![7; 3 * budget]), "by number");
+    settle(&mut wire);
+    let mut sent = before + 1;
+    while send(&mut wire, 0, LANE, b"12345678") {
+        sent += 1;
+        assert!(sent < 100, "is told to stop");
+        wire.run(Duration::from_micros(1), |_| false);
+    }
+    settle(&mut wire);
+    let drops = |wire: &Wire| wire.nodes[1].engine.counters().drops.get(Drop::Memory);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), sent, "all of them");
+    let refused = drops(&wire); // of the last one's frame, which came by number
+
+    let data = Data {
+        source: NodeId(0),
+        destination: NodeId(1),
+        flags: flags::DIRECT,
+        session,
+        number: 0,
+        ack: 0,
+        credit: 0,
+        message: 0,
+        offset: 0,
+        length: 1000,
+        floor_delta: 0,
+        lane: Lane::ordered(77),
+        ack_delay: 0,
+        payload: &[7; 1000],
+    };
+    let mut slot = [0; 1472];
+    let bytes = data.write(&mut slot).unwrap();
+    for _ in 0..10_000 {
+        let node = &mut wire.nodes[1];
+        node.engine
+            .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
+    }
+    let most = UNASKED_RINGS * RING_BYTES / charge(1000) + 1;
+    let came = wire.nodes[1].inbox.messages.len() - sent;
+    let dropped = (drops(&wire) - refused) as usize;
+    assert!(came <= most && dropped == 10_000 - came, "{came}");
+}
+
+/// Of node 0 towards node 1, to which nothing is on its way.
+fn session(wire: &mut Wire) -> u32 {
+    let mut slot = [0; 1472];
+    let now = wire.now;
+    let engine = &mut wire.nodes[0].engine;
+    let payload = Payload::Copied(b"?");
+    engine
+        .submit(NodeId(1), Lane::ordered(78), payload, true)
+        .unwrap();
+    let to = engine.next_destination(now).unwrap();
+    let bytes = engine.write_frame(now, to, &mut slot);
+    tsumuji_wire::parse_data(&slot[..bytes]).unwrap().session
+}
+
 #[derive(Debug)]
 struct Usual;
 
@@ -244,15 +309,9 @@ fn the_dead_say_nothing() {
 #[test]
 fn odd_frames_are_dropped() {
     let mut wire = wire();
-    let session = {
-        let mut slot = [0; 100];
-        let direct = wire.nodes[0].engine.direct(NodeId(1), LANE, 1);
-        let bytes = direct.unwrap().write((b"x", b""), &mut slot);
-        let data = tsumuji_wire::parse_data(&slot[..bytes]).unwrap();
-        wire.launch(1, slot[..bytes].to_vec());
-        data.session
-    };
+    assert!(send(&mut wire, 0, LANE, b"x"));
     settle(&mut wire);
+    let session = session(&mut wire);
     let good = Data {
         source: NodeId(0),
         destination: NodeId(1),

@@ -42,6 +42,8 @@ pub(crate) struct Counts {
     pub(crate) taken: u32,
     /// The same in the session before: what hello and welcome say.
     pub(crate) taken_before: u32,
+    /// What those came to be charged that came while they were not to, whoever they were for.
+    pub(crate) unasked_bytes: usize,
 }
 
 impl Counts {
