@@ -286,6 +286,7 @@ impl Collectives {
         endpoint: &mut Endpoint<L>,
         mut current: Option<&mut Operation<'_>>,
     ) -> Result<(), CollectiveError> {
+        self.hear_out(endpoint, current.as_deref_mut())?;
         let endpoint = &mut *endpoint.batch();
         if self.core.shares
             && let Some(mut held) = endpoint.cast()
@@ -313,6 +314,28 @@ impl Collectives {
         self.core.wires.flush(endpoint)?;
         self.sweep();
         Ok(())
+    }
+
+    /// Members have died, and what they sent before may still wait to be taken: it comes first.
+    fn hear_out<L: Link>(
+        &mut self,
+        endpoint: &mut Endpoint<L>,
+        mut current: Option<&mut Operation<'_>>,
+    ) -> Result<(), CollectiveError> {
+        let mut known = self.core.deaths;
+        loop {
+            let deaths = endpoint.deaths_in_all();
+            if deaths == known {
+                return Ok(());
+            }
+            known = deaths;
+            let mut tap = Tap {
+                core: &mut self.core,
+                under_way: &mut self.under_way,
+                current: current.as_deref_mut(),
+            };
+            endpoint.poll_on(CHANNEL, &mut tap)?;
+        }
     }
 
     /// What failed fails its group, and the group what comes after it.

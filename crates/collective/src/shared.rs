@@ -186,16 +186,15 @@ pub(crate) fn advance<L: Link>(
     if shared.done || !state.casts.is_next(shared.root, at.0) {
         return;
     }
-    // Once somebody restarted, members that have not made the number yet would make another one than those who have.
-    if (shared.is_root || state.casts.number == 0)
-        && let Some(&dead) = state.dead.first()
-    {
-        operation.failure = Some(Failure::Dead(state.members.nodes[dead]));
+    let lost = state.dead.first();
+    let lost = lost.map(|&rank| Failure::Dead(state.members.nodes[rank]));
+    if shared.is_root && lost.is_some() {
+        operation.failure = lost;
         return;
     }
     let looks = if endpoint.spins() { LOOKS } else { 1 };
     let Some(number) = state.casts.number(state.members.key, endpoint) else {
-        shared.starved = true;
+        (shared.starved, operation.failure) = (true, lost);
         if let Some(mut held) = endpoint.cast() {
             let mut cast = held.get();
             cast.watch_attach();
@@ -207,8 +206,8 @@ pub(crate) fn advance<L: Link>(
     };
     let mut cast = held.get();
     let node = state.casts.nodes[shared.root];
-    if state.casts.doubted && !shared.is_root && !cast.is_bound(node, number) {
-        // A restarted member may have been seen here before its death was: then others cast under another number.
+    if (state.casts.doubted || lost.is_some()) && !shared.is_root && !cast.is_bound(node, number) {
+        // Who restarted may have been seen here before its death was, or when the number was made: then others cast under another one.
         operation.failure = state.loss();
         if operation.failure.is_some() {
             return;
