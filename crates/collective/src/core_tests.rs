@@ -288,7 +288,10 @@ fn early_pieces_are_taken_from_the_first() {
         action: plan::Action::Store,
         peer,
         tag: 0,
-        place: plan::Place::of(plan::Buffer::Output, 2 * PIECE * (peer - 1)..2 * PIECE * peer),
+        place: plan::Place::of(
+            plan::Buffer::Output,
+            2 * PIECE * (peer - 1)..2 * PIECE * peer,
+        ),
         after: [after, None],
         follows: None,
     };
