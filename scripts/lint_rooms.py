@@ -58,6 +58,7 @@ MAY_BE_UNSAFE = [
     "bindings/c/src/api/messages.rs",
     "bindings/c/src/api/open.rs",
     "bindings/c/src/api/polling.rs",
+    "bindings/c/src/api/posts.rs",
     "bindings/c/src/api/reductions.rs",
     "bindings/c/src/api/shares.rs",
     "bindings/c/src/api/state.rs",

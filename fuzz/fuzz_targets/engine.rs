@@ -6,7 +6,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use tsumuji_proto::{
-    Config, Congestion, Delivery, Duration, Engine, Instant, Lane, NodeId, Payload, Share, Sink,
+    Config, Congestion, Delivery, Duration, Engine, Instant, Lane, NodeId, Payload, Posted, Share,
+    Sink,
 };
 
 const FRAME_BYTES: usize = 512;
@@ -24,6 +25,11 @@ impl Sink for Inbox {
         self.0.push(delivery.body.bytes().len());
     }
     fn share(&mut self, _: u64, _share: Share<'_>) {}
+    fn place(&mut self, _: NodeId, _: Lane, length_bytes: usize) -> Option<Posted> {
+        let is_posted = length_bytes % 3 == 0 && length_bytes <= 64 << 10;
+        let buffer = vec![0_u8; if is_posted { length_bytes } else { 0 }];
+        Posted::new(0, length_bytes, Box::new(buffer)).ok()
+    }
 }
 
 fn engine(me: u16, now: Instant, congestion: Congestion, ring_bytes: usize) -> Engine {
@@ -111,6 +117,7 @@ fuzz_target!(|input: &[u8]| {
                 for length in inbox.0.drain(..) {
                     victim.release(NodeId(1), length);
                 }
+                let _ = victim.recall(NodeId(1), Lane::ordered(9), 0);
             }
             3 => victim.handle_frame(now, bytes, &mut inbox),
             _ => {

@@ -701,6 +701,29 @@ int tsumuji_thread_send(const struct tsumuji_thread_sender *sender,
 // Ends the call in which the endpoint waits for something to arrive, as if its time had passed; if there is none, the next one.
 int tsumuji_thread_wake(const struct tsumuji_thread_sender *sender);
 
+// Has the next message of an opened channel from a peer (-1: from anyone) put into `buffer`: the oldest that waits there, or the first that comes.
+// Posts of a channel are filled in the order in which they were made. A long message lands there as its frames come, without another
+// copy, whatever the program does meanwhile. The buffer is the library's until tsumuji_unpost or tsumuji_close; *post names it.
+int tsumuji_post(struct tsumuji *handle,
+                 int channel,
+                 int from,
+                 void *buffer,
+                 size_t room,
+                 uint64_t *post);
+
+// Waits until a message has come for that buffer, or its channel was closed: 1, or 0 if timeout_us microseconds have passed (negative: without
+// limit).
+int tsumuji_wait_posted(struct tsumuji *handle,
+                        uint64_t post,
+                        int64_t timeout_us);
+
+// Ends a post: the buffer is the program's again. Returns the length of the message that lies in it; about may be NULL. TSUMUJI_EAGAIN: none
+// has come; one that was arriving there waits on its channel when it is whole. TSUMUJI_EMSGSIZE: the one that came is longer than
+// the buffer, and waits on its channel.
+ptrdiff_t tsumuji_unpost(struct tsumuji *handle,
+                         uint64_t post,
+                         struct tsumuji_message *about);
+
 // This node.
 int tsumuji_me(struct tsumuji *handle);
 

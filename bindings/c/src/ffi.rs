@@ -200,7 +200,7 @@ fn check_struct(is_null: bool, room: usize) -> Result<(), Failure> {
 #[derive(Debug)]
 pub(crate) struct Input(Bytes<*const u8>);
 
-/// Memory of the program that a collective operation fills until it is over.
+/// Memory of the program that a collective operation fills until it is over, or a message until its post ends.
 #[derive(Debug)]
 pub(crate) struct Output(Bytes<*mut u8>);
 
@@ -298,6 +298,18 @@ impl Memory for Output {
         }
         // SAFETY: as above, and used by nothing else, as the caller of `new` promised.
         unsafe { std::slice::from_raw_parts_mut(self.0.at, self.0.count) }
+    }
+}
+
+impl AsRef<[u8]> for Output {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl AsMut<[u8]> for Output {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut()
     }
 }
 

@@ -3,9 +3,10 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use tsumuji_node::{AnyLink, Endpoint, Kept, Lane, Message, NodeId};
+use tsumuji_node::{AnyLink, Endpoint, Kept, Lane, Message, NodeId, Post};
 
 use crate::failure::Failure;
+use crate::ffi::Output;
 use crate::together::Together;
 
 /// Messages that a program may hold at a time without giving them back: a forgotten release is found before memory is gone.
@@ -24,6 +25,8 @@ pub(crate) struct Node {
     pub(crate) policy: crate::api::Policy,
     /// A call panicked: nothing is certain any more.
     pub(crate) spoiled: bool,
+    /// Where the program wants messages, by number.
+    pub(crate) posts: std::collections::HashMap<u64, Post<Output>>,
     lent: Vec<Option<Kept>>,
     /// Places in `lent` that are free.
     free: Vec<u32>,
@@ -113,6 +116,7 @@ impl Node {
             link_name,
             suci: Suci::default(),
             spoiled: false,
+            posts: std::collections::HashMap::new(),
             lent: Vec::new(),
             free: Vec::new(),
             loans: 0,

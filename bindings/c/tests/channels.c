@@ -136,6 +136,47 @@ static void echo(void)
     CHECK(tsumuji_close_channel(b, ECHO) == 0 && count == 100);
 }
 
+static void posted(void)
+{
+    enum { ROW = 200000, ROWS = 3 };
+    int lane = tsumuji_lane(TSUMUJI_ORDERED, TSUMUJI_NORMAL, MAILBOX);
+    unsigned char *matrix = calloc(ROWS, ROW), *row = malloc(ROW);
+    tsumuji_message about;
+    uint64_t posts[ROWS];
+
+    CHECK(matrix && row);
+    CHECK(tsumuji_post(b, MAILBOX, 0, matrix, ROW, posts) == TSUMUJI_EINVAL); /* not open */
+    CHECK(tsumuji_open_channel(b, MAILBOX, 0, NULL) == 0);
+    CHECK(tsumuji_post(b, MAILBOX, 9, matrix, ROW, posts) == TSUMUJI_EUNKNOWN);
+    CHECK(tsumuji_post(b, MAILBOX, 0, NULL, ROW, posts) == TSUMUJI_EINVAL);
+    CHECK(tsumuji_post(b, MAILBOX, 0, matrix, ROW, NULL) == TSUMUJI_EINVAL);
+    CHECK(tsumuji_post(b, -1, 0, matrix, ROW, posts) == TSUMUJI_EINVAL);
+    for (int i = 0; i < ROWS; i++)
+        CHECK(tsumuji_post(b, MAILBOX, i == 1 ? -1 : 0, matrix + i * ROW, ROW - i, &posts[i]) == 0);
+    CHECK(tsumuji_wait_posted(b, posts[0], 0) == 0);
+    memset(row, 7, ROW);
+    CHECK(tsumuji_send(a, 1, lane, row, ROW) == 0);
+    memset(row, 8, ROW);
+    CHECK(tsumuji_send(a, 1, lane, row, 100) == 0);
+    CHECK(tsumuji_send(a, 1, lane, row, ROW) == 0);
+    for (int i = 0; i < ROWS; i++)
+        CHECK(tsumuji_wait_posted(b, posts[i], WAIT_US) == 1);
+    CHECK(tsumuji_unpost(b, posts[0], &about) == ROW);
+    CHECK(about.from == 0 && about.lane == lane && about.bytes == ROW && about.data == NULL);
+    CHECK(tsumuji_unpost(b, posts[1], NULL) == 100);
+    CHECK(tsumuji_unpost(b, posts[2], &about) == TSUMUJI_EMSGSIZE);
+    CHECK(tsumuji_unpost(b, posts[2], &about) == TSUMUJI_EINVAL);
+    CHECK(tsumuji_wait_posted(b, posts[2], 0) == TSUMUJI_EINVAL);
+    CHECK(tsumuji_recv_on(b, MAILBOX, 0, row, ROW, &about, WAIT_US) == ROW); /* the one that was too long */
+    for (int i = 0; i < ROW; i++)
+        CHECK(matrix[i] == 7 && matrix[ROW + i] == (i < 100 ? 8 : 0) && matrix[2 * ROW + i] == 0 && row[i] == 8);
+    CHECK(tsumuji_post(b, MAILBOX, -1, matrix, ROW, posts) == 0);
+    CHECK(tsumuji_close_channel(b, MAILBOX) == 0 && tsumuji_wait_posted(b, posts[0], 0) == 1);
+    CHECK(tsumuji_unpost(b, posts[0], NULL) == TSUMUJI_EAGAIN);
+    free(matrix);
+    free(row);
+}
+
 static void *send_some(void *sender)
 {
     for (int number = 0; number < EACH; number++)
@@ -217,6 +258,7 @@ int main(void)
     CHECK(fd >= 0);
     CHECK(tsumuji_open_shm(fd, 2, 0, NULL, &a) == 0 && tsumuji_open_shm(fd, 2, 1, NULL, &b) == 0);
     mailbox();
+    posted();
     echo();
     shared();
     threads();

@@ -125,6 +125,7 @@ fn tsumuji() -> String {
             "api/shares.rs",
             "api/polling.rs",
             "api/channels.rs",
+            "api/posts.rs",
             "api/state.rs",
             "api/flow.rs",
             "api/collectives.rs",

@@ -30,6 +30,8 @@ static void check(int right, int line, const char *what)
 #define FAILS(call, code, number) CHECK((errno = 0, (call)) == (code) && errno == (number) && *tsumuji_last_error())
 
 static tsumuji *a, *b;
+static char room[100]; /* posted for messages, and so never gone */
+static uint64_t post;
 static const char *progress = "assistant"; /* of handles beside a and b, whose callbacks must come from their own calls */
 
 static void open_both(void)
@@ -109,6 +111,9 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_recv_on(h, -1, -1, data, sizeof data, &message, 0) == code);
     CHECK(tsumuji_lend_on(h, -1, -1, &message, 0) == code);
     CHECK(tsumuji_poll_on(h, 7, &handler, 0) == code);
+    CHECK(tsumuji_post(h, 7, -1, room, sizeof room, &post) == code);
+    CHECK(tsumuji_wait_posted(h, 1, 0) == code);
+    CHECK(tsumuji_unpost(h, 1, &message) == code);
     CHECK(tsumuji_thread_sender_new(h) == NULL);
     CHECK(tsumuji_share(h, TSUMUJI_ALL, &share) == code);
     CHECK(tsumuji_gather_share(h, 1, &share) == code);
@@ -504,6 +509,10 @@ static void numbers(void)
         KNOWN(tsumuji_channel_state(a, I, (void *)data, S % 64));
         KNOWN(tsumuji_ready_on(a, I, I, NULL, 0));
         KNOWN(tsumuji_recv_on(a, I, I, data, sizeof data, NULL, 0));
+        KNOWN(tsumuji_post(a, I, I, room, sizeof room, &post));
+        KNOWN(tsumuji_post(a, I, I, NULL, S, &post));
+        KNOWN(tsumuji_wait_posted(a, W, 0));
+        KNOWN(tsumuji_unpost(a, W % 100, NULL));
         KNOWN(tsumuji_is_up(a, I));
         KNOWN(tsumuji_is_dead(a, I));
         KNOWN(tsumuji_congestion_differs(a, I));

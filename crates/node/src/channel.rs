@@ -19,13 +19,14 @@ pub(crate) mod kept;
 pub(crate) mod mailbox;
 pub(crate) mod outbox;
 mod owned;
+mod posts;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tsumuji_proto::{Body, Delivery, Event, Lane, NodeId, Share};
+use tsumuji_proto::{Body, Delivery, Event, Lane, NodeId, Posted, Share};
 
 use self::bell::Bell;
 use self::books::{Books, Overdrafts};
@@ -38,6 +39,9 @@ use self::outbox::Outbox;
 pub(crate) use self::outbox::Way;
 pub use self::outbox::{MessageSender, Waker};
 use self::owned::{Channel, early};
+pub use self::owned::{ChannelOptions, ChannelState};
+pub use self::posts::Arrived;
+use self::posts::Posts;
 use crate::error::ChannelError;
 use crate::handler::{Context, Handler, Nobody, notify};
 use crate::peers::Peers;
@@ -48,39 +52,6 @@ const NOTICES_LIMIT: usize = 16 * 1024;
 /// So many send queues (as this endpoint's) a peer may overdraw budgets by: one for what it had queued when it was told to stop, and one for
 /// another channel.
 const OVERDRAWN_QUEUES: usize = 2;
-
-/// What an owner chooses about its channel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChannelOptions {
-    /// Bytes that messages may take that arrived on it and were not taken, or are kept, with 64 for each message: beside the
-    /// endpoint's `budget_bytes`. Peers stop when half is used. At least 1.
-    pub budget_bytes: usize,
-    /// Of shares that wait, each is kept, and not only the newest of each source and start.
-    pub all_shares: bool,
-}
-
-impl Default for ChannelOptions {
-    fn default() -> Self {
-        Self {
-            budget_bytes: 4 << 20,
-            all_shares: false,
-        }
-    }
-}
-
-/// What waits on an opened channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct ChannelState {
-    /// Messages that arrived and were not taken.
-    pub messages: usize,
-    /// What they and those that are kept take, with 64 bytes for each.
-    pub used_bytes: usize,
-    /// As its owner chose.
-    pub budget_bytes: usize,
-    /// Peers that were told to stop sending on it, and not yet to go on.
-    pub stopped_peers: usize,
-}
 
 /// What deliveries need beside their channel.
 #[derive(Debug)]
@@ -104,6 +75,7 @@ pub(crate) struct Channels {
     main: Channel,
     opened: BTreeMap<u16, Channel>,
     pub(crate) tools: Tools,
+    pub(crate) posts: Posts,
     bell: Arc<Bell>,
     notices: VecDeque<Notice>,
     /// Something for a handler came since `take_news` was asked.
@@ -155,6 +127,7 @@ impl Channels {
                 buffers: Buffers::default(),
                 overdrafts: Overdrafts::new(OVERDRAWN_QUEUES * queue_bytes),
             },
+            posts: Posts::default(),
             bell,
             notices: VecDeque::new(),
             news: false,
@@ -212,6 +185,7 @@ impl Channels {
         let is_open = self.is_open(number);
         let open = is_open.then(|| self.opened.remove(&number)).flatten();
         let mut channel = open.ok_or(ChannelError::NotOpen { channel: number })?;
+        self.posts.close(number);
         channel.let_go(&mut self.tools.outbox);
         Ok(channel.mailbox.split(|_| true))
     }
@@ -301,6 +275,32 @@ impl Channels {
         self.of(number)?.mailbox.pop(from)
     }
 
+    /// A buffer waits: what is for it may have come before.
+    pub(crate) fn fill(&mut self, post: u64) {
+        let Some((number, from)) = self.posts.free(post) else {
+            return;
+        };
+        let Some(channel) = self.opened.get_mut(&number) else {
+            return;
+        };
+        let Some(Message { from, lane, body }) = channel.mailbox.next(from) else {
+            return;
+        };
+        let from = *from;
+        if self.posts.copy(post, (from, *lane), body)
+            && let Some(stored) = channel.mailbox.pop(Some(from))
+        {
+            drop(self.keep(stored)); // released in the next turn
+        }
+    }
+
+    /// A buffer was lent to a message that will not come.
+    pub(crate) fn put_back(&mut self, posted: Posted) {
+        let number = posted.number;
+        self.posts.put_back(posted);
+        self.fill(number);
+    }
+
     /// Nothing waits there for a handler.
     #[inline]
     pub(crate) fn is_empty(&self, number: Option<u16>) -> bool {
@@ -322,8 +322,8 @@ impl Channels {
     /// Did something come, since this was last asked, for a handler or an opened channel, or does a message wait that nobody's channel keeps?
     pub(crate) fn take_news(&mut self) -> bool {
         let mut open = self.opened.values().filter(|channel| channel.is_open);
-        let news =
-            std::mem::take(&mut self.news) && !(self.is_empty(None) && open.all(Channel::is_empty));
+        let news = std::mem::take(&mut self.news)
+            && !(self.is_empty(None) && open.all(Channel::is_empty) && self.posts.is_idle());
         let woken = std::mem::take(&mut self.is_woken);
         news || woken || !self.main.mailbox.is_empty() || self.is_due()
     }
@@ -436,12 +436,16 @@ impl Channels {
     }
 
     /// A message arrived, for nobody who was given with the call. `true`: the endpoint's budget is not charged for it.
-    pub(crate) fn message(&mut self, delivery: Delivery<'_>) -> bool {
+    pub(crate) fn message(&mut self, mut delivery: Delivery<'_>) -> bool {
         let (number, from, life) = (delivery.lane.channel(), delivery.from, delivery.life);
         if number == Lane::CONTROL_CHANNEL {
             if delivery.lane == control::LANE {
                 self.control(from, life, delivery.body.bytes());
             }
+            return true;
+        }
+        if !self.posts.is_idle() && self.posts.take(&mut delivery) {
+            self.news = true;
             return true;
         }
         let Self {
@@ -505,10 +509,13 @@ impl Channels {
         &mut self,
         number: u16,
         handler: &mut impl Handler,
-        delivery: Delivery<'_>,
+        mut delivery: Delivery<'_>,
     ) -> bool {
         if delivery.lane.channel() != number {
             return self.message(delivery);
+        }
+        if !self.posts.is_idle() && self.posts.take(&mut delivery) {
+            return true;
         }
         match self.opened.get_mut(&number) {
             Some(channel) => Self::give(channel, &mut self.tools, handler, delivery),

@@ -19,8 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, Receiver};
 use tsumuji_proto::{
-    Delivery, Destination, Engine, Event, Instant, Loan, NodeId, Payload, SendId, Share, Sink,
-    SubmitError,
+    Delivery, Destination, Engine, Event, Instant, Lane, Loan, NodeId, Payload, Posted, SendId,
+    Share, Sink, SubmitError,
 };
 
 use crate::channel::bell::{self, Bell};
@@ -74,6 +74,10 @@ pub(crate) trait Intake {
     /// `life`: as in `Delivery`.
     fn share(&mut self, life: u64, share: Share<'_>);
     fn event(&mut self, event: &Event);
+    /// As `Sink::place`.
+    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted>;
+    /// As `Sink::put_back`.
+    fn put_back(&mut self, posted: Posted);
     /// So many accepted messages to that peer are lost, beside those that an event tells of.
     fn lost(&mut self, peer: NodeId, messages: usize);
     /// The message that is lent to the engine.
@@ -331,6 +335,9 @@ impl<L: Link> Drive<L> {
     fn take_events(&mut self, intake: &mut impl Intake) -> usize {
         let mut events = 0;
         while let Some(mut event) = self.engine.poll_event() {
+            while let Some(posted) = self.engine.poll_unused() {
+                intake.put_back(posted); // of a session that has ended, and this or a later event tells of it
+            }
             if self.lives_at != NEVER {
                 self.note_process(&event);
             }
@@ -357,7 +364,7 @@ impl<L: Link> Drive<L> {
     pub(crate) fn submit(
         &mut self,
         to: NodeId,
-        lane: tsumuji_proto::Lane,
+        lane: Lane,
         payload: Payload<'_>,
         notify: bool,
         more: bool,
@@ -397,7 +404,7 @@ impl<L: Link> Drive<L> {
     pub(crate) fn submit_latest(
         &mut self,
         to: NodeId,
-        lane: tsumuji_proto::Lane,
+        lane: Lane,
         payload: Payload<'_>,
         deadline: Option<tsumuji_proto::Duration>,
     ) -> Result<(), SendError> {
@@ -420,7 +427,7 @@ impl<L: Link> Drive<L> {
     pub(crate) fn submit_lent(
         &mut self,
         to: NodeId,
-        lane: tsumuji_proto::Lane,
+        lane: Lane,
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SendError> {
@@ -773,5 +780,13 @@ impl<I: Intake> Sink for Counted<'_, I> {
     #[inline]
     fn share(&mut self, life: u64, share: Share<'_>) {
         self.intake.share(life, share);
+    }
+
+    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
+        self.intake.place(from, lane, length_bytes)
+    }
+
+    fn put_back(&mut self, posted: Posted) {
+        self.intake.put_back(posted);
     }
 }

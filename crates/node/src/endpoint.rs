@@ -13,6 +13,7 @@ mod channels;
 mod descriptor;
 mod flow;
 mod library;
+mod posts;
 mod presence;
 mod receive;
 mod send;
@@ -28,6 +29,7 @@ use tsumuji_proto::{Config, Engine, Loan, NodeId};
 
 pub use self::batch::Batch;
 use self::descriptor::{Descriptor, Mail};
+pub use self::posts::{Post, Unposted};
 use crate::assistant::Assistant;
 use crate::bootstrap::rendezvous::random_u64;
 use crate::channel::Channels;

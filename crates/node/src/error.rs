@@ -197,6 +197,14 @@ pub enum ChannelError {
         /// Which.
         channel: u16,
     },
+    /// Another endpoint's post.
+    #[error(
+        "no buffer was posted under number {number} at this endpoint; ask the one where it was"
+    )]
+    NoSuchPost {
+        /// Of the post.
+        number: u64,
+    },
 }
 
 /// Why nothing can be received any more.

@@ -2,7 +2,7 @@
 //!
 //! Made by `endpoint` for each call into `drive`.
 
-use tsumuji_proto::{Delivery, Event, Loan, NodeId, Share};
+use tsumuji_proto::{Delivery, Event, Lane, Loan, NodeId, Posted, Share};
 
 use crate::channel::{Channels, Dropped, Way};
 use crate::drive;
@@ -51,6 +51,14 @@ impl<H: Handler> drive::Intake for Intake<'_, H> {
             }
             None => self.channels.share(life, share),
         }
+    }
+
+    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
+        self.channels.posts.place(from, lane, length_bytes)
+    }
+
+    fn put_back(&mut self, posted: Posted) {
+        self.channels.put_back(posted);
     }
 
     fn event(&mut self, event: &Event) {

@@ -58,9 +58,9 @@ pub use bootstrap::{
     Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
     endpoint_from_env, endpoint_on, report_error,
 };
-pub use channel::{ChannelOptions, ChannelState, Kept, Message, MessageSender, Waker};
+pub use channel::{Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, Waker};
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
-pub use endpoint::{Batch, Counters, Endpoint};
+pub use endpoint::{Batch, Counters, Endpoint, Post, Unposted};
 pub use error::{ChannelError, CloseError, EndpointError, OpenError, RecvError, SendError};
 pub use handler::{Context, Handler};
 pub use membership::{Member, Membership};
@@ -71,7 +71,7 @@ pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr};
 pub use tsumuji_proto::{
     Body, Congestion, Delivery, DeliveryClass, Flow, FlowPolicy, Lane, NodeId, Pace, Priority,
-    RemoteFlow, Room, SendId, Sender, Share, Window,
+    ReceiveBuffer, RemoteFlow, Room, SendId, Sender, Share, Window,
 };
 pub use tsumuji_seal::SealMode;
 

@@ -26,6 +26,7 @@ mod path;
 mod peer;
 mod policy;
 mod pool;
+mod posted;
 mod shares;
 mod suci;
 
@@ -37,5 +38,6 @@ pub use event::{Accounts, Destination, Event, Flow, Queued, RemoteFlow, Window};
 pub use message::{Body, Delivery, Loan, Payload, SendId, Sink, SubmitError};
 pub use peer::pace::Pace;
 pub use policy::{FlowPolicy, Room, Sender};
+pub use posted::{OutOfMemory, Posted, ReceiveBuffer};
 pub use time::{Duration, Instant};
 pub use tsumuji_wire::{DeliveryClass, Lane, NodeId, Priority, Share};

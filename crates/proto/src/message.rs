@@ -1,5 +1,6 @@
 //! Messages on their way in and out, as the caller sees them.
 
+use crate::posted::Posted;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
@@ -107,16 +108,26 @@ pub enum Body<'a> {
     /// Assembled. A receiver that wants to keep it takes it (`core::mem::take`), and may give it back later with
     /// `Engine::recycle`; what is left here is used again at once, while it is still in the caches.
     Whole(&'a mut Vec<u8>),
+    /// Assembled in the buffer that `Sink::place` gave. What is left here is given back to `Sink::put_back`.
+    Posted(&'a mut Option<Posted>),
 }
 
 impl Body<'_> {
     /// The message.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Frame(bytes) => bytes,
             Self::Whole(bytes) => bytes,
+            Self::Posted(posted) => in_posted(posted),
         }
     }
+}
+
+#[cold]
+#[inline(never)] // what it asks for would keep short messages' way from being inlined
+fn in_posted(posted: &Option<Posted>) -> &[u8] {
+    posted.as_ref().map_or(&[], Posted::message)
 }
 
 /// Takes what `Engine::handle_frame` delivers, at once.
@@ -125,6 +136,16 @@ pub trait Sink {
     fn message(&mut self, delivery: Delivery<'_>);
     /// A best-effort frame, of that life of its source (see `Delivery`); not counted against anything.
     fn share(&mut self, life: u64, share: Share<'_>);
+    /// A message of so many bytes begins to arrive in several frames, as the next of its lane: a buffer for it, if the program has posted one
+    /// that is long enough.
+    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
+        let _ = (from, lane, length_bytes);
+        None
+    }
+    /// A buffer is not needed for the message that it was for.
+    fn put_back(&mut self, posted: Posted) {
+        drop(posted);
+    }
 }
 
 /// Why `submit` refused.

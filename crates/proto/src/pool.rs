@@ -2,6 +2,7 @@
 //!
 //! Buffers are kept by powers of two of their capacity. What is kept is bounded; the rest goes back to the allocator.
 
+use crate::posted::Posted;
 use alloc::vec::Vec;
 
 /// Smallest class: 64 B, one cache line.
@@ -18,6 +19,10 @@ pub(crate) struct Pool {
     classes: [Vec<Vec<u8>>; CLASSES],
     kept_bytes: usize,
     bitmaps: Vec<Vec<u64>>,
+    /// The program's own, for the message that begins with the frame which is being taken.
+    pub(crate) posted: Option<Posted>,
+    /// Of messages that will not come.
+    pub(crate) unused: Vec<Posted>,
 }
 
 impl Pool {
@@ -26,6 +31,8 @@ impl Pool {
             classes: [const { Vec::new() }; CLASSES],
             kept_bytes: 0,
             bitmaps: Vec::new(),
+            posted: None,
+            unused: Vec::new(),
         }
     }
 

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::frames::FrameId;
 use crate::payload::checksum;
 use crate::wires::Port;
-use tsumuji_proto::{Body, Config, Delivery, Event, Instant, Lane, NodeId, SendId, Share, Sink};
+use tsumuji_proto::{
+    Body, Config, Delivery, Event, Instant, Lane, NodeId, Posted, SendId, Share, Sink,
+};
 
 /// As of common network cards' drivers, which keep it short lest frames wait where no priority holds.
 pub(crate) const TRANSMIT_RING_FRAMES: usize = 64;
@@ -221,6 +223,7 @@ impl Sink for Inbox {
         let whole = match delivery.body {
             Body::Whole(bytes) => Some(std::mem::take(bytes)),
             Body::Frame(bytes) => self.copy.then(|| bytes.to_vec()),
+            body @ Body::Posted(_) => Some(body.bytes().to_vec()),
         };
         self.messages.push(Arrived {
             from: delivery.from,
@@ -229,6 +232,15 @@ impl Sink for Inbox {
             checksum,
             whole,
         });
+    }
+
+    /// Every other length is posted for.
+    fn place(&mut self, _: NodeId, _: Lane, length_bytes: usize) -> Option<Posted> {
+        let is_posted = length_bytes.is_multiple_of(2);
+        let buffer = || Box::new(vec![0_u8; length_bytes]);
+        is_posted
+            .then(|| Posted::new(0, length_bytes, buffer()).ok())
+            .flatten()
     }
 
     fn share(&mut self, _: u64, share: Share<'_>) {

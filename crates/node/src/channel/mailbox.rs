@@ -369,6 +369,7 @@ impl Buffers {
         let body = match delivery.body {
             Body::Frame(bytes) => self.copy(bytes),
             Body::Whole(bytes) => std::mem::take(bytes),
+            body @ Body::Posted(_) => self.copy(body.bytes()),
         };
         Message {
             from: delivery.from,

@@ -15,6 +15,39 @@ use crate::handler::Handler;
 const EARLY_SHARES: usize = 1024;
 const EARLY_SHARE_BYTES: usize = 256 << 10;
 
+/// What an owner chooses about its channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelOptions {
+    /// Bytes that messages may take that arrived on it and were not taken, or are kept, with 64 for each message: beside the
+    /// endpoint's `budget_bytes`. Peers stop when half is used. At least 1.
+    pub budget_bytes: usize,
+    /// Of shares that wait, each is kept, and not only the newest of each source and start.
+    pub all_shares: bool,
+}
+
+impl Default for ChannelOptions {
+    fn default() -> Self {
+        Self {
+            budget_bytes: 4 << 20,
+            all_shares: false,
+        }
+    }
+}
+
+/// What waits on an opened channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ChannelState {
+    /// Messages that arrived and were not taken.
+    pub messages: usize,
+    /// What they and those that are kept take, with 64 bytes for each.
+    pub used_bytes: usize,
+    /// As its owner chose.
+    pub budget_bytes: usize,
+    /// Peers that were told to stop sending on it, and not yet to go on.
+    pub stopped_peers: usize,
+}
+
 /// One channel, or all that nobody opened.
 pub(super) struct Channel {
     pub(super) books: Books,

@@ -75,10 +75,13 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    /// Ends what `open` began, and drops the handler. Messages that nobody took are dropped; returns how many. What comes from now on is as
+    /// Ends what `open` began, and drops the handler. Messages that nobody took are dropped; returns how many. Posts end. What comes from now on is as
     /// if the channel had never been opened.
     pub fn close_channel(&mut self, channel: u16) -> Result<usize, ChannelError> {
         let core = &mut *self.core.write();
+        for post in core.channels.posts.lent_of(channel) {
+            core.recall(post);
+        }
         let left = core.channels.close(channel)?;
         let messages = left.len();
         core.release_all(left);

@@ -497,7 +497,7 @@ impl<L: Link> Core<L> {
     }
 
     /// Ends the session with a peer that can neither be sent what was begun, nor have it kept for it.
-    fn give_up(&mut self, peer: NodeId) {
+    pub(super) fn give_up(&mut self, peer: NodeId) {
         let mut intake = Keeping {
             taker: None,
             channels: &mut self.channels,

@@ -24,11 +24,7 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
         }
         frames
     };
-    let mut inbox = Inbox {
-        messages: Vec::new(),
-        life: 0,
-        shares: Vec::new(),
-    };
+    let mut inbox = Inbox::default();
     b.submit(NodeId(0), Lane::ordered(0), Payload::Copied(b"x"), false)
         .unwrap();
     for hello in written(&mut a) {

@@ -39,10 +39,11 @@ use crate::peer::Peer;
 use crate::peer::direct::Counts;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
+use crate::posted::{OutOfMemory, Posted};
 use crate::shares::Shares;
 use crate::suci::{Inbound, Suci};
 use crate::time::{Duration, Instant};
-use tsumuji_wire::{DATA_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES, NodeId};
+use tsumuji_wire::{DATA_HEADER_BYTES, HELLO_BYTES, Lane, MAX_PAYLOAD_BYTES, NodeId};
 
 /// Smallest frame a link may have: every control frame fits, and data frames carry something.
 const FRAME_BYTES_MIN: usize = 64;
@@ -303,6 +304,27 @@ impl Engine {
         self.shared.pool.take(capacity).unwrap_or_default()
     }
 
+    /// A buffer of the program's whose message will not come: the session that brought it has ended.
+    pub fn poll_unused(&mut self) -> Option<Posted> {
+        self.shared.pool.unused.pop()
+    }
+
+    /// Takes the program's buffer of that number back from the message of `from` that arrives there by `lane`, and is in memory of the engine's
+    /// from now on. `Ok(None)`: no message does. `Err`: there is no memory for it.
+    pub fn recall(
+        &mut self,
+        from: NodeId,
+        lane: Lane,
+        number: u64,
+    ) -> Result<Option<Posted>, OutOfMemory> {
+        let Self { peers, shared, .. } = self;
+        let peer = peers
+            .get_mut(usize::from(from.0))
+            .and_then(Option::as_deref_mut);
+        let found = peer.and_then(|peer| peer.receive.recall(lane, number, &mut shared.pool));
+        found.map(|posted| posted.ok_or(OutOfMemory)).transpose()
+    }
+
     /// Largest message that this node takes.
     pub fn message_limit_bytes(&self) -> usize {
         self.shared.config.message_limit_bytes
@@ -474,6 +496,8 @@ mod landing_tests;
 mod lending_tests;
 #[cfg(test)]
 mod limits_tests;
+#[cfg(test)]
+mod posted_tests;
 #[cfg(test)]
 mod suci_tests;
 #[cfg(test)]

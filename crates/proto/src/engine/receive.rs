@@ -11,6 +11,7 @@ use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
 use crate::peer::direct::Talk;
 use crate::peer::outgoing::fragment_bytes;
+use crate::peer::reassembly::Assembled;
 use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::{AckNews, Agreed};
 use crate::peer::session::{Life, Phase};
@@ -449,9 +450,15 @@ fn take_other<const LANDED: bool>(
     sink: &mut impl Sink,
 ) -> Result<(), Drop> {
     let Shared { memory, pool, .. } = &mut *shared;
+    if !LANDED && peer.receive.may_place(data) {
+        pool.posted = sink.place(data.source, data.lane, data.length as usize);
+    }
     let (number, taken) = peer
         .receive
         .take::<LANDED>(now, data, sizes, fair, memory, pool);
+    if let Some(posted) = pool.posted.take() {
+        sink.put_back(posted);
+    }
     settle(now, data, number, taken, peer, shared, sink)
 }
 
@@ -565,22 +572,34 @@ fn unbundle(
 fn hand_over(
     shared: &mut Shared,
     (from, life, lane): (NodeId, u64, Lane),
-    mut body: Vec<u8>,
+    body: Assembled,
     is_bundle: bool,
     sink: &mut impl Sink,
 ) {
+    let (mut own, mut posted) = match body {
+        Assembled::Own(own) => (own, None),
+        Assembled::Posted(posted) => (Vec::new(), Some(*posted)),
+    };
     if is_bundle {
-        unbundle(shared, (from, life, lane), &body, sink);
-        return shared.pool.put(body);
+        unbundle(shared, (from, life, lane), &own, sink);
+        return shared.pool.put(own);
     }
     shared.counters.delivered_messages += 1;
+    let body = if posted.is_some() {
+        Body::Posted(&mut posted)
+    } else {
+        Body::Whole(&mut own)
+    };
     sink.message(Delivery {
         from,
         life,
         lane,
-        body: Body::Whole(&mut body),
+        body,
     });
-    shared.pool.put(body);
+    if let Some(posted) = posted {
+        sink.put_back(posted);
+    }
+    shared.pool.put(own);
 }
 
 /// Half of the queue is free again.

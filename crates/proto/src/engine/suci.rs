@@ -43,9 +43,15 @@ impl Engine {
         };
         let size = fragment_bytes(data.length as usize, peer.send.fragment_bytes());
         let expected = peer.receive.arrivals.base();
+        if peer.receive.may_place(data) {
+            shared.pool.posted = sink.place(data.source, data.lane, data.length as usize);
+        }
         let taken = peer
             .receive
             .take_next(now, data, size, &mut shared.memory, &mut shared.pool);
+        if let Some(posted) = shared.pool.posted.take() {
+            sink.put_back(posted);
+        }
         if let Taken::Refused(refusal @ (Refusal::Window | Refusal::Malformed)) = taken {
             return Err(refusal.into()); // it changes nothing, and is no sign of life
         }

@@ -6,18 +6,23 @@ use crate::event::Destination;
 use crate::memory::charge;
 use crate::message::{Body, Delivery, Loan, Payload, SendId, Sink, SubmitError};
 use crate::numbers::FIRST_NUMBER;
+use crate::posted::{Posted, ReceiveBuffer};
 use crate::time::Duration;
 use alloc::vec;
 use tsumuji_wire::{Lane, Share};
 
 const WIRE_DELAY: Duration = Duration::from_micros(5);
 
+#[derive(Default)]
 pub(super) struct Inbox {
     pub(super) messages: Vec<(NodeId, Lane, Vec<u8>)>,
     /// Of the last message's sender.
     pub(super) life: u64,
     /// Lap, life of the source, and what came.
     pub(super) shares: Vec<(u32, u64, Vec<u8>)>,
+    /// For messages that are still to come, by number; and what was put into some.
+    pub(super) posts: Vec<(u64, Box<dyn ReceiveBuffer>)>,
+    pub(super) filled: Vec<(u64, Vec<u8>)>,
 }
 
 impl Sink for Inbox {
@@ -25,12 +30,31 @@ impl Sink for Inbox {
         let bytes = match delivery.body {
             Body::Frame(bytes) => bytes.to_vec(),
             Body::Whole(bytes) => core::mem::take(bytes),
+            Body::Posted(posted) => {
+                let posted = posted.take().unwrap();
+                let message = posted.message().to_vec();
+                self.filled.push((posted.number, message.clone()));
+                message
+            }
         };
         self.life = delivery.life;
         self.messages.push((delivery.from, delivery.lane, bytes));
     }
     fn share(&mut self, life: u64, share: Share<'_>) {
         self.shares.push((share.lap, life, share.payload.to_vec()));
+    }
+    fn place(&mut self, _: NodeId, _: Lane, length_bytes: usize) -> Option<Posted> {
+        let (number, buffer) = self.posts.pop()?;
+        match Posted::new(number, length_bytes, buffer) {
+            Ok(posted) => Some(posted),
+            Err(buffer) => {
+                self.posts.push((number, buffer));
+                None
+            }
+        }
+    }
+    fn put_back(&mut self, posted: Posted) {
+        self.posts.push((posted.number, posted.buffer));
     }
 }
 
@@ -153,14 +177,9 @@ impl Wire {
         for peer in 0..count {
             engine.add_peer(now, NodeId(peer));
         }
-        let inbox = Inbox {
-            messages: Vec::new(),
-            life: 0,
-            shares: Vec::new(),
-        };
         Node {
             engine,
-            inbox,
+            inbox: Inbox::default(),
             events: Vec::new(),
             lent: None,
             consumes: true,

@@ -3,12 +3,12 @@
 //! Invariant: every message below `next` has been delivered exactly once; slot i of `slots` is message `next + i`.
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
-use super::reassembly::Reassembly;
+use super::reassembly::{Assembled, Reassembly};
 use crate::memory::Memory;
 use crate::numbers::FIRST_NUMBER;
 use crate::pool::Pool;
+use crate::posted::Posted;
 
 /// Messages of one lane that may be under way at once.
 pub(crate) const LANE_WINDOW: u64 = 4096;
@@ -26,7 +26,7 @@ enum Slot {
 /// A message, or a bundle, that is whole.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Assembled,
     /// As `Fragment::weight`.
     weight: usize,
 }
@@ -63,7 +63,7 @@ pub(crate) enum Accepted {
     /// The fragment is a whole message and its turn is now: deliver it from the frame.
     Frame,
     /// It completed this message, whose turn is now.
-    Whole(Vec<u8>),
+    Whole(Assembled),
     /// Kept until its message is whole, or has its turn.
     Kept,
     /// Had come before.
@@ -231,6 +231,32 @@ impl LaneReceive {
         Accepted::Whole(body)
     }
 
+    /// Nothing of that message has come, and all before it arrive in memory of the program's: so they are put there in order.
+    pub(crate) fn may_place(&self, id: u64) -> bool {
+        let index = id.checked_sub(self.next).map(usize::try_from);
+        let Some(Ok(index)) = index.filter(|_| id - self.next < LANE_WINDOW) else {
+            return false;
+        };
+        let is_posted = |slot: &Slot| match slot {
+            Slot::Empty => false,
+            Slot::Partial(reassembly) => reassembly.posted().is_some(),
+            Slot::Ready(waiting) => waiting.body.posted().is_some(),
+            Slot::Done => true,
+        };
+        let is_new = matches!(self.slots.get(index), None | Some(Slot::Empty));
+        is_new && self.slots.len() >= index && self.slots.iter().take(index).all(is_posted)
+    }
+
+    /// Has the message that is in that buffer of the program's lie elsewhere from now on. `None`: none is. `Some(None)`: there is no memory
+    /// for it.
+    pub(crate) fn recall(&mut self, posted: u64, pool: &mut Pool) -> Option<Option<Posted>> {
+        self.slots.iter_mut().find_map(|slot| match slot {
+            Slot::Partial(reassembly) => reassembly.recall(posted, pool),
+            Slot::Ready(waiting) => waiting.body.recall(posted, pool),
+            Slot::Empty | Slot::Done => None,
+        })
+    }
+
     /// The message that arrives under this number.
     pub(crate) fn under_way(&mut self, id: u64) -> Option<&mut Reassembly> {
         let index = usize::try_from(id.checked_sub(self.next)?).ok()?;
@@ -279,12 +305,11 @@ impl LaneReceive {
             match slot {
                 Slot::Partial(reassembly) => {
                     memory.abandon(reassembly.length_bytes());
-                    let body = reassembly.finish(pool);
-                    pool.put(body);
+                    reassembly.finish(pool).give_to(pool);
                 }
                 Slot::Ready(waiting) => {
                     memory.abandon(waiting.weight);
-                    pool.put(waiting.body);
+                    waiting.body.give_to(pool);
                 }
                 Slot::Empty | Slot::Done => {}
             }

@@ -46,8 +46,7 @@ impl Stream {
     fn drop_partial(&mut self, memory: &mut Memory, pool: &mut Pool) {
         if let Some(partial) = self.partial.take() {
             memory.abandon(partial.reassembly.length_bytes());
-            let body = partial.reassembly.finish(pool);
-            pool.put(body);
+            partial.reassembly.finish(pool).give_to(pool);
         }
     }
 }
@@ -172,6 +171,7 @@ mod tests {
     use super::*;
     use crate::memory::charge;
     use crate::numbers::FIRST_NUMBER;
+    use crate::peer::reassembly::Assembled;
 
     const LANE: Lane = Lane::latest(3);
     const NOW: Instant = Instant::from_nanos(0);
@@ -209,7 +209,7 @@ mod tests {
         );
         assert!(matches!(accept(2, 4, 8), Accepted::Kept));
         assert!(matches!(accept(1, 4, 8), Accepted::Kept), "replaced");
-        assert!(matches!(accept(2, 0, 8), Accepted::Whole(body) if body == [7; 8]));
+        assert!(matches!(accept(2, 0, 8), Accepted::Whole(Assembled::Own(body)) if body == [7; 8]));
         assert!(matches!(accept(2, 0, 8), Accepted::Kept), "came already");
         assert!(matches!(accept(3, 0, 4), Accepted::Frame));
         assert!(matches!(accept(4, 4, 8), Accepted::Kept));

@@ -3,14 +3,69 @@
 //! Invariants: bit i of `arrived` is set if and only if fragment i lies in `buffer`; `missing` counts the clear ones. What a
 //! fragment that has not arrived will take may hold any bytes: an earlier message's, or what a link put there by guess.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::numbers::NUMBER_WINDOW;
 use crate::pool::{Pool, has_bit, set_bit};
+use crate::posted::Posted;
+
+/// Where a message is assembled.
+#[derive(Debug)]
+pub(crate) enum Assembled {
+    /// As long as what was filled, or more.
+    Own(Vec<u8>),
+    Posted(Box<Posted>), // as large as a `Vec`, which most are
+}
+
+impl Assembled {
+    /// Of one that is whole.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Own(buffer) => buffer.len(),
+            Self::Posted(posted) => posted.length_bytes(),
+        }
+    }
+
+    pub(crate) fn posted(&self) -> Option<u64> {
+        match self {
+            Self::Own(_) => None,
+            Self::Posted(posted) => Some(posted.number),
+        }
+    }
+
+    /// As `LaneReceive::recall`.
+    pub(crate) fn recall(&mut self, number: u64, pool: &mut Pool) -> Option<Option<Posted>> {
+        let Self::Posted(posted) = self else {
+            return None;
+        };
+        if posted.number != number {
+            return None;
+        }
+        let length_bytes = posted.length_bytes();
+        let Some(mut own) = pool.take(length_bytes) else {
+            return Some(None);
+        };
+        own.extend_from_slice(posted.message());
+        own.resize(length_bytes, 0);
+        match core::mem::replace(self, Self::Own(own)) {
+            Self::Posted(posted) => Some(Some(*posted)),
+            Self::Own(_) => None,
+        }
+    }
+
+    /// It is not needed any more.
+    pub(crate) fn give_to(self, pool: &mut Pool) {
+        match self {
+            Self::Own(buffer) => pool.put(buffer),
+            Self::Posted(posted) => pool.unused.push(*posted),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Reassembly {
-    buffer: Vec<u8>,
+    buffer: Assembled,
     length_bytes: usize,
     fragment_bytes: usize,
     arrived: Vec<u64>,
@@ -28,8 +83,14 @@ const AHEAD_FRAGMENTS: usize = NUMBER_WINDOW as usize;
 impl Reassembly {
     /// `None`: no memory. What is reserved is not touched until fragments fill it.
     pub(crate) fn new(pool: &mut Pool, length_bytes: usize, fragment_bytes: usize) -> Option<Self> {
-        let mut buffer = pool.take_used(length_bytes)?;
-        buffer.truncate(length_bytes);
+        let buffer = match pool.posted.take() {
+            Some(posted) => Assembled::Posted(Box::new(posted)),
+            None => {
+                let mut buffer = pool.take_used(length_bytes)?;
+                buffer.truncate(length_bytes);
+                Assembled::Own(buffer)
+            }
+        };
         let missing = length_bytes.div_ceil(fragment_bytes);
         Some(Self {
             buffer,
@@ -83,12 +144,20 @@ impl Reassembly {
             return false;
         }
         let end = offset + payload.len();
-        if offset >= self.buffer.len() {
-            self.buffer.resize(offset, 0);
-            self.buffer.extend_from_slice(payload);
-        } else {
-            self.fill_to(end);
-            self.buffer[offset..end].copy_from_slice(payload);
+        match &mut self.buffer {
+            Assembled::Own(buffer) if offset >= buffer.len() => {
+                buffer.resize(offset, 0);
+                buffer.extend_from_slice(payload);
+            }
+            Assembled::Own(buffer) => {
+                fill_to(buffer, end);
+                buffer[offset..end].copy_from_slice(payload);
+            }
+            Assembled::Posted(posted) => {
+                let part = posted.part(offset..end);
+                let bytes = part.len().min(payload.len()); // all, unless the program's buffer has become shorter
+                part[..bytes].copy_from_slice(&payload[..bytes]);
+            }
         }
         true
     }
@@ -106,12 +175,9 @@ impl Reassembly {
 
     /// Is there a place for all before `end`?
     pub(crate) fn reaches(&self, end: usize) -> bool {
-        end <= self.buffer.len()
-    }
-
-    fn fill_to(&mut self, end: usize) {
-        if self.buffer.len() < end {
-            self.buffer.resize(end, 0);
+        match &self.buffer {
+            Assembled::Own(buffer) => end <= buffer.len(),
+            Assembled::Posted(posted) => end <= posted.length_bytes(),
         }
     }
 
@@ -130,13 +196,34 @@ impl Reassembly {
     /// Their place. Only what a buffer of the pool does not hold yet is touched for it.
     pub(crate) fn landing(&mut self, most_bytes: usize) -> &mut [u8] {
         let (start, bytes) = self.awaited(most_bytes);
-        self.fill_to(start + bytes);
-        &mut self.buffer[start..start + bytes]
+        match &mut self.buffer {
+            Assembled::Own(buffer) => {
+                fill_to(buffer, start + bytes);
+                &mut buffer[start..start + bytes]
+            }
+            Assembled::Posted(posted) => posted.part(start..start + bytes),
+        }
     }
 
-    pub(crate) fn finish(self, pool: &mut Pool) -> Vec<u8> {
+    /// Which of the program's buffers it arrives in.
+    pub(crate) fn posted(&self) -> Option<u64> {
+        self.buffer.posted()
+    }
+
+    /// As `LaneReceive::recall`.
+    pub(crate) fn recall(&mut self, posted: u64, pool: &mut Pool) -> Option<Option<Posted>> {
+        self.buffer.recall(posted, pool)
+    }
+
+    pub(crate) fn finish(self, pool: &mut Pool) -> Assembled {
         pool.put_bitmap(self.arrived);
         self.buffer
+    }
+}
+
+fn fill_to(buffer: &mut Vec<u8>, end: usize) {
+    if buffer.len() < end {
+        buffer.resize(end, 0);
     }
 }
 
@@ -165,7 +252,7 @@ mod tests {
         assert!(message.insert(20, &[3; 10]) && message.is_whole());
         assert_eq!(message.awaited(1000), (30, 0), "the next is there");
         let wanted: Vec<u8> = (0..45).map(|i| i / 10 + 1).collect();
-        assert_eq!(message.finish(&mut pool), wanted);
+        assert!(matches!(message.finish(&mut pool), Assembled::Own(found) if found == wanted));
     }
 
     /// A place is as large as was asked for, in whole fragments, and nothing beyond it is touched.
@@ -175,7 +262,7 @@ mod tests {
         let mut message = Reassembly::new(&mut pool, 1 << 20, 1000).unwrap();
         assert!(message.insert(0, &[1; 1000]));
         assert_eq!(message.landing(2500).len(), 3000);
-        assert_eq!(message.buffer.len(), 4000);
+        assert!(message.reaches(4000) && !message.reaches(4001));
         assert_eq!(message.landing(2500).len(), 3000, "nothing came");
     }
 }

@@ -10,12 +10,13 @@ use alloc::vec::Vec;
 use super::lane::{Accepted, Fragment, LANE_WINDOW, LaneReceive, Remaining};
 use super::latest::LatestReceive;
 use super::places::Places;
-use super::reassembly::Reassembly;
+use super::reassembly::{Assembled, Reassembly};
 use super::send::ACK_DELAY;
 use crate::credit::Grant;
 use crate::memory::{Memory, bundle_weight, charge};
 use crate::numbers::{Arrival, Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
+use crate::posted::Posted;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
 
@@ -67,7 +68,7 @@ pub(crate) enum Taken {
     /// Deliver the messages of its payload.
     Bundle,
     /// Deliver this.
-    Whole(Vec<u8>),
+    Whole(Assembled),
     Nothing,
     /// Not used; its sender will try again, or need not.
     Refused(Refusal),
@@ -136,6 +137,29 @@ impl Receive {
             return false;
         }
         self.lane(lane).pass_by()
+    }
+
+    /// Does a message begin with this fragment, one of several, that may arrive in memory of the program's?
+    pub(crate) fn may_place(&self, data: &Data<'_>) -> bool {
+        if data.payload.len() >= data.length as usize || data.is_bundle() || data.lane.is_latest() {
+            return false;
+        }
+        let Some(place) = self.places.find(data.lane) else {
+            return data.message == FIRST_NUMBER as u32;
+        };
+        let lane = &self.lanes[usize::from(place)];
+        lane.may_place(expand(data.message, lane.next))
+    }
+
+    /// As `LaneReceive::recall`.
+    pub(crate) fn recall(
+        &mut self,
+        lane: Lane,
+        posted: u64,
+        pool: &mut Pool,
+    ) -> Option<Option<Posted>> {
+        let place = self.places.find(lane)?;
+        self.lanes[usize::from(place)].recall(posted, pool)
     }
 
     /// The message of that lane that arrives under this number, if one does.

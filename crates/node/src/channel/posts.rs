@@ -1,0 +1,254 @@
+//! Posted receives: buffers of the program's for messages that are still to come on its channels.
+//!
+//! Owned by `channel`. A message that arrives goes to the buffer that was posted first for its channel and its sender. A long one is lent it
+//! when its first frame comes, and is assembled there; a shorter one is copied there. One that does not fit goes the usual way, and
+//! ends the post.
+//!
+//! Invariant: `free` names just those posts whose buffer is here and waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tsumuji_proto::{Body, Delivery, Lane, NodeId, Posted, ReceiveBuffer};
+
+/// Posts of all endpoints of this process, each of another number.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// What came for a buffer that was posted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Arrived {
+    /// Nothing.
+    Nothing,
+    /// A message, which lies at the start of the buffer.
+    Message {
+        /// Who sent it.
+        from: NodeId,
+        /// The lane it came by.
+        lane: Lane,
+        /// Its length.
+        bytes: usize,
+    },
+    /// A message that is longer than the buffer: it waits on its channel, as if no buffer had been posted.
+    TooLong {
+        /// Who sent it.
+        from: NodeId,
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Posts {
+    posts: BTreeMap<u64, Post>,
+    /// By channel, in the order in which they were posted.
+    free: BTreeMap<u16, BTreeSet<u64>>,
+}
+
+struct Post {
+    channel: u16,
+    from: Option<NodeId>,
+    state: State,
+}
+
+enum State {
+    Free(Box<dyn ReceiveBuffer>),
+    /// To the message that arrives from that node by that lane.
+    Lent(NodeId, Lane),
+    Done(Box<dyn ReceiveBuffer>, Arrived),
+}
+
+impl std::fmt::Debug for Post {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = match &self.state {
+            State::Free(_) => "free",
+            State::Lent(..) => "lent",
+            State::Done(..) => "done",
+        };
+        f.debug_struct("Post")
+            .field("channel", &self.channel)
+            .field("from", &self.from)
+            .field("state", &state)
+            .finish()
+    }
+}
+
+impl Posts {
+    /// No buffer waits.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.posts.is_empty()
+    }
+
+    /// Returns the post's number.
+    pub(crate) fn add(
+        &mut self,
+        channel: u16,
+        from: Option<NodeId>,
+        buffer: Box<dyn ReceiveBuffer>,
+    ) -> u64 {
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        let state = State::Free(buffer);
+        let post = Post {
+            channel,
+            from,
+            state,
+        };
+        self.posts.insert(number, post);
+        self.free.entry(channel).or_default().insert(number);
+        number
+    }
+
+    /// Which buffer is the one for the next message.
+    fn first(&self, channel: u16, sender: NodeId) -> Option<u64> {
+        let free = self.free.get(&channel)?;
+        let fits = |number: &&u64| {
+            let post = self.posts.get(number);
+            post.is_some_and(|post| post.from.is_none_or(|from| from == sender))
+        };
+        free.iter().find(fits).copied()
+    }
+
+    /// Takes its buffer, leaving another state.
+    fn use_up(&mut self, number: u64, state: State) -> Option<Box<dyn ReceiveBuffer>> {
+        let post = self.posts.get_mut(&number)?;
+        if let Some(free) = self.free.get_mut(&post.channel) {
+            free.remove(&number);
+            if free.is_empty() {
+                self.free.remove(&post.channel);
+            }
+        }
+        match std::mem::replace(&mut post.state, state) {
+            State::Free(buffer) | State::Done(buffer, _) => Some(buffer),
+            State::Lent(..) => None,
+        }
+    }
+
+    fn end(&mut self, number: u64, buffer: Box<dyn ReceiveBuffer>, arrived: Arrived) {
+        if let Some(post) = self.posts.get_mut(&number) {
+            post.state = State::Done(buffer, arrived);
+        }
+    }
+
+    /// A long message begins to arrive.
+    pub(crate) fn place(&mut self, from: NodeId, lane: Lane, bytes: usize) -> Option<Posted> {
+        if self.free.is_empty() {
+            return None;
+        }
+        let number = self.first(lane.channel(), from)?;
+        let buffer = self.use_up(number, State::Lent(from, lane))?;
+        match Posted::new(number, bytes, buffer) {
+            Ok(posted) => Some(posted),
+            Err(buffer) => {
+                self.wait_again(number, buffer); // it ends when the message is whole
+                None
+            }
+        }
+    }
+
+    /// A lent buffer is not needed for the message that it was for.
+    pub(crate) fn put_back(&mut self, posted: Posted) {
+        self.wait_again(posted.number, posted.buffer);
+    }
+
+    fn wait_again(&mut self, number: u64, buffer: Box<dyn ReceiveBuffer>) {
+        if let Some(post) = self.posts.get_mut(&number) {
+            post.state = State::Free(buffer);
+            self.free.entry(post.channel).or_default().insert(number);
+        }
+    }
+
+    /// A message arrived. `true`: it lies in a buffer.
+    pub(crate) fn take(&mut self, delivery: &mut Delivery<'_>) -> bool {
+        let (from, lane) = (delivery.from, delivery.lane);
+        let bytes = delivery.body.bytes().len();
+        let arrived = Arrived::Message { from, lane, bytes };
+        if let Body::Posted(posted) = &mut delivery.body {
+            let Some(Posted { number, buffer, .. }) = posted.take() else {
+                return false;
+            };
+            self.end(number, buffer, arrived);
+            return true;
+        }
+        let first = self.first(lane.channel(), from);
+        first.is_some_and(|number| self.copy(number, (from, lane), delivery.body.bytes()))
+    }
+
+    /// Puts a message into that buffer. `false`: it does not fit.
+    pub(crate) fn copy(
+        &mut self,
+        number: u64,
+        (from, lane): (NodeId, Lane),
+        message: &[u8],
+    ) -> bool {
+        let bytes = message.len();
+        let Some(mut buffer) = self.use_up(number, State::Lent(from, lane)) else {
+            return false;
+        };
+        let place = buffer.bytes_mut().get_mut(..bytes);
+        let fits = place.is_some();
+        let arrived = if let Some(place) = place {
+            place.copy_from_slice(message);
+            Arrived::Message { from, lane, bytes }
+        } else {
+            Arrived::TooLong { from, bytes }
+        };
+        self.end(number, buffer, arrived);
+        fits
+    }
+
+    /// Channel and peer of a post whose buffer waits.
+    pub(crate) fn free(&self, number: u64) -> Option<(u16, Option<NodeId>)> {
+        let post = self.posts.get(&number)?;
+        matches!(post.state, State::Free(_)).then_some((post.channel, post.from))
+    }
+
+    /// Whether the post has ended; `None`: there is no such post.
+    pub(crate) fn is_done(&self, number: u64) -> Option<bool> {
+        let post = self.posts.get(&number)?;
+        Some(matches!(post.state, State::Done(..)))
+    }
+
+    /// By what its message arrives, while one does.
+    pub(crate) fn lent_to(&self, number: u64) -> Option<(NodeId, Lane)> {
+        match self.posts.get(&number)?.state {
+            State::Lent(from, lane) => Some((from, lane)),
+            _ => None,
+        }
+    }
+
+    /// Ends a post whose buffer is here.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<(Box<dyn ReceiveBuffer>, Arrived)> {
+        self.lent_to(number).is_none().then_some(())?;
+        let arrived = match self.posts.get(&number)?.state {
+            State::Done(_, arrived) => arrived,
+            _ => Arrived::Nothing,
+        };
+        // Any state will do: it goes.
+        let buffer = self.use_up(number, State::Lent(NodeId(0), Lane::ordered(0)))?;
+        self.posts.remove(&number);
+        Some((buffer, arrived))
+    }
+
+    /// Posts of a channel that ends, whose buffers are lent.
+    pub(crate) fn lent_of(&self, channel: u16) -> Vec<u64> {
+        let lent = self
+            .posts
+            .iter()
+            .filter(|(_, post)| post.channel == channel && matches!(post.state, State::Lent(..)));
+        lent.map(|(number, _)| *number).collect()
+    }
+
+    /// Nothing more will come for the posts of that channel.
+    pub(crate) fn close(&mut self, channel: u16) {
+        for number in self.free.remove(&channel).unwrap_or_default() {
+            let Some(post) = self.posts.get_mut(&number) else {
+                continue;
+            };
+            let state = State::Lent(NodeId(0), Lane::ordered(0));
+            if let State::Free(buffer) = std::mem::replace(&mut post.state, state) {
+                post.state = State::Done(buffer, Arrived::Nothing);
+            }
+        }
+    }
+}

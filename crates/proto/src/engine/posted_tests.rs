@@ -1,0 +1,137 @@
+//! Messages that are assembled in memory of the program's.
+
+use super::tests::{Wire, body};
+use super::*;
+use crate::time::Duration;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use tsumuji_wire::Lane;
+
+const LANE: Lane = Lane::ordered(3);
+const SECOND: Duration = Duration::from_secs(1);
+const BYTES: usize = 50_000;
+
+/// Counts how often it is written to: a message that is assembled there is written in pieces.
+struct Buffer(Vec<u8>, Arc<AtomicUsize>);
+
+impl crate::ReceiveBuffer for Buffer {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        &mut self.0
+    }
+}
+
+fn post(wire: &mut Wire, number: u64, bytes: usize) -> Arc<AtomicUsize> {
+    let writes = Arc::default();
+    let buffer = Buffer(alloc::vec![0; bytes], Arc::clone(&writes));
+    let posts = &mut wire.nodes[1].inbox.posts;
+    posts.insert(0, (number, Box::new(buffer))); // taken from the other end
+    writes
+}
+
+fn delivered(wire: &Wire) -> usize {
+    wire.nodes[1].inbox.messages.len()
+}
+
+/// Long messages arrive in the buffers posted for them, in order, whatever the wire loses, and however the link hands them over; short ones
+/// and those that are too long for their buffer do not.
+#[test]
+fn long_messages_land_there() {
+    for congestion in [Congestion::Credit, Congestion::Suci] {
+        for (scatters, loss) in [(false, 0), (true, 0), (false, 10), (true, 10)] {
+            let mut wire = Wire::under(2, congestion);
+            (wire.scatters, wire.loss_percent) = (scatters, loss);
+            let writes = [post(&mut wire, 1, BYTES), post(&mut wire, 2, 2 * BYTES)];
+            wire.send(0, 1, LANE, body(0, 8));
+            wire.run(SECOND.times(10), |wire| delivered(wire) == 1);
+            for index in 1..4 {
+                wire.send(0, 1, LANE, body(index, BYTES));
+                wire.run(SECOND.times(10), |wire| delivered(wire) > index);
+            }
+            let inbox = &wire.nodes[1].inbox;
+            let filled: Vec<_> = inbox.filled.iter().map(|(number, _)| *number).collect();
+            assert_eq!(filled, [1, 2], "{congestion:?} {scatters} {loss}");
+            for (number, message) in &inbox.filled {
+                assert!(*message == body(*number as usize, BYTES), "{number}");
+            }
+            assert!(inbox.messages[3].2 == body(3, BYTES));
+            for count in writes {
+                let count = count.load(Ordering::Relaxed);
+                assert!(count > 3, "{count} pieces");
+            }
+            post(&mut wire, 3, BYTES - 1);
+            wire.send(0, 1, LANE, body(4, BYTES));
+            wire.run(SECOND.times(10), |wire| delivered(wire) == 5);
+            let inbox = &wire.nodes[1].inbox;
+            assert_eq!((inbox.filled.len(), inbox.posts.len()), (2, 1));
+        }
+    }
+}
+
+/// However many are under way, and in whatever order their frames come, buffers are filled in the order of the lane.
+#[test]
+fn buffers_are_filled_in_order() {
+    for seed in 0..20 {
+        let mut wire = Wire::new(2);
+        (wire.random, wire.loss_percent, wire.jitter_us) = (seed, 5, [0, 20][seed as usize % 2]);
+        for number in 1..=20 {
+            post(&mut wire, number, BYTES);
+        }
+        for index in 1..=20 {
+            wire.send(0, 1, LANE, body(index, BYTES));
+        }
+        wire.run(SECOND.times(100), |wire| delivered(wire) == 20);
+        let inbox = &wire.nodes[1].inbox;
+        let least = if wire.jitter_us == 0 { 15 } else { 1 };
+        let filled = inbox.filled.len();
+        assert!(filled >= least, "{seed}: {filled}");
+        let in_order = inbox.filled.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        assert!(in_order, "{seed}");
+        for (index, (_, _, message)) in (1..).zip(&inbox.messages) {
+            assert!(*message == body(index, BYTES), "{seed}: {index}");
+        }
+    }
+}
+
+/// What is taken back under way arrives elsewhere; and what its session's end leaves empty comes back.
+#[test]
+fn buffers_come_back() {
+    let mut wire = Wire::new(2);
+    let begun = |wire: &Wire| wire.nodes[1].inbox.posts.is_empty();
+    post(&mut wire, 1, BYTES);
+    wire.jitter_us = 100;
+    wire.send(0, 1, LANE, body(1, BYTES));
+    wire.run(SECOND, begun);
+    assert!(begun(&wire) && delivered(&wire) == 0, "under way");
+    let engine = &mut wire.nodes[1].engine;
+    assert!(engine.recall(NodeId(0), LANE, 2).unwrap().is_none());
+    assert!(engine.recall(NodeId(9), LANE, 1).unwrap().is_none());
+    assert!(
+        engine
+            .recall(NodeId(0), Lane::ordered(4), 1)
+            .unwrap()
+            .is_none()
+    );
+    let posted = engine.recall(NodeId(0), LANE, 1).unwrap().unwrap();
+    assert_eq!(posted.number, 1);
+    assert!(engine.recall(NodeId(0), LANE, 1).unwrap().is_none());
+    wire.run(SECOND.times(10), |wire| delivered(wire) == 1);
+    let inbox = &wire.nodes[1].inbox;
+    assert!(inbox.messages[0].2 == body(1, BYTES));
+    assert!(inbox.filled.is_empty());
+
+    post(&mut wire, 2, 20 * BYTES);
+    wire.send(0, 1, LANE, body(2, 14 * BYTES));
+    wire.run(SECOND, begun);
+    wire.nodes[0].cut_off = true;
+    assert!(wire.nodes[1].engine.poll_unused().is_none());
+    wire.run(SECOND.times(10), |wire| {
+        !wire.nodes[1].engine.is_up(NodeId(0))
+    });
+    let unused = wire.nodes[1].engine.poll_unused();
+    assert_eq!(unused.map(|posted| posted.number), Some(2));
+    assert!(wire.nodes[1].engine.poll_unused().is_none());
+}
