@@ -386,6 +386,10 @@ impl<L: Link> Link for Checked<L> {
         self.inner.send_counted(to, counted, fill)
     }
 
+    fn counted_room(&mut self, to: (LinkAddr, u64), frame_bytes: usize) -> usize {
+        self.inner.counted_room(to, frame_bytes)
+    }
+
     fn unread(&self, of: (LinkAddr, u64)) -> usize {
         self.inner.unread(of)
     }

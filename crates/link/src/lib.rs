@@ -256,6 +256,11 @@ pub trait Link {
         Ok(false)
     }
 
+    /// How many frames of `frame_bytes` each the next calls of `send_counted` take to that life of the peer.
+    fn counted_room(&mut self, _to: (LinkAddr, u64), _frame_bytes: usize) -> usize {
+        0
+    }
+
     /// How many counted frames that life of the peer has not read, as far as it has said: the present life, or the one before.
     fn unread(&self, _of: (LinkAddr, u64)) -> usize {
         0

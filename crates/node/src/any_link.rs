@@ -385,6 +385,10 @@ macro_rules! delegate {
                 match self { $(Self::$variant(link) => link.send_counted(to, counted, fill),)* }
             }
 
+            fn counted_room(&mut self, to: (LinkAddr, u64), frame_bytes: usize) -> usize {
+                match self { $(Self::$variant(link) => link.counted_room(to, frame_bytes),)* }
+            }
+
             fn unread(&self, of: (LinkAddr, u64)) -> usize {
                 match self { $(Self::$variant(link) => link.unread(of),)* }
             }

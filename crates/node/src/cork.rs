@@ -9,6 +9,9 @@ const CALL_BYTES: usize = 56 << 10;
 /// Fewer than a turn sends.
 const CALL_MESSAGES: u32 = 48;
 
+/// A message of this size and more gains nothing by sharing a frame.
+const ALONE_BYTES: usize = 4 << 10;
+
 /// The batch under way, and what of it waits.
 #[derive(Debug, Default)]
 pub(crate) struct Cork {
@@ -31,6 +34,12 @@ impl Cork {
 
     pub(crate) fn is_in(&self) -> bool {
         self.depth > 0
+    }
+
+    /// A message of so many bytes need not wait for others, in a batch or not.
+    #[inline]
+    pub(crate) fn passes(&self, bytes: usize) -> bool {
+        self.depth == 0 || bytes >= ALONE_BYTES
     }
 
     /// A message of so many bytes was queued. `true`: it waits. `false`: it leaves now, and with it what has waited.
@@ -73,6 +82,7 @@ mod tests {
         cork.begin();
         assert_eq!(left(&mut cork, 100, 8), 2);
         assert_eq!(left(&mut cork, 15, 8 << 10), 2);
+        assert!(!cork.passes(8) && cork.passes(8 << 10));
         assert!(cork.end(), "some wait");
         cork.leaves();
         assert!(!cork.end() && !cork.is_in());

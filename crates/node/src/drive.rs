@@ -23,6 +23,7 @@ use tsumuji_proto::{
     Share, Sink, SubmitError,
 };
 
+pub(crate) use self::direct::Sent;
 use crate::channel::bell::{self, Bell};
 use crate::channel::{Dropped, Way};
 use crate::clock::{Clock, from_std, to_std};
@@ -62,7 +63,7 @@ pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 const BELL_LOOK: Duration = Duration::from_millis(1);
 
 /// Names no message that anyone asks for.
-const UNTRACKED: SendId = SendId(u64::MAX);
+pub(crate) const UNTRACKED: SendId = SendId(u64::MAX);
 
 /// Turns in which what a dead process had sent is taken in before its session ends, while others send all the time.
 const DYING_TURNS_MAX: u32 = 4096;
@@ -359,9 +360,9 @@ impl<L: Link> Drive<L> {
         events
     }
 
-    /// Queues a message and sends what the peer's window allows: at once, or with what follows it in a batch. `more`: something follows.
+    /// Queues a message and sends what the peer's window allows: at once, or with what follows it in a batch.
     #[inline]
-    pub(crate) fn submit(
+    pub(crate) fn enqueue(
         &mut self,
         to: NodeId,
         lane: Lane,
@@ -369,9 +370,6 @@ impl<L: Link> Drive<L> {
         notify: bool,
         more: bool,
     ) -> Result<SendId, SendError> {
-        if !notify && !more && self.send_direct(to, lane, direct::parts(&payload))? {
-            return Ok(UNTRACKED);
-        }
         self.now = self.clock.now();
         let bytes = payload.bytes();
         let id = self

@@ -18,6 +18,8 @@ const B: NodeId = NodeId(1);
 const C: NodeId = NodeId(2);
 const LANE: Lane = Lane::ordered(7);
 const BYTES: usize = 300_000;
+/// Over shared memory it leaves past the queue.
+const MIDDLE: usize = 100_000;
 
 /// Counts how often it is written to.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
@@ -63,8 +65,11 @@ fn messages_land_where_they_are_posted() {
         let long = Counted(vec![0; 2 * BYTES], Arc::clone(&writes));
         let long = b.post(7, Some(A), long).expect("post");
         let short = b.post(7, None, [0; 100]).expect("post");
+        let between = Arc::<AtomicUsize>::default();
+        let middle = Counted(vec![0; MIDDLE], Arc::clone(&between));
+        let middle = b.post(7, None, middle).expect("post");
         let sender = thread::spawn(move || {
-            for (number, bytes) in (0..).zip([BYTES, 50, 2 * BYTES]) {
+            for (number, bytes) in (0..).zip([BYTES, 50, MIDDLE, 2 * BYTES]) {
                 a.send(B, LANE, &pattern(bytes, number)).expect("send");
             }
             assert!(a.flush(LONG).expect("flush"));
@@ -81,8 +86,15 @@ fn messages_land_where_they_are_posted() {
         assert!(writes > 3, "{way}: in {writes} pieces");
         assert_eq!(short.arrived, message(A, 50), "{way}");
         assert!(short.buffer[..50] == pattern(50, 1), "{way}");
+        assert!(b.wait_posted(&middle, LONG).expect("middle"), "{way}");
+        let middle = b.unpost(middle).expect("3");
+        assert_eq!(middle.arrived, message(A, MIDDLE), "{way}");
+        assert!(middle.buffer.0 == pattern(MIDDLE, 2), "{way}");
+        let between = between.load(Ordering::Relaxed);
+        let in_order = PLAIN.contains(&over); // else it may begin before the one before it has come
+        assert!(between > 1 || !in_order, "{way}: in {between} pieces");
         let rest = b.recv_on(7, Some(A), LONG).expect("recv").expect("rest");
-        assert!(rest.body == pattern(2 * BYTES, 2), "{way}");
+        assert!(rest.body == pattern(2 * BYTES, 3), "{way}");
         assert_eq!(b.channel(7).expect("open").used_bytes, 0);
         // `a` goes on until all is acknowledged.
         while !sender.is_finished() {

@@ -298,6 +298,16 @@ impl Link for Shm {
         }
     }
 
+    fn counted_room(&mut self, (to, life): (LinkAddr, u64), frame_bytes: usize) -> usize {
+        match to {
+            LinkAddr::Local(node) => {
+                let peer = self.peers.get_mut(usize::from(node));
+                peer.map_or(0, |peer| peer.room(life, self.life, frame_bytes))
+            }
+            _ => 0,
+        }
+    }
+
     fn unread(&self, (to, life): (LinkAddr, u64)) -> usize {
         match to {
             LinkAddr::Local(node) => {

@@ -229,6 +229,15 @@ impl Peer {
         Ok(true)
     }
 
+    /// Frames of that length that find room in the ring to that life of the peer.
+    pub(super) fn room(&mut self, life: u64, our_life: u64, frame_bytes: usize) -> usize {
+        let open = self.inbound.as_ref().filter(|inbound| inbound.sendable);
+        let Some(inbound) = open.filter(|_| life == self.life) else {
+            return 0;
+        };
+        self.producer.room(frame_bytes, || inbound.taken(our_life))
+    }
+
     /// Counted frames sent to that life of the peer which it has not read, as far as is known.
     pub(super) fn unread(&self, life: u64, our_life: u64) -> usize {
         if life != self.life {

@@ -137,11 +137,8 @@ impl Producer {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Sent {
         if self.tail + self.reach_lines > self.head + self.lines {
-            if let Some(head) = load_head() {
-                if head.wrapping_sub(self.head) > self.tail - self.head {
-                    return Sent::Broken;
-                }
-                self.head = head;
+            if !self.look(load_head) {
+                return Sent::Broken;
             }
             if self.tail + self.reach_lines > self.head + self.lines {
                 return Sent::Full;
@@ -164,6 +161,33 @@ impl Producer {
         memory.publish(line, commit_word(self.tail, bytes) | mark);
         self.tail = next;
         Sent::Frame(bytes)
+    }
+
+    /// Looks how far the consumer has read. `false`: what it says makes no sense.
+    fn look(&mut self, load_head: impl FnOnce() -> Option<u64>) -> bool {
+        let Some(head) = load_head() else {
+            return true;
+        };
+        let is_possible = head.wrapping_sub(self.head) <= self.tail - self.head;
+        if is_possible {
+            self.head = head;
+        }
+        is_possible
+    }
+
+    /// How many frames of that length find room now, one after the other.
+    pub(crate) fn room(
+        &mut self,
+        frame_bytes: usize,
+        load_head: impl FnOnce() -> Option<u64>,
+    ) -> usize {
+        if !self.look(load_head) {
+            return 0;
+        }
+        // Before the last one, too, there is room for the largest.
+        let free_lines = (self.head + self.lines).saturating_sub(self.tail);
+        let before_last = free_lines.checked_sub(self.reach_lines);
+        before_last.map_or(0, |lines| (lines / record_lines(frame_bytes)) as usize + 1)
     }
 
     /// How many counted frames the consumer has not read, whose published head is this; as many as there may be if it makes no sense.

@@ -41,6 +41,34 @@ fn receive(shm: &mut Shm) -> Vec<Vec<u8>> {
     frames
 }
 
+/// Frames that were said to find room do, wherever the ring's tail and head are; and one more only if it says so.
+#[test]
+fn room_is_as_told() {
+    let job = small(2);
+    let mut a = Shm::attach(&job, 0).expect("attach");
+    let mut b = Shm::attach(&job, 1).expect("attach");
+    let to_b = LinkAddr::Local(1);
+    receive(&mut a);
+    assert!(send(&mut b, LinkAddr::Local(0), b"here"));
+    assert_eq!(receive(&mut a).len(), 1);
+    let to = (to_b, a.life_heard(to_b).expect("heard"));
+    let mut rng = Rng::with_seed(5);
+    for round in 0..500 {
+        let text = vec![1; rng.usize(1..=a.caps().frame_bytes)];
+        let room = a.counted_room(to, text.len());
+        for _ in 0..room {
+            assert!(count(&mut a, to, &text), "{round}: {room}");
+        }
+        assert_eq!(a.counted_room(to, a.caps().frame_bytes), 0, "{round}");
+        assert!(!count(&mut a, to, &text), "{round}");
+        let read = (0..room).take_while(|_| rng.u32(..20) > 0).count();
+        b.recv_burst(read, |_, _| {}).expect("recv");
+        receive(&mut b);
+    }
+    assert_eq!(a.counted_room((to_b, to.1 + 1), 8), 0, "another life");
+    assert_eq!(a.counted_room((LinkAddr::Local(7), 1), 8), 0);
+}
+
 /// Sends a frame that is counted, to that life.
 fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
     let fill = |slot: &mut [u8]| {

@@ -1,13 +1,14 @@
 //! Direct messages: written from the caller's memory into the link's ring, where engine and link permit it, and how many of them their
 //! receivers have not read.
 //!
-//! Called by `Drive::submit` and, with `unread`, by who waits for acknowledgements.
+//! Called by `endpoint::send` and, with `unread`, by who waits for acknowledgements.
 
-use tsumuji_link::{Link, LinkError};
-use tsumuji_proto::{Engine, Event, Lane, NodeId, Payload, SubmitError};
+use tsumuji_link::{Link, LinkAddr, LinkError};
+use tsumuji_proto::{Direct, Engine, Event, Lane, NodeId, Payload, SendId, SubmitError};
 
-use super::Drive;
+use super::{Drive, UNTRACKED};
 use crate::channel::Way;
+use crate::error::SendError;
 
 /// A caller that never polls looks for what came after so many direct messages, or so many bytes: it may have been told to stop.
 const UNHEARD_MESSAGES: usize = 256;
@@ -44,6 +45,17 @@ impl Lives {
     }
 }
 
+/// What became of a message that was to be sent directly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is on its way.
+    Whole,
+    /// The ring is full for now.
+    Full,
+    /// It is to be submitted.
+    No,
+}
+
 impl<L: Link> Drive<L> {
     /// Direct messages were sent, so many that a turn is due.
     #[inline]
@@ -52,19 +64,19 @@ impl<L: Link> Drive<L> {
             || self.direct.unheard_bytes >= UNHEARD_BYTES
     }
 
-    /// Sends a message in two parts past the engine's queue, but in a batch, where it may share a frame. `false`: it is to be submitted.
+    /// Sends a message in two parts past the engine's queue; not a short one in a batch, where it may share a frame.
     #[inline]
-    pub(super) fn send_direct(
+    pub(crate) fn send_direct(
         &mut self,
         to: NodeId,
         lane: Lane,
         message: (&[u8], &[u8]),
-    ) -> Result<bool, LinkError> {
-        let life = self.direct.of(to).filter(|_| !self.cork.is_in());
-        let Some(life) = life else {
-            return Ok(false);
-        };
+    ) -> Result<Sent, LinkError> {
         let bytes = message.0.len() + message.1.len();
+        let life = self.direct.of(to).filter(|_| self.cork.passes(bytes));
+        let Some(life) = life else {
+            return Ok(Sent::No);
+        };
         let Self {
             link,
             engine,
@@ -73,16 +85,37 @@ impl<L: Link> Drive<L> {
         } = self;
         let (Some(mut direct), Some(addr)) = (engine.direct(to, lane, bytes), table.addr(to))
         else {
-            return Ok(false);
+            return Ok(Sent::No);
         };
-        let counted = !lane.is_library();
-        if !link.send_counted((addr, life), counted, |slot| direct.write(message, slot))? {
-            return Ok(false);
+        let (at, counted) = ((addr, life), !lane.is_library());
+        let is_sent = if bytes <= direct.frame_message_bytes() {
+            link.send_counted(at, counted, |slot| direct.write(message, slot))?
+        } else {
+            send_parts(link, at, counted, (direct, message))?
+        };
+        if !is_sent {
+            return Ok(Sent::Full);
         }
         link.flush()?;
         self.direct.unheard_messages += 1;
         self.direct.unheard_bytes += bytes;
-        Ok(true)
+        Ok(Sent::Whole)
+    }
+
+    /// Sends a message past the queue, or queues it. `more`: something follows.
+    #[inline]
+    pub(crate) fn submit(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        payload: Payload<'_>,
+        notify: bool,
+        more: bool,
+    ) -> Result<SendId, SendError> {
+        if !notify && !more && self.send_direct(to, lane, parts(&payload))? == Sent::Whole {
+            return Ok(UNTRACKED);
+        }
+        self.enqueue(to, lane, payload, notify, more)
     }
 
     /// Direct messages of the program to that peer which it has not read.
@@ -132,12 +165,36 @@ impl<L: Link> Way for Drive<L> {
 
     fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {
         match self.send_direct(to, lane, parts(&payload)) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
+            Ok(Sent::Whole) => return Ok(()),
+            Ok(Sent::Full | Sent::No) => {}
             Err(error) => self.failure = Some(error),
         }
         self.engine.submit(to, lane, payload, false).map(drop)
     }
+}
+
+/// Sends a message of several frames if the link has room for all. Its reader may begin when the first is there.
+fn send_parts<L: Link>(
+    link: &mut L,
+    to: (LinkAddr, u64),
+    counted: bool,
+    (mut direct, message): (Direct<'_>, (&[u8], &[u8])),
+) -> Result<bool, LinkError> {
+    let (frames, frame_bytes) = direct.frames(message.0.len() + message.1.len());
+    if link.counted_room(to, frame_bytes) < frames {
+        return Ok(false);
+    }
+    for index in 0..frames {
+        let is_last = index + 1 == frames;
+        let write = |slot: &mut [u8]| direct.write_part(message, index, slot);
+        if !link.send_counted(to, counted && is_last, write)? {
+            break; // its reader has scribbled over its own index: the ring is closed
+        }
+        if index == 0 {
+            link.flush()?;
+        }
+    }
+    Ok(true)
 }
 
 /// What follows each other in a message.

@@ -11,7 +11,7 @@ use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
 use crate::channel::Channels;
-use crate::drive::refused;
+use crate::drive::{Sent, UNTRACKED, refused};
 use crate::error::SendError;
 use crate::intake::Keeping;
 use crate::peers::Peers;
@@ -37,6 +37,9 @@ const READ_LOOK: Duration = Duration::from_micros(50);
 
 /// Turns in which all that rings hold has been taken in, whoever goes on filling them.
 const LISTEN_TURNS: u32 = 512;
+
+/// How long `send` waits for a reader that reads: some times as long as a message takes that fits a ring.
+const RING_PATIENCE: Duration = Duration::from_micros(200);
 
 /// Longer than any program runs; a wait without limit.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -393,6 +396,9 @@ impl<L: Link> Core<L> {
         if self.channels.is_stopped(to, channel) {
             self.wait_room(to, channel, 0, FOREVER)?;
         }
+        if !notify && !more && self.send_directly(to, lane, message)? {
+            return Ok(UNTRACKED);
+        }
         let lends = bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.gathers_alone();
         if lends && !lane.is_latest() {
             match self.send_lent(to, lane, message, notify) {
@@ -404,7 +410,7 @@ impl<L: Link> Core<L> {
         loop {
             match self
                 .drive
-                .submit(to, lane, Payload::Copied(message), notify, more)
+                .enqueue(to, lane, Payload::Copied(message), notify, more)
             {
                 Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
                     self.pause_for_memory(to, MEMORY_PAUSE)?;
@@ -415,6 +421,31 @@ impl<L: Link> Core<L> {
                 done => return done,
             }
         }
+    }
+
+    /// Sends a message past the queue, if that is possible now or as soon as its reader has made room.
+    #[inline]
+    fn send_directly(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<bool, SendError> {
+        match self.drive.send_direct(to, lane, (message, &[]))? {
+            Sent::Whole => Ok(true),
+            Sent::Full if self.drive.spins() => self.await_ring(to, lane, message),
+            Sent::Full | Sent::No => Ok(false),
+        }
+    }
+
+    /// The ring is full: if its reader goes on reading, waiting costs less than a copy into the queue.
+    #[cold]
+    fn await_ring(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<bool, SendError> {
+        let begun = Instant::now();
+        while begun.elapsed() < RING_PATIENCE {
+            self.progress()?;
+            match self.drive.send_direct(to, lane, (message, &[]))? {
+                Sent::Whole => return Ok(true),
+                Sent::Full => {}
+                Sent::No => break,
+            }
+        }
+        Ok(false)
     }
 
     fn send_shared(

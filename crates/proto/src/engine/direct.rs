@@ -1,21 +1,24 @@
 //! Direct messages: over a link that keeps frames in order, loses none between the living, and tells which were read, a
-//! message that fits a frame needs no number, credit, acknowledgement or timer. The link's ring is the window.
+//! message that fits the link's ring needs no number, credit, acknowledgement or timer. The ring is the window.
 //!
-//! A driver asks `direct` before it submits, and writes the frame it gets into the link; what finds no room there is submitted as any other.
+//! A driver asks `direct` before it submits, and writes the frames it gets into the link; what finds no room there is submitted as any other.
 //! Anything longer, tracked, paced or behind something that is queued takes the numbered way.
 //!
 //! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what
 //! arrives beyond the half of the budget at which peers are told to stop fits the headroom kept for it, of honest peers.
 
-use super::receive::find;
+use super::receive::{find, hand_over};
 use super::{Engine, Shared};
 use crate::counters::{Counters, Drop};
 use crate::memory::charge;
 use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
-use crate::peer::direct::{Counts, Talk};
+use crate::peer::direct::{Arriving, Counts, Talk};
+use crate::peer::reassembly::{Assembled, Reassembly};
+use crate::posted::Posted;
 use crate::time::Instant;
-use tsumuji_wire::{Data, Lane, NodeId, flags};
+use alloc::boxed::Box;
+use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags};
 
 /// Headroom for each peer, in rings: of an empty message a ring's line holds as much as the budget counts for it, of other short ones less.
 /// The rest is for what a peer sends on until it looks whether it may.
@@ -24,7 +27,13 @@ pub(super) const HEADROOM_RINGS: usize = 2;
 /// What comes of a peer beyond so many rings, after it was told to stop, is dropped: nobody honest sends so much.
 pub(super) const UNASKED_RINGS: usize = 2 * HEADROOM_RINGS;
 
-/// A message that may leave as a direct frame now.
+/// A message is at most this part of a ring: others are on their way, too.
+const RING_PART: usize = 4;
+
+/// Payload of each frame of a message of several: short, for its receiver copies one while the next is written.
+const PART_BYTES: usize = 16 << 10;
+
+/// A message that may leave directly now.
 #[derive(Debug)]
 pub struct Direct<'a> {
     peer: &'a mut Peer,
@@ -32,12 +41,59 @@ pub struct Direct<'a> {
     counters: &'a mut Counters,
     me: NodeId,
     lane: Lane,
+    frame_bytes: usize,
 }
 
 impl Direct<'_> {
+    /// So long a message leaves as one frame, by `write`.
+    #[inline]
+    pub fn frame_message_bytes(&self) -> usize {
+        self.frame_bytes
+    }
+
+    /// Frames of a longer message, and the length of the largest.
+    pub fn frames(&self, message_bytes: usize) -> (usize, usize) {
+        let part_bytes = self.part_bytes();
+        let frames = message_bytes.div_ceil(part_bytes);
+        (frames, DATA_HEADER_BYTES + part_bytes)
+    }
+
+    fn part_bytes(&self) -> usize {
+        self.frame_bytes.min(PART_BYTES)
+    }
+
+    /// Writes frame `index` of a longer message, all of them in order, with nothing between them. Returns its length.
+    pub fn write_part(
+        &mut self,
+        (head, rest): (&[u8], &[u8]),
+        index: usize,
+        slot: &mut [u8],
+    ) -> usize {
+        let length = head.len() + rest.len();
+        let start = (index * self.part_bytes()).min(length);
+        let end = length.min(start + self.part_bytes());
+        let cut = |at: usize| (at.min(head.len()), at.saturating_sub(head.len()));
+        let ((from, rest_from), (to, rest_to)) = (cut(start), cut(end));
+        let parts = (&head[from..to], &rest[rest_from..rest_to]);
+        let is_last = end == length;
+        self.write_frame(parts, (start, length), is_last, slot)
+    }
+
     /// Writes the frame: `head` and `rest` follow each other. Returns its length.
     #[inline]
-    pub fn write(&mut self, (head, rest): (&[u8], &[u8]), slot: &mut [u8]) -> usize {
+    pub fn write(&mut self, message: (&[u8], &[u8]), slot: &mut [u8]) -> usize {
+        let length = message.0.len() + message.1.len();
+        self.write_frame(message, (0, length), true, slot)
+    }
+
+    #[inline]
+    fn write_frame(
+        &mut self,
+        (head, rest): (&[u8], &[u8]),
+        (offset, length): (usize, usize),
+        is_last: bool,
+        slot: &mut [u8],
+    ) -> usize {
         let data = Data {
             source: self.me,
             destination: self.peer.id,
@@ -47,8 +103,8 @@ impl Direct<'_> {
             ack: 0,
             credit: 0,
             message: 0,
-            offset: 0,
-            length: (head.len() + rest.len()) as u32,
+            offset: offset as u32, // no ring holds 4 GiB
+            length: length as u32,
             floor_delta: 0,
             lane: self.lane,
             ack_delay: 0,
@@ -57,10 +113,12 @@ impl Direct<'_> {
         let Some(bytes) = data.write_joined(rest, slot) else {
             return 0;
         };
-        self.peer.send.pass_by(self.lane);
-        let counts = u32::from(!self.lane.is_library());
-        self.counts.sent = self.counts.sent.wrapping_add(counts);
-        self.counters.direct_messages += 1;
+        if is_last {
+            self.peer.send.pass_by(self.lane);
+            let counts = u32::from(!self.lane.is_library());
+            self.counts.sent = self.counts.sent.wrapping_add(counts);
+            self.counters.direct_messages += 1;
+        }
         self.counters.sent_frames += 1;
         self.counters.sent_bytes += bytes as u64;
         bytes
@@ -68,13 +126,15 @@ impl Direct<'_> {
 }
 
 impl Engine {
-    /// The message of that lane and length, if it may leave as a direct frame now; `None`: it is to be submitted.
+    /// The message of that lane and length, if it may leave directly now; `None`: it is to be submitted.
     #[inline]
     pub fn direct(&mut self, to: NodeId, lane: Lane, bytes: usize) -> Option<Direct<'_>> {
         let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
+        let frame_bytes = peer.send.fragment_bytes();
         let may = peer.direct.is(Talk::PERMITTED)
             && peer.send.is_idle()
-            && bytes <= peer.send.fragment_bytes().min(peer.message_limit_bytes)
+            && bytes <= frame_bytes.max(self.shared.config.ring_bytes / RING_PART)
+            && bytes <= peer.message_limit_bytes
             && !lane.is_latest()
             && peer.send.admits(lane)
             && peer.is_up()
@@ -86,6 +146,7 @@ impl Engine {
             counters: &mut self.shared.counters,
             me: self.shared.config.me,
             lane,
+            frame_bytes,
         })
     }
 
@@ -120,9 +181,8 @@ impl Engine {
             data.destination,
             Some(data.session),
         )?;
-        let length = data.payload.len();
+        let length = data.length as usize;
         if shared.config.ring_bytes == 0
-            || data.length as usize != length
             || length > shared.memory.limit_bytes()
             || data.is_bundle()
             || data.lane.is_latest()
@@ -134,32 +194,56 @@ impl Engine {
             return Err(Drop::Malformed);
         };
         let is_asked = peer.direct.is(Talk::OPEN);
-        if !is_asked && counts.unasked_bytes > most_bytes {
-            return Err(Drop::Memory); // of who goes on though it was told to stop
+        if data.offset == 0 {
+            if counts.arriving.is_some() {
+                return Err(Drop::Malformed); // the one before it is not whole
+            }
+            if !is_asked && counts.unasked_bytes > most_bytes {
+                return Err(Drop::Memory); // of who goes on though it was told to stop
+            }
+            if !peer.receive.pass_by(data.lane) {
+                return Err(Drop::Malformed);
+            }
+            counts.unasked_bytes += if is_asked { 0 } else { charge(length) };
         }
-        if !peer.receive.pass_by(data.lane) {
+        peer.last_heard = now;
+        let whole = if data.payload.len() == length {
+            None
+        } else {
+            let Some(message) = take_part(data, shared, sink)? else {
+                return Ok(());
+            };
+            Some(message)
+        };
+        let Some(counts) = shared.direct.get_mut(usize::from(data.source.0)) else {
             return Err(Drop::Malformed);
-        }
-        counts.unasked_bytes += if is_asked { 0 } else { charge(length) };
+        };
         let counted = u32::from(!data.lane.is_library());
         counts.taken = counts.taken.wrapping_add(counted);
         peer.direct.set(Talk::UNHEARD, false); // whoever sends directly has heard the word
         shared.memory.hold(length);
         peer.receive.grant.used_bytes += charge(length);
-        peer.last_heard = now;
-        shared.counters.delivered_messages += 1;
-        let life = peer.life;
-        if is_asked && shared.memory.used_bytes() > shared.memory.half_bytes() {
+        let (from, life, lane) = (data.source, peer.life, data.lane);
+        let shuts = is_asked && shared.memory.used_bytes() > shared.memory.half_bytes();
+        if shuts {
             set_open(peer, false);
             shared.has_shut = true;
-            self.enqueue(data.source, now);
         }
-        sink.message(Delivery {
-            from: data.source,
-            life,
-            lane: data.lane,
-            body: Body::Frame(data.payload),
-        });
+        if let Some(message) = whole {
+            hand_over(shared, (from, life, lane), message, false, sink);
+        } else {
+            shared.counters.delivered_messages += 1;
+            let body = Body::Frame(data.payload);
+            sink.message(Delivery {
+                from,
+                life,
+                lane,
+                body,
+            });
+        }
+        if shuts {
+            self.enqueue(from, now);
+        }
         Ok(())
     }
 
@@ -191,12 +275,71 @@ impl Engine {
     /// Keeps headroom for what peers send until they hear that they are to stop.
     pub(super) fn set_headroom(&mut self) {
         if self.shared.config.ring_bytes > 0 {
-            (self.shared.direct).resize(self.peers.len(), Counts::default());
+            (self.shared.direct).resize_with(self.peers.len(), Counts::default);
         }
         let peers = self.shared.credit.peers();
         let bytes = (HEADROOM_RINGS * peers).saturating_mul(self.shared.config.ring_bytes);
         self.shared.memory.set_headroom(bytes);
     }
+}
+
+/// Takes one frame of a message of several; the message, if it was the last.
+fn take_part(
+    data: &Data<'_>,
+    shared: &mut Shared,
+    sink: &mut impl Sink,
+) -> Result<Option<Assembled>, Drop> {
+    let Shared {
+        direct,
+        pool,
+        config,
+        ..
+    } = shared;
+    let Some(counts) = direct.get_mut(usize::from(data.source.0)) else {
+        return Err(Drop::Malformed);
+    };
+    let (offset, length) = (data.offset as usize, data.length as usize);
+    let payload = data.payload;
+    if counts.arriving.is_none() {
+        if offset > 0 || payload.is_empty() || length > config.ring_bytes {
+            return Err(Drop::Malformed);
+        }
+        pool.posted = sink.place(data.source, data.lane, length);
+        let message = Reassembly::new(pool, length, payload.len()).ok_or(Drop::Memory)?;
+        let arriving = Arriving {
+            lane: data.lane,
+            next: 0,
+            message,
+        };
+        counts.arriving = Some(Box::new(arriving));
+    }
+    let Some(arriving) = counts.arriving.as_deref_mut() else {
+        return Err(Drop::Malformed);
+    };
+    let size = arriving.message.fragment_bytes();
+    let is_next = (data.lane, offset, length)
+        == (
+            arriving.lane,
+            arriving.next,
+            arriving.message.length_bytes(),
+        );
+    if !is_next || payload.len() != size.min(length - offset) {
+        return Err(Drop::Malformed);
+    }
+    arriving.message.insert(offset, payload);
+    arriving.next += payload.len();
+    if !arriving.message.is_whole() {
+        return Ok(None);
+    }
+    let whole = counts.arriving.take();
+    Ok(whole.map(|arriving| arriving.message.finish(pool)))
+}
+
+/// As `LaneReceive::recall`.
+pub(super) fn recall(shared: &mut Shared, from: NodeId, posted: u64) -> Option<Option<Posted>> {
+    let counts = shared.direct.get_mut(usize::from(from.0))?;
+    let arriving = counts.arriving.as_deref_mut()?;
+    arriving.message.recall(posted, &mut shared.pool)
 }
 
 /// The peer is to be told, in a frame of its own.
@@ -215,10 +358,10 @@ pub(super) fn tell_again(peer: &mut Peer) {
     }
 }
 
-/// What was sent and taken in the present session; nothing where the link has no ring.
-pub(super) fn direct_counts(shared: &Shared, peer: NodeId) -> Counts {
+/// What was taken in the present session, and in the one before; nothing where the link has no ring.
+pub(super) fn taken_from(shared: &Shared, peer: NodeId) -> (u32, u32) {
     let known = shared.direct.get(usize::from(peer.0));
-    known.copied().unwrap_or_default()
+    known.map_or((0, 0), |counts| (counts.taken, counts.taken_before))
 }
 
 /// A session has ended; how many are lost by the peer's word that it took so many.
@@ -230,6 +373,12 @@ pub(super) fn end(peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) -> u
     };
     let is_unsettled = was_unsettled || taken.is_none() && counts.sent > 0;
     peer.direct.set(Talk::UNSETTLED, is_unsettled);
+    if let Some(arriving) = counts.arriving.take() {
+        arriving
+            .message
+            .finish(&mut shared.pool)
+            .give_to(&mut shared.pool);
+    }
     counts.end(taken)
 }
 

@@ -50,8 +50,21 @@ fn send(wire: &mut Wire, from: usize, lane: Lane, message: &[u8]) -> bool {
     let (head, rest) = message.split_at(message.len() / 3);
     let engine = &mut wire.nodes[from].engine;
     if let Some(mut direct) = engine.direct(NodeId(to as u16), lane, message.len()) {
-        let bytes = direct.write((head, rest), &mut slot);
-        wire.launch(to, slot[..bytes].to_vec());
+        let mut frames = Vec::new();
+        if message.len() <= direct.frame_message_bytes() {
+            let bytes = direct.write((head, rest), &mut slot);
+            frames.push(slot[..bytes].to_vec());
+        } else {
+            let (count, most_bytes) = direct.frames(message.len());
+            for index in 0..count {
+                let bytes = direct.write_part((head, rest), index, &mut slot);
+                assert!(bytes <= most_bytes);
+                frames.push(slot[..bytes].to_vec());
+            }
+        }
+        for frame in frames {
+            wire.launch(to, frame);
+        }
         return true;
     }
     let payload = Payload::Copied(message);
@@ -80,7 +93,9 @@ fn both_ways_follow_each_other() {
     for number in 0..3000_u32 {
         let (from, lane) = ((number / 7 % 2) as usize, lanes[number as usize % 3]);
         let long = number % 50 == 17;
-        let mut message = vec![number as u8; if long { 4000 } else { number as usize % 90 }];
+        let long_bytes = [4000, 20_000][number as usize / 50 % 2]; // directly, and by number
+        let short_bytes = number as usize % 90;
+        let mut message = vec![number as u8; if long { long_bytes } else { short_bytes }];
         message.extend_from_slice(&number.to_le_bytes());
         direct += usize::from(send(&mut wire, from, lane, &message));
         sent[from].push((lane, message));
@@ -221,6 +236,107 @@ fn session(wire: &mut Wire) -> u32 {
     tsumuji_wire::parse_data(&slot[..bytes]).unwrap().session
 }
 
+/// Messages of several frames, up to a part of the ring: whole and in order, into what was posted for them, and nothing is kept to repeat.
+#[test]
+fn longer_ones_follow_frame_by_frame() {
+    let mut wire = wire();
+    let bytes = RING_BYTES / 4;
+    let long = |seed: u8| -> Vec<u8> { (0..bytes).map(|at| (at / 7) as u8 ^ seed).collect() };
+    assert!(!send(&mut wire, 0, LANE, &vec![1; bytes + 1]), "by number");
+    settle(&mut wire);
+    wire.nodes[1].inbox.messages.clear();
+    let posted = Box::new(vec![0_u8; bytes]);
+    wire.nodes[1].inbox.posts.push((9, posted));
+    for seed in 0..4 {
+        assert!(send(&mut wire, 0, LANE, &long(seed)), "{seed}");
+        assert!(send(&mut wire, 0, LANE, &[seed]));
+        assert_eq!(wire.nodes[0].engine.queued(NodeId(1)).unwrap().messages, 0);
+        settle(&mut wire);
+    }
+    let inbox = &wire.nodes[1].inbox;
+    for (index, (from, lane, message)) in (0..).zip(&inbox.messages) {
+        let seed = index / 2;
+        let wanted = if index % 2 == 0 {
+            long(seed)
+        } else {
+            vec![seed]
+        };
+        assert!((*from, *lane) == (NodeId(0), LANE) && *message == wanted);
+    }
+    assert_eq!(inbox.messages.len(), 8);
+    assert!(inbox.filled.len() == 1 && inbox.filled[0].1 == long(0));
+    let counters = wire.nodes[1].engine.counters();
+    let dropped = [Drop::Malformed, Drop::Memory].map(|reason| counters.drops.get(reason));
+    assert_eq!((dropped, counters.delivered_messages), ([0, 0], 9));
+    assert!(wire.nodes[1].engine.accounts().are_balanced());
+}
+
+/// Frames that do not follow each other are dropped; and what is not whole when its session ends gives back what was posted for it.
+#[test]
+fn odd_parts_are_dropped() {
+    let mut wire = wire();
+    let session = session(&mut wire);
+    settle(&mut wire);
+    let part = |offset: usize, length: usize, lane: Lane, payload: &[u8]| {
+        let data = Data {
+            source: NodeId(0),
+            destination: NodeId(1),
+            flags: flags::DIRECT,
+            session,
+            number: 0,
+            ack: 0,
+            credit: 0,
+            message: 0,
+            offset: offset as u32,
+            length: length as u32,
+            floor_delta: 0,
+            lane,
+            ack_delay: 0,
+            payload,
+        };
+        let mut slot = [0; 1472];
+        let bytes = data.write(&mut slot).unwrap();
+        slot[..bytes].to_vec()
+    };
+    let block = [5; 1000];
+    wire.nodes[1].inbox.messages.clear();
+    wire.nodes[1].inbox.posts = vec![(7, Box::new(vec![0_u8; 2500]))];
+    let mut come = |frame: Vec<u8>| {
+        let node = &mut wire.nodes[1];
+        let before = node.engine.counters().drops.get(Drop::Malformed);
+        (node.engine).handle_frame(wire.now, &frame, &mut node.inbox);
+        node.engine.counters().drops.get(Drop::Malformed) == before
+    };
+    assert!(!come(part(1000, 2500, LANE, &block)), "nothing began");
+    assert!(
+        !come(part(0, RING_BYTES + 1, LANE, &block)),
+        "no ring holds it"
+    );
+    assert!(come(part(0, 2500, LANE, &block)));
+    assert!(!come(part(0, 2500, LANE, &block)), "twice");
+    assert!(!come(part(0, 1000, LANE, &block)), "another between");
+    assert!(!come(part(2000, 2500, LANE, &block[..500])), "a gap");
+    assert!(!come(part(1000, 2600, LANE, &block)), "of another length");
+    assert!(
+        !come(part(1000, 2500, Lane::ordered(99), &block)),
+        "of another lane"
+    );
+    assert!(!come(part(1000, 2500, LANE, &block[..999])), "too short");
+    assert!(come(part(1000, 2500, LANE, &block)));
+    assert!(come(part(2000, 2500, LANE, &block[..500])));
+    assert!(!come(part(2000, 2500, LANE, &block[..500])), "it is whole");
+    assert!(come(part(0, 2000, LANE, &block)), "another begins");
+    assert!(wire.nodes[1].inbox.messages[0].2 == [5; 2500]);
+    assert_eq!(wire.nodes[1].inbox.filled[0].0, 7);
+    let now = wire.now;
+    wire.nodes[1].engine.give_up(now, NodeId(0));
+    assert!(
+        wire.nodes[1].engine.poll_unused().is_none(),
+        "none was posted for it"
+    );
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
+}
+
 #[derive(Debug)]
 struct Usual;
 
@@ -329,7 +445,13 @@ fn odd_frames_are_dropped() {
         payload: b"abc",
     };
     let odd = [
-        (Data { length: 4, ..good }, Drop::Malformed),
+        (
+            Data {
+                length: RING_BYTES as u32 + 1,
+                ..good
+            },
+            Drop::Malformed,
+        ),
         (
             Data {
                 flags: flags::DIRECT | flags::BUNDLE,

@@ -321,7 +321,8 @@ impl Engine {
         let peer = peers
             .get_mut(usize::from(from.0))
             .and_then(Option::as_deref_mut);
-        let found = peer.and_then(|peer| peer.receive.recall(lane, number, &mut shared.pool));
+        let numbered = peer.and_then(|peer| peer.receive.recall(lane, number, &mut shared.pool));
+        let found = numbered.or_else(|| direct::recall(shared, from, number));
         found.map(|posted| posted.ok_or(OutOfMemory)).transpose()
     }
 

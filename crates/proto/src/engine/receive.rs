@@ -569,7 +569,7 @@ fn unbundle(
 }
 
 /// Hands an assembled message over; what the receiver leaves is used again.
-fn hand_over(
+pub(super) fn hand_over(
     shared: &mut Shared,
     (from, life, lane): (NodeId, u64, Lane),
     body: Assembled,

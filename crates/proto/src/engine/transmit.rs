@@ -1,6 +1,6 @@
 //! A frame's way out: whose turn it is, and what it writes.
 
-use super::direct::direct_counts;
+use super::direct::taken_from;
 use super::receive::ACK_DELAY_UNIT;
 use super::{Engine, Shared};
 use crate::congestion::Congestion;
@@ -156,7 +156,7 @@ impl Engine {
     fn write_word(&mut self, now: Instant, id: NodeId, closes: bool, slot: &mut [u8]) -> usize {
         let free_kib = self.shared.memory.free_bytes() / 1024;
         let me = self.shared.config.me;
-        let direct_taken = direct_counts(&self.shared, id).taken;
+        let direct_taken = taken_from(&self.shared, id).0;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
@@ -226,7 +226,7 @@ impl Engine {
             frame_bytes: config.frame_bytes as u32,
             credit: credit as u32,
             message_limit: u32::try_from(config.message_limit_bytes).unwrap_or(u32::MAX),
-            taken: direct_counts(&self.shared, id).taken_before,
+            taken: taken_from(&self.shared, id).1,
         };
         let mut control = Control {
             source: config.me,

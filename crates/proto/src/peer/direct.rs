@@ -2,6 +2,11 @@
 //!
 //! `Talk` lies in each `Peer`, `Counts` beside them where the link has a ring; `engine::direct` decides by both.
 
+use alloc::boxed::Box;
+use tsumuji_wire::Lane;
+
+use super::reassembly::Reassembly;
+
 /// What was said, and is to be said, as bits: peers without a ring pay a byte for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Talk(u8);
@@ -34,7 +39,7 @@ impl Talk {
 }
 
 /// Direct messages of the program in one session; they wrap.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// To the peer.
     pub(crate) sent: u32,
@@ -44,6 +49,17 @@ pub(crate) struct Counts {
     pub(crate) taken_before: u32,
     /// What those came to be charged that came while they were not to, whoever they were for.
     pub(crate) unasked_bytes: usize,
+    /// A message of several frames, which follow one another.
+    pub(crate) arriving: Option<Box<Arriving>>,
+}
+
+/// What has come of it.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    pub(crate) lane: Lane,
+    /// Where the next frame's payload belongs.
+    pub(crate) next: usize,
+    pub(crate) message: Reassembly,
 }
 
 impl Counts {
