@@ -294,11 +294,16 @@ impl Channels {
         }
     }
 
-    /// A buffer was lent to a message that will not come.
-    pub(crate) fn put_back(&mut self, posted: Posted) {
-        let number = posted.number;
-        self.posts.put_back(posted);
-        self.fill(number);
+    /// Buffers were lent to messages that will not come: they are for what came meanwhile, in the order in which they were posted.
+    pub(crate) fn put_back_all(&mut self, posted: Vec<Posted>) {
+        let mut numbers: Vec<u64> = posted.iter().map(|posted| posted.number).collect();
+        numbers.sort_unstable();
+        for posted in posted {
+            self.posts.put_back(posted);
+        }
+        for number in numbers {
+            self.fill(number);
+        }
     }
 
     /// Nothing waits there for a handler.

@@ -77,8 +77,8 @@ pub(crate) trait Intake {
     fn event(&mut self, event: &Event);
     /// As `Sink::place`.
     fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted>;
-    /// As `Sink::put_back`.
-    fn put_back(&mut self, posted: Posted);
+    /// Buffers are not needed for the messages that they were for.
+    fn put_back_all(&mut self, posted: Vec<Posted>);
     /// So many accepted messages to that peer are lost, beside those that an event tells of.
     fn lost(&mut self, peer: NodeId, messages: usize);
     /// The message that is lent to the engine.
@@ -335,10 +335,11 @@ impl<L: Link> Drive<L> {
 
     fn take_events(&mut self, intake: &mut impl Intake) -> usize {
         let mut events = 0;
+        let unused: Vec<Posted> = std::iter::from_fn(|| self.engine.poll_unused()).collect();
+        if !unused.is_empty() {
+            intake.put_back_all(unused); // of sessions that have ended, as events tell
+        }
         while let Some(mut event) = self.engine.poll_event() {
-            while let Some(posted) = self.engine.poll_unused() {
-                intake.put_back(posted); // of a session that has ended, and this or a later event tells of it
-            }
             if self.lives_at != NEVER {
                 self.note_process(&event);
             }
@@ -785,6 +786,6 @@ impl<I: Intake> Sink for Counted<'_, I> {
     }
 
     fn put_back(&mut self, posted: Posted) {
-        self.intake.put_back(posted);
+        self.intake.put_back_all(vec![posted]);
     }
 }

@@ -57,8 +57,8 @@ impl<H: Handler> drive::Intake for Intake<'_, H> {
         self.channels.posts.place(from, lane, length_bytes)
     }
 
-    fn put_back(&mut self, posted: Posted) {
-        self.channels.put_back(posted);
+    fn put_back_all(&mut self, posted: Vec<Posted>) {
+        self.channels.put_back_all(posted);
     }
 
     fn event(&mut self, event: &Event) {

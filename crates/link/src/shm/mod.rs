@@ -300,7 +300,7 @@ impl Link for Shm {
 
     fn counted_room(&mut self, (to, life): (LinkAddr, u64), frame_bytes: usize) -> usize {
         match to {
-            LinkAddr::Local(node) => {
+            LinkAddr::Local(node) if self.notice_changes().is_ok() => {
                 let peer = self.peers.get_mut(usize::from(node));
                 peer.map_or(0, |peer| peer.room(life, self.life, frame_bytes))
             }

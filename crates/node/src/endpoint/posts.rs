@@ -121,9 +121,9 @@ impl<L: Link> Endpoint<L> {
 impl<L: Link> Core<L> {
     /// Has a message that arrives in the buffer of that post arrive elsewhere.
     pub(super) fn recall(&mut self, number: u64) {
-        while let Some(posted) = self.drive.engine.poll_unused() {
-            self.channels.posts.put_back(posted);
-        }
+        let engine = &mut self.drive.engine;
+        let unused: Vec<_> = std::iter::from_fn(|| engine.poll_unused()).collect();
+        self.channels.put_back_all(unused);
         let Some((from, lane)) = self.channels.posts.lent_to(number) else {
             return;
         };

@@ -52,6 +52,9 @@ impl<L: Link> Endpoint<L> {
     /// of 256 KiB or more the call returns when nearly all has left, and receives meanwhile: it takes little memory, whatever its
     /// length. Over links that gather one of 12 KiB or more leaves like that, too, if it is in no batch.
     ///
+    /// Over shared memory one that fits a quarter of the ring between two processes (256 KiB where they are few) is written there at once;
+    /// if the ring is full, the call waits for up to 200 us for a peer that reads, where it may spin.
+    ///
     /// Many small messages cost less as a [`batch`](Self::batch).
     #[inline]
     pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
@@ -439,6 +442,12 @@ impl<L: Link> Core<L> {
         let begun = Instant::now();
         while begun.elapsed() < RING_PATIENCE {
             self.progress()?;
+            // As after any wait: nothing goes to another process before what was lost is told.
+            self.alive(to)?;
+            self.permits(to, lane)?;
+            if self.channels.is_stopped(to, lane.channel()) {
+                self.wait_room(to, lane.channel(), 0, FOREVER)?;
+            }
             match self.drive.send_direct(to, lane, (message, &[]))? {
                 Sent::Whole => return Ok(true),
                 Sent::Full => {}

@@ -9,6 +9,7 @@
 
 use super::receive::{find, hand_over};
 use super::{Engine, Shared};
+use crate::config::Config;
 use crate::counters::{Counters, Drop};
 use crate::memory::charge;
 use crate::message::{Body, Delivery, Sink};
@@ -24,8 +25,17 @@ use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags};
 /// The rest is for what a peer sends on until it looks whether it may.
 pub(super) const HEADROOM_RINGS: usize = 2;
 
-/// What comes of a peer beyond so many rings, after it was told to stop, is dropped: nobody honest sends so much.
-pub(super) const UNASKED_RINGS: usize = 2 * HEADROOM_RINGS;
+/// What comes of a peer beyond so many rings, and what its receiver may take in before the word to stop leaves, is dropped: nobody honest sends
+/// so much after it was told to stop.
+const UNASKED_RINGS: usize = 2 * HEADROOM_RINGS;
+
+/// A driver takes in fewer frames before it sends what is to be told.
+const TURN_FRAMES: usize = 128;
+
+/// As above.
+pub(super) fn unasked_bytes(config: &Config) -> usize {
+    UNASKED_RINGS * config.ring_bytes + TURN_FRAMES * config.frame_bytes
+}
 
 /// A message is at most this part of a ring: others are on their way, too.
 const RING_PART: usize = 4;
@@ -189,7 +199,7 @@ impl Engine {
         {
             return Err(Drop::Malformed);
         }
-        let most_bytes = UNASKED_RINGS * shared.config.ring_bytes;
+        let most_bytes = unasked_bytes(&shared.config);
         let Some(counts) = shared.direct.get_mut(usize::from(data.source.0)) else {
             return Err(Drop::Malformed);
         };

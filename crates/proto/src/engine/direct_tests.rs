@@ -1,6 +1,6 @@
 //! Direct messages between engines joined by a wire that keeps frames in order and loses none.
 
-use super::direct::{HEADROOM_RINGS, UNASKED_RINGS};
+use super::direct::{HEADROOM_RINGS, unasked_bytes};
 use super::tests::{Wire, config};
 use super::*;
 use crate::counters::Drop;
@@ -179,7 +179,11 @@ fn nothing_on_its_way_is_dropped() {
     let session = session(&mut wire);
     settle(&mut wire);
     let before = wire.nodes[1].inbox.messages.len();
-    let budget = config(1, 1).budget_bytes;
+    let config = Config {
+        ring_bytes: RING_BYTES,
+        ..config(1, 1)
+    };
+    let budget = config.budget_bytes;
     assert!(!send(&mut wire, 0, LANE, &vec![7; 3 * budget]), "by number");
     settle(&mut wire);
     let mut sent = before + 1;
@@ -193,7 +197,23 @@ fn nothing_on_its_way_is_dropped() {
     assert_eq!(wire.nodes[1].inbox.messages.len(), sent, "all of them");
     let refused = drops(&wire); // of the last one's frame, which came by number
 
-    let data = Data {
+    let data = part(session, Lane::ordered(77), (0, 1000), &[7; 1000]);
+    let mut slot = [0; 1472];
+    let bytes = data.write(&mut slot).unwrap();
+    for _ in 0..10_000 {
+        let node = &mut wire.nodes[1];
+        node.engine
+            .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
+    }
+    let most = unasked_bytes(&config) / charge(1000) + 1;
+    let came = wire.nodes[1].inbox.messages.len() - sent;
+    let dropped = (drops(&wire) - refused) as usize;
+    assert!(came <= most && dropped == 10_000 - came, "{came}");
+}
+
+/// A frame of a direct message from node 0 to node 1.
+fn part(session: u32, lane: Lane, (offset, length): (usize, usize), payload: &[u8]) -> Data<'_> {
+    Data {
         source: NodeId(0),
         destination: NodeId(1),
         flags: flags::DIRECT,
@@ -202,24 +222,13 @@ fn nothing_on_its_way_is_dropped() {
         ack: 0,
         credit: 0,
         message: 0,
-        offset: 0,
-        length: 1000,
+        offset: offset as u32,
+        length: length as u32,
         floor_delta: 0,
-        lane: Lane::ordered(77),
+        lane,
         ack_delay: 0,
-        payload: &[7; 1000],
-    };
-    let mut slot = [0; 1472];
-    let bytes = data.write(&mut slot).unwrap();
-    for _ in 0..10_000 {
-        let node = &mut wire.nodes[1];
-        node.engine
-            .handle_frame(wire.now, &slot[..bytes], &mut node.inbox);
+        payload,
     }
-    let most = UNASKED_RINGS * RING_BYTES / charge(1000) + 1;
-    let came = wire.nodes[1].inbox.messages.len() - sent;
-    let dropped = (drops(&wire) - refused) as usize;
-    assert!(came <= most && dropped == 10_000 - came, "{came}");
 }
 
 /// Of node 0 towards node 1, to which nothing is on its way.
@@ -278,22 +287,7 @@ fn odd_parts_are_dropped() {
     let session = session(&mut wire);
     settle(&mut wire);
     let part = |offset: usize, length: usize, lane: Lane, payload: &[u8]| {
-        let data = Data {
-            source: NodeId(0),
-            destination: NodeId(1),
-            flags: flags::DIRECT,
-            session,
-            number: 0,
-            ack: 0,
-            credit: 0,
-            message: 0,
-            offset: offset as u32,
-            length: length as u32,
-            floor_delta: 0,
-            lane,
-            ack_delay: 0,
-            payload,
-        };
+        let data = self::part(session, lane, (offset, length), payload);
         let mut slot = [0; 1472];
         let bytes = data.write(&mut slot).unwrap();
         slot[..bytes].to_vec()
@@ -428,22 +422,7 @@ fn odd_frames_are_dropped() {
     assert!(send(&mut wire, 0, LANE, b"x"));
     settle(&mut wire);
     let session = session(&mut wire);
-    let good = Data {
-        source: NodeId(0),
-        destination: NodeId(1),
-        flags: flags::DIRECT,
-        session,
-        number: 0,
-        ack: 0,
-        credit: 0,
-        message: 0,
-        offset: 0,
-        length: 3,
-        floor_delta: 0,
-        lane: LANE,
-        ack_delay: 0,
-        payload: b"abc",
-    };
+    let good = part(session, LANE, (0, 3), b"abc");
     let odd = [
         (
             Data {
