@@ -13,7 +13,7 @@ use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::{
     ChannelOptions, Congestion, Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId,
-    Options, SendError, Share,
+    Options, ProgressBy, SendError, Share,
 };
 
 const A: NodeId = NodeId(0);
@@ -337,5 +337,50 @@ fn deliveries_name_the_life() {
             a.recv(Duration::from_millis(1)).expect("a");
             assert!(start.elapsed() < LONG, "nobody hears of the death");
         }
+    }
+}
+
+/// A peer that was started again, unseen so far, gets nothing of a message for its last life, and the sender is told: of one frame, of several,
+/// and by number.
+#[test]
+fn nothing_for_the_last_life_is_lost_silently() {
+    for bytes in [10, 100_000, 400_000] {
+        let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
+        let open = |id: NodeId| {
+            let link = Shm::attach(&job, id.0).expect("attach");
+            let options = Options {
+                progress: ProgressBy::Program,
+                ..Options::default()
+            };
+            Endpoint::new(link, Membership::local(id, 2), options).expect("endpoint")
+        };
+        let (mut a, mut b) = (open(A), open(B));
+        a.send(B, LANE, b"first").expect("send");
+        while b.try_recv().expect("recv").is_none() {
+            a.progress().expect("a");
+        }
+        for _ in 0..100 {
+            a.progress().expect("a"); // what b takes is known by now
+            b.progress().expect("b");
+        }
+        b.vanish();
+        let mut b = open(B);
+        let sent = a.send(B, LANE, &vec![7; bytes]);
+        let begun = Instant::now();
+        let told = sent.err().or_else(|| {
+            loop {
+                b.progress().expect("b");
+                match a.flush(Duration::from_millis(1)) {
+                    Ok(flushed) => assert!(!flushed && begun.elapsed() < LONG, "{bytes}"),
+                    Err(error) => return Some(error),
+                }
+            }
+        });
+        let is_told = matches!(
+            told,
+            Some(SendError::MessagesLost { .. } | SendError::PeerDead { .. })
+        );
+        assert!(is_told, "{bytes}: {told:?}");
+        assert!(b.try_recv().expect("recv").is_none(), "it was for another");
     }
 }
