@@ -556,6 +556,8 @@ static void memory_rank(const char *congestion, uint64_t first)
         }
     }
     CHECK(tsumuji_set_memory_rank(node[2], first_goes_first, &preference) == 0 && tsumuji_set_budget(node[2], BYTES) == 0);
+    for (int i = 0; i < 100 * NODES; i++) /* some turns: the others hear that the program decides now */
+        CHECK(tsumuji_progress(node[i % NODES]) >= 0);
     for (int i = 0; i < 2 * MESSAGES; i++)
         CHECK(tsumuji_send(node[i % 2], 2, TSUMUJI_LANE, buffer, sizeof buffer) == 0);
     while (got[first] < MESSAGES) {
