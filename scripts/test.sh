@@ -7,7 +7,7 @@ export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 # Debian's own Python has NumPy and SciPy; another one earlier in PATH may not. Tests that need it may not skip here.
 export TSUMUJI_PYTHON=/usr/bin/python3 TSUMUJI_REQUIRE=scipy,c
 
-# Instructions: 1360 counted with Rust 1.95; little is left to compilers.
+# Instructions: 1358 counted with Rust 1.95; little is left to compilers.
 INSTRUCTIONS_LIMIT=${INSTRUCTIONS_LIMIT:-1370}
 target=${CARGO_TARGET_DIR:-target}
 

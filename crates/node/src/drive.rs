@@ -335,10 +335,6 @@ impl<L: Link> Drive<L> {
 
     fn take_events(&mut self, intake: &mut impl Intake) -> usize {
         let mut events = 0;
-        let unused: Vec<Posted> = std::iter::from_fn(|| self.engine.poll_unused()).collect();
-        if !unused.is_empty() {
-            intake.put_back_all(unused); // of sessions that have ended, as events tell
-        }
         while let Some(mut event) = self.engine.poll_event() {
             if self.lives_at != NEVER {
                 self.note_process(&event);
@@ -354,6 +350,10 @@ impl<L: Link> Drive<L> {
             {
                 intake.lost(*peer, lost);
                 *failed_messages += lost;
+            }
+            if matches!(event, Event::PeerDead { .. }) {
+                let engine = &mut self.engine;
+                intake.put_back_all(std::iter::from_fn(|| engine.poll_unused()).collect());
             }
             intake.event(&event);
             events += 1;

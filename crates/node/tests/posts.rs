@@ -116,8 +116,7 @@ fn the_assistant_fills_buffers() {
             a.send(B, LANE, &pattern(BYTES, 3)).expect("send");
             assert!(a.flush(LONG).expect("flush"));
         });
-        thread::sleep(Duration::from_millis(1)); // the program computes …
-        sender.join().expect("all was taken"); // … until the sender knows
+        sender.join().expect("all was taken"); // the program computes until the sender knows
         assert!(b.wait_posted(&post, Duration::ZERO).expect("wait"));
         let filled = b.unpost(post).expect("unpost");
         assert!(filled.buffer == pattern(BYTES, 3), "{over:?}");

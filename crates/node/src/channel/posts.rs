@@ -109,18 +109,33 @@ impl Posts {
         free.iter().find(fits).copied()
     }
 
-    /// Takes its buffer, leaving another state.
-    fn use_up(&mut self, number: u64, state: State) -> Option<Box<dyn ReceiveBuffer>> {
+    /// Takes the buffer of a post that waits, for a message of that node and lane.
+    fn use_up(
+        &mut self,
+        number: u64,
+        (from, lane): (NodeId, Lane),
+    ) -> Option<Box<dyn ReceiveBuffer>> {
         let post = self.posts.get_mut(&number)?;
-        if let Some(free) = self.free.get_mut(&post.channel) {
-            free.remove(&number);
-            if free.is_empty() {
-                self.free.remove(&post.channel);
+        let lent = State::Lent(from, lane);
+        match std::mem::replace(&mut post.state, lent) {
+            State::Free(buffer) => {
+                let channel = post.channel;
+                self.waits_no_longer(channel, number);
+                Some(buffer)
+            }
+            other => {
+                post.state = other;
+                None
             }
         }
-        match std::mem::replace(&mut post.state, state) {
-            State::Free(buffer) | State::Done(buffer, _) => Some(buffer),
-            State::Lent(..) => None,
+    }
+
+    fn waits_no_longer(&mut self, channel: u16, number: u64) {
+        if let Some(free) = self.free.get_mut(&channel) {
+            free.remove(&number);
+            if free.is_empty() {
+                self.free.remove(&channel);
+            }
         }
     }
 
@@ -136,7 +151,7 @@ impl Posts {
             return None;
         }
         let number = self.first(lane.channel(), from)?;
-        let buffer = self.use_up(number, State::Lent(from, lane))?;
+        let buffer = self.use_up(number, (from, lane))?;
         match Posted::new(number, bytes, buffer) {
             Ok(posted) => Some(posted),
             Err(buffer) => {
@@ -182,7 +197,7 @@ impl Posts {
         message: &[u8],
     ) -> bool {
         let bytes = message.len();
-        let Some(mut buffer) = self.use_up(number, State::Lent(from, lane)) else {
+        let Some(mut buffer) = self.use_up(number, (from, lane)) else {
             return false;
         };
         let place = buffer.bytes_mut().get_mut(..bytes);
@@ -219,15 +234,18 @@ impl Posts {
 
     /// Ends a post whose buffer is here.
     pub(crate) fn remove(&mut self, number: u64) -> Option<(Box<dyn ReceiveBuffer>, Arrived)> {
-        self.lent_to(number).is_none().then_some(())?;
-        let arrived = match self.posts.get(&number)?.state {
-            State::Done(_, arrived) => arrived,
-            _ => Arrived::Nothing,
-        };
-        // Any state will do: it goes.
-        let buffer = self.use_up(number, State::Lent(NodeId(0), Lane::ordered(0)))?;
-        self.posts.remove(&number);
-        Some((buffer, arrived))
+        let post = self.posts.remove(&number)?;
+        match post.state {
+            State::Free(buffer) => {
+                self.waits_no_longer(post.channel, number);
+                Some((buffer, Arrived::Nothing))
+            }
+            State::Done(buffer, arrived) => Some((buffer, arrived)),
+            State::Lent(..) => {
+                self.posts.insert(number, post);
+                None
+            }
+        }
     }
 
     /// Posts of a channel that ends, whose buffers are lent.
@@ -242,12 +260,14 @@ impl Posts {
     /// Nothing more will come for the posts of that channel.
     pub(crate) fn close(&mut self, channel: u16) {
         for number in self.free.remove(&channel).unwrap_or_default() {
-            let Some(post) = self.posts.get_mut(&number) else {
-                continue;
-            };
-            let state = State::Lent(NodeId(0), Lane::ordered(0));
-            if let State::Free(buffer) = std::mem::replace(&mut post.state, state) {
-                post.state = State::Done(buffer, Arrived::Nothing);
+            if let Some((buffer, arrived)) = self.remove(number) {
+                let (from, state) = (None, State::Done(buffer, arrived));
+                let post = Post {
+                    channel,
+                    from,
+                    state,
+                };
+                self.posts.insert(number, post);
             }
         }
     }

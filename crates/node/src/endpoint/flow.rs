@@ -60,7 +60,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// From now on `policy` decides who may send how much to this node; `None`: the usual rules do. Whatever it says, the receive side
-    /// is not overrun, and no pair stops for ever.
+    /// is not overrun, and no pair stops for ever. What peers send directly over shared memory before they hear of it comes all the same.
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         let core = &mut *self.core.write();
         core.drive.engine.set_policy(policy);

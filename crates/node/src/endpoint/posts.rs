@@ -8,7 +8,7 @@ use tsumuji_link::Link;
 use tsumuji_proto::{NodeId, ReceiveBuffer};
 
 use super::{Core, Endpoint};
-use crate::channel::Arrived;
+use crate::channel::{Arrived, Channels};
 use crate::error::{ChannelError, RecvError};
 
 /// A buffer that was posted, and is the endpoint's until [`Endpoint::unpost`]: also if this is dropped before.
@@ -87,15 +87,9 @@ impl<L: Link> Endpoint<L> {
         if is_done.ok_or(ChannelError::NoSuchPost { number })? {
             return Ok(true);
         }
-        let wakes = !timeout.is_zero();
-        if !(wakes && std::mem::take(&mut core.channels.is_woken)) {
-            core.run_until(timeout, |_, intake| {
-                wakes && intake.channels.is_woken
-                    || intake.channels.posts.is_done(number) == Some(true)
-            })?;
-            core.channels.is_woken &= !wakes;
-        }
-        Ok(core.channels.posts.is_done(number) == Some(true))
+        let is_done = |channels: &mut Channels| channels.posts.is_done(number) == Some(true);
+        core.await_or_wake(timeout, is_done)?;
+        Ok(is_done(&mut core.channels))
     }
 
     /// Ends a post, and gives its buffer back, with what has come for it. Of a message that is arriving there, what has come is moved to other memory:

@@ -10,7 +10,7 @@ use tsumuji_proto::{Lane, Loan, NodeId};
 use super::{Core, Endpoint};
 use crate::channel::kept::Return;
 use crate::channel::mailbox::{Charge, Stored};
-use crate::channel::{Kept, Message};
+use crate::channel::{Channels, Kept, Message};
 use crate::error::{ChannelError, EndpointError, RecvError};
 use crate::handler::Handler;
 use crate::intake::{Intake, Taker};
@@ -278,15 +278,26 @@ impl<L: Link> Core<L> {
         if let Some(bytes) = self.channels.next_bytes(channel, from) {
             return Ok(Some(bytes));
         }
+        self.await_or_wake(timeout, |channels| {
+            channels.next_bytes(channel, from).is_some()
+        })?;
+        Ok(self.channels.next_bytes(channel, from))
+    }
+
+    /// Waits until that has come, or a waker is used.
+    pub(super) fn await_or_wake(
+        &mut self,
+        timeout: Duration,
+        mut has_come: impl FnMut(&mut Channels) -> bool,
+    ) -> Result<(), EndpointError> {
         let wakes = !timeout.is_zero();
         if !(wakes && std::mem::take(&mut self.channels.is_woken)) {
             self.run_until(timeout, |_, intake| {
-                let channels = &mut *intake.channels;
-                wakes && channels.is_woken || channels.next_bytes(channel, from).is_some()
+                wakes && intake.channels.is_woken || has_come(intake.channels)
             })?;
             self.channels.is_woken &= !wakes;
         }
-        Ok(self.channels.next_bytes(channel, from))
+        Ok(())
     }
 
     /// A turn, if much was taken since the last one.

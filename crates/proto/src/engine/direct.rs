@@ -16,7 +16,7 @@ use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
 use crate::peer::direct::{Arriving, Counts, Talk};
 use crate::peer::reassembly::{Assembled, Reassembly};
-use crate::posted::Posted;
+use crate::posted::{OutOfMemory, Posted};
 use crate::time::Instant;
 use alloc::boxed::Box;
 use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags};
@@ -125,8 +125,7 @@ impl Direct<'_> {
         };
         if is_last {
             self.peer.send.pass_by(self.lane);
-            let counts = u32::from(!self.lane.is_library());
-            self.counts.sent = self.counts.sent.wrapping_add(counts);
+            self.counts.send(self.lane);
             self.counters.direct_messages += 1;
         }
         self.counters.sent_frames += 1;
@@ -218,6 +217,7 @@ impl Engine {
         }
         peer.last_heard = now;
         let whole = if data.payload.len() == length {
+            counts.take(data.lane);
             None
         } else {
             let Some(message) = take_part(data, shared, sink)? else {
@@ -225,11 +225,6 @@ impl Engine {
             };
             Some(message)
         };
-        let Some(counts) = shared.direct.get_mut(usize::from(data.source.0)) else {
-            return Err(Drop::Malformed);
-        };
-        let counted = u32::from(!data.lane.is_library());
-        counts.taken = counts.taken.wrapping_add(counted);
         peer.direct.set(Talk::UNHEARD, false); // whoever sends directly has heard the word
         shared.memory.hold(length);
         peer.receive.grant.used_bytes += charge(length);
@@ -341,12 +336,17 @@ fn take_part(
     if !arriving.message.is_whole() {
         return Ok(None);
     }
+    counts.take(data.lane);
     let whole = counts.arriving.take();
     Ok(whole.map(|arriving| arriving.message.finish(pool)))
 }
 
 /// As `LaneReceive::recall`.
-pub(super) fn recall(shared: &mut Shared, from: NodeId, posted: u64) -> Option<Option<Posted>> {
+pub(super) fn recall(
+    shared: &mut Shared,
+    from: NodeId,
+    posted: u64,
+) -> Option<Result<Posted, OutOfMemory>> {
     let counts = shared.direct.get_mut(usize::from(from.0))?;
     let arriving = counts.arriving.as_deref_mut()?;
     arriving.message.recall(posted, &mut shared.pool)

@@ -322,8 +322,9 @@ impl Engine {
             .get_mut(usize::from(from.0))
             .and_then(Option::as_deref_mut);
         let numbered = peer.and_then(|peer| peer.receive.recall(lane, number, &mut shared.pool));
-        let found = numbered.or_else(|| direct::recall(shared, from, number));
-        found.map(|posted| posted.ok_or(OutOfMemory)).transpose()
+        numbered
+            .or_else(|| direct::recall(shared, from, number))
+            .transpose()
     }
 
     /// Largest message that this node takes.

@@ -63,6 +63,18 @@ pub(crate) struct Arriving {
 }
 
 impl Counts {
+    /// A message of that lane leaves. Libraries' are not counted.
+    #[inline]
+    pub(crate) fn send(&mut self, lane: Lane) {
+        self.sent = self.sent.wrapping_add(u32::from(!lane.is_library()));
+    }
+
+    /// One has come whole.
+    #[inline]
+    pub(crate) fn take(&mut self, lane: Lane) {
+        self.taken = self.taken.wrapping_add(u32::from(!lane.is_library()));
+    }
+
     /// The session is over; how many are lost, if the peer said how many it took.
     pub(crate) fn end(&mut self, told: Option<u32>) -> usize {
         let lost = told.map_or(0, |taken| self.sent.wrapping_sub(taken));

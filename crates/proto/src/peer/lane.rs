@@ -8,7 +8,7 @@ use super::reassembly::{Assembled, Reassembly};
 use crate::memory::Memory;
 use crate::numbers::FIRST_NUMBER;
 use crate::pool::Pool;
-use crate::posted::Posted;
+use crate::posted::{OutOfMemory, Posted};
 
 /// Messages of one lane that may be under way at once.
 pub(crate) const LANE_WINDOW: u64 = 4096;
@@ -247,9 +247,12 @@ impl LaneReceive {
         is_new && self.slots.len() >= index && self.slots.iter().take(index).all(is_posted)
     }
 
-    /// Has the message that is in that buffer of the program's lie elsewhere from now on. `None`: none is. `Some(None)`: there is no memory
-    /// for it.
-    pub(crate) fn recall(&mut self, posted: u64, pool: &mut Pool) -> Option<Option<Posted>> {
+    /// Has the message that is in that buffer of the program's lie elsewhere from now on. `None`: none is.
+    pub(crate) fn recall(
+        &mut self,
+        posted: u64,
+        pool: &mut Pool,
+    ) -> Option<Result<Posted, OutOfMemory>> {
         self.slots.iter_mut().find_map(|slot| match slot {
             Slot::Partial(reassembly) => reassembly.recall(posted, pool),
             Slot::Ready(waiting) => waiting.body.recall(posted, pool),

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::numbers::NUMBER_WINDOW;
 use crate::pool::{Pool, has_bit, set_bit};
-use crate::posted::Posted;
+use crate::posted::{OutOfMemory, Posted};
 
 /// Where a message is assembled.
 #[derive(Debug)]
@@ -35,7 +35,11 @@ impl Assembled {
     }
 
     /// As `LaneReceive::recall`.
-    pub(crate) fn recall(&mut self, number: u64, pool: &mut Pool) -> Option<Option<Posted>> {
+    pub(crate) fn recall(
+        &mut self,
+        number: u64,
+        pool: &mut Pool,
+    ) -> Option<Result<Posted, OutOfMemory>> {
         let Self::Posted(posted) = self else {
             return None;
         };
@@ -44,12 +48,12 @@ impl Assembled {
         }
         let length_bytes = posted.length_bytes();
         let Some(mut own) = pool.take(length_bytes) else {
-            return Some(None);
+            return Some(Err(OutOfMemory));
         };
         own.extend_from_slice(posted.message());
         own.resize(length_bytes, 0);
         match core::mem::replace(self, Self::Own(own)) {
-            Self::Posted(posted) => Some(Some(*posted)),
+            Self::Posted(posted) => Some(Ok(*posted)),
             Self::Own(_) => None,
         }
     }
@@ -211,7 +215,11 @@ impl Reassembly {
     }
 
     /// As `LaneReceive::recall`.
-    pub(crate) fn recall(&mut self, posted: u64, pool: &mut Pool) -> Option<Option<Posted>> {
+    pub(crate) fn recall(
+        &mut self,
+        posted: u64,
+        pool: &mut Pool,
+    ) -> Option<Result<Posted, OutOfMemory>> {
         self.buffer.recall(posted, pool)
     }
 

@@ -16,7 +16,7 @@ use crate::credit::Grant;
 use crate::memory::{Memory, bundle_weight, charge};
 use crate::numbers::{Arrival, Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
-use crate::posted::Posted;
+use crate::posted::{OutOfMemory, Posted};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
 
@@ -157,7 +157,7 @@ impl Receive {
         lane: Lane,
         posted: u64,
         pool: &mut Pool,
-    ) -> Option<Option<Posted>> {
+    ) -> Option<Result<Posted, OutOfMemory>> {
         let place = self.places.find(lane)?;
         self.lanes[usize::from(place)].recall(posted, pool)
     }
