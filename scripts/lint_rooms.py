@@ -60,7 +60,7 @@ MAY_BE_UNSAFE = [
     "bindings/c/src/api/polling.rs",
     "bindings/c/src/api/posts.rs",
     "bindings/c/src/api/reductions.rs",
-    "bindings/c/src/api/shares.rs",
+    "bindings/c/src/api/datagrams.rs",
     "bindings/c/src/api/state.rs",
     "bindings/c/src/ffi.rs",
     "bindings/c/src/fold.rs",

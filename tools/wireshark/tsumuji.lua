@@ -33,18 +33,18 @@ local BODY_PARTS = {
 local LENGTH_BYTES = 2
 local ANNOUNCEMENT = "\0\0tsumuji is here"
 
-local DATA, SHARE, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE, ASK, GRANT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local DATA, DATAGRAM, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE, ASK, GRANT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local INQUIRY, REPORT = 12, 13
 local CHECKED, CHECK_BYTES = 11, 8 -- R-90
 local RECORD_BYTES, NO_MORE = 72, 65535 -- R-81
 local KIND_NAMES = {
-    [DATA] = "data", [SHARE] = "share", [ACK] = "ack", [HELLO] = "hello", [WELCOME] = "welcome",
+    [DATA] = "data", [DATAGRAM] = "datagram", [ACK] = "ack", [HELLO] = "hello", [WELCOME] = "welcome",
     [RESET] = "reset", [CLOSE] = "close", [SEALED] = "sealed", [HANDSHAKE] = "handshake",
     [ASK] = "ask", [GRANT] = "grant", [INQUIRY] = "inquiry", [REPORT] = "report", [CHECKED] = "checked",
 }
 -- Bytes before payload or bitmap.
 local HEADER_BYTES = {
-    [DATA] = 40, [SHARE] = 24, [ACK] = 28, [HELLO] = 36, [WELCOME] = 36, [RESET] = 12, [CLOSE] = 28,
+    [DATA] = 40, [DATAGRAM] = 24, [ACK] = 28, [HELLO] = 36, [WELCOME] = 36, [RESET] = 12, [CLOSE] = 28,
     [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16, [ASK] = 24, [GRANT] = 24,
     [INQUIRY] = 20, [REPORT] = 20, [CHECKED] = CHECK_BYTES,
 }
@@ -90,7 +90,7 @@ field("floor_delta", ProtoField.uint16, "Number minus lowest unanswered")
 field("floor", ProtoField.uint32, "Lowest number still unanswered")
 field("credit_ahead", ProtoField.uint16, "Numbers from ack on that may be sent")
 field("lane", ProtoField.uint8, "Lane", base.HEX)
-local CLASSES = {[0] = "ordered", [1] = "unordered", [2] = "latest: only the newest counts"}
+local CLASSES = {[0] = "ordered", [1] = "unordered", [2] = "datagram of several frames"}
 f.class = ProtoField.uint8("tsumuji.lane.class", "Class", base.DEC, CLASSES, 0x0c)
 f.priority = ProtoField.uint8("tsumuji.lane.priority", "Priority", base.DEC, nil, 0x03)
 f.channel = ProtoField.uint16("tsumuji.lane.channel", "Channel", base.DEC)
@@ -98,11 +98,10 @@ field("ack_delay", ProtoField.uint8, "Ack held back (4 µs)")
 field("ack_delay_us", ProtoField.uint32, "Ack held back (µs)")
 field("first_sent_in", ProtoField.framenum, "First sent in", base.NONE, frametype.RETRANS_PREV)
 -- R-3
-field("port", ProtoField.uint16, "Port")
 field("incarnation", ProtoField.uint32, "Incarnation", base.HEX)
 field("epoch", ProtoField.uint32, "Epoch")
 field("lap", ProtoField.uint32, "Lap")
-field("start", ProtoField.uint32, "Start index")
+field("key", ProtoField.uint32, "Key")
 -- R-4
 field("bitmap_bytes", ProtoField.uint16, "Bitmap bytes")
 field("bitmap", ProtoField.bytes, "Bitmap")
@@ -140,8 +139,8 @@ local FLOW_FIELDS = {
     { "in_flight_frames", 12, 4, "Frames in flight" }, { "window_kib", 16, 4, "Window (KiB)" },
     { "queued_messages", 20, 4, "Queued messages" }, { "queued_bytes", 24, 8, "Their bytes" },
     { "retransmitted_frames", 32, 8, "Frames sent again" }, { "credit_frames", 40, 4, "Credit left" },
-    { "superseded_messages", 44, 4, "Latest messages replaced" }, { "late_messages", 48, 4, "Latest messages late" },
-    { "lost_messages", 52, 4, "Latest messages lost" }, { "granted_frames", 56, 4, "Frames it may send" },
+    { "superseded_datagrams", 44, 4, "Datagrams replaced" }, { "late_datagrams", 48, 4, "Datagrams late" },
+    { "lost_datagrams", 52, 4, "Datagrams lost" }, { "granted_frames", 56, 4, "Frames it may send" },
     { "incoming_window_frames", 60, 4, "Its window" }, { "incoming_bytes", 64, 8, "Memory its messages take" },
 }
 for _, one in ipairs(FLOW_FIELDS) do
@@ -308,7 +307,7 @@ local function tell_repair(frame, number, key)
 end
 
 -- The messages of a bundle, each behind its length (R-10).
-local function bundle(frame, payload, offset, length, latest)
+local function bundle(frame, payload, offset, length, unreliable)
     local at, count, bytes = 0, 0, payload:len()
     while at + 2 <= bytes do
         local size = payload(at, 2):le_uint()
@@ -321,7 +320,7 @@ local function bundle(frame, payload, offset, length, latest)
         end
         at = at + 2 + size
     end
-    if at < bytes or count < 2 or count > 256 or bytes > 16384 or offset ~= 0 or length ~= bytes or latest then
+    if at < bytes or count < 2 or count > 256 or bytes > 16384 or offset ~= 0 or length ~= bytes or unreliable then
         malformed(frame, "no bundle of whole messages")
         return
     end
@@ -354,8 +353,8 @@ local function data(frame) -- R-2
     lane_tree:add(f.priority, tvb(38, 1))
     lane_tree:add_le(f.channel, tvb(22, 2))
     local priority, channel = lane % 4, u16(tvb, 22)
-    local order = ({[0] = "ord", [1] = "unord", [2] = "latest"})[math.floor(lane / 4)] or "?"
-    local class = ({ord = "ordered", unord = "unordered"})[order] or order
+    local order = ({[0] = "ord", [1] = "unord", [2] = "dgram"})[math.floor(lane / 4)] or "?"
+    local class = ({ord = "ordered", unord = "unordered", dgram = "datagram"})[order] or order
     if order == "?" then
         malformed(frame, string.format("%d is no class and priority", lane))
     end
@@ -375,25 +374,25 @@ local function data(frame) -- R-2
     if has_bit(u8(tvb, 1), 64) and bytes == 0 then
         malformed(frame, "no bundle of whole messages")
     elseif has_bit(u8(tvb, 1), 64) and payload and payload:len() == bytes then
-        bundle(frame, payload, offset, length, class == "latest")
+        bundle(frame, payload, offset, length, class == "datagram")
     end
     frame.info = string.format("data %d→%d #%.0f msg %.0f [%.0f..%.0f)/%.0f %s prio%d%s ack %.0f credit %.0f",
         frame.source, frame.destination, number, message, offset, offset + bytes, length, order, priority,
         channel > 0 and " ch" .. channel or "", u32(tvb, 16), credit)
 end
 
-local function share(frame) -- R-3
+local function datagram(frame) -- R-3
     local tvb = frame.tvb
     frame.source = u16(tvb, 2)
     add_le(frame, "source", 2, 2)
-    add_le(frame, "port", 4, 2)
+    frame.tree:add_le(f.channel, tvb(4, 2))
     add_le(frame, "payload_bytes", 6, 2)
     add_le(frame, "incarnation", 8, 4)
     add_le(frame, "epoch", 12, 4)
     add_le(frame, "lap", 16, 4)
-    add_le(frame, "start", 20, 4)
+    add_le(frame, "key", 20, 4)
     add_rest(frame, 24, u16(tvb, 6), f.payload)
-    frame.info = string.format("share %d port %d epoch %.0f lap %.0f start %.0f, %d bytes",
+    frame.info = string.format("datagram %d ch%d epoch %.0f lap %.0f key %.0f, %d bytes",
         frame.source, u16(tvb, 4), u32(tvb, 12), u32(tvb, 16), u32(tvb, 20), u16(tvb, 6))
 end
 
@@ -690,7 +689,7 @@ local function handshake(frame) -- R-62
 end
 
 local DISSECT = {
-    [DATA] = data, [SHARE] = share, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = ack,
+    [DATA] = data, [DATAGRAM] = datagram, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = ack,
     [SEALED] = sealed, [HANDSHAKE] = handshake, [ASK] = permit, [GRANT] = permit,
     [INQUIRY] = inquiry, [REPORT] = report, [CHECKED] = checked,
 }
@@ -855,7 +854,7 @@ local function is_one_frame(tvb)
     elseif kind == REPORT then
         return bytes % RECORD_BYTES == 0 and u16(tvb, 18) == 0
     end
-    return true -- a share
+    return true -- a datagram
 end
 
 local function heuristic(tvb, pinfo, tree)

@@ -83,9 +83,6 @@
 // Messages arrive as they are complete.
 #define TSUMUJI_UNORDERED 1
 
-// Best effort, at most once: of each lane only the newest message counts. See tsumuji_send_latest.
-#define TSUMUJI_LATEST 2
-
 // Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
 #define TSUMUJI_URGENT 0
 
@@ -188,27 +185,27 @@ typedef struct tsumuji_message {
   uint64_t loan;
 } tsumuji_message;
 
-// A best-effort frame, sent or received: what a board's values travel in, or whatever a program makes of it.
-typedef struct tsumuji_share_frame {
+// A best-effort message, sent or received: what a board's values travel in, or whatever a program makes of it.
+typedef struct tsumuji_datagram {
   // The values.
   const void *data;
-  // Their length; at most tsumuji_share_capacity.
+  // Their length.
   size_t bytes;
-  // Who wrote it; not looked at when sent.
+  // Who sent it; not looked at when sent.
   int from;
-  // The life of the one who wrote it; not looked at when sent.
+  // The life of the one who sent it; not looked at when sent.
   uint32_t incarnation;
   // Which of the program's own uses; boards use 0.
-  uint16_t port;
+  uint16_t channel;
   // Not used; 0.
   uint16_t reserved;
-  // Period of the computation.
+  // What it is about: a newer one of the same channel and key makes an older one worthless. On boards, the index of the first element.
+  uint32_t key;
+  // Period of the computation; wraps.
   uint32_t epoch;
-  // The writer's lap; wraps.
+  // Within its epoch, which is newer; wraps. On boards, the writer's lap.
   uint32_t lap;
-  // Index of the first element.
-  uint32_t start;
-} tsumuji_share_frame;
+} tsumuji_datagram;
 
 // State of the traffic with one peer.
 typedef struct tsumuji_flow {
@@ -228,12 +225,12 @@ typedef struct tsumuji_flow {
   uint64_t retransmitted_frames;
   // Frames that may still be sent before the peer must grant more.
   uint64_t credit_frames;
-  // Messages of latest lanes that a newer one replaced before they began to leave, ever.
-  uint64_t superseded_messages;
-  // Messages of latest lanes that were dropped because their deadline had passed, ever.
-  uint64_t late_messages;
-  // Messages of latest lanes of which a frame was lost, ever.
-  uint64_t lost_messages;
+  // Datagrams that a newer one replaced before they began to leave, ever.
+  uint64_t superseded_datagrams;
+  // Datagrams that were dropped because their deadline had passed, ever.
+  uint64_t late_datagrams;
+  // Datagrams of several frames of which one was lost, ever.
+  uint64_t lost_datagrams;
   // The other direction: frames that the peer may still send to us.
   uint64_t granted_frames;
   // Frames that it is granted ahead at present: its share of our window.
@@ -266,7 +263,7 @@ typedef struct tsumuji_handler {
   // A message; it counts as consumed when the callback returns.
   void (*message)(void *context, const struct tsumuji_message *message);
   // A best-effort frame.
-  void (*share)(void *context, const struct tsumuji_share_frame *share);
+  void (*datagram)(void *context, const struct tsumuji_datagram *datagram);
   // Hello was exchanged with this peer (again, after it was dead or restarted).
   void (*peer_up)(void *context, int peer);
   // The peer died, left or restarted; so many messages to it have failed.
@@ -315,8 +312,8 @@ typedef struct tsumuji_counters {
   uint64_t dropped_frames;
   // Frames dropped because they did not come from where their source lives.
   uint64_t misplaced_frames;
-  // Shares dropped because nobody took them.
-  uint64_t dropped_shares;
+  // Datagrams dropped because nobody took them.
+  uint64_t dropped_datagrams;
   // Times that the link had no free place for a frame.
   uint64_t link_refusals;
   // Frames that the medium or the kernel reported dropped.
@@ -503,10 +500,8 @@ int tsumuji_adopt(struct tsumuji *handle);
 // Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
 int tsumuji_report_error(const char *text);
 
-// The lane of a class (TSUMUJI_ORDERED, TSUMUJI_UNORDERED or TSUMUJI_LATEST), a priority (0 to 3) and a channel, or a code below 0.
-int tsumuji_lane(int class_,
-                 int priority,
-                 int channel);
+// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel, or a code below 0.
+int tsumuji_lane(int class_, int priority, int channel);
 
 // Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile. It leaves at once if
 // window and link permit, else as soon as they do, also while the program computes. Many small messages cost less between
@@ -589,20 +584,18 @@ int tsumuji_lend(struct tsumuji *handle,
 // Gives a lent message back; its data must not be read any more, and becomes NULL.
 int tsumuji_release(struct tsumuji *handle, struct tsumuji_message *message);
 
-// Sends a share to one peer or to all (TSUMUJI_ALL): once on a link with broadcast, else once per peer. Returns to how many it could
-// not be sent now. On shared memory and raw Ethernet one frame reaches everybody.
-int tsumuji_share(struct tsumuji *handle,
-                  int to,
-                  const struct tsumuji_share_frame *share);
+// Sends a datagram to one peer or to all (TSUMUJI_ALL): best effort. Where the link has no room for it now, it waits until a newer one of its
+// channel and key takes its place, or until deadline_us microseconds have passed, and then it is dropped and counted (negative: no
+// deadline; 0: it leaves now or not at all). Between tsumuji_cork and tsumuji_uncork it leaves with what else is sent, else at once. Returns
+// for how many peers it neither left nor waits. One of up to tsumuji_datagram_capacity bytes is one frame, which reaches everybody on
+// shared memory and raw Ethernet; a longer one goes to each peer by itself, as the peer's window permits.
+int tsumuji_send_datagram(struct tsumuji *handle,
+                          int to,
+                          const struct tsumuji_datagram *datagram,
+                          int64_t deadline_us);
 
-// Like tsumuji_share, but the frame may wait for tsumuji_push: cheaper when several follow each other.
-int tsumuji_gather_share(struct tsumuji *handle, int to, const struct tsumuji_share_frame *share);
-
-// Sends what tsumuji_gather_share gathered.
-int tsumuji_push(struct tsumuji *handle);
-
-// Largest share on this link, in bytes.
-ptrdiff_t tsumuji_share_capacity(struct tsumuji *handle);
+// Longest datagram that is one frame on this link, in bytes.
+ptrdiff_t tsumuji_datagram_capacity(struct tsumuji *handle);
 
 // 1: one frame of this link reaches everybody.
 int tsumuji_broadcasts(struct tsumuji *handle);
@@ -631,7 +624,7 @@ int64_t tsumuji_until_timer(struct tsumuji *handle);
 // tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
 // that calls, or the progress assistant while the program computes. What waits or is lent counts against budget_bytes (0: 4 MiB), beside
 // the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
-// on it. What came before is its first. Shares of that port belong to it, too.
+// on it. What came before is its first. Datagrams of that port belong to it, too.
 int tsumuji_open_channel(struct tsumuji *handle,
                          int channel,
                          size_t budget_bytes,
@@ -666,7 +659,7 @@ ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
 int tsumuji_lend_on(struct tsumuji *handle, int channel, int from, struct tsumuji_message *message, int64_t timeout_us);
 
 // As tsumuji_poll, of a channel that was opened without a handler: what comes on others waits for those who take it, and only `message`
-// and `share` are called.
+// and `datagram` are called.
 int tsumuji_poll_on(struct tsumuji *handle,
                     int channel,
                     const struct tsumuji_handler *handler,
@@ -827,15 +820,6 @@ int tsumuji_regrant(struct tsumuji *handle);
 int tsumuji_set_pace(struct tsumuji *handle,
                      int peer,
                      int64_t pace);
-
-// Sends a copy of a message on a lane of class TSUMUJI_LATEST: while it waits, a newer one of its lane takes its place, and when deadline_us
-// microseconds have passed it is dropped and counted (negative: no deadline). Never waits; arrives at most once.
-int tsumuji_send_latest(struct tsumuji *handle,
-                        int to,
-                        int lane,
-                        const void *data,
-                        size_t bytes,
-                        int64_t deadline_us);
 
 // Makes a group of `count` nodes, whose ranks are their places in `nodes`; returns its number. Each of them makes the same call, others none.
 // Several groups of the same nodes are told apart by `tag`.

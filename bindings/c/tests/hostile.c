@@ -76,7 +76,7 @@ static void refused(tsumuji *h, int code)
     size_t bytes;
     uint64_t number;
     tsumuji_message message;
-    tsumuji_share_frame share;
+    tsumuji_datagram datagram;
     tsumuji_flow flow;
     tsumuji_remote_flow remote;
     tsumuji_counters counters;
@@ -88,11 +88,10 @@ static void refused(tsumuji *h, int code)
     int nodes[2] = {0, 1};
 
     memset(&message, 0, sizeof message);
-    memset(&share, 0, sizeof share);
+    memset(&datagram, 0, sizeof datagram);
     CHECK(tsumuji_send(h, 1, TSUMUJI_LANE, data, 1) == code);
     CHECK(tsumuji_try_send(h, 1, TSUMUJI_LANE, data, 1) == code);
     CHECK(tsumuji_send_tracked(h, 1, TSUMUJI_LANE, data, 1, &number) == code);
-    CHECK(tsumuji_send_latest(h, 1, tsumuji_lane(TSUMUJI_LATEST, 0, 0), data, 1, -1) == code);
     CHECK(tsumuji_is_sent(h, 1, 1) == code);
     CHECK(tsumuji_wait_sent(h, 1, 1, 0) == code);
     CHECK(tsumuji_wait_writable(h, 1, TSUMUJI_LANE, 1, 0) == code);
@@ -115,10 +114,8 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_wait_posted(h, 1, 0) == code);
     CHECK(tsumuji_unpost(h, 1, &message) == code);
     CHECK(tsumuji_thread_sender_new(h) == NULL);
-    CHECK(tsumuji_share(h, TSUMUJI_ALL, &share) == code);
-    CHECK(tsumuji_gather_share(h, 1, &share) == code);
-    CHECK(tsumuji_push(h) == code);
-    CHECK(tsumuji_share_capacity(h) == code);
+    CHECK(tsumuji_send_datagram(h, TSUMUJI_ALL, &datagram, -1) == code);
+    CHECK(tsumuji_datagram_capacity(h) == code);
     CHECK(tsumuji_broadcasts(h) == code);
     CHECK(tsumuji_poll(h, &handler, 0) == code);
     CHECK(tsumuji_progress(h) == code);
@@ -482,7 +479,7 @@ static void numbers(void)
     static const int64_t longs[] = {0, 1, 7, -2, 1000000, INT64_MAX, INT64_MIN};
     static const uint64_t words[] = {0, 1, 2, UINT64_MAX, UINT64_C(1) << 32};
     static unsigned char data[4096];
-    tsumuji_share_frame share;
+    tsumuji_datagram datagram;
     uint64_t request;
 
 #define PICK(all) ((all)[any() % (sizeof(all) / sizeof *(all))])
@@ -499,7 +496,6 @@ static void numbers(void)
         KNOWN(tsumuji_lane(I, I, I));
         KNOWN(tsumuji_try_send(a, I, I, data, S));
         KNOWN(tsumuji_try_send(a, I, I, NULL, S));
-        KNOWN(tsumuji_send_latest(a, I, I, data, S, L));
         KNOWN(tsumuji_is_sent(a, I, W));
         KNOWN(tsumuji_wait_sent(a, I, W, 0));
         KNOWN(tsumuji_wait_writable(a, I, I, S, 0));
@@ -529,10 +525,10 @@ static void numbers(void)
         KNOWN(tsumuji_group_size(a, I));
         KNOWN(tsumuji_group((void *)a, ints, S, 1));
         KNOWN(tsumuji_test(a, W));
-        memset(&share, (int)any(), sizeof share);
-        share.data = any() % 2 ? data : NULL;
-        share.bytes = S;
-        KNOWN(tsumuji_gather_share(a, I, &share));
+        memset(&datagram, (int)any(), sizeof datagram);
+        datagram.data = any() % 2 ? data : NULL;
+        datagram.bytes = S;
+        KNOWN(tsumuji_send_datagram(a, I, &datagram, L));
         KNOWN(tsumuji_broadcast(a, I, I, NULL, S | 1, &request));
         KNOWN(tsumuji_broadcast(a, TSUMUJI_WORLD, 0, data, SIZE_MAX - (any() % 4096), &request));
         KNOWN(tsumuji_gather(a, TSUMUJI_WORLD, 0, data, SIZE_MAX / 2, data + 1, NULL, &request));

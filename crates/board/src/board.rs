@@ -11,7 +11,7 @@ use crate::{ElementsTuner, Lap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use tsumuji_wire::{NodeId, Share};
+use tsumuji_wire::{Datagram, NodeId};
 
 /// Incarnations of one owner that are remembered as gone. A process that is restarted more often than this while one of
 /// its frames is still under way would have to restart within the network's longest delay.
@@ -51,7 +51,7 @@ pub enum BoardError {
     },
 }
 
-/// Shares that were not taken, by reason.
+/// Datagrams that were not taken, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drops {
     /// Every element is held at this stamp or a newer one: repeats, repairs not needed here, late frames.
@@ -108,7 +108,7 @@ struct Cells {
 /// This node's copy, written by one thread.
 #[derive(Debug)]
 pub struct Board {
-    pub(crate) port: u16,
+    pub(crate) channel: u16,
     pub(crate) me: NodeId,
     pub(crate) epoch: u32,
     /// Lap of each element's value, 0: never written.
@@ -131,8 +131,8 @@ pub struct Reader {
 
 impl Board {
     /// A board of zeros in epoch 0. `owned[i]` are the elements of node i, one after the other from 0; nodes without
-    /// elements have an empty range. Its length is where the last range ends. Frames use `port`.
-    pub fn new(port: u16, me: NodeId, owned: Vec<Range<usize>>) -> Result<Self, BoardError> {
+    /// elements have an empty range. Its length is where the last range ends. Frames use `channel`.
+    pub fn new(channel: u16, me: NodeId, owned: Vec<Range<usize>>) -> Result<Self, BoardError> {
         let mut len = 0;
         if owned.len() > usize::from(u16::MAX) || usize::from(me.0) >= owned.len() {
             return Err(BoardError::NotAMember {
@@ -163,7 +163,7 @@ impl Board {
             laps: (0..owned.len()).map(|_| AtomicU32::new(0)).collect(),
         };
         Ok(Self {
-            port,
+            channel,
             me,
             epoch: 0,
             stamps: vec![0; len],
@@ -205,9 +205,9 @@ impl Board {
             .map_or(0..0, |owner| owner.range.clone())
     }
 
-    /// The port its frames carry.
-    pub fn port(&self) -> u16 {
-        self.port
+    /// The channel its frames carry.
+    pub fn channel(&self) -> u16 {
+        self.channel
     }
 
     /// The epoch whose frames are taken and sent.
@@ -237,12 +237,12 @@ impl Board {
         self.cells.copy_to(start, out);
     }
 
-    /// Takes what is newer in `share`: the smallest range that holds all that changed, or `None` (counted in `drops`).
+    /// Takes what is newer in `datagram`: the smallest range that holds all that changed, or `None` (counted in `drops`).
     ///
     /// Any bytes may be in it. The first life of an owner that is heard of is taken as its current one.
-    pub fn apply(&mut self, share: &Share<'_>) -> Option<Range<usize>> {
-        match self.examine(share) {
-            Ok((lap, range)) => self.take(share, lap, range),
+    pub fn apply(&mut self, datagram: &Datagram<'_>) -> Option<Range<usize>> {
+        match self.examine(datagram) {
+            Ok((lap, range)) => self.take(datagram, lap, range),
             Err(counter) => {
                 *counter(&mut self.drops) += 1;
                 None
@@ -250,55 +250,60 @@ impl Board {
         }
     }
 
-    /// Everything about a share but its stamps: its lap and elements, or the counter of the reason for refusing it.
-    fn examine(&mut self, share: &Share<'_>) -> Result<(Lap, Range<usize>), Counter> {
-        let (elements, rest) = share.payload.as_chunks::<8>();
-        let Some(lap) = Lap::new(share.lap) else {
+    /// Everything about a datagram but its stamps: its lap and elements, or the counter of the reason for refusing it.
+    fn examine(&mut self, datagram: &Datagram<'_>) -> Result<(Lap, Range<usize>), Counter> {
+        let (elements, rest) = datagram.payload.as_chunks::<8>();
+        let Some(lap) = Lap::new(datagram.lap) else {
             return Err(|drops| &mut drops.malformed);
         };
-        if share.port != self.port || !rest.is_empty() || elements.is_empty() {
+        if datagram.channel != self.channel || !rest.is_empty() || elements.is_empty() {
             return Err(|drops| &mut drops.malformed);
         }
-        if share.epoch != self.epoch {
-            let ahead = share.epoch.wrapping_sub(self.epoch) as i32 > 0;
+        if datagram.epoch != self.epoch {
+            let ahead = datagram.epoch.wrapping_sub(self.epoch) as i32 > 0;
             return Err(if ahead {
                 |drops| &mut drops.future_epoch
             } else {
                 |drops| &mut drops.past_epoch
             });
         }
-        let start = share.start as usize;
+        let start = datagram.key as usize;
         let Some(end) = start.checked_add(elements.len()) else {
             return Err(|drops| &mut drops.malformed);
         };
-        let owner = match self.owners.get_mut(usize::from(share.source.0)) {
-            Some(owner) if share.source != self.me => owner,
+        let owner = match self.owners.get_mut(usize::from(datagram.source.0)) {
+            Some(owner) if datagram.source != self.me => owner,
             _ => return Err(|drops| &mut drops.not_owner),
         };
         if start < owner.range.start || end > owner.range.end {
             return Err(|drops| &mut drops.not_owner);
         }
-        // Every value is looked at before any is written: a share is taken whole or not at all.
+        // Every value is looked at before any is written: a datagram is taken whole or not at all.
         if elements
             .iter()
             .any(|element| !f64::from_le_bytes(*element).is_finite())
         {
             return Err(|drops| &mut drops.not_finite);
         }
-        if owner.incarnation != share.incarnation {
+        if owner.incarnation != datagram.incarnation {
             if owner.incarnation != 0
-                || share.incarnation == 0
-                || owner.former.contains(&share.incarnation)
+                || datagram.incarnation == 0
+                || owner.former.contains(&datagram.incarnation)
             {
                 return Err(|drops| &mut drops.other_life);
             }
-            owner.incarnation = share.incarnation;
+            owner.incarnation = datagram.incarnation;
         }
         Ok((lap, start..end))
     }
 
-    fn take(&mut self, share: &Share<'_>, lap: Lap, range: Range<usize>) -> Option<Range<usize>> {
-        let (elements, _) = share.payload.as_chunks::<8>();
+    fn take(
+        &mut self,
+        datagram: &Datagram<'_>,
+        lap: Lap,
+        range: Range<usize>,
+    ) -> Option<Range<usize>> {
+        let (elements, _) = datagram.payload.as_chunks::<8>();
         let mut changed: Option<Range<usize>> = None;
         let stamps = &mut self.stamps[range.clone()];
         let cells = &self.cells.values[range.clone()];
@@ -314,7 +319,7 @@ impl Board {
         if changed.is_none() {
             self.drops.not_newer += 1;
         }
-        self.cells.heard(share.source, lap);
+        self.cells.heard(datagram.source, lap);
         changed
     }
 

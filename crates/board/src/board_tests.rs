@@ -1,10 +1,10 @@
 use super::*;
 
-const PORT: u16 = 3;
+const CHANNEL: u16 = 3;
 const OTHER: NodeId = NodeId(1);
 
 fn board() -> Board {
-    Board::new(PORT, NodeId(0), vec![0..4, 4..10, 10..10]).unwrap()
+    Board::new(CHANNEL, NodeId(0), vec![0..4, 4..10, 10..10]).unwrap()
 }
 
 fn bytes(values: &[f64]) -> Vec<u8> {
@@ -14,14 +14,14 @@ fn bytes(values: &[f64]) -> Vec<u8> {
         .collect()
 }
 
-fn share(lap: u32, start: u32, payload: &[u8]) -> Share<'_> {
-    Share {
+fn datagram(lap: u32, start: u32, payload: &[u8]) -> Datagram<'_> {
+    Datagram {
         source: OTHER,
         incarnation: 77,
-        port: PORT,
+        channel: CHANNEL,
         epoch: 0,
         lap,
-        start,
+        key: start,
         payload,
     }
 }
@@ -36,11 +36,14 @@ fn contents(board: &Board) -> Vec<f64> {
 #[test]
 fn older_never_replaces_newer() {
     let mut board = board();
-    assert_eq!(board.apply(&share(5, 6, &bytes(&[5.0, 5.0]))), Some(6..8));
-    assert_eq!(board.apply(&share(4, 4, &bytes(&[4.0; 6]))), Some(4..10));
+    assert_eq!(
+        board.apply(&datagram(5, 6, &bytes(&[5.0, 5.0]))),
+        Some(6..8)
+    );
+    assert_eq!(board.apply(&datagram(4, 4, &bytes(&[4.0; 6]))), Some(4..10));
     assert_eq!(contents(&board)[4..], [4.0, 4.0, 5.0, 5.0, 4.0, 4.0]);
-    assert_eq!(board.apply(&share(5, 6, &bytes(&[9.0, 9.0]))), None);
-    assert_eq!(board.apply(&share(3, 4, &bytes(&[3.0; 6]))), None);
+    assert_eq!(board.apply(&datagram(5, 6, &bytes(&[9.0, 9.0]))), None);
+    assert_eq!(board.apply(&datagram(3, 4, &bytes(&[3.0; 6]))), None);
     assert_eq!(board.drops().not_newer, 2);
     assert_eq!(board.lap(OTHER), Lap::new(5));
     assert_eq!(
@@ -54,31 +57,31 @@ fn older_never_replaces_newer() {
 fn epochs_keep_apart() {
     let mut board = board();
     let old = bytes(&[1.0]);
-    assert!(board.apply(&share(8, 4, &old)).is_some());
+    assert!(board.apply(&datagram(8, 4, &old)).is_some());
     assert!(
         board
-            .apply(&Share {
+            .apply(&Datagram {
                 epoch: 1,
-                ..share(9, 4, &old)
+                ..datagram(9, 4, &old)
             })
             .is_none()
     );
     board.begin_epoch(1);
-    assert!(board.apply(&share(9, 4, &old)).is_none());
+    assert!(board.apply(&datagram(9, 4, &old)).is_none());
     assert!(
         board
-            .apply(&Share {
+            .apply(&Datagram {
                 epoch: 1,
-                ..share(8, 4, &bytes(&[2.0]))
+                ..datagram(8, 4, &bytes(&[2.0]))
             })
             .is_none(),
         "stamp of the old epoch holds"
     );
     assert!(
         board
-            .apply(&Share {
+            .apply(&Datagram {
                 epoch: 1,
-                ..share(9, 4, &bytes(&[3.0]))
+                ..datagram(9, 4, &bytes(&[3.0]))
             })
             .is_some()
     );
@@ -94,12 +97,12 @@ fn epochs_keep_apart() {
 #[test]
 fn former_lives_stay_out() {
     let mut board = board();
-    assert!(board.apply(&share(40, 4, &bytes(&[1.0]))).is_some());
+    assert!(board.apply(&datagram(40, 4, &bytes(&[1.0]))).is_some());
     assert!(
         board
-            .apply(&Share {
+            .apply(&Datagram {
                 incarnation: 78,
-                ..share(41, 4, &bytes(&[2.0]))
+                ..datagram(41, 4, &bytes(&[2.0]))
             })
             .is_none(),
         "not announced"
@@ -107,18 +110,18 @@ fn former_lives_stay_out() {
     board.forget(OTHER);
     assert_eq!(board.get(4), 1.0, "the last value stays");
     assert!(
-        board.apply(&share(41, 4, &bytes(&[3.0]))).is_none(),
+        board.apply(&datagram(41, 4, &bytes(&[3.0]))).is_none(),
         "late frame of the former life"
     );
     assert!(
         board
-            .apply(&Share {
+            .apply(&Datagram {
                 incarnation: 78,
-                ..share(1, 4, &bytes(&[4.0]))
+                ..datagram(1, 4, &bytes(&[4.0]))
             })
             .is_some()
     );
-    assert!(board.apply(&share(42, 4, &bytes(&[5.0]))).is_none());
+    assert!(board.apply(&datagram(42, 4, &bytes(&[5.0]))).is_none());
     assert_eq!(board.get(4), 4.0);
     assert_eq!(board.drops().other_life, 3);
 }
@@ -131,33 +134,33 @@ fn hostile_frames_are_counted() {
     let nan = bytes(&[1.0, f64::NAN]);
     let infinite = bytes(&[f64::NEG_INFINITY]);
     let refused = [
-        share(1, 3, &one),
-        share(1, 10, &one),
-        share(1, u32::MAX, &one),
-        Share {
+        datagram(1, 3, &one),
+        datagram(1, 10, &one),
+        datagram(1, u32::MAX, &one),
+        Datagram {
             source: NodeId(0),
-            ..share(1, 0, &one)
+            ..datagram(1, 0, &one)
         },
-        Share {
+        Datagram {
             source: NodeId(2),
-            ..share(1, 4, &one)
+            ..datagram(1, 4, &one)
         },
-        Share {
+        Datagram {
             source: NodeId(900),
-            ..share(1, 4, &one)
+            ..datagram(1, 4, &one)
         },
-        share(1, 4, &nan),
-        share(1, 4, &infinite),
-        share(1, 4, &one[..7]),
-        share(1, 4, &[]),
-        share(0, 4, &one),
-        Share {
-            port: 4,
-            ..share(1, 4, &one)
+        datagram(1, 4, &nan),
+        datagram(1, 4, &infinite),
+        datagram(1, 4, &one[..7]),
+        datagram(1, 4, &[]),
+        datagram(0, 4, &one),
+        Datagram {
+            channel: 4,
+            ..datagram(1, 4, &one)
         },
     ];
-    for share in &refused {
-        assert_eq!(board.apply(share), None, "{share:?}");
+    for datagram in &refused {
+        assert_eq!(board.apply(datagram), None, "{datagram:?}");
     }
     assert_eq!(contents(&board), [0.0; 10]);
     let drops = *board.drops();
@@ -170,15 +173,15 @@ fn hostile_frames_are_counted() {
         ),
         (6, 2, 4, 12)
     );
-    assert!(board.apply(&share(1, 4, &one)).is_some());
+    assert!(board.apply(&datagram(1, 4, &one)).is_some());
 }
 
 /// What comes by the reliable way replaces what is held at the same lap, but nothing newer.
 #[test]
 fn install_keeps_newer_values() {
     let mut board = board();
-    board.apply(&share(6, 4, &bytes(&[6.0])));
-    board.apply(&share(7, 5, &bytes(&[7.0])));
+    board.apply(&datagram(6, 4, &bytes(&[6.0])));
+    board.apply(&datagram(7, 5, &bytes(&[7.0])));
     board.install(OTHER, 4, &[1.0, 1.0, 1.0], Lap::new(6).unwrap());
     assert_eq!(contents(&board)[4..7], [1.0, 7.0, 1.0]);
 }

@@ -1,26 +1,30 @@
-//! Joining a board to an endpoint: shares from polling into the copy, frames of the copy out, and waiting for freshness.
+//! Joining a board to an endpoint: datagrams from polling into the copy, frames of the copy out, and waiting for freshness.
 //!
-//! Whoever polls with a handler of its own hands shares to [`Board::apply`] itself and needs none of this.
+//! Whoever polls with a handler of its own hands datagrams to [`Board::apply`] itself and needs none of this.
 
 use crate::{Board, Carrier, Lap};
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Context, Delivery, Endpoint, EndpointError, Handler, Link, NodeId, SendId, Share,
+    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NodeId,
+    SendError, SendId,
 };
+
+/// An update that finds no slot is not kept: a newer one, or a repair, comes before long.
+const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 
 /// An endpoint carries a board's frames to all its members.
 impl<L: Link> Carrier for Endpoint<L> {
-    type Error = EndpointError;
+    type Error = SendError;
 
-    fn share(&mut self, share: Share<'_>) -> Result<usize, EndpointError> {
-        self.broadcast_share(share)
+    fn update(&mut self, update: Datagram<'_>) -> Result<usize, SendError> {
+        self.datagram(Destination::Broadcast, update, NOW_OR_NEVER)
     }
 }
 
 /// A handler that feeds a board and passes everything else on.
 #[derive(Debug)]
 pub struct Feeding<'a, H> {
-    /// Takes the shares of its port.
+    /// Takes the datagrams of its channel.
     pub board: &'a mut Board,
     /// Takes the rest.
     pub rest: &'a mut H,
@@ -31,11 +35,11 @@ impl<H: Handler> Handler for Feeding<'_, H> {
         self.rest.message(context, delivery);
     }
 
-    fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
-        if share.port == self.board.port() {
-            self.board.apply(&share);
+    fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
+        if datagram.channel == self.board.channel() {
+            self.board.apply(&datagram);
         } else {
-            self.rest.share(context, share);
+            self.rest.datagram(context, datagram);
         }
     }
 

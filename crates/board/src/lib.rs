@@ -11,16 +11,16 @@
 //!
 //! ```
 //! use tsumuji_board::{Board, Lap};
-//! use tsumuji_wire::{NodeId, Share};
+//! use tsumuji_wire::{NodeId, Datagram};
 //!
 //! // Node 0 owns elements 0..2, node 1 owns 2..4; this is node 0's copy.
 //! let mut board = Board::new(7, NodeId(0), vec![0..2, 2..4]).unwrap();
 //! let payload = 1.5f64.to_le_bytes();
-//! let share = Share { source: NodeId(1), incarnation: 9, port: 7, epoch: 0, lap: 1, start: 3, payload: &payload };
-//! assert_eq!(board.apply(&share), Some(3..4));
+//! let datagram = Datagram { source: NodeId(1), incarnation: 9, channel: 7, epoch: 0, lap: 1, key: 3, payload: &payload };
+//! assert_eq!(board.apply(&datagram), Some(3..4));
 //! assert_eq!(board.get(3), 1.5);
 //! assert_eq!(board.lap(NodeId(1)), Some(Lap::FIRST));
-//! assert_eq!(board.apply(&share), None, "the same share again is not newer");
+//! assert_eq!(board.apply(&datagram), None, "the same datagram again is not newer");
 //! ```
 
 mod board;

@@ -4,15 +4,15 @@
 
 use crate::{Board, Elements, ElementsTuner, Lap};
 use std::ops::Range;
-use tsumuji_wire::Share;
+use tsumuji_wire::Datagram;
 
 /// Takes frames to the other nodes, best effort.
 pub trait Carrier {
     /// Why the link failed for good.
     type Error;
 
-    /// Sends the share to everyone who reads the board; how many copies found no transmit slot.
-    fn share(&mut self, share: Share<'_>) -> Result<usize, Self::Error>;
+    /// Sends the update to everyone who reads the board; how many copies found no transmit slot.
+    fn update(&mut self, update: Datagram<'_>) -> Result<usize, Self::Error>;
 }
 
 /// What a publish or a repair did.
@@ -109,13 +109,13 @@ impl Board {
             self.frame.extend_from_slice(&value.to_le_bytes());
         }
         // A board's elements are counted in 32 bits (`Board::new`).
-        let refused = carrier.share(Share {
-            port: self.port,
+        let refused = carrier.update(Datagram {
+            channel: self.channel,
             epoch: self.epoch,
             lap: lap.get(),
-            start: start as u32,
+            key: start as u32,
             payload: &self.frame,
-            ..Share::EMPTY
+            ..Datagram::EMPTY
         })?;
         Ok(Published {
             frames: 1,

@@ -19,13 +19,13 @@ struct Wire(Vec<Frame>);
 impl Carrier for Wire {
     type Error = std::convert::Infallible;
 
-    fn share(&mut self, share: Share<'_>) -> Result<usize, Self::Error> {
-        assert!(share.payload.len() <= CAPACITY_BYTES);
+    fn update(&mut self, datagram: Datagram<'_>) -> Result<usize, Self::Error> {
+        assert!(datagram.payload.len() <= CAPACITY_BYTES);
         self.0.push(Frame {
-            epoch: share.epoch,
-            lap: share.lap,
-            start: share.start,
-            payload: share.payload.to_vec(),
+            epoch: datagram.epoch,
+            lap: datagram.lap,
+            start: datagram.key,
+            payload: datagram.payload.to_vec(),
         });
         Ok(0)
     }
@@ -39,13 +39,13 @@ fn boards(elements: usize) -> (Board, Board) {
 }
 
 fn deliver(board: &mut Board, frame: &Frame) {
-    board.apply(&Share {
+    board.apply(&Datagram {
         source: NodeId(0),
         incarnation: 5,
-        port: 1,
+        channel: 1,
         epoch: frame.epoch,
         lap: frame.lap,
-        start: frame.start,
+        key: frame.start,
         payload: &frame.payload,
     });
 }

@@ -12,7 +12,7 @@ use tsumuji_node::{
     Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId, Options, SendError,
 };
 
-const PORT: u16 = 9;
+const CHANNEL: u16 = 9;
 const LEN: usize = 1000;
 /// Only turns a hang into a failure.
 const LONG: Duration = Duration::from_secs(60);
@@ -36,8 +36,8 @@ fn node(job: &OwnedFd, id: u16) -> (Endpoint<Impair<Shm>>, Board) {
     let link = Impair::new(Shm::attach(job, id).unwrap(), impair).unwrap();
     let endpoint =
         Endpoint::new(link, Membership::local(NodeId(id), 2), Options::default()).unwrap();
-    let mut board = Board::new(PORT, NodeId(id), vec![0..LEN, LEN..LEN]).unwrap();
-    board.set_elements(Elements::Fixed(7), endpoint.share_capacity_bytes());
+    let mut board = Board::new(CHANNEL, NodeId(id), vec![0..LEN, LEN..LEN]).unwrap();
+    board.set_elements(Elements::Fixed(7), endpoint.datagram_capacity_bytes());
     (endpoint, board)
 }
 

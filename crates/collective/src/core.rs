@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use tsumuji_node::{
-    ChannelOptions, Context, Delivery, Endpoint, Handler, Lane, Link, NodeId, Share,
+    ChannelOptions, Context, Datagram, Delivery, Endpoint, Handler, Lane, Link, NodeId,
 };
 
 use crate::error::CollectiveError;
@@ -333,8 +333,8 @@ impl Handler for Tap<'_, '_> {
         self.take(delivery);
     }
 
-    fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
-        self.take_share(context.life(), share);
+    fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
+        self.take_datagram(context.life(), datagram);
     }
 }
 
@@ -394,21 +394,21 @@ impl Tap<'_, '_> {
         core.keep((from, life), header, payload);
     }
 
-    fn take_share(&mut self, life: u64, share: Share<'_>) {
+    fn take_datagram(&mut self, life: u64, piece: Datagram<'_>) {
         // Frames name the group by half its key: a frame of another group with the same half is for another sequence of another
         // root, or has a place that is not missing.
         let groups = &self.core.groups;
         let names = |operation: &Operation<'_>| {
-            operation.key as u32 == share.epoch
-                && operation.sequence == share.lap
+            operation.key as u32 == piece.epoch
+                && operation.sequence == piece.lap
                 && groups[operation.group]
-                    .rank_of_life(share.source, life)
+                    .rank_of_life(piece.source, life)
                     .is_some()
         };
         if let Some(current) = self.current.as_deref_mut().filter(|it| names(it)) {
-            current.share(&groups[current.group].members, &share);
+            current.piece_came(&groups[current.group].members, &piece);
         } else if let Some(other) = self.under_way.iter_mut().find(|it| names(it)) {
-            other.share(&groups[other.group].members, &share);
+            other.piece_came(&groups[other.group].members, &piece);
         }
     }
 }

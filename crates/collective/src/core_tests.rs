@@ -93,16 +93,16 @@ fn any_messages_are_survived() {
                 lane,
                 body: Body::Frame(&message),
             });
-            let share = Share {
+            let datagram = Datagram {
                 source: from,
                 incarnation: 1,
-                port: crate::core::CHANNEL,
+                channel: crate::core::CHANNEL,
                 epoch: key as u32,
                 lap: 0,
-                start: (random.u64(..) >> (32 + random.u64(..32))) as u32,
+                key: (random.u64(..) >> (32 + random.u64(..32))) as u32,
                 payload: &payload,
             };
-            tap.take_share(life, share);
+            tap.take_datagram(life, datagram);
             // Another one may go on where the one under attack has failed.
             if current.failure.is_some() && random.u64(..4) == 0 {
                 current.failure = None;

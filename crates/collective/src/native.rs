@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{Endpoint, Link, NodeId, Priority, SendError, Share};
+use tsumuji_node::{Datagram, Destination, Endpoint, Link, NodeId, Priority, SendError};
 
 use crate::call::Target;
 use crate::core::CHANNEL;
@@ -182,7 +182,7 @@ impl Native {
                 }
             }
             (Kind::Repair, Part::Receiver(_)) if rank == self.root => {
-                self.share(rank, offset, payload, output);
+                self.piece_came(rank, offset, payload, output);
             }
             _ => return None,
         }
@@ -190,7 +190,7 @@ impl Native {
     }
 
     /// Bytes of the broadcast, by frame or as a repair. Any place may be claimed.
-    pub(crate) fn share(
+    pub(crate) fn piece_came(
         &mut self,
         rank: usize,
         start: usize,
@@ -219,7 +219,7 @@ impl Native {
         group: &Members,
         wires: &mut Wires,
     ) -> Result<(), CollectiveError> {
-        let capacity = endpoint.share_capacity_bytes().max(1);
+        let capacity = endpoint.datagram_capacity_bytes().max(1);
         let window = (WINDOW_FRAMES * capacity).min(WINDOW_BYTES.max(2 * capacity));
         let behind = self
             .children
@@ -251,6 +251,11 @@ impl Native {
     }
 }
 
+const ALL: Destination = Destination::Broadcast;
+
+/// What finds no room now is sent in a later turn, or asked for again.
+const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
+
 /// What both parts need to know in a turn.
 struct Progress {
     at: (u64, u32, u8),
@@ -264,15 +269,15 @@ struct Progress {
 
 impl Progress {
     /// Bytes of the broadcast from `start` on, as a frame. Places are 32 bits: longer messages are not broadcast natively (`api`).
-    fn frame<'a>(&self, start: usize, payload: &'a [u8]) -> Share<'a> {
+    fn frame<'a>(&self, start: usize, payload: &'a [u8]) -> Datagram<'a> {
         let (key, sequence, _) = self.at;
-        Share {
-            port: CHANNEL,
+        Datagram {
+            channel: CHANNEL,
             epoch: key as u32,
             lap: sequence,
-            start: start as u32,
+            key: start as u32,
             payload,
-            ..Share::EMPTY
+            ..Datagram::EMPTY
         }
     }
 
@@ -303,21 +308,20 @@ impl Root {
         if !self.asked.is_empty() {
             self.repair(step, data, endpoint, group, wires)?;
         }
-        let (before, broadcasts) = (self.sent, endpoint.broadcasts());
+        let broadcasts = endpoint.broadcasts();
         // Those behind may claim to have more than was sent.
+        let mut batch = endpoint.batch();
         while self.sent < step.len && self.sent < step.behind + step.window {
             let end = (self.sent + step.capacity).min(step.len);
             let payload = &data[self.sent..end];
-            let missed = endpoint.gather_share(step.frame(self.sent, payload))?;
+            let missed = (batch.datagram(ALL, step.frame(self.sent, payload), NOW_OR_NEVER))
+                .map_err(CollectiveError::Send)?;
             if missed > 0 && broadcasts {
                 self.blocked_until = Some(Instant::now() + SLOT_PAUSE);
                 break;
             }
             wires.counters.native_frames += 1;
             self.sent = end;
-        }
-        if self.sent > before {
-            endpoint.push()?;
         }
         Ok(())
     }
@@ -334,6 +338,8 @@ impl Root {
         let now = Instant::now();
         self.repaired.retain(|start, _| *start >= step.behind);
         let mut repairs = 0;
+        let mut batch = endpoint.batch();
+        let endpoint = &mut *batch;
         for (rank, range) in std::mem::take(&mut self.asked) {
             let to = group.nodes[rank];
             let pause = pause(endpoint, to);
@@ -345,7 +351,8 @@ impl Root {
                     // On its way already: another one asked first, or the question crossed the answer.
                     Some(when) if now.saturating_duration_since(*when) < pause / 2 => {}
                     None if group.size() > 2 => {
-                        endpoint.gather_share(step.frame(start, payload))?;
+                        (endpoint.datagram(ALL, step.frame(start, payload), NOW_OR_NEVER))
+                            .map_err(CollectiveError::Send)?;
                         self.repaired.insert(start, now);
                         wires.counters.native_repairs += 1;
                         repairs += 1;
@@ -364,7 +371,6 @@ impl Root {
                 start = end;
             }
         }
-        endpoint.push()?;
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ mod send;
 use std::any::Any;
 use std::time::Instant;
 
-use tsumuji_node::{Endpoint, Link, NodeId, Share};
+use tsumuji_node::{Datagram, Endpoint, Link, NodeId};
 
 use crate::call::{After, Call, Source, Target};
 use crate::element::Fold;
@@ -395,13 +395,13 @@ impl<'b> Operation<'b> {
     }
 
     /// A frame of a native broadcast by one of the group's members.
-    pub(crate) fn share(&mut self, group: &Members, share: &Share<'_>) {
+    pub(crate) fn piece_came(&mut self, group: &Members, piece: &Datagram<'_>) {
         if self.failure.is_none()
             && let Some(native) = &mut self.native
-            && let Some(rank) = group.rank_of(share.source)
+            && let Some(rank) = group.rank_of(piece.source)
         {
-            let start = share.start as usize;
-            native.share(rank, start, share.payload, &mut self.output);
+            let start = piece.key as usize;
+            native.piece_came(rank, start, piece.payload, &mut self.output);
         }
     }
 

@@ -26,15 +26,15 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tsumuji_proto::{Body, Delivery, Event, Lane, NodeId, Posted, Share};
+use tsumuji_proto::{Body, Datagram, Delivery, Event, Lane, NodeId, Posted};
 
 use self::bell::Bell;
 use self::books::{Books, Overdrafts};
 use self::control::Control;
 pub use self::kept::Kept;
 use self::kept::Returns;
-pub use self::mailbox::Message;
 use self::mailbox::{Buffers, Charge, Keeps, Stored};
+pub use self::mailbox::{Message, ReceivedDatagram};
 use self::outbox::Outbox;
 pub(crate) use self::outbox::Way;
 pub use self::outbox::{MessageSender, Waker};
@@ -94,9 +94,7 @@ pub(crate) struct Channels {
 /// What found no room, ever.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dropped {
-    pub(crate) shares: u64,
-    /// Of latest lanes.
-    pub(crate) messages: u64,
+    pub(crate) datagrams: u64,
 }
 
 impl Tools {
@@ -315,6 +313,18 @@ impl Channels {
         }
     }
 
+    /// A datagram of that channel waits.
+    pub(crate) fn has_datagram(&mut self, number: Option<u16>) -> bool {
+        chosen(number, &mut self.main, &mut self.opened)
+            .is_some_and(|channel| !channel.stash.is_empty())
+    }
+
+    pub(crate) fn take_datagram(&mut self, number: Option<u16>) -> Option<ReceivedDatagram> {
+        chosen(number, &mut self.main, &mut self.opened)?
+            .stash
+            .pop()
+    }
+
     pub(crate) fn messages(&self, number: Option<u16>) -> usize {
         match number {
             Some(number) => {
@@ -376,7 +386,7 @@ impl Channels {
         )
     }
 
-    /// Gives notices (of all channels that nobody opened) and shares to the handler; returns how many.
+    /// Gives notices (of all channels that nobody opened) and datagrams to the handler; returns how many.
     pub(crate) fn hand_over_rest(
         &mut self,
         number: Option<u16>,
@@ -465,13 +475,6 @@ impl Channels {
             channel.handler = Some(handler);
             return consumed;
         }
-        if delivery.lane.is_latest()
-            && channel.books.budget_bytes() > 0
-            && channel.books.is_full(delivery.body.bytes().len())
-        {
-            self.dropped.messages += 1;
-            return true;
-        }
         self.news |= channel.is_open;
         let charge = channel.store(tools, delivery);
         channel.press(&mut tools.outbox, from, life);
@@ -528,11 +531,11 @@ impl Channels {
         }
     }
 
-    /// A share arrived, for nobody who was given with the call.
-    pub(crate) fn share(&mut self, life: u64, share: Share<'_>) {
-        let number = share.port;
+    /// A datagram arrived, for nobody who was given with the call.
+    pub(crate) fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
+        let number = datagram.channel;
         if number == Lane::CONTROL_CHANNEL {
-            self.dropped.shares += 1;
+            self.dropped.datagrams += 1;
             return;
         }
         let Self {
@@ -544,24 +547,24 @@ impl Channels {
         let channel = owner_of(number, main, opened);
         if let Some(handler) = &mut channel.handler {
             let mut context = tools.context(&mut channel.books);
-            context.is_of(life, &share);
-            handler.share(&mut context, share);
+            context.is_of(life, &datagram);
+            handler.datagram(&mut context, datagram);
             return;
         }
-        if !channel.stash.keep(life, &share, &mut tools.buffers) {
-            self.dropped.shares += 1;
+        if !channel.stash.keep(life, &datagram, &mut tools.buffers) {
+            self.dropped.datagrams += 1;
         }
         self.news = true;
     }
 
     /// The same while the program polls all that nobody opened, or one channel.
     #[inline]
-    pub(crate) fn share_to(
+    pub(crate) fn datagram_to(
         &mut self,
         number: Option<u16>,
         handler: &mut impl Handler,
         life: u64,
-        share: Share<'_>,
+        datagram: Datagram<'_>,
     ) {
         let Self {
             main,
@@ -569,17 +572,18 @@ impl Channels {
             tools,
             ..
         } = self;
-        let is_owned = share.port >= Lane::LIBRARY_CHANNELS || opened.contains_key(&share.port);
+        let is_owned =
+            datagram.channel >= Lane::LIBRARY_CHANNELS || opened.contains_key(&datagram.channel);
         let channel = match number {
             None if !is_owned => main,
-            Some(number) if number == share.port && is_owned => {
+            Some(number) if number == datagram.channel && is_owned => {
                 opened.entry(number).or_insert_with(|| early(number))
             }
-            _ => return self.share(life, share),
+            _ => return self.datagram(life, datagram),
         };
         let mut context = tools.context(&mut channel.books);
-        context.is_of(life, &share);
-        handler.share(&mut context, share);
+        context.is_of(life, &datagram);
+        handler.datagram(&mut context, datagram);
     }
 
     /// Something happened. `program`: the handler of a program that polls, who is told at once.
@@ -789,7 +793,7 @@ fn owner_of<'a>(
 
 /// What handlers and threads wanted sent, and will never be: told as what the program sent is.
 fn lose(peers: &mut Peers, to: NodeId, lane: Lane) {
-    if !lane.is_library() && !lane.is_latest() {
+    if !lane.is_library() {
         peers.lose(to, 1);
     }
 }

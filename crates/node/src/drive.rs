@@ -7,6 +7,7 @@
 //! turn that has no backlog and is before `due` is over when it has received; `now` never goes back;
 //! no frame's path allocates, logs, or reads the clock more than once.
 
+mod datagrams;
 mod direct;
 mod lives;
 
@@ -19,8 +20,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, Receiver};
 use tsumuji_proto::{
-    Delivery, Destination, Engine, Event, Instant, Lane, Loan, NodeId, Payload, Posted, SendId,
-    Share, Sink, SubmitError,
+    Datagram, Delivery, Destination, Engine, Event, Instant, Lane, Loan, NodeId, Payload, Posted,
+    SendId, Sink, SubmitError,
 };
 
 pub(crate) use self::direct::Sent;
@@ -73,7 +74,7 @@ pub(crate) trait Intake {
     /// `true`: consumed, its bytes are free again. `false`: kept; the keeper releases them later.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
     /// `life`: as in `Delivery`.
-    fn share(&mut self, life: u64, share: Share<'_>);
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>);
     fn event(&mut self, event: &Event);
     /// As `Sink::place`.
     fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted>;
@@ -110,6 +111,8 @@ pub(crate) struct Drive<L: Link> {
     runs: bool,
     /// Messages that the program wants to leave together.
     cork: Cork,
+    /// The link holds datagrams that were written to it and wait for `flush`.
+    gathered: bool,
     /// Rung by other threads.
     bell: Arc<Bell>,
     /// A frame to be fanned out, where the link has no broadcast.
@@ -149,6 +152,7 @@ impl<L: Link> Drive<L> {
             direct: direct::Lives::default(),
             runs: link.sends_runs(),
             cork: Cork::default(),
+            gathered: false,
             bell,
             link,
             engine,
@@ -326,8 +330,9 @@ impl<L: Link> Drive<L> {
             }
         }
         self.backlog |= refused > 0;
-        if sent > 0 {
+        if sent > 0 || self.gathered {
             link.flush()?;
+            self.gathered = false;
         }
         self.due = engine.poll_timeout();
         Ok(sent)
@@ -396,23 +401,6 @@ impl<L: Link> Drive<L> {
             self.look();
             self.transmit(&Loan::NONE)?;
         }
-        Ok(())
-    }
-
-    /// Queues a message that may be replaced, until `deadline` from now, and sends at once what the peer's window allows.
-    pub(crate) fn submit_latest(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        payload: Payload<'_>,
-        deadline: Option<tsumuji_proto::Duration>,
-    ) -> Result<(), SendError> {
-        let now = self.look();
-        let deadline = deadline.map(|after| now + after);
-        self.engine
-            .submit_latest(to, lane, payload, deadline)
-            .map_err(refused)?;
-        self.transmit(&Loan::NONE)?;
         Ok(())
     }
 
@@ -588,33 +576,6 @@ impl<L: Link> Drive<L> {
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog
     }
-
-    /// Writes a best-effort frame into the link's slots; returns how many peers it could not be written for.
-    pub(crate) fn share(&mut self, to: Destination, share: Share<'_>) -> Result<usize, LinkError> {
-        let Self {
-            link,
-            engine,
-            table,
-            scratch,
-            ..
-        } = self;
-        let mut write = |slot: &mut [u8]| engine.write_share(slot, share).unwrap_or(0);
-        let missed = match to {
-            Destination::Broadcast if self.caps.broadcast => {
-                let taken = link.send_with(LinkAddr::Broadcast, write)?;
-                if taken { 0 } else { table.peers().count() }
-            }
-            Destination::Broadcast => {
-                let bytes = write(scratch);
-                fan_out(link, table, &scratch[..bytes])?
-            }
-            Destination::Peer(peer) => match table.addr(peer) {
-                Some(addr) => usize::from(!link.send_with(addr, write)?),
-                None => 1,
-            },
-        };
-        Ok(missed)
-    }
 }
 
 /// Whatever ends it, both are looked at again.
@@ -777,8 +738,8 @@ impl<I: Intake> Sink for Counted<'_, I> {
     }
 
     #[inline]
-    fn share(&mut self, life: u64, share: Share<'_>) {
-        self.intake.share(life, share);
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
+        self.intake.datagram(life, datagram);
     }
 
     fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {

@@ -1,7 +1,7 @@
 //! What a program holds: an engine over a link, and what arrived for the program and was not taken yet.
 //!
 //! Here are opening, closing, counters, and the loop run on behalf of calls that wait. What a program does with it lies below:
-//! `send`, `receive`, `channels` (owners, and other threads), `shares`, `presence` (who is there), `flow` (flow control), and `library`
+//! `send`, `receive`, `channels` (owners, and other threads), `datagrams`, `presence` (who is there), `flow` (flow control), and `library`
 //! (what libraries between must know of the link).
 //!
 //! An [`Endpoint`] is the program's side of a lock around a [`Core`]: a [`Drive`], [`Channels`] with what arrived and was not taken, and
@@ -10,6 +10,7 @@
 
 mod batch;
 mod channels;
+mod datagrams;
 mod descriptor;
 mod flow;
 mod library;
@@ -17,7 +18,6 @@ mod posts;
 mod presence;
 mod receive;
 mod send;
-mod shares;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -99,10 +99,8 @@ pub struct Counters {
     pub seal: Option<SealCounters>,
     /// Frames dropped because they did not come from where their source lives.
     pub misplaced_frames: u64,
-    /// Shares dropped because they came while no handler was there and their channel was full.
-    pub dropped_shares: u64,
-    /// Messages of latest lanes dropped because their channel's budget was used up.
-    pub dropped_messages: u64,
+    /// Datagrams dropped because they came while no handler was there and their channel was full.
+    pub dropped_datagrams: u64,
 }
 
 impl<L: Link> Endpoint<L> {
@@ -223,8 +221,7 @@ impl<L: Link> Endpoint<L> {
             link: core.drive.link.counters(),
             seal: core.drive.link.sealing(),
             misplaced_frames: core.drive.misplaced_frames,
-            dropped_shares: core.channels.dropped.shares,
-            dropped_messages: core.channels.dropped.messages,
+            dropped_datagrams: core.channels.dropped.datagrams,
         }
     }
 

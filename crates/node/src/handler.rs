@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tsumuji_proto::{Delivery, Event, Lane, NodeId, RemoteFlow, SendId, Share};
+use tsumuji_proto::{Datagram, Delivery, Event, Lane, NodeId, RemoteFlow, SendId};
 
 use crate::channel::books::{Books, Overdrafts};
 use crate::channel::kept::{Kept, Returns};
@@ -17,8 +17,8 @@ pub trait Handler {
     fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>);
 
     /// A best-effort frame.
-    fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
-        let _ = (context, share);
+    fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
+        let _ = (context, datagram);
     }
 
     /// Hello was exchanged with this peer (again, after it was dead or restarted).
@@ -58,8 +58,8 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
         (**self).message(context, delivery);
     }
 
-    fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
-        (**self).share(context, share);
+    fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
+        (**self).datagram(context, datagram);
     }
 
     fn peer_up(&mut self, peer: NodeId) {
@@ -96,7 +96,7 @@ pub struct Context<'a> {
     /// Of the channel.
     pub(crate) books: &'a mut Books,
     pub(crate) overdrafts: &'a mut Overdrafts,
-    /// Of a share's source, as in `Delivery`.
+    /// Of a datagram's source, as in `Delivery`.
     pub(crate) sender_life: u64,
     /// The charge of the message that is being delivered, which is in the books by now; `None`: it is not.
     pub(crate) charged: Option<Charge>,
@@ -118,7 +118,7 @@ impl Context<'_> {
         self.outbox.put(to, lane, message)
     }
 
-    /// Sends a copy of `message` to whom the present one came from, by its lane; to a share, by the ordered lane of its port's number.
+    /// Sends a copy of `message` to whom the present one came from, by its lane; to a datagram, by the ordered lane of its port's number.
     pub fn reply(&mut self, message: &[u8]) -> Result<(), SendError> {
         let (to, lane) = self.source;
         self.outbox.put(to, lane, message)
@@ -139,13 +139,13 @@ impl Context<'_> {
         Kept::new(message, charge, self.books.generation, self.returns)
     }
 
-    /// A share is delivered.
-    pub(crate) fn is_of(&mut self, life: u64, share: &Share<'_>) {
+    /// A datagram is delivered.
+    pub(crate) fn is_of(&mut self, life: u64, datagram: &Datagram<'_>) {
         self.sender_life = life;
-        self.source = (share.source, Lane::ordered(share.port));
+        self.source = (datagram.source, Lane::ordered(datagram.channel));
     }
 
-    /// Which life of its source a share comes from: as [`Delivery::life`] of messages.
+    /// Which life of its source a datagram comes from: as [`Delivery::life`] of messages.
     pub fn life(&self) -> u64 {
         self.sender_life
     }

@@ -2,7 +2,7 @@
 //!
 //! Made by `endpoint` for each call into `drive`.
 
-use tsumuji_proto::{Delivery, Event, Lane, Loan, NodeId, Posted, Share};
+use tsumuji_proto::{Datagram, Delivery, Event, Lane, Loan, NodeId, Posted};
 
 use crate::channel::{Channels, Dropped, Way};
 use crate::drive;
@@ -43,13 +43,16 @@ impl<H: Handler> drive::Intake for Intake<'_, H> {
     }
 
     #[inline]
-    fn share(&mut self, life: u64, share: Share<'_>) {
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
         match &mut self.taker {
-            Some(Taker::Program(handler)) => self.channels.share_to(None, *handler, life, share),
-            Some(Taker::Channel(number, handler)) => {
-                self.channels.share_to(Some(*number), *handler, life, share);
+            Some(Taker::Program(handler)) => {
+                self.channels.datagram_to(None, *handler, life, datagram)
             }
-            None => self.channels.share(life, share),
+            Some(Taker::Channel(number, handler)) => {
+                self.channels
+                    .datagram_to(Some(*number), *handler, life, datagram);
+            }
+            None => self.channels.datagram(life, datagram),
         }
     }
 

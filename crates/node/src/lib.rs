@@ -58,7 +58,9 @@ pub use bootstrap::{
     Hosts, LaunchError, LaunchSpec, Launcher, Printing, Progress, WorkerExit, WorkerFailure,
     endpoint_from_env, endpoint_on, report_error,
 };
-pub use channel::{Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, Waker};
+pub use channel::{
+    Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, ReceivedDatagram, Waker,
+};
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Batch, Counters, Endpoint, Post, Unposted};
 pub use error::{ChannelError, CloseError, EndpointError, OpenError, RecvError, SendError};
@@ -70,8 +72,8 @@ pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr};
 pub use tsumuji_proto::{
-    Body, Congestion, Delivery, DeliveryClass, Flow, FlowPolicy, Lane, NodeId, Pace, Priority,
-    ReceiveBuffer, RemoteFlow, Room, SendId, Sender, Share, Window,
+    Body, Congestion, Datagram, Delivery, DeliveryClass, Destination, Flow, FlowPolicy, Lane,
+    NodeId, Pace, Priority, ReceiveBuffer, RemoteFlow, Room, SendId, Sender, Window,
 };
 pub use tsumuji_seal::SealMode;
 

@@ -17,15 +17,16 @@ use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_node::any_link::Base;
 use tsumuji_node::{
-    AnyLink, Congestion, DeliveryClass, Endpoint, ImpairConfig, Lane, Link, LinkAddr, Member,
-    Membership, NodeId, Options, Pace, Priority,
+    AnyLink, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination, Endpoint,
+    Handler, ImpairConfig, Lane, Link, LinkAddr, Member, Membership, NodeId, Options, Pace,
+    Priority,
 };
 use tsumuji_testbed::{Host, Spec, Testbed};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const LANE: Lane = Lane::ordered(0);
-const VIDEO: Lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 0);
+const VIDEO: u16 = 0;
 
 /// Two hosts, or `None` and the reason on standard error.
 fn testbed(name: &str, rate: Option<&str>) -> Option<Testbed> {
@@ -290,12 +291,35 @@ fn priorities_are_strict() {
     }
 }
 
+/// Takes pictures, each whole and newer than the one before, until a message comes.
+#[derive(Default)]
+struct Seen {
+    pictures: u64,
+    next: u64,
+    end: bool,
+}
+
+impl Handler for Seen {
+    fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {
+        self.end = true;
+    }
+
+    fn datagram(&mut self, _: &mut Context<'_>, picture: Datagram<'_>) {
+        let (head, body) = picture.payload.split_at(8);
+        let index = u64::from_le_bytes(head.try_into().expect("8 bytes"));
+        assert!(index >= self.next, "{index} after {}", self.next);
+        assert!(body == pattern(PICTURE_BYTES, index), "{index}");
+        (self.pictures, self.next) = (self.pictures + 1, index + 1);
+    }
+}
+
+const PICTURE_BYTES: usize = 40_000;
+
 /// Video over a cable that carries a fraction of it: pictures that are late are dropped at their sender, and what arrives is whole
 /// and in order; each picture is accounted for.
 #[test]
 fn late_pictures_are_dropped_at_the_sender() {
     const PICTURES: u64 = 300;
-    const PICTURE_BYTES: usize = 40_000;
     // Three pictures' time on the cable, about: 32 ms each, and more where the receiver's core is busy with others.
     const DEADLINE: std::time::Duration = std::time::Duration::from_millis(100);
     let Some(testbed) = testbed("video", Some("10mbit")) else {
@@ -303,22 +327,12 @@ fn late_pictures_are_dropped_at_the_sender() {
     };
     let (mut a, mut b) = pair(&testbed, &Options::default());
     let receiver = thread::spawn(move || {
-        let (mut came, mut next) = (0_u64, [0_u64; 16]);
-        loop {
-            let message = b.recv(LONG).expect("link").expect("message");
-            if message.lane == LANE {
-                let _ = b.close(LONG);
-                return came;
-            }
-            let index = u64::from_le_bytes(message.body[..8].try_into().expect("8 bytes"));
-            let next = &mut next[usize::from(message.lane.channel())];
-            assert!(index >= *next, "{index} after {next}");
-            assert!(
-                message.body[8..] == pattern(PICTURE_BYTES, index),
-                "{index}"
-            );
-            (came, *next) = (came + 1, index + 1);
+        let mut seen = Seen::default();
+        while !seen.end {
+            assert!(b.poll_wait(&mut seen, LONG).expect("link") > 0);
         }
+        let _ = b.close(LONG);
+        seen.pictures
     });
     assert!(a.wait_up(LONG).expect("up").is_empty());
     // So that pictures wait here, where they can be dropped, and not in the cable's queue.
@@ -326,10 +340,16 @@ fn late_pictures_are_dropped_at_the_sender() {
     let before = a.counters().link.sent_bytes;
     for index in 0..PICTURES {
         let body = [&index.to_le_bytes()[..], &pattern(PICTURE_BYTES, index)].concat();
-        // Later many streams in turn, so that pictures are not replaced before they are late.
-        let lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, (index % 16) as u16);
-        let lane = if index < PICTURES / 2 { VIDEO } else { lane };
-        a.send_latest(B, lane, &body, Some(DEADLINE)).expect("sent");
+        // Later many keys in turn, so that pictures are not replaced before they are late.
+        let key = if index < PICTURES / 2 { 0 } else { index % 16 };
+        let picture = Datagram {
+            channel: VIDEO,
+            key: key as u32,
+            payload: &body,
+            ..Datagram::EMPTY
+        };
+        let missed = a.datagram(Destination::Peer(B), picture, Some(DEADLINE));
+        assert_eq!(missed.expect("sent"), 0);
         let until = std::time::Instant::now() + std::time::Duration::from_millis(10);
         while std::time::Instant::now() < until {
             a.recv(std::time::Duration::from_millis(2)).expect("link");
@@ -341,15 +361,15 @@ fn late_pictures_are_dropped_at_the_sender() {
     a.send(B, LANE, b"end").expect("send");
     let _ = a.close(LONG);
     let came = receiver.join().expect("receiver");
-    let dropped = flow.superseded_messages + flow.late_messages + flow.lost_messages;
+    let dropped = flow.superseded_datagrams + flow.late_datagrams + flow.lost_datagrams;
     println!("{came} of {PICTURES} pictures came: {flow:?}");
     // One whose acknowledgement was awaited for too long counts as lost, and may have come all the same.
     assert!(came + dropped >= PICTURES, "{came}: {flow:?}");
     assert!(
-        came + dropped - flow.lost_messages <= PICTURES,
+        came + dropped - flow.lost_datagrams <= PICTURES,
         "{came}: {flow:?}"
     );
-    assert!(flow.late_messages > 20 && came > 10, "{flow:?}");
+    assert!(flow.late_datagrams > 20 && came > 10, "{flow:?}");
     let offered = PICTURES * PICTURE_BYTES as u64;
     assert!(
         sent < offered * 2 / 3,

@@ -12,8 +12,8 @@ use common::{Cut, LONG, Over, inet, pair, udp};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::{
-    ChannelOptions, Congestion, Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId,
-    Options, ProgressBy, SendError, Share,
+    ChannelOptions, Congestion, Context, Datagram, Delivery, Destination, Endpoint, Handler, Lane,
+    Membership, NodeId, Options, ProgressBy, SendError,
 };
 
 const A: NodeId = NodeId(0);
@@ -283,8 +283,8 @@ fn deliveries_name_the_life() {
         fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
             self.0.push((delivery.life, delivery.body.bytes().to_vec()));
         }
-        fn share(&mut self, context: &mut Context<'_>, share: Share<'_>) {
-            self.0.push((context.life(), share.payload.to_vec()));
+        fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
+            self.0.push((context.life(), datagram.payload.to_vec()));
         }
     }
     let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
@@ -304,12 +304,16 @@ fn deliveries_name_the_life() {
         b.open(CHANNEL, ChannelOptions::default()).expect("open");
         b.try_send_joined(A, Lane::ordered(CHANNEL), (b"a", b"side"))
             .expect("room");
-        b.broadcast_share(Share {
-            port: CHANNEL,
-            payload: b"share",
-            ..Share::EMPTY
-        })
-        .expect("share");
+        b.datagram(
+            Destination::Broadcast,
+            Datagram {
+                channel: CHANNEL,
+                payload: b"datagram",
+                ..Datagram::EMPTY
+            },
+            None,
+        )
+        .expect("datagram");
         let mut b = Some(b);
         if shelved {
             a.progress().expect("a");
@@ -329,7 +333,7 @@ fn deliveries_name_the_life() {
         }
         assert_eq!(
             seen.0,
-            [(deaths, b"aside".to_vec()), (deaths, b"share".to_vec())]
+            [(deaths, b"aside".to_vec()), (deaths, b"datagram".to_vec())]
         );
         seen.0.clear();
         drop(b);

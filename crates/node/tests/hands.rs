@@ -10,14 +10,14 @@ use std::time::Duration;
 use common::{LONG, Over, PLAIN, cluster, pair, pattern};
 use rustix::event::epoll;
 use tsumuji_node::{
-    Congestion, DeliveryClass, FlowPolicy, Lane, NodeId, Options, Pace, Priority, ProgressBy, Room,
-    SendError, Sender,
+    AnyLink, Congestion, Datagram, Destination, Endpoint, FlowPolicy, Lane, NodeId, Options, Pace,
+    ProgressBy, Room, SendError, Sender,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const LANE: Lane = Lane::ordered(0);
-const VIDEO: Lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 2);
+const VIDEO: u16 = 2;
 
 /// Somebody's epoll loop serves an endpoint, a pipe of its own and a timer: every message is echoed, every line answered.
 #[test]
@@ -312,6 +312,18 @@ fn overtaken_frames_of_shared_memory() {
     }
 }
 
+/// Sends a picture; returns whether it neither left nor waits.
+fn show(node: &mut Endpoint<AnyLink>, payload: &[u8], deadline: Option<Duration>) -> bool {
+    let picture = Datagram {
+        channel: VIDEO,
+        payload,
+        ..Datagram::EMPTY
+    };
+    node.datagram(Destination::Peer(B), picture, deadline)
+        .expect("link")
+        > 0
+}
+
 /// A stream of pictures of many frames: what comes is whole and in order, the last one comes, what waited too long does not.
 #[test]
 fn the_newest_picture_arrives() {
@@ -324,22 +336,22 @@ fn the_newest_picture_arrives() {
         let (mut a, mut b) = (both.next().expect("two"), both.next().expect("two"));
         // Nobody answers hello yet: all but the newest are replaced, and it is late.
         for index in 0..10 {
-            a.send_latest(B, VIDEO, &pattern(300_000, index), Some(Duration::ZERO))
-                .expect("queued");
+            let picture = pattern(300_000, index);
+            show(&mut a, &picture, Some(Duration::from_micros(1)));
         }
         let flow = a.flow(B).expect("peer");
         assert_eq!(
-            flow.superseded_messages + flow.late_messages,
+            flow.superseded_datagrams + flow.late_datagrams,
             10 - flow.queued_messages as u64
         );
         let receiver = thread::spawn(move || {
             let mut last = 0;
             while last < 50 {
-                let message = b.recv(LONG).expect("link").expect("message");
-                assert_eq!((message.from, message.lane), (A, VIDEO));
-                let index = u64::from(message.body[0]) | u64::from(message.body[1]) << 8;
+                let came = b.recv_datagram(None, LONG).expect("link").expect("one");
+                assert_eq!((came.from, came.channel), (A, VIDEO));
+                let index = u64::from(came.payload[0]) | u64::from(came.payload[1]) << 8;
                 assert!(index > last, "{index} after {last}");
-                assert!(message.body[2..] == pattern(50_000, index));
+                assert!(came.payload[2..] == pattern(50_000, index));
                 last = index;
             }
             let _ = b.close(LONG);
@@ -348,19 +360,16 @@ fn the_newest_picture_arrives() {
         while !receiver.is_finished() {
             index = (index + 1).min(60_000);
             let head = [index as u8, (index >> 8) as u8];
-            let body = [&head[..], &pattern(50_000, index)].concat();
-            match a.send_latest(B, VIDEO, &body, Some(LONG)) {
-                // Those on their way fill the queue: this one is superseded before it began.
-                Ok(()) | Err(SendError::WouldBlock { .. } | SendError::PeerDead { .. }) => {}
-                Err(error) => panic!("{error}"),
-            }
+            let picture = [&head[..], &pattern(50_000, index)].concat();
+            // Where those on their way fill the queue, this one is dropped before it began.
+            show(&mut a, &picture, Some(LONG));
             a.progress().expect("link");
             thread::yield_now();
         }
         receiver.join().expect("receiver");
         let flow = a.flow(B).expect("peer");
         assert!(
-            flow.superseded_messages + flow.late_messages >= 10,
+            flow.superseded_datagrams + flow.late_datagrams >= 10,
             "{over:?}: {flow:?}"
         );
     }

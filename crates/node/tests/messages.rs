@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use tsumuji_node::{
-    Context, Delivery, DeliveryClass, Handler, IdlePolicy, Lane, NodeId, Options, Priority,
-    ProgressBy, SendError, SendId, Share,
+    Context, Datagram, Delivery, DeliveryClass, Destination, Handler, IdlePolicy, Lane, NodeId,
+    Options, Priority, ProgressBy, SendError, SendId,
 };
 
 const A: NodeId = NodeId(0);
@@ -253,7 +253,7 @@ fn long_tracked_messages_end() {
 #[derive(Default)]
 struct Collect {
     messages: Vec<(NodeId, Vec<u8>)>,
-    shares: Vec<(NodeId, u16, u32, Vec<u8>)>,
+    datagrams: Vec<(NodeId, u16, u32, Vec<u8>)>,
     up: Vec<NodeId>,
     sent: Vec<SendId>,
 }
@@ -263,12 +263,12 @@ impl Handler for Collect {
         let Delivery { from, body, .. } = delivery;
         self.messages.push((from, body.bytes().to_vec()));
     }
-    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
-        self.shares.push((
-            share.source,
-            share.port,
-            share.start,
-            share.payload.to_vec(),
+    fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
+        self.datagrams.push((
+            datagram.source,
+            datagram.channel,
+            datagram.key,
+            datagram.payload.to_vec(),
         ));
     }
     fn peer_up(&mut self, peer: NodeId) {
@@ -279,7 +279,7 @@ impl Handler for Collect {
     }
 }
 
-/// A handler sees messages, shares, peers and acknowledgements; what came during calls without one is handed over first.
+/// A handler sees messages, datagrams, peers and acknowledgements; what came during calls without one is handed over first.
 #[test]
 fn handlers_see_everything_once_and_in_order() {
     for over in PLAIN {
@@ -300,19 +300,23 @@ fn handlers_see_everything_once_and_in_order() {
         }
         others[0].send(A, LANE, b"one").expect("send");
         others[1]
-            .broadcast_share(Share {
-                port: 7,
-                lap: 1,
-                start: 16,
-                payload: b"share",
-                ..Share::EMPTY
-            })
-            .expect("share");
+            .datagram(
+                Destination::Broadcast,
+                Datagram {
+                    channel: 7,
+                    lap: 1,
+                    key: 16,
+                    payload: b"datagram",
+                    ..Datagram::EMPTY
+                },
+                None,
+            )
+            .expect("datagram");
         while a.ready(Duration::ZERO).expect("ready").is_none() {}
         others[0].send(A, LANE, b"two").expect("send");
         let id = a.send_tracked(B, LANE, b"back").expect("send");
         while seen.messages.len() < 2
-            || seen.shares.is_empty()
+            || seen.datagrams.is_empty()
             || seen.sent.is_empty()
             || other.messages.is_empty()
         {
@@ -323,7 +327,7 @@ fn handlers_see_everything_once_and_in_order() {
             }
         }
         assert_eq!(seen.messages, [(B, b"one".to_vec()), (B, b"two".to_vec())]);
-        assert_eq!(seen.shares, [(NodeId(2), 7, 16, b"share".to_vec())]);
+        assert_eq!(seen.datagrams, [(NodeId(2), 7, 16, b"datagram".to_vec())]);
         assert_eq!(seen.sent, [id]);
         seen.up.sort();
         assert_eq!(seen.up, [NodeId(1), NodeId(2)]);
@@ -331,9 +335,9 @@ fn handlers_see_everything_once_and_in_order() {
     }
 }
 
-/// Shares reach every peer on links with and without broadcast, one peer if asked, and none if they are too large.
+/// Datagrams reach every peer on links with and without broadcast, of one frame and of several, or one peer if asked.
 #[test]
-fn shares_reach_whom_they_should() {
+fn datagrams_reach_whom_they_should() {
     for over in PLAIN {
         let mut nodes = cluster(over, 3, &Options::default());
         let mut seen: Vec<Collect> = (0..3).map(|_| Collect::default()).collect();
@@ -349,52 +353,64 @@ fn shares_reach_whom_they_should() {
                 node.poll(seen).expect("poll");
             }
         }
-        fn of_port(port: u16, payload: &[u8]) -> Share<'_> {
-            Share {
-                port,
+        fn of_channel(channel: u16, payload: &[u8]) -> Datagram<'_> {
+            Datagram {
+                channel,
                 payload,
-                ..Share::EMPTY
+                ..Datagram::EMPTY
             }
         }
-        let x = Share {
-            start: 9,
-            ..of_port(2, b"x")
+        let x = Datagram {
+            key: 9,
+            ..of_channel(2, b"x")
         };
-        let capacity = nodes[0].share_capacity_bytes();
+        let all = Destination::Broadcast;
+        let capacity = nodes[0].datagram_capacity_bytes();
         assert!(capacity >= 1024);
         assert_eq!(
             nodes[0]
-                .broadcast_share(of_port(1, &vec![1; capacity]))
-                .expect("share"),
+                .datagram(all, of_channel(1, &vec![1; capacity]), None)
+                .expect("datagram"),
             0
         );
-        assert!(
+        let long = vec![3; 3 * capacity];
+        assert_eq!(
             nodes[0]
-                .broadcast_share(of_port(1, &vec![1; capacity + 1]))
-                .expect("too large")
-                > 0
+                .datagram(all, of_channel(3, &long), None)
+                .expect("of several frames"),
+            0
         );
-        assert!(nodes[0].send_share(NodeId(2), x).expect("share"));
-        assert!(!nodes[0].send_share(A, x).expect("to itself"));
-        while seen[1].shares.is_empty() || seen[2].shares.len() < 2 {
+        let to = |node| Destination::Peer(node);
+        assert_eq!(nodes[0].datagram(to(NodeId(2)), x, None).expect("link"), 0);
+        assert!(matches!(
+            nodes[0].datagram(to(A), x, None),
+            Err(SendError::UnknownPeer { peer: A })
+        ));
+        let library = of_channel(Lane::LIBRARY_CHANNELS, b"x");
+        assert!(matches!(
+            nodes[0].datagram(all, library, None),
+            Err(SendError::ReservedChannel { .. })
+        ));
+        while seen[1].datagrams.len() < 2 || seen[2].datagrams.len() < 3 {
             for (node, seen) in nodes.iter_mut().zip(&mut seen) {
                 node.poll(seen).expect("poll");
             }
         }
         for node in [&seen[1], &seen[2]] {
             assert!(
-                node.shares.contains(&(A, 1, 0, vec![1; capacity])),
+                node.datagrams.contains(&(A, 1, 0, vec![1; capacity])),
                 "over {over:?}"
             );
+            assert!(node.datagrams.contains(&(A, 3, 0, long.clone())));
         }
-        assert!(seen[2].shares.contains(&(A, 2, 9, b"x".to_vec())));
+        assert!(seen[2].datagrams.contains(&(A, 2, 9, b"x".to_vec())));
         assert_eq!(
             (
-                seen[0].shares.len(),
-                seen[1].shares.len(),
-                seen[2].shares.len()
+                seen[0].datagrams.len(),
+                seen[1].datagrams.len(),
+                seen[2].datagrams.len()
             ),
-            (0, 1, 2)
+            (0, 2, 3)
         );
     }
 }

@@ -11,7 +11,8 @@ use std::thread;
 
 use common::{LONG, Over, pair};
 use tsumuji_node::{
-    AnyLink, Body, Context, Delivery, Endpoint, Handler, Lane, MetricsAt, NodeId, Options, Share,
+    AnyLink, Body, Context, Datagram, Delivery, Destination, Endpoint, Handler, Lane, MetricsAt,
+    NodeId, Options,
 };
 
 const A: NodeId = NodeId(0);
@@ -103,7 +104,7 @@ fn ping_pong_by_handler_allocates_nothing() {
     );
 }
 
-/// Broadcast shares: written into the link's slot, read where they lie.
+/// Broadcast datagrams: written into the link's slot, read where they lie.
 #[test]
 fn shares_allocate_nothing() {
     struct Nothing;
@@ -118,18 +119,22 @@ fn shares_allocate_nothing() {
     let payload = [7; 1024];
     let mut lap = 0;
     let count = allocations(|| {
-        let share = Share {
-            port: 1,
+        let datagram = Datagram {
+            channel: 1,
             lap,
             payload: &payload,
-            ..Share::EMPTY
+            ..Datagram::EMPTY
         };
-        a.broadcast_share(share).expect("share");
+        a.datagram(Destination::Broadcast, datagram, None)
+            .expect("datagram");
         lap += 1;
         a.poll(&mut Nothing).expect("poll");
         b.poll(&mut Nothing).expect("poll");
     });
-    assert!(count <= GROWTH, "{count} allocations in {MEASURED} shares");
+    assert!(
+        count <= GROWTH,
+        "{count} allocations in {MEASURED} datagrams"
+    );
 }
 
 /// Showing numbers to readers of metrics.

@@ -5,7 +5,7 @@ mod common;
 use std::time::Instant;
 
 use common::{LONG, Over, cluster};
-use tsumuji_node::{AnyLink, DeliveryClass, Endpoint, Lane, NodeId, Options, Priority, ProgressBy};
+use tsumuji_node::{AnyLink, Datagram, Destination, Endpoint, Lane, NodeId, Options, ProgressBy};
 
 const MESSAGES: usize = 50;
 
@@ -105,21 +105,34 @@ fn batches_share_frames() {
     all_arrive(&mut b, 10);
 }
 
-/// The newest of a *latest* lane leaves at once, however many there were before it.
+/// The newest datagram of a key leaves at once, however many there were before it, and with a batch, in a batch.
 #[test]
 fn the_newest_leaves_at_once() {
     let [mut a, mut b] = two_over_udp();
-    let lane = Lane::new(DeliveryClass::Latest, Priority::NORMAL, 0);
-    for number in 0..60 {
-        a.send(NodeId(1), lane, &[number]).expect("queued");
-    }
-    let start = Instant::now();
-    while b
-        .try_recv()
-        .expect("link")
-        .is_none_or(|message| message.body != [59])
-    {
-        assert!(start.elapsed() < LONG, "the newest did not come");
+    for (first, in_batch) in [(0, false), (100, true)] {
+        if in_batch {
+            a.cork();
+        }
+        for lap in first..first + 60 {
+            let update = Datagram {
+                lap,
+                payload: &[7; 100],
+                ..Datagram::EMPTY
+            };
+            let missed = a.datagram(Destination::Peer(NodeId(1)), update, None);
+            assert_eq!(missed.expect("link"), 0);
+        }
+        if in_batch {
+            a.uncork().expect("link");
+        }
+        let start = Instant::now();
+        while b
+            .recv_datagram(None, LONG)
+            .expect("link")
+            .is_none_or(|came| came.lap != first + 59)
+        {
+            assert!(start.elapsed() < LONG, "the newest did not come");
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 //! `-- 1000 1024 64`: of 1,024 bytes, 64 one way before the other way has its turn.
 
 use tsumuji_proto::{
-    Config, Congestion, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload,
-    Share, Sink,
+    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId,
+    Payload, Sink,
 };
 
 /// Releases what it is given.
@@ -25,7 +25,7 @@ impl Sink for Counter {
         std::hint::black_box(delivery.body.bytes());
     }
 
-    fn share(&mut self, _: u64, _share: Share<'_>) {}
+    fn datagram(&mut self, _: u64, _share: Datagram<'_>) {}
 }
 
 fn engine(me: u16, now: Instant) -> Engine {

@@ -117,12 +117,12 @@ pub struct Flow {
     pub retransmitted_frames: u64,
     /// Frames we may still send before the peer must grant more.
     pub credit_frames: usize,
-    /// Messages of latest lanes that a newer one replaced before they began to leave, ever.
-    pub superseded_messages: u64,
-    /// Messages of latest lanes that were dropped because their deadline had passed, ever.
-    pub late_messages: u64,
-    /// Messages of latest lanes of which a frame was lost, ever.
-    pub lost_messages: u64,
+    /// Datagrams that a newer one replaced before they began to leave, ever.
+    pub superseded_datagrams: u64,
+    /// Datagrams that were dropped because their deadline had passed, ever.
+    pub late_datagrams: u64,
+    /// Datagrams of several frames of which one was lost, ever.
+    pub lost_datagrams: u64,
     /// How fast frames leave to the peer, where the program asked for it.
     pub pace: Pace,
     /// Frames that left later than credit allowed, to keep that pace, ever.

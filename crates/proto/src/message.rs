@@ -4,7 +4,7 @@ use crate::posted::Posted;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
-use tsumuji_wire::{Lane, NodeId, Share};
+use tsumuji_wire::{Datagram, Lane, NodeId};
 
 /// The bytes of a message handed to `submit`.
 #[derive(Debug)]
@@ -134,8 +134,8 @@ fn in_posted(posted: &Option<Posted>) -> &[u8] {
 pub trait Sink {
     /// Each delivered message counts against the budget until `Engine::release` is told that the program is done with it.
     fn message(&mut self, delivery: Delivery<'_>);
-    /// A best-effort frame, of that life of its source (see `Delivery`); not counted against anything.
-    fn share(&mut self, life: u64, share: Share<'_>);
+    /// A datagram, of that life of its source (see `Delivery`); not counted against anything.
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>);
     /// A message of so many bytes begins to arrive in several frames, as the next of its lane: a buffer for it, if the program has posted one
     /// that is long enough.
     fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
@@ -182,6 +182,9 @@ pub enum SubmitError {
         /// In one session.
         limit: usize,
     },
+    /// Messages do not go by the lanes of datagrams, which programs never name.
+    #[error("the lane is of datagrams; messages are ordered or unordered")]
+    DatagramLane,
     /// Declared dead.
     #[error("{peer} was declared dead")]
     PeerDead {

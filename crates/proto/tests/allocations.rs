@@ -4,8 +4,8 @@
 mod counting_alloc;
 
 use tsumuji_proto::{
-    Body, Config, Congestion, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId,
-    Payload, Share, Sink,
+    Body, Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane,
+    NodeId, Payload, Sink,
 };
 
 /// Counts messages, and gives assembled ones back for the pool.
@@ -25,7 +25,7 @@ impl Sink for Counter {
         }
     }
 
-    fn share(&mut self, _: u64, _share: Share<'_>) {}
+    fn datagram(&mut self, _: u64, _share: Datagram<'_>) {}
 }
 
 struct Pair {

@@ -133,7 +133,7 @@ fn restarted_process_joins_again() {
     }
 }
 
-/// Best-effort shares reach all by one sealed broadcast over shared memory.
+/// Best-effort datagrams reach all by one sealed broadcast over shared memory.
 #[test]
 fn shares_arrive_by_sealed_broadcast() {
     let keys = keys();
@@ -151,14 +151,18 @@ fn shares_arrive_by_sealed_broadcast() {
     for lap in 0.. {
         let values = [lap as u8; 64];
         nodes[0]
-            .broadcast_share(tsumuji_node::Share {
-                port: 1,
-                lap,
-                start: 5,
-                payload: &values,
-                ..tsumuji_node::Share::EMPTY
-            })
-            .expect("share");
+            .datagram(
+                tsumuji_node::Destination::Broadcast,
+                tsumuji_node::Datagram {
+                    channel: 1,
+                    lap,
+                    key: 5,
+                    payload: &values,
+                    ..tsumuji_node::Datagram::EMPTY
+                },
+                None,
+            )
+            .expect("datagram");
         for (node, taken) in nodes.iter_mut().zip(&mut taken) {
             struct Taker<'a>(&'a mut Vec<(u32, Vec<u8>)>);
             impl tsumuji_node::Handler for Taker<'_> {
@@ -168,12 +172,12 @@ fn shares_arrive_by_sealed_broadcast() {
                     _: tsumuji_node::Delivery<'_>,
                 ) {
                 }
-                fn share(
+                fn datagram(
                     &mut self,
                     _: &mut tsumuji_node::Context<'_>,
-                    share: tsumuji_node::Share<'_>,
+                    datagram: tsumuji_node::Datagram<'_>,
                 ) {
-                    self.0.push((share.lap, share.payload.to_vec()));
+                    self.0.push((datagram.lap, datagram.payload.to_vec()));
                 }
             }
             node.poll(&mut Taker(taken)).expect("poll");
@@ -181,7 +185,7 @@ fn shares_arrive_by_sealed_broadcast() {
         if taken[1].len() > 50 && taken[2].len() > 50 {
             break;
         }
-        assert!(begun.elapsed() < LONG, "no shares");
+        assert!(begun.elapsed() < LONG, "no datagrams");
     }
     for (lap, payload) in taken.iter().flatten() {
         assert_eq!(payload[..], [*lap as u8; 64]);

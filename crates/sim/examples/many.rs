@@ -145,7 +145,7 @@ fn hear(net: &mut Net, all: &[NodeId], places: &mut [Place], pieces: usize) -> u
         let own = if rank == 0 {
             pieces
         } else {
-            net.shares(all[rank]).len()
+            net.datagrams(all[rank]).len()
         };
         let reached = place
             .children

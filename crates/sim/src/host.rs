@@ -9,7 +9,7 @@ use crate::frames::FrameId;
 use crate::payload::checksum;
 use crate::wires::Port;
 use tsumuji_proto::{
-    Body, Config, Delivery, Event, Instant, Lane, NodeId, Posted, SendId, Share, Sink,
+    Body, Config, Datagram, Delivery, Event, Instant, Lane, NodeId, Posted, SendId, Sink,
 };
 
 /// As of common network cards' drivers, which keep it short lest frames wait where no priority holds.
@@ -43,7 +43,7 @@ pub struct Received {
 
 /// A best-effort frame as the program got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReceivedShare {
+pub struct ReceivedDatagram {
     /// When.
     pub at: Instant,
     /// Who wrote it.
@@ -51,13 +51,13 @@ pub struct ReceivedShare {
     /// In which life.
     pub incarnation: u32,
     /// For which board.
-    pub port: u16,
+    pub channel: u16,
     /// Of which epoch.
     pub epoch: u32,
     /// Of which lap.
     pub lap: u32,
     /// First element.
-    pub start: u32,
+    pub key: u32,
     /// Its length.
     pub bytes: usize,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Host<E> {
     pub(crate) events: Vec<(Instant, Event)>,
     pub(crate) received: Vec<Received>,
     pub(crate) bodies: Vec<Vec<u8>>,
-    pub(crate) shares: Vec<ReceivedShare>,
+    pub(crate) datagrams: Vec<ReceivedDatagram>,
     pub(crate) received_bytes: u64,
 }
 
@@ -157,7 +157,7 @@ impl<E> Host<E> {
             events: Vec::new(),
             received: Vec::new(),
             bodies: Vec::new(),
-            shares: Vec::new(),
+            datagrams: Vec::new(),
             received_bytes: 0,
             config,
         }
@@ -199,10 +199,10 @@ pub(crate) struct Arrived {
     pub(crate) whole: Option<Vec<u8>>,
 }
 
-/// A share just delivered.
+/// A datagram just delivered.
 #[derive(Debug)]
-pub(crate) struct ArrivedShare {
-    pub(crate) stamp: ReceivedShare,
+pub(crate) struct ArrivedDatagram {
+    pub(crate) stamp: ReceivedDatagram,
     pub(crate) checksum: u64,
 }
 
@@ -213,7 +213,7 @@ pub(crate) struct Inbox {
     /// Copies of messages that lie in a frame are wanted.
     pub(crate) copy: bool,
     pub(crate) messages: Vec<Arrived>,
-    pub(crate) shares: Vec<ArrivedShare>,
+    pub(crate) datagrams: Vec<ArrivedDatagram>,
 }
 
 impl Sink for Inbox {
@@ -243,27 +243,27 @@ impl Sink for Inbox {
             .flatten()
     }
 
-    fn share(&mut self, _: u64, share: Share<'_>) {
-        let Share {
+    fn datagram(&mut self, _: u64, datagram: Datagram<'_>) {
+        let Datagram {
             source,
             incarnation,
-            port,
+            channel,
             epoch,
             lap,
-            start,
+            key,
             payload,
-        } = share;
-        let stamp = ReceivedShare {
+        } = datagram;
+        let stamp = ReceivedDatagram {
             at: self.now,
             source,
             incarnation,
-            port,
+            channel,
             epoch,
             lap,
-            start,
+            key,
             bytes: payload.len(),
         };
-        self.shares.push(ArrivedShare {
+        self.datagrams.push(ArrivedDatagram {
             stamp,
             checksum: checksum(payload),
         });

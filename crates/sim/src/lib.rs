@@ -35,7 +35,7 @@ mod switch;
 mod timeline;
 mod wires;
 
-pub use host::{Pace, Received, ReceivedShare};
+pub use host::{Pace, Received, ReceivedDatagram};
 pub use machine::{Machine, config};
 pub use net::Net;
 pub use rng::{Rng, SEED_VARIABLE, Seed};

@@ -1,8 +1,8 @@
 //! What the net runs: the production engine, or a stand-in when the net itself is under test.
 
 use tsumuji_proto::{
-    Config, Congestion, Destination, Duration, Engine, Event, Flow, Instant, Lane, Loan, NodeId,
-    Payload, SendId, Share, Sink, SubmitError,
+    Config, Congestion, Datagram, Destination, Duration, Engine, Event, Flow, Instant, Lane, Loan,
+    NodeId, Payload, SendId, Sink, SubmitError,
 };
 
 /// The engine as the net drives it. Every function means what the engine's own function of that name means.
@@ -22,7 +22,12 @@ pub trait Machine {
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError>;
-    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError>;
+    fn submit_datagram(
+        &mut self,
+        to: Destination,
+        datagram: Datagram<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<usize, SubmitError>;
     /// A stand-in need not know how to be lent a message.
     fn submit_lent(
         &mut self,
@@ -101,8 +106,13 @@ impl Machine for Engine {
     ) -> Result<SendId, SubmitError> {
         self.submit(to, lane, payload, notify)
     }
-    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError> {
-        self.submit_share(to, share)
+    fn submit_datagram(
+        &mut self,
+        to: Destination,
+        datagram: Datagram<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<usize, SubmitError> {
+        self.submit_datagram(to, datagram, deadline)
     }
     fn submit_lent(
         &mut self,

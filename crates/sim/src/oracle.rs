@@ -65,7 +65,7 @@ impl Session {
                 }
                 found
             }
-            DeliveryClass::Latest => None,
+            DeliveryClass::Datagram => None,
         }
     }
 
@@ -221,7 +221,7 @@ impl Oracle {
                     .or_default()
                     .push_back(message);
             }
-            DeliveryClass::Latest => return Err(String::from("latest messages are not judged")),
+            DeliveryClass::Datagram => return Err(String::from("a datagram came as a message")),
         }
         if notify {
             session.unsent.insert(id);

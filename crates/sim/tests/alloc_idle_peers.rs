@@ -4,14 +4,14 @@
 mod counting_alloc;
 
 use tsumuji_proto::{Config, Destination, Duration, Engine, Instant, Lane, NodeId, Payload};
-use tsumuji_proto::{Delivery, Share, Sink};
+use tsumuji_proto::{Datagram, Delivery, Sink};
 use tsumuji_sim::config;
 
 struct Nobody;
 
 impl Sink for Nobody {
     fn message(&mut self, _: Delivery<'_>) {}
-    fn share(&mut self, _: u64, _: Share<'_>) {}
+    fn datagram(&mut self, _: u64, _: Datagram<'_>) {}
 }
 
 const ME: NodeId = NodeId(0);

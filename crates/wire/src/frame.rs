@@ -7,7 +7,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bundle;
 use crate::id::{Lane, NodeId};
-use crate::raw::{self, RawAck, RawControl, RawData, RawHello, RawPermit, RawShare, VERSION, kind};
+use crate::raw::{
+    self, RawAck, RawControl, RawData, RawDatagram, RawHello, RawPermit, RawStamp, STAMP_BYTES,
+    VERSION, kind,
+};
 use crate::report::{Inquiry, Report, parse_inquiry, parse_report};
 
 /// Bits of a frame's second byte.
@@ -55,7 +58,7 @@ pub enum Frame<'a> {
     /// A fragment of a reliable message.
     Data(Data<'a>),
     /// Best-effort values.
-    Share(Share<'a>),
+    Datagram(Datagram<'a>),
     /// Acknowledgement and grant.
     Ack(Ack<'a>),
     /// Asks who is there.
@@ -109,23 +112,24 @@ pub struct Data<'a> {
     pub payload: &'a [u8],
 }
 
-/// A best-effort frame: values of a shared vector, or a program's own *latest* message.
+/// A best-effort message, of one frame or several: values of a shared vector, say, or the state of something.
 ///
-/// Receivers take a share only if it is newer than the stamp they hold for its source and place.
+/// It arrives at most once from each frame that carries it, perhaps late, perhaps repeated, perhaps never: its stamps say which is newer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share<'a> {
-    /// Who wrote it. The engine fills it in, for a share that is sent; so it does the incarnation.
+pub struct Datagram<'a> {
+    /// Who sent it. The engine fills it in; so it does the incarnation.
     pub source: NodeId,
-    /// The life of the source that wrote it.
+    /// The life of the source that sent it.
     pub incarnation: u32,
     /// Which board, or which of the program's own uses.
-    pub port: u16,
-    /// Period of the computation; shares of another epoch are stale.
+    pub channel: u16,
+    /// What it is about: a newer datagram of the same key makes an older one of its channel worthless. On a board, the index of the first
+    /// element.
+    pub key: u32,
+    /// Period of the computation; wraps.
     pub epoch: u32,
-    /// The source's lap when it wrote the values; wraps.
+    /// Within its epoch, which is newer; wraps. On a board, the lap in which the source wrote the values.
     pub lap: u32,
-    /// Index of the first element.
-    pub start: u32,
     /// The values, as bytes. A board's elements are f64, little-endian.
     pub payload: &'a [u8],
 }
@@ -232,7 +236,7 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
                 .ok_or(DropReason::Truncated)?;
             data_of(raw, payload).map(Frame::Data)
         }
-        kind::SHARE => parse_share(bytes),
+        kind::DATAGRAM => parse_datagram(bytes),
         kind::ACK => parse_ack(bytes).map(Frame::Ack),
         kind => parse_seldom(kind, bytes),
     }
@@ -318,18 +322,18 @@ fn data_of<'a>(raw: &RawData, payload: &'a [u8]) -> Result<Data<'a>, DropReason>
     })
 }
 
-fn parse_share(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
-    let (raw, rest) = RawShare::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
+fn parse_datagram(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
+    let (raw, rest) = RawDatagram::ref_from_prefix(bytes).map_err(|_| DropReason::Truncated)?;
     let payload = rest
         .get(..usize::from(raw.payload_bytes.get()))
         .ok_or(DropReason::Truncated)?;
-    Ok(Frame::Share(Share {
+    Ok(Frame::Datagram(Datagram {
         source: NodeId(raw.source.get()),
         incarnation: raw.incarnation.get(),
-        port: raw.port.get(),
+        channel: raw.channel.get(),
         epoch: raw.epoch.get(),
         lap: raw.lap.get(),
-        start: raw.start.get(),
+        key: raw.key.get(),
         payload,
     }))
 }
@@ -427,7 +431,7 @@ impl Data<'_> {
     /// Of one that is: how many messages it has; `None`: it is no legal bundle.
     pub fn bundled(&self) -> Option<usize> {
         let whole = self.offset == 0 && self.length as usize == self.payload.len();
-        if whole && !self.lane.is_latest() {
+        if whole && !self.lane.is_datagram() {
             bundle::count(self.payload)
         } else {
             None
@@ -493,33 +497,60 @@ fn credit_ahead(ack: u32, credit: u32) -> u16 {
     }
 }
 
-impl Share<'_> {
+impl Datagram<'_> {
     /// Says and holds nothing, of nobody: what to begin with where one is made to be sent.
-    pub const EMPTY: Share<'static> = Share {
+    pub const EMPTY: Datagram<'static> = Datagram {
         source: NodeId(0),
         incarnation: 0,
-        port: 0,
+        channel: 0,
         epoch: 0,
         lap: 0,
-        start: 0,
+        key: 0,
         payload: &[],
     };
 
     /// Writes the frame; `None` if `slot` is too small.
     #[inline]
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
-        let header = RawShare {
-            version_kind: first_byte(kind::SHARE),
+        let header = RawDatagram {
+            version_kind: first_byte(kind::DATAGRAM),
             flags: 0,
             source: self.source.0.into(),
-            port: self.port.into(),
+            channel: self.channel.into(),
             payload_bytes: (self.payload.len() as u16).into(),
             incarnation: self.incarnation.into(),
             epoch: self.epoch.into(),
             lap: self.lap.into(),
-            start: self.start.into(),
+            key: self.key.into(),
         };
         write_parts(slot, &header, self.payload)
+    }
+
+    /// What stands before the payload in a message of several frames.
+    pub fn stamp(&self) -> [u8; STAMP_BYTES] {
+        zerocopy::transmute!(RawStamp {
+            epoch: self.epoch.into(),
+            lap: self.lap.into(),
+            key: self.key.into(),
+        })
+    }
+
+    /// Reads such a message; `None`: it is too short to be one.
+    pub fn of_message(
+        (source, incarnation): (NodeId, u32),
+        channel: u16,
+        message: &[u8],
+    ) -> Option<Datagram<'_>> {
+        let (raw, payload) = RawStamp::ref_from_prefix(message).ok()?;
+        Some(Datagram {
+            source,
+            incarnation,
+            channel,
+            key: raw.key.get(),
+            epoch: raw.epoch.get(),
+            lap: raw.lap.get(),
+            payload,
+        })
     }
 }
 

@@ -17,8 +17,8 @@ pub enum DeliveryClass {
     Ordered,
     /// Reliable, exactly once; delivered as soon as complete.
     Unordered,
-    /// Best effort, at most once: the newest wins, at the sender and at the receiver (R-86 … R-88).
-    Latest,
+    /// Best effort (R-3, R-86 … R-88): the fragments of datagrams that are longer than a frame. Programs send them by calls of their own.
+    Datagram,
 }
 
 /// 0 is the most urgent, 3 the least; strict between values.
@@ -48,8 +48,7 @@ impl Priority {
 
 /// A message sequence between two nodes: class, priority and channel.
 ///
-/// Messages of one ordered lane arrive in the order sent; between lanes there is no order. Of a *latest* lane, a stream of
-/// values of which only the newest counts, none arrives after a newer one.
+/// Messages of one ordered lane arrive in the order sent; between lanes there is no order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(u32);
 
@@ -58,7 +57,7 @@ const PRIORITY_SHIFT: u32 = 16;
 const CLASS_SHIFT: u32 = 18;
 /// The three classes: as numbers they come after each other.
 const UNORDERED: u32 = 1 << CLASS_SHIFT;
-const LATEST: u32 = 2 << CLASS_SHIFT;
+const DATAGRAM: u32 = 2 << CLASS_SHIFT;
 const END: u32 = 3 << CLASS_SHIFT;
 
 impl Lane {
@@ -73,7 +72,7 @@ impl Lane {
         let class = match class {
             DeliveryClass::Ordered => 0,
             DeliveryClass::Unordered => UNORDERED,
-            DeliveryClass::Latest => LATEST,
+            DeliveryClass::Datagram => DATAGRAM,
         };
         Self(class | (priority.0 as u32) << PRIORITY_SHIFT | channel as u32)
     }
@@ -88,24 +87,24 @@ impl Lane {
         Self::new(DeliveryClass::Unordered, Priority::NORMAL, channel)
     }
 
-    /// Only the newest message of the channel counts; normal priority.
-    pub const fn latest(channel: u16) -> Self {
-        Self::new(DeliveryClass::Latest, Priority::NORMAL, channel)
+    /// Of the datagrams of that channel: before all messages.
+    pub const fn datagram(channel: u16) -> Self {
+        Self::new(DeliveryClass::Datagram, Priority::URGENT, channel)
     }
 
     /// What the receiver is promised.
     pub const fn class(self) -> DeliveryClass {
         match self.0 {
-            LATEST.. => DeliveryClass::Latest,
+            DATAGRAM.. => DeliveryClass::Datagram,
             UNORDERED.. => DeliveryClass::Unordered,
             _ => DeliveryClass::Ordered,
         }
     }
 
-    /// Best effort: the newest message wins.
+    /// Best effort.
     #[inline]
-    pub const fn is_latest(self) -> bool {
-        self.0 >= LATEST
+    pub const fn is_datagram(self) -> bool {
+        self.0 >= DATAGRAM
     }
 
     /// How urgent.
@@ -165,10 +164,10 @@ mod tests {
                 let Some(lane) = lane else { continue };
                 let again = Lane::new(lane.class(), lane.priority(), lane.channel());
                 assert_eq!((again, again.number()), (lane, number));
-                assert_eq!(lane.is_latest(), lane.class() == DeliveryClass::Latest);
+                assert_eq!(lane.is_datagram(), lane.class() == DeliveryClass::Datagram);
             }
         }
-        let lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 1700);
+        let lane = Lane::new(DeliveryClass::Datagram, Priority::URGENT, 1700);
         assert_eq!((lane.channel(), lane.priority()), (1700, Priority::URGENT));
     }
 }

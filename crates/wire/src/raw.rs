@@ -12,8 +12,10 @@ pub const VERSION: u8 = 1;
 pub const DATA_HEADER_BYTES: usize = size_of::<RawData>();
 /// Bytes before an ack frame's bitmap.
 pub const ACK_HEADER_BYTES: usize = size_of::<RawAck>();
-/// Bytes before a share frame's values.
-pub const SHARE_HEADER_BYTES: usize = size_of::<RawShare>();
+/// Bytes of a datagram before its payload, in a frame of its own.
+pub const DATAGRAM_HEADER_BYTES: usize = size_of::<RawDatagram>();
+/// The same, in several frames.
+pub const STAMP_BYTES: usize = size_of::<RawStamp>();
 /// A hello or welcome frame.
 pub const HELLO_BYTES: usize = size_of::<RawHello>();
 /// An ask or grant frame.
@@ -24,7 +26,7 @@ pub const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize;
 /// Low half of a frame's first byte. 11, 14 and 15 are unassigned.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
-    pub(crate) const SHARE: u8 = 1;
+    pub(crate) const DATAGRAM: u8 = 1;
     pub(crate) const ACK: u8 = 2;
     pub(crate) const HELLO: u8 = 3;
     pub(crate) const WELCOME: u8 = 4;
@@ -65,18 +67,28 @@ const _: () = assert!(size_of::<RawData>() == 40);
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct RawShare {
+pub(crate) struct RawDatagram {
     pub(crate) version_kind: u8,
     pub(crate) flags: u8,
     pub(crate) source: U16,
-    pub(crate) port: U16,
+    pub(crate) channel: U16,
     pub(crate) payload_bytes: U16,
     pub(crate) incarnation: U32,
     pub(crate) epoch: U32,
     pub(crate) lap: U32,
-    pub(crate) start: U32,
+    pub(crate) key: U32,
 }
-const _: () = assert!(size_of::<RawShare>() == 24);
+const _: () = assert!(size_of::<RawDatagram>() == 24);
+
+/// What a datagram of several frames says of itself, before its payload.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawStamp {
+    pub(crate) epoch: U32,
+    pub(crate) lap: U32,
+    pub(crate) key: U32,
+}
+const _: () = assert!(size_of::<RawStamp>() == 12);
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]

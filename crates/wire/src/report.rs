@@ -80,12 +80,12 @@ pub struct FlowRecord {
     pub retransmitted_frames: u64,
     /// Frames that may be sent before the peer grants more.
     pub credit_frames: u32,
-    /// Latest messages that were replaced.
-    pub superseded_messages: u32,
-    /// Latest messages that were late.
-    pub late_messages: u32,
-    /// Latest messages that were lost.
-    pub lost_messages: u32,
+    /// Datagrams of several frames that were replaced.
+    pub superseded_datagrams: u32,
+    /// Datagrams of several frames that were late.
+    pub late_datagrams: u32,
+    /// Datagrams of several frames that were lost.
+    pub lost_datagrams: u32,
     /// Frames that the peer may send.
     pub granted_frames: u32,
     /// Its share of the reporting node's window.
@@ -131,9 +131,9 @@ struct RawRecord {
     queued_bytes: U64,
     retransmitted_frames: U64,
     credit_frames: U32,
-    superseded_messages: U32,
-    late_messages: U32,
-    lost_messages: U32,
+    superseded_datagrams: U32,
+    late_datagrams: U32,
+    lost_datagrams: U32,
     granted_frames: U32,
     incoming_window_frames: U32,
     incoming_bytes: U64,
@@ -225,9 +225,9 @@ impl Report<'_> {
                 queued_bytes: raw.queued_bytes.get(),
                 retransmitted_frames: raw.retransmitted_frames.get(),
                 credit_frames: raw.credit_frames.get(),
-                superseded_messages: raw.superseded_messages.get(),
-                late_messages: raw.late_messages.get(),
-                lost_messages: raw.lost_messages.get(),
+                superseded_datagrams: raw.superseded_datagrams.get(),
+                late_datagrams: raw.late_datagrams.get(),
+                lost_datagrams: raw.lost_datagrams.get(),
                 granted_frames: raw.granted_frames.get(),
                 incoming_window_frames: raw.incoming_window_frames.get(),
                 incoming_bytes: raw.incoming_bytes.get(),
@@ -250,9 +250,9 @@ impl FlowRecord {
             queued_bytes: self.queued_bytes.into(),
             retransmitted_frames: self.retransmitted_frames.into(),
             credit_frames: self.credit_frames.into(),
-            superseded_messages: self.superseded_messages.into(),
-            late_messages: self.late_messages.into(),
-            lost_messages: self.lost_messages.into(),
+            superseded_datagrams: self.superseded_datagrams.into(),
+            late_datagrams: self.late_datagrams.into(),
+            lost_datagrams: self.lost_datagrams.into(),
             granted_frames: self.granted_frames.into(),
             incoming_window_frames: self.incoming_window_frames.into(),
             incoming_bytes: self.incoming_bytes.into(),
@@ -292,7 +292,7 @@ mod tests {
             rtt_ns: 1 << 20,
             queued_bytes: 1 << 40,
             incoming_bytes: u64::MAX,
-            lost_messages: 9,
+            lost_datagrams: 9,
             ..FlowRecord::default()
         });
         let mut payload = [0; 2 * FLOW_RECORD_BYTES];

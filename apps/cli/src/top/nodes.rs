@@ -32,9 +32,9 @@ const RATES: [(&str, &str); 19] = [
     ("seal_frames_unsent_total", "seal_frames_unsent"),
     ("seal_handshakes_total", "seal_handshakes"),
     ("seal_rekeys_total", "seal_rekeys"),
-    ("latest_superseded_total", "latest_superseded"),
-    ("latest_late_total", "latest_late"),
-    ("latest_lost_total", "latest_lost"),
+    ("datagrams_superseded_total", "datagrams_superseded"),
+    ("datagrams_late_total", "datagrams_late"),
+    ("datagrams_lost_total", "datagrams_lost"),
     ("paced_frames_total", "paced_frames"),
     ("policy_decisions_total", "policy_decisions"),
 ];

@@ -2,12 +2,10 @@
 #![allow(unsafe_code, reason = "exports symbols to C, and calls back into it")]
 
 use std::ffi::{c_int, c_void};
-use std::time::Duration;
 
 use tsumuji_node::{FlowPolicy, Pace, Room, Sender};
 
-use super::messages::read_lane;
-use super::{done, number};
+use super::done;
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
@@ -223,34 +221,6 @@ pub(crate) fn read_pace(pace: i64) -> Result<Pace, Failure> {
             "accepted are TSUMUJI_PACE_FREE, TSUMUJI_PACE_DRAIN, or bytes a second",
         )),
     }
-}
-
-/// Sends a copy of a message on a lane of class TSUMUJI_LATEST: while it waits, a newer one of its lane takes its place, and when deadline_us
-/// microseconds have passed it is dropped and counted (negative: no deadline). Never waits; arrives at most once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_send_latest(
-    handle: *mut Tsumuji,
-    to: c_int,
-    lane: c_int,
-    data: *const c_void,
-    bytes: usize,
-    deadline_us: i64,
-) -> c_int {
-    // SAFETY: the header asks for what `on` and `bytes` need.
-    number(unsafe {
-        on(handle, |node| {
-            let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
-            let lane = read_lane(lane)?;
-            if !lane.is_latest() {
-                return Err(Failure::invalid(
-                    "the lane is not of class TSUMUJI_LATEST; see tsumuji_lane",
-                ));
-            }
-            let deadline = u64::try_from(deadline_us).ok().map(Duration::from_micros);
-            node.endpoint.send_latest(to, lane, data, deadline)?;
-            Ok(0)
-        })
-    })
 }
 
 fn some(number: usize) -> Result<usize, Failure> {

@@ -15,8 +15,6 @@ use crate::node::{Node, Source};
 pub const TSUMUJI_ORDERED: c_int = 0;
 /// Messages arrive as they are complete.
 pub const TSUMUJI_UNORDERED: c_int = 1;
-/// Best effort, at most once: of each lane only the newest message counts. See tsumuji_send_latest.
-pub const TSUMUJI_LATEST: c_int = 2;
 /// Priorities are 0 to 3, 0 the most urgent: urgent messages never wait behind others.
 pub const TSUMUJI_URGENT: c_int = 0;
 /// The usual priority.
@@ -55,7 +53,7 @@ pub struct TsumujiMessage {
     pub loan: u64,
 }
 
-/// The lane of a class (TSUMUJI_ORDERED, TSUMUJI_UNORDERED or TSUMUJI_LATEST), a priority (0 to 3) and a channel, or a code below 0.
+/// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel, or a code below 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn tsumuji_lane(class_: c_int, priority: c_int, channel: c_int) -> c_int {
     number(lane_of(class_, priority, channel))
@@ -65,10 +63,9 @@ fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failu
     let class = match class {
         TSUMUJI_ORDERED => DeliveryClass::Ordered,
         TSUMUJI_UNORDERED => DeliveryClass::Unordered,
-        TSUMUJI_LATEST => DeliveryClass::Latest,
         _ => {
             return Err(Failure::invalid(
-                "accepted classes are TSUMUJI_ORDERED, TSUMUJI_UNORDERED and TSUMUJI_LATEST",
+                "accepted classes are TSUMUJI_ORDERED and TSUMUJI_UNORDERED",
             ));
         }
     };
@@ -107,6 +104,7 @@ pub(super) fn read_lane(lane: c_int) -> Result<Lane, Failure> {
     u32::try_from(lane)
         .ok()
         .and_then(Lane::from_number)
+        .filter(|lane| !lane.is_datagram())
         .ok_or_else(|| Failure::invalid(format!("{lane} is not a lane; see tsumuji_lane")))
 }
 

@@ -8,18 +8,19 @@
 mod channels;
 mod codes;
 mod collectives;
+mod datagrams;
 mod flow;
 mod messages;
 mod open;
 mod polling;
 mod posts;
 mod reductions;
-mod shares;
 mod state;
 
 pub use channels::*;
 pub use codes::*;
 pub use collectives::*;
+pub use datagrams::*;
 pub use flow::*;
 pub(crate) use flow::{Policy, read_pace};
 pub use messages::*;
@@ -27,7 +28,6 @@ pub use open::*;
 pub use polling::*;
 pub use posts::*;
 pub use reductions::*;
-pub use shares::*;
 pub use state::*;
 
 use std::ffi::c_int;

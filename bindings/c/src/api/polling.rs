@@ -5,10 +5,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use tsumuji_node::{Context, Delivery, Handler, NodeId, RemoteFlow, SendError, SendId, Share};
+use tsumuji_node::{Context, Datagram, Delivery, Handler, NodeId, RemoteFlow, SendError, SendId};
 
 use super::messages::lane_number;
-use super::{TsumujiMessage, TsumujiRemoteFlow, TsumujiShare, answer, count, number};
+use super::{TsumujiDatagram, TsumujiMessage, TsumujiRemoteFlow, answer, count, number};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, on};
@@ -28,7 +28,8 @@ pub struct TsumujiHandler {
     /// A message; it counts as consumed when the callback returns.
     pub message: Option<unsafe extern "C" fn(context: *mut c_void, message: *const TsumujiMessage)>,
     /// A best-effort frame.
-    pub share: Option<unsafe extern "C" fn(context: *mut c_void, share: *const TsumujiShare)>,
+    pub datagram:
+        Option<unsafe extern "C" fn(context: *mut c_void, datagram: *const TsumujiDatagram)>,
     /// Hello was exchanged with this peer (again, after it was dead or restarted).
     pub peer_up: Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int)>,
     /// The peer died, left or restarted; so many messages to it have failed.
@@ -109,20 +110,20 @@ impl Handler for Callbacks {
         }
     }
 
-    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
-        let Some(call) = self.handler.share else {
+    fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
+        let Some(call) = self.handler.datagram else {
             return;
         };
-        let shown = TsumujiShare {
-            data: share.payload.as_ptr().cast(),
-            bytes: share.payload.len(),
-            from: share.source.0.into(),
-            incarnation: share.incarnation,
-            port: share.port,
+        let shown = TsumujiDatagram {
+            data: datagram.payload.as_ptr().cast(),
+            bytes: datagram.payload.len(),
+            from: datagram.source.0.into(),
+            incarnation: datagram.incarnation,
+            channel: datagram.channel,
             reserved: 0,
-            epoch: share.epoch,
-            lap: share.lap,
-            start: share.start,
+            key: datagram.key,
+            epoch: datagram.epoch,
+            lap: datagram.lap,
         };
         // SAFETY: as in `message`.
         unsafe { call(self.handler.context, &shown) };

@@ -29,12 +29,12 @@ pub struct TsumujiFlow {
     pub retransmitted_frames: u64,
     /// Frames that may still be sent before the peer must grant more.
     pub credit_frames: u64,
-    /// Messages of latest lanes that a newer one replaced before they began to leave, ever.
-    pub superseded_messages: u64,
-    /// Messages of latest lanes that were dropped because their deadline had passed, ever.
-    pub late_messages: u64,
-    /// Messages of latest lanes of which a frame was lost, ever.
-    pub lost_messages: u64,
+    /// Datagrams that a newer one replaced before they began to leave, ever.
+    pub superseded_datagrams: u64,
+    /// Datagrams that were dropped because their deadline had passed, ever.
+    pub late_datagrams: u64,
+    /// Datagrams of several frames of which one was lost, ever.
+    pub lost_datagrams: u64,
     /// The other direction: frames that the peer may still send to us.
     pub granted_frames: u64,
     /// Frames that it is granted ahead at present: its share of our window.
@@ -71,8 +71,8 @@ pub struct TsumujiCounters {
     pub dropped_frames: u64,
     /// Frames dropped because they did not come from where their source lives.
     pub misplaced_frames: u64,
-    /// Shares dropped because nobody took them.
-    pub dropped_shares: u64,
+    /// Datagrams dropped because nobody took them.
+    pub dropped_datagrams: u64,
     /// Times that the link had no free place for a frame.
     pub link_refusals: u64,
     /// Frames that the medium or the kernel reported dropped.
@@ -347,9 +347,9 @@ impl TsumujiFlow {
             queued_bytes: flow.queued_bytes as u64,
             retransmitted_frames: flow.retransmitted_frames,
             credit_frames: flow.credit_frames as u64,
-            superseded_messages: flow.superseded_messages,
-            late_messages: flow.late_messages,
-            lost_messages: flow.lost_messages,
+            superseded_datagrams: flow.superseded_datagrams,
+            late_datagrams: flow.late_datagrams,
+            lost_datagrams: flow.lost_datagrams,
             granted_frames: flow.granted_frames as u64,
             incoming_window_frames: flow.incoming_window_frames as u64,
             incoming_bytes: flow.incoming_bytes as u64,
@@ -382,7 +382,7 @@ pub unsafe extern "C" fn tsumuji_get_counters(
                 delivered_messages: engine.delivered_messages,
                 dropped_frames: engine.drops.total() + link.damaged_frames + link.unchecked_frames,
                 misplaced_frames: counted.misplaced_frames,
-                dropped_shares: counted.dropped_shares,
+                dropped_datagrams: counted.dropped_datagrams,
                 link_refusals: link.refused,
                 link_dropped_frames: link.dropped_frames,
                 link_overrun_frames: link.overrun_frames,

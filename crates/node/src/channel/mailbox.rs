@@ -1,12 +1,12 @@
 //! What arrived on a channel and was not taken yet: messages in order of arrival, to be taken from anyone or from one peer, and
 //! best-effort frames.
 //!
-//! Filled and emptied by `channel`. Messages are bounded by who is charged for them (the channel's budget, or the endpoint's); shares by the
+//! Filled and emptied by `channel`. Messages are bounded by who is charged for them (the channel's budget, or the endpoint's); datagrams by the
 //! limits below.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use tsumuji_proto::{Body, Delivery, Lane, NodeId, Share};
+use tsumuji_proto::{Body, Datagram, Delivery, Lane, NodeId};
 
 use crate::handler::{Context, Handler};
 
@@ -19,6 +19,23 @@ pub struct Message {
     pub lane: Lane,
     /// The message. `Endpoint::recycle` takes the buffer back.
     pub body: Vec<u8>,
+}
+
+/// A datagram taken by `recv_datagram`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceivedDatagram {
+    /// Who sent it.
+    pub from: NodeId,
+    /// On which channel.
+    pub channel: u16,
+    /// What it is about.
+    pub key: u32,
+    /// Period of the computation; wraps.
+    pub epoch: u32,
+    /// Within its epoch, which is newer; wraps.
+    pub lap: u32,
+    /// The values.
+    pub payload: Vec<u8>,
 }
 
 /// Whose budget a message counts against.
@@ -41,9 +58,9 @@ pub(crate) struct Stored {
     pub(crate) charge: Charge,
 }
 
-/// Shares kept of one channel, and their bytes.
-const SHARES_LIMIT: usize = 4096;
-const SHARE_BYTES_LIMIT: usize = 8 << 20;
+/// Datagrams kept of one channel, and their bytes.
+const DATAGRAMS_LIMIT: usize = 4096;
+const DATAGRAM_BYTES_LIMIT: usize = 8 << 20;
 
 /// Message buffers kept for reuse, and the capacity beyond which one goes to the engine's pool instead.
 const POOL_BUFFERS: usize = 64;
@@ -161,7 +178,7 @@ impl Mailbox {
     }
 }
 
-/// Which of the shares that nobody took yet are kept.
+/// Which of the datagrams that nobody took yet are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Keeps {
     /// The newest of each source, port and start.
@@ -175,9 +192,9 @@ pub(crate) enum Keeps {
 #[derive(Debug, Default)]
 pub(crate) struct Stash {
     keeps: Keeps,
-    shares: VecDeque<StoredShare>,
-    places: HashMap<ShareKey, u64>,
-    /// Number of the first in `shares`.
+    datagrams: VecDeque<StoredDatagram>,
+    places: HashMap<DatagramKey, u64>,
+    /// Number of the first in `datagrams`.
     first: u64,
     bytes: usize,
     most: Most,
@@ -186,29 +203,29 @@ pub(crate) struct Stash {
 /// What a stash may hold.
 #[derive(Debug)]
 struct Most {
-    shares: usize,
+    datagrams: usize,
     bytes: usize,
 }
 
 impl Default for Most {
     fn default() -> Self {
         Self {
-            shares: SHARES_LIMIT,
-            bytes: SHARE_BYTES_LIMIT,
+            datagrams: DATAGRAMS_LIMIT,
+            bytes: DATAGRAM_BYTES_LIMIT,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct ShareKey {
+struct DatagramKey {
     source: NodeId,
-    port: u16,
-    start: u32,
+    channel: u16,
+    key: u32,
 }
 
 #[derive(Debug)]
-struct StoredShare {
-    key: ShareKey,
+struct StoredDatagram {
+    key: DatagramKey,
     life: u64,
     incarnation: u32,
     epoch: u32,
@@ -216,15 +233,15 @@ struct StoredShare {
     payload: Vec<u8>,
 }
 
-impl StoredShare {
-    fn as_share(&self) -> Share<'_> {
-        Share {
+impl StoredDatagram {
+    fn as_datagram(&self) -> Datagram<'_> {
+        Datagram {
             source: self.key.source,
             incarnation: self.incarnation,
-            port: self.key.port,
+            channel: self.key.channel,
             epoch: self.epoch,
             lap: self.lap,
-            start: self.key.start,
+            key: self.key.key,
             payload: &self.payload,
         }
     }
@@ -239,56 +256,63 @@ impl Stash {
     }
 
     /// It may hold no more than that.
-    pub(crate) fn limit(&mut self, shares: usize, bytes: usize) {
-        self.most = Most { shares, bytes };
+    pub(crate) fn limit(&mut self, datagrams: usize, bytes: usize) {
+        self.most = Most { datagrams, bytes };
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.shares.is_empty()
+        self.datagrams.is_empty()
     }
 
     /// `false`: there is no room.
-    pub(crate) fn keep(&mut self, life: u64, share: &Share<'_>, buffers: &mut Buffers) -> bool {
-        let key = ShareKey {
-            source: share.source,
-            port: share.port,
-            start: share.start,
+    pub(crate) fn keep(
+        &mut self,
+        life: u64,
+        datagram: &Datagram<'_>,
+        buffers: &mut Buffers,
+    ) -> bool {
+        let key = DatagramKey {
+            source: datagram.source,
+            channel: datagram.channel,
+            key: datagram.key,
         };
         let known = (self.keeps == Keeps::Newest)
             .then(|| self.places.get(&key))
             .flatten();
-        let held = known.and_then(|number| self.shares.get_mut((number - self.first) as usize));
+        let held = known.and_then(|number| self.datagrams.get_mut((number - self.first) as usize));
         if let Some(held) = held {
-            if is_older(share, held) {
+            if is_older(datagram, held) {
                 return true;
             }
-            let bytes = self.bytes - held.payload.len() + share.payload.len();
-            if bytes > self.most.bytes {
+            let bytes = self.bytes - held.payload.len() + datagram.payload.len();
+            if bytes > self.most.bytes && self.bytes > held.payload.len() {
                 return false;
             }
             self.bytes = bytes;
             held.payload.clear();
-            held.payload.extend_from_slice(share.payload);
+            held.payload.extend_from_slice(datagram.payload);
             (held.life, held.incarnation, held.epoch, held.lap) =
-                (life, share.incarnation, share.epoch, share.lap);
+                (life, datagram.incarnation, datagram.epoch, datagram.lap);
             return true;
         }
-        let bytes = self.bytes + share.payload.len();
-        if self.shares.len() >= self.most.shares || bytes > self.most.bytes {
+        let bytes = self.bytes + datagram.payload.len();
+        // A long one may exceed the bytes alone.
+        let is_full = bytes > self.most.bytes && !self.datagrams.is_empty();
+        if self.datagrams.len() >= self.most.datagrams || is_full {
             return false;
         }
         self.bytes = bytes;
         if self.keeps == Keeps::Newest {
-            (self.places).insert(key, self.first + self.shares.len() as u64);
+            (self.places).insert(key, self.first + self.datagrams.len() as u64);
         }
-        self.shares.push_back(StoredShare {
+        self.datagrams.push_back(StoredDatagram {
             key,
             life,
-            incarnation: share.incarnation,
-            epoch: share.epoch,
-            lap: share.lap,
-            payload: buffers.copy(share.payload),
+            incarnation: datagram.incarnation,
+            epoch: datagram.epoch,
+            lap: datagram.lap,
+            payload: buffers.copy(datagram.payload),
         });
         true
     }
@@ -300,12 +324,12 @@ impl Stash {
         context: &mut Context<'_>,
         buffers: &mut Buffers,
     ) -> usize {
-        let count = self.shares.len();
-        while let Some(stored) = self.shares.pop_front() {
+        let count = self.datagrams.len();
+        while let Some(stored) = self.datagrams.pop_front() {
             self.first += 1;
-            let share = stored.as_share();
-            context.is_of(stored.life, &share);
-            handler.share(context, share);
+            let datagram = stored.as_datagram();
+            context.is_of(stored.life, &datagram);
+            handler.datagram(context, datagram);
             buffers.give(stored.payload);
         }
         self.places.clear();
@@ -313,16 +337,37 @@ impl Stash {
         count
     }
 
-    /// Takes all of one port.
-    pub(crate) fn move_to(&mut self, port: u16, other: &mut Self, buffers: &mut Buffers) {
+    /// Takes the one that came first.
+    pub(crate) fn pop(&mut self) -> Option<ReceivedDatagram> {
+        let taken = self.datagrams.pop_front()?;
+        self.first += 1;
+        self.places.remove(&taken.key);
+        self.bytes -= taken.payload.len();
+        let DatagramKey {
+            source: from,
+            channel,
+            key,
+        } = taken.key;
+        Some(ReceivedDatagram {
+            from,
+            channel,
+            key,
+            epoch: taken.epoch,
+            lap: taken.lap,
+            payload: taken.payload,
+        })
+    }
+
+    /// Takes all of one channel.
+    pub(crate) fn move_to(&mut self, channel: u16, other: &mut Self, buffers: &mut Buffers) {
         let (mine, theirs): (VecDeque<_>, _) =
-            (self.shares.drain(..)).partition(|stored| stored.key.port != port);
+            (self.datagrams.drain(..)).partition(|stored| stored.key.channel != channel);
         self.places.clear();
         self.bytes = 0;
-        for (shares, stash) in [(mine, &mut *self), (theirs, other)] {
-            for stored in shares {
-                let share = stored.as_share();
-                stash.keep(stored.life, &share, buffers);
+        for (datagrams, stash) in [(mine, &mut *self), (theirs, other)] {
+            for stored in datagrams {
+                let datagram = stored.as_datagram();
+                stash.keep(stored.life, &datagram, buffers);
                 buffers.give(stored.payload);
             }
         }
@@ -330,11 +375,11 @@ impl Stash {
 }
 
 /// Of the same life of its source, and of an earlier epoch or lap (both wrap).
-fn is_older(share: &Share<'_>, held: &StoredShare) -> bool {
+fn is_older(datagram: &Datagram<'_>, held: &StoredDatagram) -> bool {
     let behind = |new: u32, old: u32| (new.wrapping_sub(old)).cast_signed() < 0;
-    share.incarnation == held.incarnation
-        && (behind(share.epoch, held.epoch)
-            || share.epoch == held.epoch && behind(share.lap, held.lap))
+    datagram.incarnation == held.incarnation
+        && (behind(datagram.epoch, held.epoch)
+            || datagram.epoch == held.epoch && behind(datagram.lap, held.lap))
 }
 
 /// Buffers for copies of what arrives, used again.

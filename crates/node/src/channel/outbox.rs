@@ -141,9 +141,12 @@ struct RemoteState {
 
 impl Remote {
     /// Another member.
-    fn knows(&self, to: NodeId) -> Result<(), SendError> {
+    fn takes(&self, to: NodeId, lane: Lane) -> Result<(), SendError> {
         if to == self.me || usize::from(to.0) >= self.nodes {
             return Err(SendError::UnknownPeer { peer: to });
+        }
+        if lane.is_datagram() {
+            return Err(SendError::Refused(SubmitError::DatagramLane));
         }
         Ok(())
     }
@@ -201,7 +204,7 @@ impl Outbox {
 
     /// A handler's message.
     pub(crate) fn put(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
-        self.remote.knows(to)?;
+        self.remote.takes(to, lane)?;
         let (weight, key) = (message.len() + MESSAGE_BYTES, (to, lane.channel()));
         if !self.weights.admits(key, weight, self.remote.limit_bytes) {
             self.refused.insert(key);
@@ -398,7 +401,7 @@ impl MessageSender {
             let channel = lane.channel();
             return Err(SendError::ReservedChannel { channel });
         }
-        self.remote.knows(to)?;
+        self.remote.takes(to, lane)?;
         let until = Instant::now().checked_add(timeout);
         let letter = Letter {
             to,

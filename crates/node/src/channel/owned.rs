@@ -11,7 +11,7 @@ use super::mailbox::{Charge, Keeps, Mailbox, Stash, Stored};
 use super::outbox::Outbox;
 use crate::handler::Handler;
 
-/// Shares kept for a library that has not opened its channel, and their bytes: peers can fill some 250 of these.
+/// Datagrams kept for a library that has not opened its channel, and their bytes: peers can fill some 250 of these.
 const EARLY_SHARES: usize = 1024;
 const EARLY_SHARE_BYTES: usize = 256 << 10;
 
@@ -21,7 +21,7 @@ pub struct ChannelOptions {
     /// Bytes that messages may take that arrived on it and were not taken, or are kept, with 64 for each message: beside the
     /// endpoint's `budget_bytes`. Peers stop when half is used. At least 1.
     pub budget_bytes: usize,
-    /// Of shares that wait, each is kept, and not only the newest of each source and start.
+    /// Of datagrams that wait, each is kept, and not only the newest of each source and start.
     pub all_shares: bool,
 }
 

@@ -73,7 +73,7 @@ fn engine() -> Engine {
 
 #[derive(Default)]
 struct Seen {
-    shares: Vec<(u32, u32, Vec<u8>)>,
+    datagrams: Vec<(u32, u32, Vec<u8>)>,
     messages: Vec<Vec<u8>>,
     up: usize,
     writable: Vec<(NodeId, u16)>,
@@ -83,9 +83,9 @@ impl Handler for Seen {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         self.messages.push(delivery.body.bytes().to_vec());
     }
-    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
-        self.shares
-            .push((share.start, share.lap, share.payload.to_vec()));
+    fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
+        self.datagrams
+            .push((datagram.key, datagram.lap, datagram.payload.to_vec()));
     }
     fn peer_up(&mut self, _: NodeId) {
         self.up += 1;
@@ -95,73 +95,73 @@ impl Handler for Seen {
     }
 }
 
-fn share(start: u32, lap: u32, payload: &[u8]) -> Share<'_> {
-    Share {
+fn datagram(start: u32, lap: u32, payload: &[u8]) -> Datagram<'_> {
+    Datagram {
         source: A,
         incarnation: 9,
-        port: 2,
+        channel: 2,
         epoch: 0,
         lap,
-        start,
+        key: start,
         payload,
     }
 }
 
-/// Of shares of one place the newest is kept, also when laps wrap; a new life of the source always counts as newer.
+/// Of datagrams of one place the newest is kept, also when laps wrap; a new life of the source always counts as newer.
 #[test]
 fn newest_share_of_a_place_is_kept() {
     let mut channels = channels();
-    channels.share(0, share(0, u32::MAX, b"old"));
-    channels.share(0, share(0, 1, b"new"));
-    channels.share(0, share(0, 0, b"late"));
-    channels.share(0, share(8, 5, b"other"));
-    channels.share(
+    channels.datagram(0, datagram(0, u32::MAX, b"old"));
+    channels.datagram(0, datagram(0, 1, b"new"));
+    channels.datagram(0, datagram(0, 0, b"late"));
+    channels.datagram(0, datagram(8, 5, b"other"));
+    channels.datagram(
         0,
-        Share {
+        Datagram {
             incarnation: 10,
-            ..share(8, 0, b"restarted")
+            ..datagram(8, 0, b"restarted")
         },
     );
     let mut seen = Seen::default();
     assert_eq!(channels.hand_over_rest(None, &mut seen), 2);
     assert_eq!(
-        seen.shares,
+        seen.datagrams,
         [(0, 1, b"new".to_vec()), (8, 0, b"restarted".to_vec())]
     );
     assert!(channels.is_empty(None));
 }
 
-/// A channel whose owner wants them has all shares, in order of arrival, those included that came before it was opened.
+/// A channel whose owner wants them has all datagrams, in order of arrival, those included that came before it was opened.
 #[test]
 fn owners_may_want_all_shares() {
     let mut channels = channels();
-    channels.share(0, share(0, 1, b"first"));
+    channels.datagram(0, datagram(0, 1, b"first"));
     let options = ChannelOptions {
         all_shares: true,
         ..ChannelOptions::default()
     };
     channels.open(2, &options, None).expect("open");
-    channels.share(0, share(0, 2, b"second"));
-    channels.share(0, share(0, 1, b"again"));
+    channels.datagram(0, datagram(0, 2, b"second"));
+    channels.datagram(0, datagram(0, 1, b"again"));
     let mut seen = Seen::default();
     assert_eq!(channels.hand_over_rest(Some(2), &mut seen), 3);
-    let laps: Vec<u32> = seen.shares.iter().map(|share| share.1).collect();
+    let laps: Vec<u32> = seen.datagrams.iter().map(|datagram| datagram.1).collect();
     assert_eq!(laps, [1, 2, 1]);
 }
 
-/// Shares that nobody takes stay within their limits and are counted.
+/// Datagrams that nobody takes stay within their limits and are counted.
 #[test]
 fn shares_are_bounded() {
     let mut channels = channels();
     let payload = vec![7; 4096];
     for start in 0..10_000 {
-        channels.share(0, share(start, 0, &payload));
+        channels.datagram(0, datagram(start, 0, &payload));
     }
-    let dropped = channels.dropped.shares;
+    let dropped = channels.dropped.datagrams;
     assert!(dropped > 0);
-    channels.share(0, share(0, 1, &payload));
+    channels.datagram(0, datagram(0, 1, &payload));
     assert_eq!(
-        channels.dropped.shares, dropped,
+        channels.dropped.datagrams, dropped,
         "a kept place is still renewed"
     );
     let mut seen = Seen::default();
@@ -396,8 +396,8 @@ fn what_is_kept_stops_nobody_below_half() {
     channels.settle(&mut engine, &mut peers);
 }
 
-/// A handler that keeps a message it made itself, or twice, charges nobody for it; what it sends goes to members only, and a reply to a share to
-/// the share's source.
+/// A handler that keeps a message it made itself, or twice, charges nobody for it; what it sends goes to members only, and a reply to a datagram to
+/// the datagram's source.
 #[test]
 fn handlers_cannot_cheat_the_books() {
     struct Greedy(Vec<Kept>);
@@ -422,7 +422,7 @@ fn handlers_cannot_cheat_the_books() {
                 );
             }
         }
-        fn share(&mut self, context: &mut Context<'_>, _: Share<'_>) {
+        fn datagram(&mut self, context: &mut Context<'_>, _: Datagram<'_>) {
             context.reply(b"to the source").expect("room");
         }
     }
@@ -441,7 +441,7 @@ fn handlers_cannot_cheat_the_books() {
     greedy.0.clear();
     channels.settle(&mut engine, &mut peers);
     assert_eq!(channels.state(7).expect("open").used_bytes, 0);
-    channels.share_to(None, &mut greedy, 0, share(0, 1, b"hello"));
+    channels.datagram_to(None, &mut greedy, 0, datagram(0, 1, b"hello"));
     assert_eq!(channels.tools.outbox.messages_to(A), 1);
 }
 
@@ -452,11 +452,17 @@ fn what_comes_for_no_library_is_bounded() {
     let payload = vec![7; 4096];
     for port in [0xff00, 0xff01, 0xffff] {
         for start in 0..1000 {
-            let of = share(start, 0, &payload);
-            channels.share(0, Share { port, ..of });
+            let of = datagram(start, 0, &payload);
+            channels.datagram(
+                0,
+                Datagram {
+                    channel: port,
+                    ..of
+                },
+            );
         }
     }
-    assert_eq!(channels.dropped.shares, 3000 - 2 * 64);
+    assert_eq!(channels.dropped.datagrams, 3000 - 2 * 64);
     channels.take_news();
     arrives(&mut channels, A, 0xff00, b"early");
     assert!(!channels.take_news());

@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Flow, FlowPolicy, Lane, Loan, NodeId, Pace, Payload, RemoteFlow, Window};
+use tsumuji_proto::{Flow, FlowPolicy, Loan, NodeId, Pace, RemoteFlow, Window};
 
 use super::{Core, Endpoint};
-use crate::clock::from_std;
 use crate::error::SendError;
 
 /// After so long without an answer, question or answer is taken for lost: some round trips, and seldom enough to be no load.
@@ -83,28 +82,6 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         core.drive.engine.regrant();
         core.drive.touched();
-    }
-
-    /// Sends a copy of `message`, of which only the newest of its lane counts: while it waits, a newer one takes its place, and if
-    /// `deadline` passes first it is dropped and counted ([`Flow::late_messages`]). Never waits; arrives at most once, and never after
-    /// a newer one. Frames that are lost are not sent again.
-    ///
-    /// [`Flow::late_messages`]: crate::Flow::late_messages
-    ///
-    /// # Panics
-    /// If `lane` is not of [`DeliveryClass::Latest`](crate::DeliveryClass::Latest).
-    pub fn send_latest(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        message: &[u8],
-        deadline: Option<Duration>,
-    ) -> Result<(), SendError> {
-        let core = &mut *self.core.write();
-        core.permits(to, lane)?;
-        let deadline = deadline.map(from_std);
-        core.drive
-            .submit_latest(to, lane, Payload::Copied(message), deadline)
     }
 
     /// What `node` says of its traffic with `about`, in both directions: answered by the library there whenever that program polls,

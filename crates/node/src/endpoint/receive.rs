@@ -164,7 +164,7 @@ impl<L: Link> Endpoint<L> {
 
 impl<L: Link> Core<L> {
     /// Whether messages can be taken from that channel.
-    fn opened(&self, channel: Option<u16>) -> Result<(), ChannelError> {
+    pub(super) fn opened(&self, channel: Option<u16>) -> Result<(), ChannelError> {
         channel.map_or(Ok(()), |channel| self.channels.has_mailbox(channel))
     }
 

@@ -124,7 +124,7 @@ impl<L: Link> Endpoint<L> {
     ) -> Result<SendId, SendError> {
         let core = &mut *self.core.write();
         let id = core.send_shared(to, lane, message, true)?;
-        if !lane.is_latest() && !core.drive.engine.is_acknowledged(to, id) {
+        if !core.drive.engine.is_acknowledged(to, id) {
             core.peers.track(to, id);
         }
         Ok(id)
@@ -149,8 +149,7 @@ impl<L: Link> Endpoint<L> {
         core.try_send(to, lane, Payload::Joined(head, body))
     }
 
-    /// Like `send`, and names the message so that its acknowledgement can be asked for. One of a *latest* lane is never waited for: it
-    /// counts as sent.
+    /// Like `send`, and names the message so that its acknowledgement can be asked for.
     pub fn send_tracked(
         &mut self,
         to: NodeId,
@@ -162,7 +161,7 @@ impl<L: Link> Endpoint<L> {
         // A message that was lent may be acknowledged by now.
         let is_open =
             message.len() < LENT_ALONE_BYTES || !core.drive.engine.is_acknowledged(to, id);
-        if is_open && !lane.is_latest() {
+        if is_open {
             core.peers.track(to, id);
         }
         Ok(id)
@@ -403,7 +402,7 @@ impl<L: Link> Core<L> {
             return Ok(UNTRACKED);
         }
         let lends = bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.gathers_alone();
-        if lends && !lane.is_latest() {
+        if lends {
             match self.send_lent(to, lane, message, notify) {
                 // Nothing has left: it may wait for memory as other messages of its length do.
                 Err(SendError::NoMemory { .. }) if bytes < LENT_BYTES => {}

@@ -71,19 +71,19 @@ const COUNTERS: [Metric; 5] = [
         |flow| flow.retransmitted_frames as f64,
     ),
     (
-        "latest_superseded_total",
-        "Messages of latest lanes that a newer one replaced before they began to leave.",
-        |flow| flow.superseded_messages as f64,
+        "datagrams_superseded_total",
+        "Datagrams that a newer one replaced before they began to leave.",
+        |flow| flow.superseded_datagrams as f64,
     ),
     (
-        "latest_late_total",
-        "Messages of latest lanes dropped because their deadline had passed.",
-        |flow| flow.late_messages as f64,
+        "datagrams_late_total",
+        "Datagrams dropped because their deadline had passed.",
+        |flow| flow.late_datagrams as f64,
     ),
     (
-        "latest_lost_total",
-        "Messages of latest lanes of which a frame was lost.",
-        |flow| flow.lost_messages as f64,
+        "datagrams_lost_total",
+        "Datagrams of several frames of which one was lost.",
+        |flow| flow.lost_datagrams as f64,
     ),
     (
         "paced_frames_total",

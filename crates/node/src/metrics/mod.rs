@@ -168,8 +168,7 @@ impl Publisher {
             link: link.counters(),
             seal: link.sealing(),
             misplaced_frames,
-            dropped_shares: dropped.shares,
-            dropped_messages: dropped.messages,
+            dropped_datagrams: dropped.datagrams,
         };
         snapshot.window = engine.window();
         for peer in &mut snapshot.peers {

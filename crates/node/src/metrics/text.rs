@@ -202,14 +202,9 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
             snapshot.counters.misplaced_frames,
         ),
         (
-            "shares_dropped_total",
-            "Shares dropped because their channel held enough.",
-            snapshot.counters.dropped_shares,
-        ),
-        (
-            "latest_messages_dropped_total",
-            "Messages of latest lanes dropped because their channel's budget was used up.",
-            snapshot.counters.dropped_messages,
+            "datagrams_dropped_total",
+            "Datagrams dropped because their channel held enough.",
+            snapshot.counters.dropped_datagrams,
         ),
     ];
     for (name, help, value) in counters {
@@ -418,7 +413,7 @@ mod tests {
             queued_bytes: 100,
             retransmitted_frames: 9,
             credit_frames: 256,
-            late_messages: 4,
+            late_datagrams: 4,
             pace: Pace::BytesPerSecond(5_000),
             incoming_backlog: true,
             ..Flow::default()
@@ -479,7 +474,7 @@ mod tests {
         assert!(text.contains("tsumuji_window_bytes{node=\"2\",link=\"shm\",peer=\"0\",peer_name=\"worker 2\"} 67108864\n"));
         assert!(text.contains("link=\"shm\",reason=\"misdirected\"} 0\n"));
         for (name, value) in [
-            ("latest_late_total", 4),
+            ("datagrams_late_total", 4),
             ("pace_bytes_per_second", 5_000),
             ("incoming_backlog", 1),
         ] {

@@ -86,7 +86,7 @@ fn fields_read_as_written() {
                 let class = match data.lane.class() {
                     DeliveryClass::Ordered => 0,
                     DeliveryClass::Unordered => 1,
-                    DeliveryClass::Latest => 2,
+                    DeliveryClass::Datagram => 2,
                 };
                 check(
                     lane,
@@ -97,20 +97,20 @@ fn fields_read_as_written() {
                     ],
                 );
             }
-            Ok(Frame::Share(share)) => {
+            Ok(Frame::Datagram(datagram)) => {
                 check(
                     layer,
                     &[
                         ("source", 3),
-                        ("port", share.port.into()),
-                        ("incarnation", share.incarnation.into()),
-                        ("epoch", share.epoch.into()),
-                        ("lap", share.lap.into()),
-                        ("start", share.start.into()),
-                        ("payload_bytes", share.payload.len() as u64),
+                        ("lane.channel", datagram.channel.into()),
+                        ("incarnation", datagram.incarnation.into()),
+                        ("epoch", datagram.epoch.into()),
+                        ("lap", datagram.lap.into()),
+                        ("key", datagram.key.into()),
+                        ("payload_bytes", datagram.payload.len() as u64),
                     ],
                 );
-                assert_eq!(layer["tsumuji.payload"], hex(share.payload));
+                assert_eq!(layer["tsumuji.payload"], hex(datagram.payload));
             }
             Ok(Frame::Ack(ack) | Frame::Close(ack)) => {
                 check(layer, &ends);
@@ -217,9 +217,9 @@ fn fields_read_as_written() {
                             ("flow.queued_bytes", flow.queued_bytes),
                             ("flow.retransmitted_frames", 7),
                             ("flow.credit_frames", 8),
-                            ("flow.superseded_messages", 9),
-                            ("flow.late_messages", 10),
-                            ("flow.lost_messages", 11),
+                            ("flow.superseded_datagrams", 9),
+                            ("flow.late_datagrams", 10),
+                            ("flow.lost_datagrams", 11),
                             ("flow.granted_frames", 12),
                             ("flow.incoming_window_frames", 13),
                             ("flow.incoming_bytes", flow.incoming_bytes),
@@ -237,7 +237,7 @@ fn fields_read_as_written() {
                         ("checksum", sum.into()),
                     ],
                 );
-                check(&layer["tsumuji"], &[("kind", 1), ("port", 9)]);
+                check(&layer["tsumuji"], &[("kind", 1), ("lane.channel", 9)]);
             }
             Err(_) if kind == 7 => {
                 check(
@@ -304,7 +304,7 @@ fn info_column_reads_well() {
         "data 3→5 #17 msg 4 [0..1400)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE]",
         "data 3→5 #19 msg 4 [8800..9000)/9000 unord prio3 ch3100 ack 12 credit 40 [BUSY]",
         "data 3→5 #20 msg 4 [0..1400)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE, sent again]",
-        "share 3 port 9 epoch 2 lap 4294967295 start 1000, 8 bytes",
+        "datagram 3 ch9 epoch 2 lap 4294967295 key 1000, 8 bytes",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB and 4294967291, 10–18, 26, 34, … [REFUSED]",
         "ack 3→5 ack 4294967290 credit 100 window 65536 KiB [REFUSED]",
         "hello 3→5 life 0000cafe pairing 1 nonce 89abcdef frames ≤ 1472 B, 256 at once, messages ≤ 4294967295 B [SUCI]",
@@ -314,7 +314,7 @@ fn info_column_reads_well() {
         "sealed key 00000bad counter 1099511627776, 50 bytes [GROUP]",
         "sealed key 00000bad counter 1099511627776, 50 bytes: data 3→5 #17 msg 4 [0..10)/9000 ord prio1 ack 12 credit 40 [ACK_NOW, MORE] [READABLE]",
         "sealed key 00000bad counter 1099511627776, 60 bytes [CONTROL]",
-        "sealed key 00000bad counter 1099511627776, 32 bytes: share 3 port 9 epoch 2 lap 4294967295 start 1000, 8 bytes [READABLE, GROUP]",
+        "sealed key 00000bad counter 1099511627776, 32 bytes: datagram 3 ch9 epoch 2 lap 4294967295 key 1000, 8 bytes [READABLE, GROUP]",
         "handshake ask key 01020304050607ab [READABLE]",
         "handshake challenge key 01020304050607ab [READABLE]",
         "handshake first key 01020304050607ab [READABLE]",
@@ -324,12 +324,12 @@ fn info_column_reads_well() {
         "ask 3→5 round 6 for the window from #77 on",
         "grant 3→5 round 6 8 frames from #77 again",
         "grant 3→5 round 6 nothing, #77 is expected",
-        "data 3→5 #21 msg 5 [0..30)/30 latest prio2 ch11 ack 12 credit 40 [ACK_NOW, MORE]",
+        "data 3→5 #21 msg 5 [0..30)/30 dgram prio0 ch11 ack 12 credit 40 [ACK_NOW, MORE]",
         "inquiry 3→5 for 30 flows from peer 4 on",
         "report 3→5, 2 flows, more from peer 12 on",
         "report 3→5, 0 flows",
         "data 3→5 #22 msg 6 [0..10)/10 ord prio1 ack 12 credit 40 [BUNDLE, 3 messages]",
-        "share 3 port 9 epoch 2 lap 4294967295 start 1000, 8 bytes",
+        "datagram 3 ch9 epoch 2 lap 4294967295 key 1000, 8 bytes",
     ];
     assert_eq!(lines, expected.map(|info| format!("tsumuji\t{info}")));
 }

@@ -3,7 +3,9 @@
 use tsumuji_link::checked::{self, CHECK_BYTES};
 use tsumuji_node::{DeliveryClass, Lane, NodeId, Priority};
 use tsumuji_wire::report::{FLOW_RECORD_BYTES, NO_MORE, state};
-use tsumuji_wire::{Ack, Control, Data, FlowRecord, Hello, Inquiry, Permit, Report, Share, flags};
+use tsumuji_wire::{
+    Ack, Control, Data, Datagram, FlowRecord, Hello, Inquiry, Permit, Report, flags,
+};
 
 pub(crate) const SOURCE: NodeId = NodeId(3);
 
@@ -42,14 +44,14 @@ pub(crate) fn ack(bitmap: &[u8]) -> Ack<'_> {
     }
 }
 
-pub(crate) fn share(payload: &[u8]) -> Share<'_> {
-    Share {
+pub(crate) fn datagram(payload: &[u8]) -> Datagram<'_> {
+    Datagram {
         source: SOURCE,
         incarnation: 0x0102_0304,
-        port: 9,
+        channel: 9,
         epoch: 2,
         lap: u32::MAX,
-        start: 1000,
+        key: 1000,
         payload,
     }
 }
@@ -194,9 +196,9 @@ pub(crate) fn record(peer: u16) -> FlowRecord {
         queued_bytes: 1 << 40,
         retransmitted_frames: 7,
         credit_frames: 8,
-        superseded_messages: 9,
-        late_messages: 10,
-        lost_messages: 11,
+        superseded_datagrams: 9,
+        late_datagrams: 10,
+        lost_datagrams: 11,
         granted_frames: 12,
         incoming_window_frames: 13,
         incoming_bytes: u64::from(peer) << 33,
@@ -230,7 +232,7 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
             data.number = 20;
             data.write(slot)
         }),
-        written(|slot| share(&1.5_f64.to_le_bytes()).write(slot)),
+        written(|slot| datagram(&1.5_f64.to_le_bytes()).write(slot)),
         written(|slot| ack(&bitmap).write(slot)),
         written(|slot| ack(&[]).write(slot)),
         written(|slot| HELLO.write_hello(slot)),
@@ -240,7 +242,7 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
         sealed(2, &[7; 50]),
         sealed(1, &written(|slot| data(&[3; 10]).write(slot))),
         sealed(4, &[8; 60]),
-        sealed(3, &written(|slot| share(&[5; 8]).write(slot))),
+        sealed(3, &written(|slot| datagram(&[5; 8]).write(slot))),
         handshake(0),
         handshake(1),
         handshake(2),
@@ -269,7 +271,7 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
         written(|slot| {
             let mut data = data(&[4; 30]);
             (data.number, data.message, data.length) = (21, 5, 30);
-            data.lane = Lane::latest(11);
+            data.lane = Lane::datagram(11);
             data.write(slot)
         }),
         written(|slot| INQUIRY.write(slot)),
@@ -281,6 +283,6 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
             data.flags = flags::BUNDLE;
             data.write(slot)
         }),
-        checked(&written(|slot| share(&[6; 8]).write(slot))),
+        checked(&written(|slot| datagram(&[6; 8]).write(slot))),
     ]
 }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use tsumuji_link::checked::{self, CHECK_BYTES};
 use tsumuji_node::{Lane, NodeId};
-use tsumuji_wire::{Ack, Control, Data, Hello, Share};
+use tsumuji_wire::{Ack, Control, Data, Datagram, Hello};
 
 /// Nodes of the cluster: two honest ones and a liar (`liar`).
 pub(crate) const NODES: usize = 3;
@@ -253,16 +253,16 @@ impl Stranger {
                 }
             }
             Act::ForgedShare => {
-                let share = Share {
+                let datagram = Datagram {
                     source,
                     incarnation: session,
-                    port: self.extreme() as u16,
+                    channel: self.extreme() as u16,
                     epoch: self.extreme(),
                     lap: self.extreme(),
-                    start: self.extreme(),
+                    key: self.extreme(),
                     payload: &[0xee; 64],
                 };
-                write(&|slot| share.write(slot))
+                write(&|slot| datagram.write(slot))
             }
             Act::ForgedSeal => Some(Sent {
                 from,

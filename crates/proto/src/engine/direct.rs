@@ -144,7 +144,7 @@ impl Engine {
             && peer.send.is_idle()
             && bytes <= frame_bytes.max(self.shared.config.ring_bytes / RING_PART)
             && bytes <= peer.message_limit_bytes
-            && !lane.is_latest()
+            && !lane.is_datagram()
             && peer.send.admits(lane)
             && peer.is_up()
             && !self.closed;
@@ -162,7 +162,7 @@ impl Engine {
     /// Something waits to be written, or to be told.
     #[inline]
     pub fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.shared.events.is_empty() || self.shares.front().is_some()
+        !self.ready.is_empty() || !self.shared.events.is_empty() || self.datagrams.has_some()
     }
 
     /// Did the session that has just ended leave direct messages, of which only the link knows how many were not read? Asked once.
@@ -194,7 +194,7 @@ impl Engine {
         if shared.config.ring_bytes == 0
             || length > shared.memory.limit_bytes()
             || data.is_bundle()
-            || data.lane.is_latest()
+            || data.lane.is_datagram()
         {
             return Err(Drop::Malformed);
         }

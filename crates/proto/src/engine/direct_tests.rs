@@ -440,7 +440,7 @@ fn odd_frames_are_dropped() {
         ),
         (
             Data {
-                lane: Lane::latest(1),
+                lane: Lane::datagram(1),
                 ..good
             },
             Drop::Malformed,

@@ -713,7 +713,7 @@ proptest! {
                     offset: if near == 0 { 0 } else { wild[2] % near / 2 * 1432 },
                     length,
                     floor_delta,
-                    lane: Lane::from_number(u32::from(bytes[2] & 0x17) << 14).unwrap_or(Lane::latest(1)),
+                    lane: Lane::from_number(u32::from(bytes[2] & 0x17) << 14).unwrap_or(Lane::datagram(1)),
                     ack_delay: bytes[3],
                     ..data(&wire, &ZEROS)
                 };

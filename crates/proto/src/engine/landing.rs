@@ -89,7 +89,7 @@ impl Engine {
             .peers
             .get_mut(usize::from(guess.from.0))?
             .as_deref_mut()?;
-        if !peer.is_up() || guess.lane.is_latest() {
+        if !peer.is_up() || guess.lane.is_datagram() {
             return None;
         }
         let message = peer.receive.under_way(guess.lane, guess.message_low)?;

@@ -1,18 +1,18 @@
 //! The driver's face of the engine, and what its parts share.
 //!
-//! `submit` takes messages, `shares` best-effort frames; `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
+//! `submit` takes messages, `datagrams` best-effort frames; `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
 //! `handle_timeout`, then `next_destination`/`write_frame` until nothing is due, then `poll_event`.
 //!
 //! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the
 //! earliest of its deadlines (it may be earlier: deadlines are withdrawn lazily).
 
+mod datagrams;
 mod direct;
 mod flow;
 pub(crate) mod inquiry;
 mod landing;
 mod receive;
 mod run;
-mod shares;
 mod submit;
 mod suci;
 mod timers;
@@ -33,6 +33,7 @@ use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::counters::Counters;
 use crate::credit::{Credit, MemoryFrames, Turn};
+use crate::datagrams::Datagrams;
 use crate::event::{Accounts, Event, Flow};
 use crate::memory::{Memory, charge_all};
 use crate::peer::Peer;
@@ -40,7 +41,6 @@ use crate::peer::direct::Counts;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::posted::{OutOfMemory, Posted};
-use crate::shares::Shares;
 use crate::suci::{Inbound, Suci};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{DATA_HEADER_BYTES, HELLO_BYTES, Lane, MAX_PAYLOAD_BYTES, NodeId};
@@ -66,7 +66,7 @@ pub struct Engine {
     ready: VecDeque<u16>,
     /// Peers whose alarm has gone off, while they are looked at; kept so that none is made each time.
     due: Vec<u16>,
-    shares: Shares,
+    datagrams: Datagrams,
     run: Run,
     /// Where a link may have put payloads.
     place: Option<LentPlace>,
@@ -145,7 +145,7 @@ impl Engine {
             peers: Vec::new(),
             ready: VecDeque::new(),
             due: Vec::new(),
-            shares: Shares::default(),
+            datagrams: Datagrams::default(),
             run: Run::default(),
             place: None,
             closed: false,
@@ -210,7 +210,11 @@ impl Engine {
     /// When `handle_timeout` wants to be called. May be early, never late.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.shared.alarms.next_at()
+        let alarm = self.shared.alarms.next_at();
+        match self.datagrams.retry_at() {
+            None => alarm,
+            Some(at) => Some(alarm.map_or(at, |alarm| alarm.min(at))),
+        }
     }
 
     /// State of the traffic with a peer.
@@ -231,9 +235,9 @@ impl Engine {
             queued_bytes: peer.send.queued_bytes(),
             retransmitted_frames: peer.send.retransmitted(),
             credit_frames: peer.send.credit_left() as usize,
-            superseded_messages: peer.send.dropped().superseded,
-            late_messages: peer.send.dropped().late,
-            lost_messages: peer.send.dropped().lost,
+            superseded_datagrams: peer.send.dropped().superseded,
+            late_datagrams: peer.send.dropped().late,
+            lost_datagrams: peer.send.dropped().lost,
             pace,
             paced_frames,
             granted_frames: told.unwrap_or(grant.outstanding()) as usize,

@@ -18,8 +18,8 @@ use crate::peer::session::{Life, Phase};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use tsumuji_wire::{
-    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Frame, Hello, Lane, NodeId, bundle,
-    flags,
+    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Datagram, Frame, Hello, Lane, NodeId,
+    bundle, flags,
 };
 
 /// Unit of the delay that a data frame states.
@@ -54,9 +54,9 @@ impl Engine {
     ) -> Result<(), Drop> {
         let suci = self.shared.config.congestion == Congestion::Suci;
         match tsumuji_wire::parse(frame) {
-            Ok(Frame::Share(share)) => match self.peer(share.source) {
-                Some(peer) if peer.is_up() && is_life(peer, share.incarnation) => {
-                    sink.share(peer.life, share);
+            Ok(Frame::Datagram(datagram)) => match self.peer(datagram.source) {
+                Some(peer) if peer.is_up() && is_life(peer, datagram.incarnation) => {
+                    sink.datagram(peer.life, datagram);
                     Ok(())
                 }
                 Some(_) => Err(Drop::Session),
@@ -76,7 +76,7 @@ impl Engine {
     fn handle_seldom(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), Drop> {
         match frame {
             // Taken above.
-            Frame::Data(_) | Frame::Share(_) | Frame::Ack(_) => Ok(()),
+            Frame::Data(_) | Frame::Datagram(_) | Frame::Ack(_) => Ok(()),
             Frame::Hello(hello) => self.handle_hello(now, hello),
             Frame::Welcome(welcome) => self.handle_welcome(now, welcome),
             Frame::Reset(reset) => self.handle_reset(now, reset),
@@ -523,6 +523,9 @@ pub(super) fn deliver(
             });
         }
         Taken::Bundle => return unbundle(shared, (from, life, lane), data.payload, sink),
+        Taken::Whole(body) if lane.is_datagram() => {
+            return hand_over_datagram(peer, shared, lane, body, sink);
+        }
         Taken::Whole(body) => {
             let is_bundle = data.is_bundle();
             hand_over(shared, (from, life, lane), body, is_bundle, sink);
@@ -533,8 +536,8 @@ pub(super) fn deliver(
                 lane,
                 message_low: data.message,
             });
-            if lane.is_latest()
-                && let Some(at) = peer.receive.latest.deadline()
+            if lane.is_datagram()
+                && let Some(at) = peer.receive.datagrams.deadline()
             {
                 shared.arm(peer, at);
             }
@@ -600,6 +603,27 @@ pub(super) fn hand_over(
         sink.put_back(posted);
     }
     shared.pool.put(own);
+}
+
+/// Hands a datagram of several frames over; one too short to be one is dropped.
+#[cold]
+fn hand_over_datagram(
+    peer: &Peer,
+    shared: &mut Shared,
+    lane: Lane,
+    body: Assembled,
+    sink: &mut impl Sink,
+) {
+    let Assembled::Own(body) = body else {
+        return; // no place is asked for where datagrams arrive
+    };
+    let incarnation = (peer.session.remote).map_or(0, |life| life.incarnation);
+    let of = (peer.id, incarnation);
+    match Datagram::of_message(of, lane.channel(), &body) {
+        Some(datagram) => sink.datagram(peer.life, datagram),
+        None => shared.counters.drops.count(Drop::Malformed),
+    }
+    shared.pool.put(body);
 }
 
 /// Half of the queue is free again.

@@ -30,7 +30,7 @@ impl Engine {
         let Destination::Peer(id) = to else {
             return false;
         };
-        if self.shares.front().is_some() {
+        if self.datagrams.is_due() {
             return false;
         }
         self.peer_mut(id).is_some_and(|peer| begins_run(now, peer))
@@ -57,7 +57,7 @@ impl Engine {
         else {
             return 0;
         };
-        if self.shares.front().is_some() || !begins_run(now, peer) {
+        if self.datagrams.is_due() || !begins_run(now, peer) {
             return 0;
         }
         self.run.to = Some(id);

@@ -4,7 +4,6 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 use super::Engine;
 use crate::config::Config;
@@ -14,16 +13,13 @@ use crate::peer::Peer;
 use crate::peer::places::LANES_MAX;
 use crate::peer::send::LoanState;
 use crate::peer::session::Phase;
-use crate::pool::Pool;
-use crate::time::Instant;
 use tsumuji_wire::{Lane, NodeId};
 
 /// Shared messages shorter than this are copied: that is cheaper, and their owner has them back at once.
 const SHARED_BYTES: usize = 4 << 10;
 
 impl Engine {
-    /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole; a message of a *latest* lane is never
-    /// told of.
+    /// Queues a message. `notify` asks for `Event::Sent` when it is acknowledged whole.
     #[inline]
     pub fn submit(
         &mut self,
@@ -32,37 +28,9 @@ impl Engine {
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        self.queue(to, lane, payload, notify, None)
-    }
-
-    /// Queues a message of a *latest* lane: best effort, and a newer one takes its place while it waits. After `deadline` it is
-    /// dropped, even if part of it has left.
-    ///
-    /// # Panics
-    /// If `lane` is of another class.
-    pub fn submit_latest(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        payload: Payload<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<SendId, SubmitError> {
-        assert!(
-            lane.is_latest(),
-            "only messages of latest lanes are dropped"
-        );
-        self.queue(to, lane, payload, false, deadline)
-    }
-
-    #[inline]
-    fn queue(
-        &mut self,
-        to: NodeId,
-        lane: Lane,
-        payload: Payload<'_>,
-        notify: bool,
-        deadline: Option<Instant>,
-    ) -> Result<SendId, SubmitError> {
+        if lane.is_datagram() {
+            return Err(SubmitError::DatagramLane);
+        }
         let size = payload.bytes();
         let peer = admit(
             &mut self.peers,
@@ -73,8 +41,6 @@ impl Engine {
         )?;
         let (send, pool) = (&mut peer.send, &mut self.shared.pool);
         let submitted = match payload {
-            _ if lane.is_latest() => body_of(payload, size, pool)
-                .map(|body| send.submit_latest(lane, body, deadline, pool)),
             Payload::Copied(bytes) => send.submit_copied(lane, (bytes, &[]), notify, pool),
             Payload::Joined(head, rest) => send.submit_copied(lane, (head, rest), notify, pool),
             Payload::Owned(body) => Some(send.submit(lane, body, notify, pool)),
@@ -86,9 +52,6 @@ impl Engine {
         let Some(id) = submitted else {
             return Err(SubmitError::NoMemory { size });
         };
-        if let Some(at) = deadline {
-            self.shared.arm(peer, at);
-        }
         await_turn(&mut self.ready, peer);
         Ok(id)
     }
@@ -96,9 +59,6 @@ impl Engine {
     /// Queues a message of `length_bytes` that stays with the program: it goes along with each call that writes frames
     /// (`write_frame_lent`, `begin_run`, `run`), until `keep` or `withdraw`, whatever its length. Other messages of its priority to the
     /// same peer wait behind it. One at a time for each peer: `QueueFull` while another is lent, and then no `Event::Writable` follows.
-    ///
-    /// # Panics
-    /// If `lane` is a latest one: what may be dropped is not lent.
     pub fn submit_lent(
         &mut self,
         to: NodeId,
@@ -106,7 +66,9 @@ impl Engine {
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        assert!(!lane.is_latest(), "messages of latest lanes are not lent");
+        if lane.is_datagram() {
+            return Err(SubmitError::DatagramLane);
+        }
         let config = &self.shared.config;
         let peer = admit(
             &mut self.peers,
@@ -178,7 +140,7 @@ impl Engine {
             .is_some_and(|peer| peer.send.has_room(bytes, limit))
     }
 
-    /// Reliable messages of the program to a peer that are not acknowledged whole: without those of latest lanes and of libraries.
+    /// Reliable messages of the program to a peer that are not acknowledged whole: without datagrams and those of libraries.
     pub fn promised_messages(&self, to: NodeId) -> usize {
         self.peer(to)
             .map_or(0, |peer| peer.send.promised_messages())
@@ -193,7 +155,7 @@ impl Engine {
 
 /// The peer, if a message of `size` bytes may be queued to it on that lane, of which so many are held here.
 #[inline]
-fn admit<'a>(
+pub(super) fn admit<'a>(
     peers: &'a mut [Option<Box<Peer>>],
     config: &Config,
     closed: bool,
@@ -230,23 +192,9 @@ fn admit<'a>(
     Ok(peer)
 }
 
-/// The message in a buffer of its own; `None`: there is no memory for a copy.
-fn body_of(payload: Payload<'_>, size: usize, pool: &mut Pool) -> Option<Vec<u8>> {
-    let (head, rest) = match payload {
-        Payload::Owned(body) => return Some(body),
-        Payload::Copied(bytes) => (bytes, &[][..]),
-        Payload::Joined(head, rest) => (head, rest),
-        Payload::Shared(ref message) => (&**message, &[][..]),
-    };
-    let mut body = pool.take(size)?;
-    body.extend_from_slice(head);
-    body.extend_from_slice(rest);
-    Some(body)
-}
-
 /// Whether something may leave now is asked when the peer's turn comes.
 #[inline]
-fn await_turn(ready: &mut VecDeque<u16>, peer: &mut Peer) {
+pub(super) fn await_turn(ready: &mut VecDeque<u16>, peer: &mut Peer) {
     if !peer.queued && peer.is_up() {
         peer.queued = true;
         ready.push_back(peer.id.0);

@@ -9,7 +9,7 @@ use crate::numbers::FIRST_NUMBER;
 use crate::posted::{Posted, ReceiveBuffer};
 use crate::time::Duration;
 use alloc::vec;
-use tsumuji_wire::{Lane, Share};
+use tsumuji_wire::{Datagram, Lane};
 
 const WIRE_DELAY: Duration = Duration::from_micros(5);
 
@@ -19,7 +19,7 @@ pub(super) struct Inbox {
     /// Of the last message's sender.
     pub(super) life: u64,
     /// Lap, life of the source, and what came.
-    pub(super) shares: Vec<(u32, u64, Vec<u8>)>,
+    pub(super) datagrams: Vec<(u32, u64, Vec<u8>)>,
     /// For messages that are still to come, by number; and what was put into some.
     pub(super) posts: Vec<(u64, Box<dyn ReceiveBuffer>)>,
     pub(super) filled: Vec<(u64, Vec<u8>)>,
@@ -40,8 +40,9 @@ impl Sink for Inbox {
         self.life = delivery.life;
         self.messages.push((delivery.from, delivery.lane, bytes));
     }
-    fn share(&mut self, life: u64, share: Share<'_>) {
-        self.shares.push((share.lap, life, share.payload.to_vec()));
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
+        self.datagrams
+            .push((datagram.lap, life, datagram.payload.to_vec()));
     }
     fn place(&mut self, _: NodeId, _: Lane, length_bytes: usize) -> Option<Posted> {
         let (number, buffer) = self.posts.pop()?;
@@ -595,15 +596,17 @@ fn deliveries_name_the_life() {
         assert_eq!(wire.nodes[0].inbox.life, life);
         wire.nodes[0].inbox.messages.clear();
         let payload = &[life as u8; 8];
-        let share = Share {
+        let datagram = Datagram {
             lap: 3,
             payload,
-            ..Share::EMPTY
+            ..Datagram::EMPTY
         };
         let engine = &mut wire.nodes[1].engine;
-        engine.submit_share(Destination::Broadcast, share).unwrap();
-        wire.run(MINUTE, |wire| !wire.nodes[0].inbox.shares.is_empty());
-        let came = wire.nodes[0].inbox.shares.pop().unwrap();
+        engine
+            .submit_datagram(Destination::Broadcast, datagram, None)
+            .unwrap();
+        wire.run(MINUTE, |wire| !wire.nodes[0].inbox.datagrams.is_empty());
+        let came = wire.nodes[0].inbox.datagrams.pop().unwrap();
         assert_eq!(came, (3, life, payload.to_vec()));
     }
 }
@@ -716,28 +719,60 @@ fn queue_full_and_writable() {
     );
 }
 
-/// Shares reach everyone that knows this life, and nobody else's counters.
+/// Datagrams reach everyone that knows this life, and nobody else's counters.
 #[test]
-fn shares_are_broadcast() {
+fn datagrams_are_broadcast() {
     let mut wire = Wire::new(3);
     wire.run(Duration::from_millis(5), |_| false);
     wire.nodes[0]
         .engine
-        .submit_share(
+        .submit_datagram(
             Destination::Broadcast,
-            Share {
-                port: 1,
+            Datagram {
+                channel: 1,
                 epoch: 2,
                 lap: 3,
-                start: 4,
+                key: 4,
                 payload: &[5; 8],
-                ..Share::EMPTY
+                ..Datagram::EMPTY
             },
+            None,
         )
         .unwrap();
     wire.run(Duration::from_millis(1), |_| false);
-    assert_eq!(wire.nodes[1].inbox.shares, [(3, 0, vec![5; 8])]);
-    assert_eq!(wire.nodes[2].inbox.shares, [(3, 0, vec![5; 8])]);
+    assert_eq!(wire.nodes[1].inbox.datagrams, [(3, 0, vec![5; 8])]);
+    assert_eq!(wire.nodes[2].inbox.datagrams, [(3, 0, vec![5; 8])]);
+}
+
+/// A datagram of several frames reaches everyone, too, with its stamps; its lanes take no messages, and who is unknown is named.
+#[test]
+fn long_datagrams_are_broadcast() {
+    let mut wire = Wire::new(3);
+    wire.run(Duration::from_millis(5), |_| false);
+    let engine = &mut wire.nodes[0].engine;
+    let datagram = Datagram {
+        lap: 3,
+        payload: &[5; 100_000],
+        ..Datagram::EMPTY
+    };
+    let missed = engine.submit_datagram(Destination::Broadcast, datagram, None);
+    assert_eq!(missed, Ok(0));
+    let lane = Lane::datagram(0);
+    let refused = engine.submit(NodeId(1), lane, Payload::Copied(b"x"), false);
+    assert_eq!(refused, Err(SubmitError::DatagramLane));
+    assert_eq!(engine.submit_lent(NodeId(1), lane, 9, false), refused);
+    let nobody = NodeId(9);
+    assert_eq!(
+        engine.submit_datagram(Destination::Peer(nobody), datagram, None),
+        Err(SubmitError::UnknownPeer { peer: nobody })
+    );
+    wire.run(MINUTE, |wire| {
+        (wire.nodes[1..].iter()).all(|node| !node.inbox.datagrams.is_empty())
+    });
+    for node in &wire.nodes[1..] {
+        assert_eq!(node.inbox.datagrams, [(3, 0, vec![5; 100_000])]);
+        assert_eq!(node.engine.accounts().memory_bytes, 0);
+    }
 }
 
 /// Frames for others, from strangers and of other sessions are counted and change nothing.

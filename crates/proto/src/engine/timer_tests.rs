@@ -6,13 +6,13 @@ use crate::event::Destination;
 use crate::message::{Delivery, Payload, Sink};
 use crate::time::Duration;
 use alloc::vec;
-use tsumuji_wire::{Lane, Share};
+use tsumuji_wire::{Datagram, Lane};
 
 struct Nobody;
 
 impl Sink for Nobody {
     fn message(&mut self, _: Delivery<'_>) {}
-    fn share(&mut self, _: u64, _: Share<'_>) {}
+    fn datagram(&mut self, _: u64, _: Datagram<'_>) {}
 }
 
 const HUB: NodeId = NodeId(0);

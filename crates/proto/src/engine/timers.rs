@@ -36,7 +36,7 @@ pub(super) fn deadline(peer: &Peer, shared: &Shared) -> Option<Instant> {
             for other in [
                 peer.receive.ack_deadline(),
                 peer.send.deadline(),
-                peer.receive.latest.deadline(),
+                peer.receive.datagrams.deadline(),
                 peer.session.hello_at,
             ]
             .into_iter()

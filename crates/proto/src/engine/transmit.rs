@@ -11,7 +11,7 @@ use crate::peer::direct::Talk;
 use crate::peer::receive::Receive;
 use crate::peer::send::{Part, Send};
 use crate::time::Instant;
-use tsumuji_wire::{ACK_HEADER_BYTES, Ack, Control, Data, Hello, NodeId, Share, flags};
+use tsumuji_wire::{ACK_HEADER_BYTES, Ack, Control, Data, Hello, NodeId, flags};
 
 /// Bytes of selective acknowledgement at most: all of the window of 4096 numbers.
 const BITMAP_BYTES: usize = 512;
@@ -20,8 +20,8 @@ impl Engine {
     /// To whom the next frame that is due goes, if any. Asking changes nothing that a peer could see.
     #[inline]
     pub fn next_destination(&mut self, now: Instant) -> Option<Destination> {
-        if let Some(share) = self.shares.front() {
-            return Some(share.to);
+        if let Some(to) = self.next_datagram(now) {
+            return Some(to);
         }
         while let Some(&id) = self.ready.front() {
             if let Some(peer) = self.peers[usize::from(id)].as_deref_mut() {
@@ -55,8 +55,8 @@ impl Engine {
         loan: &Loan<'_>,
         slot: &mut [u8],
     ) -> usize {
-        let bytes = match (self.shares.front().is_some(), to) {
-            (true, _) => self.write_queued_share(slot),
+        let bytes = match (self.datagrams.is_due(), to) {
+            (true, _) => self.write_next_datagram(slot),
             (false, Destination::Peer(id)) => self.write_to_peer(now, id, loan, slot),
             (false, Destination::Broadcast) => 0,
         };
@@ -67,35 +67,18 @@ impl Engine {
         bytes
     }
 
-    /// The link has no slot towards `to` now: others go first. A best-effort frame is given up.
+    /// The link has no slot towards `to` now: others go first.
     pub fn defer(&mut self, to: Destination) {
-        if let Some(share) = self.shares.pop() {
-            self.shared.pool.put(share.payload);
-        } else if self
+        if self.datagrams.defer() {
+            return;
+        }
+        if self
             .ready
             .front()
             .is_some_and(|&id| to == Destination::Peer(NodeId(id)))
         {
             self.ready.rotate_left(1);
         }
-    }
-
-    fn write_queued_share(&mut self, slot: &mut [u8]) -> usize {
-        let Some(queued) = self.shares.pop() else {
-            return 0;
-        };
-        let share = Share {
-            source: self.shared.config.me,
-            incarnation: self.shared.config.incarnation,
-            port: queued.port,
-            epoch: queued.epoch,
-            lap: queued.lap,
-            start: queued.start,
-            payload: &queued.payload,
-        };
-        let bytes = share.write(slot).unwrap_or(0);
-        self.shared.pool.put(queued.payload);
-        bytes
     }
 
     #[inline]

@@ -2,10 +2,10 @@
 //!
 //! Owned by the engine, one per member; `session` says which life we talk to, `send` and `receive` are the two halves.
 
+pub(crate) mod datagrams;
 pub(crate) mod direct;
 pub(crate) mod flight;
 pub(crate) mod lane;
-pub(crate) mod latest;
 mod lending;
 pub(crate) mod loss;
 pub(crate) mod outgoing;

@@ -9,7 +9,7 @@
 mod ahead;
 mod begun;
 mod bundling;
-pub(super) mod latest;
+pub(crate) mod datagrams;
 mod lend;
 mod stall;
 
@@ -17,7 +17,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use self::latest::{Dropped, NEVER, Waiting};
+use self::datagrams::{Dropped, NEVER, Waiting};
 use self::lend::Lent;
 pub(crate) use self::lend::LoanState;
 pub(crate) use self::stall::STALL_REPAIRS;
@@ -96,10 +96,10 @@ pub(crate) struct Queue {
     lanes: Vec<LaneSend>,
     places: Places,
     next_id: u64,
-    /// Latest messages of which something has not left.
+    /// Datagrams of which something has not left.
     waiting: Vec<Waiting>,
     first_deadline: Instant,
-    /// Latest messages that did not arrive.
+    /// Datagrams that did not arrive.
     pub(super) dropped: Dropped,
     /// Once something was sent again, refused, or acknowledged out of turn.
     stall: Option<Box<Stall>>,
@@ -334,7 +334,7 @@ impl Queue {
     /// A fragment was lost; `ahead`: it goes before all other repairs of its priority. `false`: it is not sent again.
     pub(super) fn push_repair(&mut self, part: Part, ahead: bool) -> bool {
         let lane = self.messages[part.slot() as usize].lane;
-        if lane.is_latest() {
+        if lane.is_datagram() {
             self.lose(part.slot(), part.id);
             return false;
         }
@@ -415,7 +415,7 @@ impl Queue {
         let outgoing = &self.messages[*self.pending[priority].front()? as usize];
         let size = outgoing.fragment_bytes as usize;
         let left = outgoing.length_bytes - outgoing.next_fragment as usize * size;
-        (outgoing.fragments > 1 && !outgoing.lane.is_latest()).then_some((size, size.min(left)))
+        (outgoing.fragments > 1 && !outgoing.lane.is_datagram()).then_some((size, size.min(left)))
     }
 
     /// Takes what `has_choice` has chosen; call only after that said yes.
@@ -467,7 +467,7 @@ impl Queue {
         }
         let (id, whole) = (outgoing.id, outgoing.next_fragment == outgoing.fragments);
         if whole && !self.waiting.is_empty() {
-            self.on_latest_left(slot);
+            self.on_datagram_left(slot);
         }
         Some(Part::new(slot, fragment, id))
     }
@@ -563,7 +563,7 @@ impl Queue {
             let lane = outgoing.lane;
             // What is lent still was never accepted: its call says so.
             let lent = outgoing.lending.as_deref().is_some_and(Lending::is_lent);
-            let own = !lane.is_latest() && !lane.is_library();
+            let own = !lane.is_datagram() && !lane.is_library();
             outgoing.live && own && !lent
         };
         let messages = self.messages.iter().filter(promised);

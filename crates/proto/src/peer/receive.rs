@@ -7,8 +7,8 @@
 
 use alloc::vec::Vec;
 
+use super::datagrams::DatagramReceive;
 use super::lane::{Accepted, Fragment, LANE_WINDOW, LaneReceive, Remaining};
-use super::latest::LatestReceive;
 use super::places::Places;
 use super::reassembly::{Assembled, Reassembly};
 use super::send::ACK_DELAY;
@@ -33,7 +33,7 @@ pub(crate) struct Receive {
     pub(crate) arrivals: Arrivals,
     lanes: Vec<LaneReceive>,
     places: Places,
-    pub(crate) latest: LatestReceive,
+    pub(crate) datagrams: DatagramReceive,
     /// Frames since the last acknowledgement left, and their payload.
     unacknowledged: u32,
     unacknowledged_bytes: usize,
@@ -95,7 +95,7 @@ impl Receive {
             arrivals: Arrivals::new(),
             lanes: Vec::new(),
             places: Places::new(),
-            latest: LatestReceive::default(),
+            datagrams: DatagramReceive::default(),
             unacknowledged: 0,
             unacknowledged_bytes: 0,
             ack_now: false,
@@ -141,7 +141,8 @@ impl Receive {
 
     /// Does a message begin with this fragment, one of several, that may arrive in memory of the program's?
     pub(crate) fn may_place(&self, data: &Data<'_>) -> bool {
-        if data.payload.len() >= data.length as usize || data.is_bundle() || data.lane.is_latest() {
+        if data.payload.len() >= data.length as usize || data.is_bundle() || data.lane.is_datagram()
+        {
             return false;
         }
         let Some(place) = self.places.find(data.lane) else {
@@ -184,7 +185,7 @@ impl Receive {
             || self.arrivals.has_gap()
             || data.length as usize != length
             || length > size
-            || data.lane.is_latest()
+            || data.lane.is_datagram()
         {
             return None;
         }
@@ -224,8 +225,8 @@ impl Receive {
         if number >= end.min(base + NUMBER_WINDOW) || is_known && delta >= NUMBER_WINDOW {
             return Err(Refusal::Window);
         }
-        // What came before says nothing new; and of a latest message any may come.
-        if number < self.arrivals.base() || data.lane.is_latest() {
+        // What came before says nothing new; and of a datagram any may come.
+        if number < self.arrivals.base() || data.lane.is_datagram() {
             return Ok(weight);
         }
         let Some(place) = self.places.find(data.lane) else {
@@ -363,8 +364,8 @@ impl Receive {
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Accepted {
-        if data.lane.is_latest() {
-            return self.keep_latest(now, data, size, memory, pool);
+        if data.lane.is_datagram() {
+            return self.keep_datagram(now, data, size, memory, pool);
         }
         if self.places.last(data.lane).is_none() && !self.places.has_room(data.lane) {
             return Accepted::Beyond;
@@ -396,9 +397,9 @@ impl Receive {
         accepted
     }
 
-    /// A fragment of a message that may be replaced by a newer one, which then frees its memory.
+    /// A fragment of a datagram that may be replaced by a newer one, which then frees its memory.
     #[cold]
-    fn keep_latest(
+    fn keep_datagram(
         &mut self,
         now: Instant,
         data: &Data<'_>,
@@ -406,11 +407,11 @@ impl Receive {
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Accepted {
-        if !self.latest.has_room(data.lane) {
+        if !self.datagrams.has_room(data.lane) {
             return Accepted::Kept;
         }
         let fragment = Fragment {
-            message: expand(data.message, self.latest.next(data.lane)),
+            message: expand(data.message, self.datagrams.next(data.lane)),
             offset: data.offset as usize,
             length: data.length as usize,
             weight: data.length as usize,
@@ -419,7 +420,9 @@ impl Receive {
             payload: Some(data.payload),
         };
         let others_bytes = memory.used_bytes() - self.grant.used_bytes;
-        let accepted = self.latest.accept(now, data.lane, &fragment, memory, pool);
+        let accepted = self
+            .datagrams
+            .accept(now, data.lane, &fragment, memory, pool);
         self.grant.used_bytes = memory.used_bytes() - others_bytes;
         accepted
     }
@@ -427,7 +430,7 @@ impl Receive {
     /// Gives up incomplete messages that nobody will complete.
     pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
         let others_bytes = memory.used_bytes() - self.grant.used_bytes;
-        self.latest.expire(now, memory, pool);
+        self.datagrams.expire(now, memory, pool);
         self.grant.used_bytes = memory.used_bytes() - others_bytes;
     }
 
@@ -496,7 +499,7 @@ impl Receive {
         for lane in &mut self.lanes {
             lane.clear(memory, pool);
         }
-        self.latest.clear(memory, pool);
+        self.datagrams.clear(memory, pool);
         let cleared_bytes = used_before_bytes - memory.used_bytes();
         // What the program holds stays charged to the peer, whatever its life.
         self.grant.reset();

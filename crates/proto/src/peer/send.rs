@@ -17,7 +17,7 @@ pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
 pub(crate) use super::queue::LoanState;
-use super::queue::latest::{Dropped, NEVER};
+use super::queue::datagrams::{Dropped, NEVER};
 use super::queue::{Failed, Queue};
 use super::rtt::Rtt;
 use crate::congestion::{Books, Congestion, Sending};
@@ -210,22 +210,30 @@ impl Send {
         self.queue.admits(lane)
     }
 
-    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane comes.
-    pub(crate) fn submit_latest(
+    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane and key comes.
+    pub(crate) fn submit_datagram(
         &mut self,
-        lane: Lane,
+        of: (Lane, u32),
         body: Vec<u8>,
-        deadline: Option<Instant>,
+        deadline: Instant,
         pool: &mut Pool,
-    ) -> SendId {
-        self.clocked |= deadline.is_some();
-        let deadline = deadline.unwrap_or(NEVER);
-        self.queue.push_latest(lane, body, deadline, pool)
+    ) {
+        self.clocked |= deadline != NEVER;
+        self.queue.push_datagram(of, body, deadline, pool);
     }
 
-    /// Latest messages that did not arrive.
+    /// What the datagram takes whose place a new one would take.
+    pub(crate) fn replaced_bytes(&self, of: (Lane, u32)) -> usize {
+        self.queue.replaced_bytes(of)
+    }
+
+    /// Datagrams that did not arrive.
     pub(crate) fn dropped(&self) -> Dropped {
         self.queue.dropped
+    }
+
+    pub(crate) fn dropped_mut(&mut self) -> &mut Dropped {
+        &mut self.queue.dropped
     }
 
     /// A message of `length_bytes` that stays with the program until `keep` or `withdraw`; `None` while another one does.
@@ -334,7 +342,7 @@ impl Send {
         self.queue.place(part, loan).payload
     }
 
-    /// Drops latest messages whose deadline has passed. Under `suci` a message that has begun to leave keeps its numbers, and
+    /// Drops datagrams whose deadline has passed. Under `suci` one that has begun to leave keeps its numbers, and
     /// goes on.
     #[cold]
     fn drop_late(&mut self, now: Instant) {

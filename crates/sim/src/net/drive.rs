@@ -1,7 +1,7 @@
 //! The loop of a real driver, in virtual time: receive, hand over, timeouts, events, transmit.
 
 use super::Net;
-use super::program::share_seed;
+use super::program::datagram_seed;
 use crate::host::{Arrived, Pace, Received};
 use crate::machine::Machine;
 use crate::oracle::Expected;
@@ -145,7 +145,7 @@ impl<E: Machine> Net<E> {
     /// Gives the program what the engine has delivered, after the events that belong before.
     fn hand_over(&mut self, node: NodeId) {
         self.take_events(node);
-        if self.inbox.messages.is_empty() && self.inbox.shares.is_empty() {
+        if self.inbox.messages.is_empty() && self.inbox.datagrams.is_empty() {
             return;
         }
         let mut messages = std::mem::take(&mut self.inbox.messages);
@@ -153,27 +153,27 @@ impl<E: Machine> Net<E> {
             self.deliver(node, message);
         }
         self.inbox.messages = messages;
-        let mut shares = std::mem::take(&mut self.inbox.shares);
-        for share in shares.drain(..) {
-            let stamp = share.stamp;
+        let mut datagrams = std::mem::take(&mut self.inbox.datagrams);
+        for datagram in datagrams.drain(..) {
+            let stamp = datagram.stamp;
             let verdict = self.oracle.shared(stamp.source, node, stamp.incarnation);
             if !self.forgiving.contains(&(stamp.source, node)) {
                 self.judge(verdict);
             }
-            let seed = share_seed(
+            let seed = datagram_seed(
                 stamp.source,
                 stamp.incarnation,
-                stamp.port,
+                stamp.channel,
                 stamp.epoch,
                 stamp.lap,
-                stamp.start,
+                stamp.key,
             );
             let mut content = vec![0; stamp.bytes];
             fill(seed, &mut content);
-            if checksum(&content) != share.checksum {
+            if checksum(&content) != datagram.checksum {
                 let forgiven = self.forgiving.contains(&(stamp.source, node));
                 self.check(forgiven, || {
-                    format!("{node} was given a damaged or invented share: {stamp:?}")
+                    format!("{node} was given a damaged or invented datagram: {stamp:?}")
                 });
                 self.forgiven += 1;
                 continue;
@@ -182,11 +182,11 @@ impl<E: Machine> Net<E> {
                 u64::from(node.0),
                 u64::from(stamp.source.0),
                 u64::from(stamp.lap),
-                share.checksum,
+                datagram.checksum,
             ]);
-            self.host_mut(node).shares.push(stamp);
+            self.host_mut(node).datagrams.push(stamp);
         }
-        self.inbox.shares = shares;
+        self.inbox.datagrams = datagrams;
     }
 
     fn deliver(&mut self, node: NodeId, message: Arrived) {
@@ -205,14 +205,13 @@ impl<E: Machine> Net<E> {
             checksum,
         ]);
         let verdict = self.oracle.delivered((from, node), lane, bytes, checksum);
-        let is_latest = lane.is_latest();
-        let expected = if is_latest || self.forgiving.contains(&(from, node)) && verdict.is_err() {
-            self.forgiven += u64::from(!is_latest);
+        let expected = if self.forgiving.contains(&(from, node)) && verdict.is_err() {
+            self.forgiven += 1;
             Expected {
                 bytes,
                 checksum,
                 submitted: now,
-                keep: is_latest,
+                keep: false,
             }
         } else {
             self.judge(verdict)

@@ -1,14 +1,14 @@
 //! What the simulated programs, their operators and the test do: send, take, crash, cut cables, look.
 
 use super::Net;
-use crate::host::{Pace, Received, ReceivedShare, Wish};
+use crate::host::{Pace, Received, ReceivedDatagram, Wish};
 use crate::machine::Machine;
 use crate::payload::fill;
 use crate::rng::mix;
 use crate::switch::garbage;
 use crate::timeline::Happening;
 use tsumuji_proto::{
-    Config, Destination, Duration, Event, Flow, Instant, Lane, NodeId, Share, SubmitError,
+    Config, Datagram, Destination, Duration, Event, Flow, Instant, Lane, NodeId, SubmitError,
 };
 
 impl<E: Machine> Net<E> {
@@ -37,35 +37,56 @@ impl<E: Machine> Net<E> {
         self.wish(from, to, lane, Wish::Lent { bytes });
     }
 
-    /// A program publishes `bytes` of a shared vector, best effort; content is made from the stamp and checked on arrival.
+    /// A program sends a datagram of `bytes`; content is made from the stamp and checked on arrival. Returns for how many peers it
+    /// neither left nor waits.
     pub fn publish(
         &mut self,
         from: NodeId,
         to: Destination,
-        (port, epoch): (u16, u32),
+        (channel, epoch): (u16, u32),
         lap: u32,
-        start: u32,
+        key: u32,
         bytes: usize,
-    ) -> Result<(), SubmitError> {
+    ) -> Result<usize, SubmitError> {
+        self.publish_until(from, to, (channel, epoch), lap, key, bytes, None)
+    }
+
+    /// The same of one that is dropped if it has not left by then.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a stamp, a length and a deadline"
+    )]
+    pub fn publish_until(
+        &mut self,
+        from: NodeId,
+        to: Destination,
+        (channel, epoch): (u16, u32),
+        lap: u32,
+        key: u32,
+        bytes: usize,
+        deadline: Option<Duration>,
+    ) -> Result<usize, SubmitError> {
+        let deadline = deadline.map(|after| self.now() + after);
         let host = self.host_mut(from);
         let mut payload = vec![0; bytes];
         fill(
-            share_seed(from, host.config.incarnation, port, epoch, lap, start),
+            datagram_seed(from, host.config.incarnation, channel, epoch, lap, key),
             &mut payload,
         );
         let Some(engine) = host.engine.as_mut() else {
-            return Ok(());
+            return Ok(0);
         };
-        let result = engine.submit_share(
+        let result = engine.submit_datagram(
             to,
-            Share {
-                port,
+            Datagram {
+                channel,
                 epoch,
                 lap,
-                start,
+                key,
                 payload: &payload,
-                ..Share::EMPTY
+                ..Datagram::EMPTY
             },
+            deadline,
         );
         self.pump(from);
         result
@@ -184,8 +205,7 @@ impl<E: Machine> Net<E> {
         self.host(node).engine.as_ref()
     }
 
-    /// A program calls its engine, which then has a turn: for all that the net has no word for. Messages of latest lanes are sent so;
-    /// the judge does not look at them, and `received` shows them.
+    /// A program calls its engine, which then has a turn: for all that the net has no word for.
     pub fn call<T>(&mut self, node: NodeId, call: impl FnOnce(&mut E, Instant) -> T) -> Option<T> {
         self.inbox.copy = true;
         let now = self.now();
@@ -240,8 +260,8 @@ impl<E: Machine> Net<E> {
     }
 
     /// All best-effort frames that were handed to `node`'s program, in order.
-    pub fn shares(&self, node: NodeId) -> &[ReceivedShare] {
-        &self.host(node).shares
+    pub fn datagrams(&self, node: NodeId) -> &[ReceivedDatagram] {
+        &self.host(node).datagrams
     }
 
     /// Most bytes of messages that were ever delivered to the node and not yet taken by its program.
@@ -291,8 +311,8 @@ impl<E: Machine> Net<E> {
     }
 }
 
-/// Names the content of a share by its whole stamp.
-pub(super) fn share_seed(
+/// Names the content of a datagram by its whole stamp.
+pub(super) fn datagram_seed(
     source: NodeId,
     incarnation: u32,
     port: u16,

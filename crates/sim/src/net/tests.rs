@@ -7,7 +7,7 @@ use crate::machine::config;
 use crate::wires::Damage;
 use crate::{Pace, goodput};
 use tsumuji_proto::{
-    Body, Config, Delivery, Destination, Event, Flow, Lane, Loan, Payload, SendId, Share, Sink,
+    Body, Config, Datagram, Delivery, Destination, Event, Flow, Lane, Loan, Payload, SendId, Sink,
     SubmitError,
 };
 
@@ -106,15 +106,15 @@ impl Machine for Stub {
                 lane: lane_of(head[3]),
                 body: Body::Frame(payload),
             }),
-            SHARE => sink.share(
+            SHARE => sink.datagram(
                 0,
-                Share {
+                Datagram {
                     source: from,
                     incarnation: life,
-                    port: 1,
+                    channel: 1,
                     epoch: 2,
                     lap: u32::from(head[3]),
-                    start: 0,
+                    key: 0,
                     payload,
                 },
             ),
@@ -149,9 +149,14 @@ impl Machine for Stub {
         }
         Ok(id)
     }
-    fn submit_share(&mut self, to: Destination, share: Share<'_>) -> Result<(), SubmitError> {
-        self.queue(to, SHARE, share.lap as u8, share.payload);
-        Ok(())
+    fn submit_datagram(
+        &mut self,
+        to: Destination,
+        datagram: Datagram<'_>,
+        _: Option<Instant>,
+    ) -> Result<usize, SubmitError> {
+        self.queue(to, SHARE, datagram.lap as u8, datagram.payload);
+        Ok(0)
     }
     fn next_destination(&mut self, _: Instant) -> Option<Destination> {
         Some(self.queue.front()?.0)
@@ -299,12 +304,12 @@ fn rate_is_kept() {
     net.run_until(|net| net.deliveries(b).len() == 1_000);
     // 1001 frame times of 12.304 µs (the last one passes two ports), and the path's 10 µs.
     assert_eq!(net.now().since(start).as_nanos(), 1_001 * 12_304 + 10_000);
-    let share = goodput(
+    let datagram = goodput(
         net.delivered_bytes(b),
         net.now().since(start),
         1_000_000_000,
     );
-    assert!((0.95..0.98).contains(&share), "{share}");
+    assert!((0.95..0.98).contains(&datagram), "{datagram}");
 }
 
 /// Two that send to one at full rate overflow the port's buffer by what it cannot hold, and not before it is full.
@@ -362,11 +367,11 @@ fn partition_cuts_and_heals() {
         .unwrap();
     net.run_for(Duration::from_millis(1));
     assert_eq!(
-        net.shares(nodes[2]).len() + net.shares(nodes[1]).len(),
+        net.datagrams(nodes[2]).len() + net.datagrams(nodes[1]).len(),
         2,
         "a broadcast reaches all again"
     );
-    assert_eq!(net.shares(nodes[2])[0].lap, 3);
+    assert_eq!(net.datagrams(nodes[2])[0].lap, 3);
 }
 
 /// A message for a dead process reaches nobody, and the judge notices one that reaches its next life.

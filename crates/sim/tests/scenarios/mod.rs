@@ -1,6 +1,7 @@
 //! The scenarios, run under each congestion control: `tests/credit.rs` and `tests/suci.rs` include this and say which.
 
 mod chaos;
+mod datagrams;
 mod flow;
 mod incast;
 mod lives;
@@ -10,7 +11,6 @@ mod patterns;
 mod random_loss;
 mod replay;
 mod restarts;
-mod shares;
 mod stalls;
 mod unequal;
 

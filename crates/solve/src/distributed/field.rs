@@ -6,7 +6,7 @@
 //! Invariant: outside `install` and `take`, x changes in the own rows only.
 
 use super::accelerate::History;
-use super::message::{BOARD_PORT, Estimate, LapReport, Setup};
+use super::message::{BOARD_CHANNEL, Estimate, LapReport, Setup};
 use super::round::Round;
 use super::walk::Walk;
 use crate::local::kernels::{self, ROW_GROUP};
@@ -14,9 +14,9 @@ use crate::local::{Inner, Sweeper};
 use crate::system::RowValues;
 use std::ops::Range;
 use tsumuji_board::{Board, Carrier, Elements, Lap, Published};
-use tsumuji_wire::{NodeId, Share};
+use tsumuji_wire::{Datagram, NodeId};
 
-/// Where a worker's frames go: shares to the other workers, reports to the judge. All may be lost.
+/// Where a worker's frames go: datagrams to the other workers, reports to the judge. All may be lost.
 pub(super) trait Outlet: Carrier {
     /// Sends a lap report to the judge.
     fn report(&mut self, report: &LapReport) -> Result<(), Self::Error>;
@@ -91,12 +91,12 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// `me` counts workers from 0. `capacity_bytes`: values that one share holds.
+    /// `me` counts workers from 0. `capacity_bytes`: values that one datagram holds.
     pub(super) fn new(sweeper: Sweeper, setup: &Setup, me: usize, capacity_bytes: usize) -> Self {
         let owned =
             std::iter::once(0..0).chain((0..setup.workers()).map(|worker| setup.rows_of(worker)));
-        let mut board =
-            Board::new(BOARD_PORT, node(me), owned.collect()).expect("bounds rise and start at 0");
+        let mut board = Board::new(BOARD_CHANNEL, node(me), owned.collect())
+            .expect("bounds rise and start at 0");
         let capacity_bytes = match setup.config.elements {
             Elements::Fixed(_) => capacity_bytes,
             // The whole block is new at once.
@@ -165,7 +165,7 @@ impl Field {
         self.board.elements()
     }
 
-    /// A new epoch: shares of the former are refused, stamps go on.
+    /// A new epoch: datagrams of the former are refused, stamps go on.
     pub(super) fn begin(&mut self, epoch: u32, rhs_sq: f64, max_laps: u64, first: bool) {
         self.board.begin_epoch(epoch);
         (self.rhs_sq, self.max_laps) = (rhs_sq, max_laps);
@@ -175,9 +175,9 @@ impl Field {
         self.quiet_laps = 0;
     }
 
-    /// Takes what is newer in a share.
-    pub(super) fn take(&mut self, share: &Share<'_>) {
-        if let Some(changed) = self.board.apply(share) {
+    /// Takes what is newer in a datagram.
+    pub(super) fn take(&mut self, datagram: &Datagram<'_>) {
+        if let Some(changed) = self.board.apply(datagram) {
             self.board.copy_to(changed.start, &mut self.x[changed]);
             self.shares_taken += 1;
             self.quiet_laps = 0;
@@ -235,7 +235,7 @@ impl Field {
             return false;
         }
         if !factors.is_empty() {
-            // On the board, too: a share may bring back what lies between the elements it changes.
+            // On the board, too: a datagram may bring back what lies between the elements it changes.
             for worker in 0..self.workers {
                 let (owner, range) = (node(worker), self.board.owned_by(node(worker)));
                 if let Some(lap) = self.board.lap(owner) {

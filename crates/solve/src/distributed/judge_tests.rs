@@ -174,7 +174,7 @@ fn combined_epochs_solve_what_laps_hardly_do() {
     }
 }
 
-/// A network that swallows every share after a while: estimates look converged on each worker alone, and must not pass.
+/// A network that swallows every datagram after a while: estimates look converged on each worker alone, and must not pass.
 /// Only the exchanges at pauses bring the blocks together.
 #[test]
 fn silence_is_not_convergence() {

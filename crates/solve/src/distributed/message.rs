@@ -10,10 +10,10 @@ use crate::local::Inner;
 use std::ops::Range;
 use tsumuji_board::Elements;
 
-/// Port of the board's shares.
-pub(super) const BOARD_PORT: u16 = 1;
+/// Channel of the board's updates.
+pub(super) const BOARD_CHANNEL: u16 = 1;
 /// Port of lap reports, sent to the judge alone.
-pub(super) const REPORT_PORT: u16 = 2;
+pub(super) const REPORT_CHANNEL: u16 = 2;
 
 /// From the judge to a worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -165,7 +165,7 @@ pub struct WorkerStats {
     pub bytes_sent: u64,
     /// Largest resident memory.
     pub peak_rss_bytes: u64,
-    /// Shares whose values were taken.
+    /// Datagrams whose values were taken.
     pub shares_taken: u64,
     /// Elements per frame at the end.
     pub elements: u64,
@@ -192,7 +192,7 @@ pub(super) struct Estimate {
     pub(super) expected_sq: f64,
 }
 
-/// How a worker is getting on. Sent as a share to the judge: may be lost, the next one says more.
+/// How a worker is getting on. Sent as a datagram to the judge: may be lost, the next one says more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LapReport {
     pub(super) epoch: u32,
@@ -204,7 +204,7 @@ pub(super) struct LapReport {
 }
 
 impl LapReport {
-    /// Payload of the share; epoch and number travel in its header.
+    /// Payload of the datagram; epoch and number travel in its header.
     pub(super) fn payload(&self) -> [u8; 24] {
         let mut payload = [0; 24];
         payload[..8].copy_from_slice(&self.laps.to_le_bytes());

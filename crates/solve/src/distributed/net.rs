@@ -12,9 +12,9 @@ use crate::system::{RowBlock, System, partition};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use tsumuji_board::Carrier;
-use tsumuji_wire::{NodeId, Share};
+use tsumuji_wire::{Datagram, NodeId};
 
-/// Bytes of values in one share: several per block even in small systems.
+/// Bytes of values in one datagram: several per block even in small systems.
 const CAPACITY_BYTES: usize = 64;
 /// Steps after which a run that should have ended has not.
 const STEP_LIMIT: u64 = 3_000_000;
@@ -30,7 +30,7 @@ pub(super) struct Weather {
     pub(super) reliable_delay_ns: u64,
     /// What a step of work takes, for all workers alike; `None`: each has its own, up to tenfold different.
     pub(super) step_ns: Option<u64>,
-    /// From this moment on all shares of the board are lost.
+    /// From this moment on all datagrams of the board are lost.
     pub(super) silent_after_ns: u64,
 }
 
@@ -74,12 +74,12 @@ impl std::ops::Deref for Verdict {
 
 #[derive(Debug)]
 enum Event {
-    Share {
+    Datagram {
         to: usize,
         from: usize,
         epoch: u32,
         lap: u32,
-        start: u32,
+        key: u32,
         payload: Vec<u8>,
     },
     Report {
@@ -158,7 +158,7 @@ struct Port<'a> {
 impl Carrier for Port<'_> {
     type Error = Infallible;
 
-    fn share(&mut self, share: Share<'_>) -> Result<usize, Infallible> {
+    fn update(&mut self, datagram: Datagram<'_>) -> Result<usize, Infallible> {
         let from = self.me;
         for to in (0..self.workers).filter(|to| *to != from) {
             let arrivals = self.wires.lossy();
@@ -169,13 +169,13 @@ impl Carrier for Port<'_> {
             for due in arrivals {
                 self.wires.put(
                     due,
-                    Event::Share {
+                    Event::Datagram {
                         to,
                         from,
-                        epoch: share.epoch,
-                        lap: share.lap,
-                        start: share.start,
-                        payload: share.payload.to_vec(),
+                        epoch: datagram.epoch,
+                        lap: datagram.lap,
+                        key: datagram.key,
+                        payload: datagram.payload.to_vec(),
                     },
                 );
             }
@@ -295,20 +295,20 @@ pub(super) fn run(
             let (key, event) = wires.under_way.pop_first().expect("looked at");
             wires.now = key.0;
             match event {
-                Event::Share {
+                Event::Datagram {
                     to,
                     from,
                     epoch,
                     lap,
-                    start,
+                    key: start,
                     payload,
-                } => team[to].share(&Share {
+                } => team[to].datagram(&Datagram {
                     source: NodeId(from as u16 + 1),
                     incarnation: 7,
-                    port: super::message::BOARD_PORT,
+                    channel: super::message::BOARD_CHANNEL,
                     epoch,
                     lap,
-                    start,
+                    key: start,
                     payload: &payload,
                 }),
                 Event::Report { from, report } => judge.report(from, report),

@@ -7,7 +7,7 @@
 use super::config::SolveConfig;
 use super::field::node;
 use super::judge::{Judge, JudgeFault, Stage};
-use super::message::{LapReport, Order, REPORT_PORT, RowSource, Setup, WorkerStats};
+use super::message::{LapReport, Order, REPORT_CHANNEL, RowSource, Setup, WorkerStats};
 use super::stats;
 use crate::local::{Limits, LimitsError, Relaxation, RelaxationError};
 use crate::report::{Outcome, Progress, Seconds};
@@ -15,8 +15,8 @@ use crate::system::{Chunks, Generate, PartitionError, RowBlock, System, partitio
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Context, Delivery, DeliveryClass, Endpoint, EndpointError, Handler, Lane, Link, NodeId,
-    Priority, SendError, Share,
+    Context, Datagram, Delivery, DeliveryClass, Endpoint, EndpointError, Handler, Lane, Link,
+    NodeId, Priority, SendError,
 };
 
 /// Orders and short answers.
@@ -57,7 +57,7 @@ pub struct Solved {
     pub outcome: Outcome,
     /// What each worker counted.
     pub workers: Vec<WorkerStats>,
-    /// What the judge counted; its laps, shares and elements are 0.
+    /// What the judge counted; its laps, datagrams and elements are 0.
     pub judge: WorkerStats,
 }
 
@@ -458,13 +458,13 @@ impl Handler for Bench<'_> {
         self.fault = self.fault.take().or(answer.err());
     }
 
-    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
-        // Shares of the board reach this node, too, where one frame reaches all.
-        if share.port == REPORT_PORT
-            && let Some(report) = LapReport::parse(share.epoch, share.lap, share.payload)
+    fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
+        // Datagrams of the board reach this node, too, where one frame reaches all.
+        if datagram.channel == REPORT_CHANNEL
+            && let Some(report) = LapReport::parse(datagram.epoch, datagram.lap, datagram.payload)
         {
             self.judge
-                .report(usize::from(share.source.0).wrapping_sub(1), report);
+                .report(usize::from(datagram.source.0).wrapping_sub(1), report);
         }
     }
 

@@ -6,7 +6,7 @@
 //! answers the others.
 
 use super::field::{Outlet, node};
-use super::message::{LapReport, REPORT_PORT};
+use super::message::{LapReport, REPORT_CHANNEL};
 use super::run::{BULK, CONTROL};
 use super::stats;
 use super::worker::{Step, To, Way, Worker, WorkerFault};
@@ -15,7 +15,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
 use tsumuji_node::{
-    Context, Delivery, Endpoint, EndpointError, Handler, Link, LinkAddr, NodeId, SendError, Share,
+    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, LinkAddr,
+    NodeId, SendError,
 };
 
 const JUDGE: NodeId = NodeId(0);
@@ -60,7 +61,7 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
         .checked_sub(1)
         .ok_or(WorkerError::NotAWorker)?;
     let mut desk = Desk {
-        worker: Worker::new(me, endpoint.share_capacity_bytes()),
+        worker: Worker::new(me, endpoint.datagram_capacity_bytes()),
         fault: None,
         judge_lost: false,
     };
@@ -103,13 +104,13 @@ fn serve<L: Link>(
         desk.worker.exchanged(now_ns() - before);
         desk.check()?;
         let sent = desk.send(endpoint)?;
-        let mut port = Port {
-            endpoint,
+        let mut batch = endpoint.batch();
+        let step = desk.worker.step(&mut Outlets {
+            endpoint: &mut batch,
             others: &others,
             began,
-        };
-        let step = desk.worker.step(&mut port)?;
-        endpoint.push()?; // the updates of one step leave together, and now
+        })?;
+        drop(batch); // the updates of one step leave together, and now
         match step {
             Step::Again(lap) => {
                 if crowded && (lap || now_ns() - turn >= TURN_NS) {
@@ -217,8 +218,8 @@ impl Handler for Desk {
         self.take(delivery.from, delivery.body.bytes());
     }
 
-    fn share(&mut self, _: &mut Context<'_>, share: Share<'_>) {
-        self.worker.share(&share);
+    fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
+        self.worker.datagram(&datagram);
     }
 
     fn peer_dead(&mut self, peer: NodeId, _: usize) {
@@ -226,40 +227,45 @@ impl Handler for Desk {
     }
 }
 
-/// The way of shares and reports out of a worker.
-struct Port<'a, L: Link> {
+/// What finds no room is not kept: the next step, or a repair, says it anew.
+const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
+
+/// The way of updates and reports out of a worker.
+struct Outlets<'a, L: Link> {
     endpoint: &'a mut Endpoint<L>,
     others: &'a [NodeId],
     began: Instant,
 }
 
-impl<L: Link> Carrier for Port<'_, L> {
-    type Error = EndpointError;
+impl<L: Link> Carrier for Outlets<'_, L> {
+    type Error = SendError;
 
-    fn share(&mut self, share: Share<'_>) -> Result<usize, EndpointError> {
+    fn update(&mut self, update: Datagram<'_>) -> Result<usize, SendError> {
         if self.endpoint.broadcasts() {
-            return self.endpoint.gather_share(share);
+            return (self.endpoint).datagram(Destination::Broadcast, update, NOW_OR_NEVER);
         }
         let mut refused = 0;
         for other in self.others {
             // Not to the judge: it would only have to drop them.
-            refused += usize::from(!self.endpoint.gather_share_to(*other, share)?);
+            let to = Destination::Peer(*other);
+            refused += self.endpoint.datagram(to, update, NOW_OR_NEVER)?;
         }
         Ok(refused)
     }
 }
 
-impl<L: Link> Outlet for Port<'_, L> {
-    fn report(&mut self, report: &LapReport) -> Result<(), EndpointError> {
-        self.endpoint.send_share(
-            JUDGE,
-            Share {
-                port: REPORT_PORT,
+impl<L: Link> Outlet for Outlets<'_, L> {
+    fn report(&mut self, report: &LapReport) -> Result<(), SendError> {
+        self.endpoint.datagram(
+            Destination::Peer(JUDGE),
+            Datagram {
+                channel: REPORT_CHANNEL,
                 epoch: report.epoch,
                 lap: report.number,
                 payload: &report.payload(),
-                ..Share::EMPTY
+                ..Datagram::EMPTY
             },
+            NOW_OR_NEVER,
         )?;
         Ok(())
     }

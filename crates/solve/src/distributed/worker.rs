@@ -1,4 +1,4 @@
-//! A worker as a machine: messages and shares in, messages out, steps of work between. No clock, no link, no thread.
+//! A worker as a machine: messages and datagrams in, messages out, steps of work between. No clock, no link, no thread.
 //!
 //! Driven by `worker_main`. Life: rows arrive → they are prepared → the judge says begin → relax until pause → freeze,
 //! exchange blocks, tell the judge what is held → exact residual of the own rows → begin again, or hand over and leave.
@@ -16,7 +16,7 @@ use crate::system::{Generate, GenerateError, RowBlock, RowBlockBuilder, StreamEr
 use std::collections::VecDeque;
 use std::ops::Range;
 use tsumuji_board::Lap;
-use tsumuji_wire::Share;
+use tsumuji_wire::Datagram;
 
 /// Values in one message between workers or to the judge: 256 KiB, so that no message is large against anyone's budget.
 /// In tests so few that every block is several messages.
@@ -163,7 +163,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// `me` counts workers from 0. `capacity_bytes`: values that one share holds.
+    /// `me` counts workers from 0. `capacity_bytes`: values that one datagram holds.
     pub(super) fn new(me: usize, capacity_bytes: usize) -> Self {
         Self {
             me,
@@ -198,12 +198,12 @@ impl Worker {
     }
 
     /// A share of the board. Taken in any phase: stamps decide, and those of a frozen block are the newest there are.
-    pub(super) fn share(&mut self, share: &Share<'_>) {
+    pub(super) fn datagram(&mut self, datagram: &Datagram<'_>) {
         if let (Some(field), Some(Mode::Async)) = (
             &mut self.field,
             self.setup.as_ref().map(|setup| setup.config.mode),
         ) {
-            field.take(share);
+            field.take(datagram);
         }
     }
 
@@ -380,7 +380,7 @@ impl Worker {
         );
     }
 
-    /// The answer to [`Step::Count`]; laps, shares and elements are filled in here.
+    /// The answer to [`Step::Count`]; laps, datagrams and elements are filled in here.
     pub(super) fn finish(&mut self, stats: WorkerStats) {
         let field = self.field.as_ref().expect("finished after relaxing");
         let start = field.sweeper().block().rows.start;

@@ -17,7 +17,7 @@ fn data(payload: &[u8]) -> Data<'_> {
         offset: 1000,
         length: 1000 + payload.len() as u32,
         floor_delta: u16::MAX,
-        lane: Lane::new(DeliveryClass::Latest, Priority::BULK, 0xfedc),
+        lane: Lane::new(DeliveryClass::Datagram, Priority::BULK, 0xfedc),
         ack_delay: 200,
         payload,
     }
@@ -95,17 +95,17 @@ fn sealed_kinds_are_refused_as_such() {
 #[test]
 fn other_kinds_round_trip() {
     let mut slot = [0; 100];
-    let share = Share {
+    let datagram = Datagram {
         source: NodeId(1),
         incarnation: 2,
-        port: 3,
+        channel: 3,
         epoch: 4,
         lap: 5,
-        start: 6,
+        key: 6,
         payload: &[7; 24],
     };
-    let bytes = share.write(&mut slot).unwrap();
-    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Share(share)));
+    let bytes = datagram.write(&mut slot).unwrap();
+    assert_eq!(parse(&slot[..bytes]), Ok(Frame::Datagram(datagram)));
     let ack = Ack {
         source: NodeId(1),
         destination: NodeId(2),

@@ -111,7 +111,7 @@ impl Queue {
     /// The oldest reliable message of which something has left.
     fn first_begun(&self) -> Option<SendId> {
         let begun = |outgoing: &&Outgoing| {
-            outgoing.live && outgoing.next_fragment > 0 && !outgoing.lane.is_latest()
+            outgoing.live && outgoing.next_fragment > 0 && !outgoing.lane.is_datagram()
         };
         let begun = self.messages.iter().filter(begun);
         begun.map(|outgoing| outgoing.id).min()

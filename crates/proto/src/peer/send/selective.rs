@@ -96,7 +96,7 @@ impl Selective {
     fn send_probe(&mut self, queue: &mut Queue) {
         self.probe = true;
         let ahead = !queue.is_begun_first();
-        // Latest messages are not sent again: they are given up until there is something that is.
+        // Datagrams are not sent again: they are given up until there is something that is.
         let found = Cell::new(false);
         self.flight.give_up(
             u64::MAX,

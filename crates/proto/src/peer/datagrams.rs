@@ -1,9 +1,9 @@
-//! Receive half of *latest* lanes: of each stream the newest message wins.
+//! Datagrams of several frames on their way in: of each lane the newest wins.
 //!
 //! Called by `receive`. Nothing here is ever asked for again: what memory does not hold is dropped, and so is a message whose
 //! missing fragments do not come. The numbers of all its frames are acknowledged all the same, for the sender's accounts.
 //!
-//! Invariants: no message is delivered after a newer one of its stream; at most one message of a stream is incomplete, and it
+//! Invariants: no datagram is delivered after a newer one of its stream; at most one of a stream is incomplete, and it
 //! is charged to the budget until it is whole, replaced, or untouched for [`PATIENCE`].
 
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ use tsumuji_wire::Lane;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct LatestReceive {
+pub(crate) struct DatagramReceive {
     /// One for each lane that was ever used.
     streams: Vec<Stream>,
 }
@@ -51,7 +51,7 @@ impl Stream {
     }
 }
 
-impl LatestReceive {
+impl DatagramReceive {
     /// What the lane's next message would be called; its low 32 bits travel.
     pub(crate) fn next(&mut self, lane: Lane) -> u64 {
         self.stream(lane).next
@@ -95,13 +95,7 @@ impl LatestReceive {
             _ => {}
         }
         if fragment.payload_bytes == fragment.length {
-            stream.drop_partial(memory, pool);
-            if !memory.admits(fragment.length, true, false) {
-                return Accepted::Kept;
-            }
-            memory.hold(fragment.length);
-            stream.next = message + 1;
-            return Accepted::Frame;
+            return Accepted::Kept; // it would have come in a frame of its own
         }
         if stream.partial.is_none() {
             if !memory.reserve(fragment.length, true, false) {
@@ -125,7 +119,7 @@ impl LatestReceive {
             return Accepted::Beyond;
         }
         partial.touched = now;
-        let payload = fragment.payload.unwrap_or_default(); // none of a latest message ever lies in its place
+        let payload = fragment.payload.unwrap_or_default(); // none of a datagram ever lies in its place
         if !reassembly.insert(fragment.offset, payload) || !reassembly.is_whole() {
             return Accepted::Kept;
         }
@@ -134,7 +128,7 @@ impl LatestReceive {
             return Accepted::Kept;
         };
         let body = partial.reassembly.finish(pool);
-        memory.deliver_reserved(body.len());
+        memory.abandon(body.len()); // it is taken, or copied, as soon as it is handed over
         Accepted::Whole(body)
     }
 
@@ -169,11 +163,10 @@ impl LatestReceive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::charge;
     use crate::numbers::FIRST_NUMBER;
     use crate::peer::reassembly::Assembled;
 
-    const LANE: Lane = Lane::latest(3);
+    const LANE: Lane = Lane::datagram(3);
     const NOW: Instant = Instant::from_nanos(0);
 
     fn fragment(message: u64, offset: usize, length: usize) -> Fragment<'static> {
@@ -192,9 +185,9 @@ mod tests {
     #[test]
     fn newest_wins() {
         let (mut memory, mut pool) = (Memory::new(10_000, 1000), Pool::new());
-        let mut latest = LatestReceive::default();
+        let mut datagrams = DatagramReceive::default();
         let mut accept = |message, offset, length| {
-            latest.accept(
+            datagrams.accept(
                 NOW,
                 LANE,
                 &fragment(message, offset, length),
@@ -211,15 +204,13 @@ mod tests {
         assert!(matches!(accept(1, 4, 8), Accepted::Kept), "replaced");
         assert!(matches!(accept(2, 0, 8), Accepted::Whole(Assembled::Own(body)) if body == [7; 8]));
         assert!(matches!(accept(2, 0, 8), Accepted::Kept), "came already");
-        assert!(matches!(accept(3, 0, 4), Accepted::Frame));
+        assert!(matches!(accept(3, 0, 4), Accepted::Kept), "of one frame");
         assert!(matches!(accept(4, 4, 8), Accepted::Kept));
         assert!(
             matches!(accept(4, 0, 9), Accepted::Beyond),
             "another length"
         );
-        latest.clear(&mut memory, &mut pool);
-        memory.release(charge(8));
-        memory.release(charge(4));
+        datagrams.clear(&mut memory, &mut pool);
         assert_eq!(memory.used_bytes(), 0);
     }
 
@@ -227,15 +218,14 @@ mod tests {
     #[test]
     fn incomplete_messages_are_given_up() {
         let (mut memory, mut pool) = (Memory::new(100, 1000), Pool::new());
-        let mut latest = LatestReceive::default();
-        latest.accept(NOW, LANE, &fragment(0, 0, 80), &mut memory, &mut pool);
+        let mut datagrams = DatagramReceive::default();
+        datagrams.accept(NOW, LANE, &fragment(0, 0, 80), &mut memory, &mut pool);
         assert_eq!(memory.used_bytes(), 144);
-        let other = Lane::latest(4);
-        latest.accept(NOW, other, &fragment(0, 0, 80), &mut memory, &mut pool);
-        latest.accept(NOW, other, &fragment(0, 0, 4), &mut memory, &mut pool);
+        let other = Lane::datagram(4);
+        datagrams.accept(NOW, other, &fragment(0, 0, 80), &mut memory, &mut pool);
         assert_eq!(memory.used_bytes(), 144, "nothing is free");
-        let due = latest.deadline().unwrap();
-        latest.expire(due, &mut memory, &mut pool);
-        assert_eq!((memory.used_bytes(), latest.deadline()), (0, None));
+        let due = datagrams.deadline().unwrap();
+        datagrams.expire(due, &mut memory, &mut pool);
+        assert_eq!((memory.used_bytes(), datagrams.deadline()), (0, None));
     }
 }

@@ -24,16 +24,16 @@ fn broadcast_reaches_all() {
     }
     for node in &nodes[1..] {
         let stamps: Vec<_> = net
-            .shares(*node)
+            .datagrams(*node)
             .iter()
-            .map(|share| (share.source, share.lap, share.start))
+            .map(|datagram| (datagram.source, datagram.lap, datagram.key))
             .collect();
         let expected: Vec<_> = (1..=10).map(|lap| (nodes[0], lap, 64 * lap)).collect();
         assert_eq!(stamps, expected);
     }
 }
 
-/// Under loss, repetition and reordering no share is damaged, none invented.
+/// Under loss, repetition and reordering no datagram is damaged, none invented.
 #[test]
 fn shares_survive_or_vanish() {
     for seed in Seed::several(4_100, 5) {
@@ -52,7 +52,7 @@ fn shares_survive_or_vanish() {
         }
         net.run_for(Duration::from_millis(5));
         for node in &nodes {
-            let got = net.shares(*node).len();
+            let got = net.datagrams(*node).len();
             net.check((700..=1_700).contains(&got), || {
                 format!("{node} got {got} of 1500")
             });
@@ -60,7 +60,7 @@ fn shares_survive_or_vanish() {
     }
 }
 
-/// Shares of a life that is over come late, and are not handed over any more: the judge looks at the life of each.
+/// Datagrams of a life that is over come late, and are not handed over any more: the judge looks at the life of each.
 #[test]
 fn shares_of_former_lives_are_refused() {
     for seed in Seed::several(4_200, 5) {
@@ -86,8 +86,8 @@ fn shares_of_former_lives_are_refused() {
                 };
                 met(nodes[1]) && met(nodes[2])
             });
-            net.check(net.shares(nodes[1]).len() > life * 10, || {
-                format!("only {} shares", net.shares(nodes[1]).len())
+            net.check(net.datagrams(nodes[1]).len() > life * 10, || {
+                format!("only {} datagrams", net.datagrams(nodes[1]).len())
             });
         }
     }

@@ -1,8 +1,9 @@
-//! Send half of *latest* lanes: a newer message replaces the one that waits, a late or lost one is dropped and counted.
+//! Datagrams of several frames on their way out: a newer one of the same key replaces the one that waits, a late or lost one is dropped and
+//! counted.
 //!
-//! Called by `queue` and `send`. A latest message stands in the queue like any other; what differs is how it may end.
+//! Called by `queue` and `send`. Such a datagram stands in the queue like any message; what differs is how it may end.
 //!
-//! Invariant: `waiting` names each latest message of which some fragment has not left, and of each lane at most one of which
+//! Invariant: `waiting` names each of them of which some fragment has not left, and of each lane and key at most one of which
 //! none has; `first_deadline` is never later than the earliest of theirs.
 
 use alloc::vec::Vec;
@@ -15,9 +16,9 @@ use crate::time::Instant;
 use tsumuji_wire::Lane;
 
 /// No deadline.
-pub(in crate::peer) const NEVER: Instant = Instant::from_nanos(u64::MAX);
+pub(crate) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// Latest messages that did not arrive, by what became of them. All since birth.
+/// Datagrams that did not arrive, by what became of them. All since birth.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dropped {
     /// A newer one came before they began to leave.
@@ -30,27 +31,25 @@ pub(crate) struct Dropped {
 
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) lane: Lane,
+    pub(super) of: (Lane, u32),
     pub(super) slot: u32,
     pub(super) deadline: Instant,
 }
 
 impl Queue {
-    /// Queues a message that needs to arrive only if no newer one of its lane is there, and before `deadline`. Takes the place of
-    /// the one that waits.
-    pub(in crate::peer) fn push_latest(
+    /// Queues a datagram that needs to arrive only if no newer one of its lane and key is there, and before `deadline`. Takes the place
+    /// of the one that waits.
+    pub(in crate::peer) fn push_datagram(
         &mut self,
-        lane: Lane,
+        of: (Lane, u32),
         body: Vec<u8>,
         deadline: Instant,
         pool: &mut Pool,
-    ) -> SendId {
+    ) {
         self.first_deadline = self.first_deadline.min(deadline);
-        let messages = &mut self.messages;
-        let not_begun = |entry: &&mut Waiting| {
-            entry.lane == lane && messages[entry.slot as usize].next_fragment == 0
-        };
-        if let Some(entry) = self.waiting.iter_mut().find(not_begun) {
+        if let Some(index) = self.replaced(of) {
+            let entry = &mut self.waiting[index];
+            let messages = &mut self.messages;
             entry.deadline = deadline;
             let outgoing = &mut messages[entry.slot as usize];
             outgoing.id = SendId(self.next_id);
@@ -59,25 +58,33 @@ impl Queue {
             (outgoing.fragments, outgoing.fragment_bytes) =
                 super::cut(body.len(), self.fragment_bytes);
             self.queued_bytes = self.queued_bytes + body.len() - outgoing.body.len();
-            let id = outgoing.id;
             self.dropped.superseded += 1;
-            pool.put(mem::replace(&mut outgoing.body, body));
-            return id;
+            return pool.put(mem::replace(&mut outgoing.body, body));
         }
-        let id = self.push(lane, body, false, pool);
+        let (lane, _) = of;
+        self.push(lane, body, false, pool);
         if let Some(&slot) = self.pending[usize::from(lane.priority().get())].back() {
-            self.waiting.push(Waiting {
-                lane,
-                slot,
-                deadline,
-            });
+            self.waiting.push(Waiting { of, slot, deadline });
         }
-        id
+    }
+
+    pub(in crate::peer) fn replaced_bytes(&self, of: (Lane, u32)) -> usize {
+        self.replaced(of).map_or(0, |index| {
+            self.messages[self.waiting[index].slot as usize].body.len()
+        })
+    }
+
+    /// The one, of those that wait, that has not begun to leave: a newer one takes its place.
+    fn replaced(&self, of: (Lane, u32)) -> Option<usize> {
+        let messages = &self.messages;
+        let not_begun =
+            |entry: &Waiting| entry.of == of && messages[entry.slot as usize].next_fragment == 0;
+        self.waiting.iter().position(not_begun)
     }
 
     /// All of the message has left.
     #[cold]
-    pub(super) fn on_latest_left(&mut self, slot: u32) {
+    pub(super) fn on_datagram_left(&mut self, slot: u32) {
         self.waiting.retain(|entry| entry.slot != slot);
     }
 
@@ -104,7 +111,7 @@ impl Queue {
         self.first_deadline = deadlines.min().unwrap_or(NEVER);
     }
 
-    /// A frame of a latest message is lost, and with it the message.
+    /// A frame of a datagram is lost, and with it the datagram.
     #[cold]
     pub(super) fn lose(&mut self, slot: u32, id: SendId) {
         let outgoing = &self.messages[slot as usize];

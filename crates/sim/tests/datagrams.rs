@@ -1,36 +1,31 @@
-//! Best-effort messages of which only the newest counts, with and without deadlines (R-86 … R-88).
+//! Datagrams of which only the newest of a key counts, of one frame and of several, with and without deadlines (R-40, R-86 … R-88).
 
-use tsumuji_proto::{
-    Config, DeliveryClass, Duration, Engine, Instant, Lane, NodeId, Payload, Priority,
-};
+use tsumuji_proto::{Config, DeliveryClass, Destination, Duration, Lane, NodeId, Priority};
 use tsumuji_sim::{Net, Seed, config};
 
-const VIDEO: Lane = Lane::new(DeliveryClass::Latest, Priority::URGENT, 1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A message that tells its number, of any length.
-fn picture(number: u64, bytes: usize) -> Vec<u8> {
-    let mut body = vec![number as u8; bytes.max(8)];
-    body[..8].copy_from_slice(&number.to_le_bytes());
-    body
+/// Publishes picture `number`, of any length.
+fn publish(
+    net: &mut Net,
+    (from, to): (NodeId, NodeId),
+    number: u32,
+    bytes: usize,
+    deadline: Option<Duration>,
+) {
+    let to = Destination::Peer(to);
+    let missed = net.publish_until(from, to, (1, 0), number, 0, bytes, deadline);
+    assert_eq!(missed, Ok(0));
 }
 
-/// The numbers of what came, each whole and of the length it was sent with.
-fn numbers(net: &Net, node: NodeId, bytes: impl Fn(u64) -> usize) -> Vec<u64> {
-    let read = |body: &Vec<u8>| {
-        let number = u64::from_le_bytes(body[..8].try_into().unwrap());
-        assert_eq!(*body, picture(number, bytes(number)));
-        number
-    };
-    net.received(node).iter().map(read).collect()
-}
-
-fn publish(net: &mut Net, from: NodeId, to: NodeId, body: &[u8], deadline: Option<Duration>) {
-    let submit = |engine: &mut Engine, now: Instant| {
-        let deadline = deadline.map(|after| now + after);
-        engine.submit_latest(to, VIDEO, Payload::Copied(body), deadline)
-    };
-    net.call(from, submit).expect("alive").expect("room");
+/// The numbers of what came, each of the length it was sent with; the net looks at the content.
+fn numbers(net: &Net, node: NodeId, bytes: impl Fn(u32) -> usize) -> Vec<u32> {
+    let came = net.datagrams(node).iter();
+    came.map(|picture| {
+        assert_eq!(picture.bytes, bytes(picture.lap));
+        picture.lap
+    })
+    .collect()
 }
 
 /// Frames that lose a fifth, come twice and late: what arrives is whole, never older than what came before, and all is accounted for.
@@ -42,9 +37,9 @@ fn newest_wins_under_loss() {
         .duplicate_percent(10)
         .reorder_percent(20, 50..500);
     let (a, b) = net.pair(config());
-    let bytes = |number: u64| 8 + number as usize % 7 * 1_000;
+    let bytes = |number: u32| 2_000 + number as usize % 6 * 1_000;
     for number in 0..2_000 {
-        publish(&mut net, a, b, &picture(number, bytes(number)), None);
+        publish(&mut net, (a, b), number, bytes(number), None);
         net.run_for(Duration::from_micros(300));
     }
     net.run_for(SECOND);
@@ -57,11 +52,11 @@ fn newest_wins_under_loss() {
     });
     let flow = net.flow(a, b).unwrap();
     net.check(
-        flow.lost_messages > 0 && flow.retransmitted_frames == 0,
+        flow.lost_datagrams > 0 && flow.retransmitted_frames == 0,
         || format!("{flow:?}"),
     );
-    // A message that was thought lost may have come all the same.
-    let accounted = came.len() as u64 + flow.lost_messages + flow.superseded_messages;
+    // One that was thought lost may have come all the same.
+    let accounted = came.len() as u64 + flow.lost_datagrams + flow.superseded_datagrams;
     net.check(accounted >= 2_000 && flow.queued_messages == 0, || {
         format!("{accounted} accounted for: {flow:?}")
     });
@@ -83,7 +78,7 @@ fn a_stream_faster_than_the_wire_stays_young() {
         ..config()
     });
     for number in 0..500 {
-        publish(&mut net, a, b, &picture(number, BYTES), None);
+        publish(&mut net, (a, b), number, BYTES, None);
         let queued = net.flow(a, b).unwrap().queued_messages;
         net.check(queued <= 4, || format!("{queued} queued"));
         net.run_for(Duration::from_millis(2));
@@ -93,59 +88,83 @@ fn a_stream_faster_than_the_wire_stays_young() {
             || format!("{newest:?} is the newest of {number}"),
         );
     }
-    let came = net.received(b).len();
+    let came = net.datagrams(b).len();
     net.check((200..300).contains(&came), || {
         format!("{came} of 500 came, half could")
     });
     let flow = net.flow(a, b).unwrap();
-    net.check(flow.superseded_messages > 150, || format!("{flow:?}"));
+    net.check(flow.superseded_datagrams > 150, || format!("{flow:?}"));
+}
+
+/// Of several keys, each faster than the wire: none is starved by the others.
+#[test]
+fn each_key_has_its_newest() {
+    const KEYS: u32 = 4;
+    const BYTES: usize = 20_000;
+    let mut net = Net::new(Seed::from_env_or(306)).rate_mbit(100);
+    let (a, b) = net.pair(Config {
+        receive_frames: 64,
+        ..config()
+    });
+    for lap in 0..200 {
+        for key in 0..KEYS {
+            let missed = net.publish(a, Destination::Broadcast, (1, 0), lap, key, BYTES);
+            assert_eq!(missed, Ok(0));
+        }
+        net.run_for(Duration::from_millis(2)); // 320 Mbit/s
+    }
+    net.run_for(SECOND);
+    for key in 0..KEYS {
+        let of_key = net.datagrams(b).iter().filter(|came| came.key == key);
+        let laps: Vec<u32> = of_key.map(|came| came.lap).collect();
+        net.check(laps.len() > 40 && laps.last() == Some(&199), || {
+            format!("of key {key} came {laps:?}")
+        });
+    }
 }
 
 /// What is late is dropped where it waits, and counted; what is not, comes.
 #[test]
-fn late_messages_are_dropped_at_the_sender() {
+fn late_datagrams_are_dropped_at_the_sender() {
     let mut net = Net::new(Seed::from_env_or(303));
     let (a, b) = net.pair(config());
     net.pause(b);
-    let room = net.flow(a, b).unwrap().credit_frames as u64;
-    let streams = |number: u64| Lane::new(DeliveryClass::Latest, Priority::NORMAL, number as u16);
-    for number in 0..16 {
+    let room = net.flow(a, b).unwrap().credit_frames;
+    for key in 0..16 {
         // Fills all that may leave unasked.
-        let body = picture(number, (room as usize + 8) * 1_460);
-        let submit = |engine: &mut Engine, now: Instant| {
-            let deadline = Some(now + Duration::from_millis(1));
-            engine.submit_latest(b, streams(number), Payload::Copied(&body), deadline)
-        };
-        net.call(a, submit).expect("alive").expect("room");
+        let (bytes, until) = ((room + 8) * 1_460, Some(Duration::from_millis(1)));
+        let missed = net.publish_until(a, Destination::Peer(b), (1, 0), 0, key, bytes, until);
+        assert_eq!(missed, Ok(0));
     }
     net.run_for(Duration::from_millis(2));
     let flow = net.flow(a, b).unwrap();
     net.check(
-        flow.late_messages == 16 && flow.queued_messages == 0,
+        flow.late_datagrams == 16 && flow.queued_messages == 0,
         || format!("{flow:?}"),
     );
     net.resume(b);
-    publish(&mut net, a, b, &picture(99, 20_000), Some(SECOND));
+    publish(&mut net, (a, b), 99, 20_000, Some(SECOND));
     net.run_for(Duration::from_millis(500));
     net.check(numbers(&net, b, |_| 20_000) == [99], || {
-        format!("{} came", net.received(b).len())
+        format!("{} came", net.datagrams(b).len())
     });
 }
 
-/// An urgent stream goes before bulk that waits, and bulk comes whole all the same.
+/// Datagrams of any length go before bulk that waits, and bulk comes whole all the same.
 #[test]
-fn priorities_hold_for_streams() {
+fn datagrams_go_before_bulk() {
     let mut net = Net::new(Seed::from_env_or(304)).rate_mbit(1_000);
     let (a, b) = net.pair(config());
     let bulk = Lane::new(DeliveryClass::Ordered, Priority::BULK, 0);
     net.stream(a, b, bulk, 1 << 20, 4);
     for number in 0..100 {
         let before = net.now();
-        publish(&mut net, a, b, &picture(number, 1_000), None);
-        net.run_until(|net| net.received(b).len() as u64 == number + 1);
+        let bytes = if number % 2 == 0 { 1_000 } else { 5_000 };
+        publish(&mut net, (a, b), number, bytes, None);
+        net.run_until(|net| net.datagrams(b).len() as u32 == number + 1);
         let took = net.now().since(before);
         net.check(took < Duration::from_millis(2), || {
-            format!("{took:?} for an urgent message")
+            format!("{took:?} for a datagram")
         });
     }
     net.run_until_idle();
@@ -153,7 +172,7 @@ fn priorities_hold_for_streams() {
 
 /// A peer that restarts, or never reads, leaves nothing behind of what was sent to it.
 #[test]
-fn streams_end_with_their_session() {
+fn datagrams_end_with_their_session() {
     let mut net = Net::new(Seed::from_env_or(305))
         .delay_us(5..50)
         .loss_percent(5);
@@ -163,13 +182,8 @@ fn streams_end_with_their_session() {
     });
     for life in 0..5 {
         for number in 0..50 {
-            publish(
-                &mut net,
-                a,
-                b,
-                &picture(number, 30_000),
-                Some(Duration::from_millis(5)),
-            );
+            let until = Some(Duration::from_millis(5));
+            publish(&mut net, (a, b), number, 30_000, until);
             net.run_for(Duration::from_micros(100));
         }
         net.crash(b);

@@ -1,0 +1,98 @@
+//! Datagrams: best-effort messages, to one peer or to all.
+#![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
+
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use super::{answer, number, size};
+use crate::failure::Failure;
+use crate::ffi;
+use crate::handle::{Tsumuji, on};
+use tsumuji_node::{Datagram, Destination};
+
+/// A best-effort message, sent or received: what a board's values travel in, or whatever a program makes of it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TsumujiDatagram {
+    /// The values.
+    pub data: *const c_void,
+    /// Their length.
+    pub bytes: usize,
+    /// Who sent it; not looked at when sent.
+    pub from: c_int,
+    /// The life of the one who sent it; not looked at when sent.
+    pub incarnation: u32,
+    /// Which of the program's own uses; boards use 0.
+    pub channel: u16,
+    /// Not used; 0.
+    pub reserved: u16,
+    /// What it is about: a newer one of the same channel and key makes an older one worthless. On boards, the index of the first element.
+    pub key: u32,
+    /// Period of the computation; wraps.
+    pub epoch: u32,
+    /// Within its epoch, which is newer; wraps. On boards, the writer's lap.
+    pub lap: u32,
+}
+
+/// Every peer.
+pub const TSUMUJI_ALL: c_int = -1;
+
+/// Sends a datagram to one peer or to all (TSUMUJI_ALL): best effort. Where the link has no room for it now, it waits until a newer one of its
+/// channel and key takes its place, or until deadline_us microseconds have passed, and then it is dropped and counted (negative: no
+/// deadline; 0: it leaves now or not at all). Between tsumuji_cork and tsumuji_uncork it leaves with what else is sent, else at once. Returns
+/// for how many peers it neither left nor waits. One of up to tsumuji_datagram_capacity bytes is one frame, which reaches everybody on
+/// shared memory and raw Ethernet; a longer one goes to each peer by itself, as the peer's window permits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_send_datagram(
+    handle: *mut Tsumuji,
+    to: c_int,
+    datagram: *const TsumujiDatagram,
+    deadline_us: i64,
+) -> c_int {
+    // SAFETY: the header asks for what `on` and `read` need.
+    number(unsafe {
+        on(handle, |node| {
+            let datagram = read(datagram)?;
+            let to = match to {
+                TSUMUJI_ALL => Destination::Broadcast,
+                to => Destination::Peer(node.peer(to)?),
+            };
+            let deadline = u64::try_from(deadline_us).ok().map(Duration::from_micros);
+            let missed = node.endpoint.datagram(to, datagram, deadline)?;
+            Ok(c_int::try_from(missed).unwrap_or(c_int::MAX))
+        })
+    })
+}
+
+/// # Safety
+/// `datagram` is NULL, or can be read, and so can its data, for as long as what is returned is used.
+unsafe fn read<'a>(datagram: *const TsumujiDatagram) -> Result<Datagram<'a>, Failure> {
+    if datagram.is_null() {
+        return Err(Failure::invalid("the datagram is NULL"));
+    }
+    // SAFETY: not NULL; readable, as the caller promises.
+    let datagram = unsafe { datagram.read_unaligned() };
+    Ok(Datagram {
+        channel: datagram.channel,
+        key: datagram.key,
+        epoch: datagram.epoch,
+        lap: datagram.lap,
+        // SAFETY: as the caller promises.
+        payload: unsafe { ffi::bytes(datagram.data, datagram.bytes) }?,
+        ..Datagram::EMPTY
+    })
+}
+
+/// Longest datagram that is one frame on this link, in bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_datagram_capacity(handle: *mut Tsumuji) -> isize {
+    // SAFETY: the header asks for what `on` needs.
+    size(unsafe { on(handle, |node| Ok(node.endpoint.datagram_capacity_bytes())) })
+}
+
+/// 1: one frame of this link reaches everybody.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_broadcasts(handle: *mut Tsumuji) -> c_int {
+    // SAFETY: the header asks for what `on` needs.
+    answer(unsafe { on(handle, |node| Ok(node.endpoint.broadcasts())) })
+}

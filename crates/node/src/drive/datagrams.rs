@@ -1,0 +1,116 @@
+//! Datagrams of the program: written into the link's slots at once, past the engine's queues; what finds no slot waits there.
+
+use std::time::Duration;
+
+use tsumuji_link::{Link, LinkAddr, LinkError};
+use tsumuji_proto::{Datagram, Destination, Instant, Loan, NodeId};
+
+use super::{Drive, refused};
+use crate::clock::from_std;
+use crate::error::SendError;
+
+/// What a datagram of several frames has at least to leave: it is dropped when its deadline has come.
+const LEAST: tsumuji_proto::Duration = tsumuji_proto::Duration::from_micros(1);
+
+impl<L: Link> Drive<L> {
+    /// Sends a datagram, at once or with the batch; returns for how many peers it neither left nor waits.
+    pub(crate) fn datagram(
+        &mut self,
+        to: Destination,
+        datagram: Datagram<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<usize, SendError> {
+        let is_long = datagram.payload.len() > self.engine.datagram_capacity_bytes();
+        let missed = if is_long {
+            let deadline = deadline.map(|after| self.look() + from_std(after).max(LEAST));
+            (self.engine.submit_datagram(to, datagram, deadline)).map_err(refused)?
+        } else {
+            self.write_datagram(to, datagram, deadline)?
+        };
+        if self.cork.holds(datagram.payload.len(), false) {
+            (self.gathered, self.backlog) = (true, true);
+        } else if is_long || self.cork.is_in() {
+            self.gathered = true;
+            self.look();
+            self.transmit(&Loan::NONE)?;
+        } else {
+            self.link.flush()?;
+        }
+        Ok(missed)
+    }
+
+    fn write_datagram(
+        &mut self,
+        to: Destination,
+        datagram: Datagram<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<usize, SendError> {
+        match to {
+            Destination::Broadcast if self.caps.broadcast => {
+                if self.write_once(LinkAddr::Broadcast, to, datagram)? {
+                    return Ok(0);
+                }
+                let peers = self.table.peers().count();
+                let waits = self.await_slot(to, datagram, deadline)?;
+                Ok(if waits { 0 } else { peers })
+            }
+            Destination::Broadcast => {
+                let mut missed = 0;
+                for peer in self.table.peers() {
+                    missed += self.write_to(peer, datagram, deadline)?;
+                }
+                Ok(missed)
+            }
+            Destination::Peer(peer) => self.write_to(peer, datagram, deadline),
+        }
+    }
+
+    fn write_to(
+        &mut self,
+        peer: NodeId,
+        datagram: Datagram<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<usize, SendError> {
+        let to = Destination::Peer(peer);
+        let Some(addr) = self.table.addr(peer) else {
+            return Err(SendError::UnknownPeer { peer });
+        };
+        let left = self.write_once(addr, to, datagram)?;
+        Ok(usize::from(
+            !left && !self.await_slot(to, datagram, deadline)?,
+        ))
+    }
+
+    /// `false`: there is no slot now.
+    fn write_once(
+        &mut self,
+        addr: LinkAddr,
+        to: Destination,
+        datagram: Datagram<'_>,
+    ) -> Result<bool, LinkError> {
+        let Self { link, engine, .. } = self;
+        let write = |slot: &mut [u8]| engine.write_datagram(slot, datagram).unwrap_or(0);
+        let left = link.send_with(addr, write)?;
+        if left {
+            engine.supersede_datagram(to, (datagram.channel, datagram.key));
+        }
+        Ok(left)
+    }
+
+    /// Leaves it to the engine until there is a slot; `false`: it may not wait.
+    #[cold]
+    fn await_slot(
+        &mut self,
+        to: Destination,
+        datagram: Datagram<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<bool, SendError> {
+        if deadline == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        let deadline: Option<Instant> = deadline.map(|after| self.look() + from_std(after));
+        (self.engine.submit_datagram(to, datagram, deadline)).map_err(refused)?;
+        self.backlog = true;
+        Ok(true)
+    }
+}

@@ -1,0 +1,71 @@
+//! Datagrams: best-effort messages, to one peer or to all.
+
+use std::time::Duration;
+
+use tsumuji_link::Link;
+use tsumuji_proto::{Datagram, Destination, Lane};
+
+use super::Endpoint;
+use crate::channel::ReceivedDatagram;
+use crate::error::{RecvError, SendError};
+
+impl<L: Link> Endpoint<L> {
+    /// Sends a datagram to one peer or to all: best effort, never waited for, never sent again when it is lost.
+    ///
+    /// The program states `channel`, `key`, `epoch`, `lap` and `payload`, the rest being [`Datagram::EMPTY`]: the engine says whose it is.
+    /// Within a [`batch`](Endpoint::batch) it leaves with what else the batch holds, else at once. Where the link has no room for it now
+    /// (or the receiver grants none, see below), it waits: until a newer one of its channel and key is sent, which takes its place, or until
+    /// `deadline` from now has passed, and then it is dropped. A deadline of zero: it leaves now or not at all. What was dropped is counted
+    /// in [`Flow`](crate::Flow).
+    ///
+    /// Up to [`datagram_capacity_bytes`](Endpoint::datagram_capacity_bytes) a datagram is one frame, and one frame is enough for all peers
+    /// where the link [broadcasts](Endpoint::broadcasts); it uses no credit. A longer one goes to each peer by itself, in several frames that
+    /// the peer's window permits, before all messages; one that has begun to leave is not replaced, and is worthless if a frame of it is lost.
+    ///
+    /// A receiver's handler is given it; of what comes while there is none, the newest of each key waits for one, or for
+    /// [`recv_datagram`](Endpoint::recv_datagram). Datagrams of one frame may come repeated or
+    /// in another order than they were sent: `epoch` and `lap` say which is newer.
+    ///
+    /// Returns for how many peers it neither left nor waits.
+    pub fn datagram(
+        &mut self,
+        to: Destination,
+        datagram: Datagram<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<usize, SendError> {
+        let core = &mut *self.core.write();
+        let channel = datagram.channel;
+        if channel >= Lane::LIBRARY_CHANNELS && !core.channels.is_open(channel) {
+            return Err(SendError::ReservedChannel { channel });
+        }
+        if let Destination::Peer(peer) = to {
+            core.known(peer)?;
+        }
+        core.drive.datagram(to, datagram, deadline)
+    }
+
+    /// The next datagram of an opened channel (`None`: of those that nobody opened): of each source, channel and key only the newest is kept.
+    /// `None`: none came within `timeout`, or a [`Waker`](crate::Waker) was used.
+    pub fn recv_datagram(
+        &mut self,
+        channel: Option<u16>,
+        timeout: Duration,
+    ) -> Result<Option<ReceivedDatagram>, RecvError> {
+        let core = &mut *self.core.write();
+        core.opened(channel)?;
+        if !core.channels.has_datagram(channel) {
+            core.await_or_wake(timeout, |channels| channels.has_datagram(channel))?;
+        }
+        Ok(core.channels.take_datagram(channel))
+    }
+
+    /// Whether one transmit of the link reaches everyone.
+    pub fn broadcasts(&self) -> bool {
+        self.core.read().drive.caps().broadcast
+    }
+
+    /// Largest payload of a datagram that is one frame on this link.
+    pub fn datagram_capacity_bytes(&self) -> usize {
+        self.core.read().drive.engine.datagram_capacity_bytes()
+    }
+}

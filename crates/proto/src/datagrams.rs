@@ -1,0 +1,225 @@
+//! Datagrams of one frame that found no slot of the link: few, of each key the newest, and each until its deadline.
+//!
+//! Invariant: `due` names the front of `queue`, if it may be tried now.
+
+use alloc::collections::VecDeque;
+use alloc::vec::{Drain, Vec};
+
+use crate::event::Destination;
+use crate::pool::Pool;
+use crate::time::{Duration, Instant};
+
+/// More than one burst's worth would only grow stale.
+const WAITING_MOST: usize = 64;
+
+/// Where none of them could go, all are tried again after this, and after twice as long each time: a peer's ring may stay full for as long
+/// as its process is stopped.
+const RETRY: Duration = Duration::from_micros(250);
+const RETRY_MOST: Duration = Duration::from_millis(32);
+
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) to: Destination,
+    pub(crate) channel: u16,
+    pub(crate) key: u32,
+    pub(crate) epoch: u32,
+    pub(crate) lap: u32,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) deadline: Instant,
+}
+
+/// Why a datagram was dropped, and to whom it was to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// A newer one took its place.
+    Superseded(Destination),
+    /// Its deadline passed.
+    Late(Destination),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Datagrams {
+    queue: VecDeque<Waiting>,
+    due: bool,
+    /// How many in turn found no slot.
+    refused: usize,
+    /// None is tried before.
+    retry_at: Option<Instant>,
+    /// How long they wait the next time; zero: [`RETRY`].
+    pause: Duration,
+    /// What became of those that were dropped.
+    dropped: Vec<Dropped>,
+}
+
+impl Datagrams {
+    /// Takes the place of one of the same key that waits, or of the oldest where too many do.
+    pub(crate) fn push(&mut self, datagram: Waiting, pool: &mut Pool) {
+        self.supersede(datagram.to, (datagram.channel, datagram.key), pool);
+        if self.queue.len() == WAITING_MOST
+            && let Some(oldest) = self.queue.pop_front()
+        {
+            self.drop_one(Dropped::Superseded(oldest.to), oldest.payload, pool);
+        }
+        self.queue.push_back(datagram);
+    }
+
+    /// One of that channel and key leaves, or comes to wait: the one that waits is worthless.
+    pub(crate) fn supersede(&mut self, to: Destination, of: (u16, u32), pool: &mut Pool) {
+        let same = |old: &Waiting| old.to == to && (old.channel, old.key) == of;
+        if let Some(index) = self.queue.iter().position(same)
+            && let Some(old) = self.queue.remove(index)
+        {
+            self.due = false;
+            self.drop_one(Dropped::Superseded(to), old.payload, pool);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// To whom the next goes, if one may be tried now. Drops those that are late.
+    pub(crate) fn next(&mut self, now: Instant, pool: &mut Pool) -> Option<Destination> {
+        self.due = false;
+        if !self.queue.is_empty() && self.refused >= self.queue.len() {
+            self.pause = (self.pause + self.pause).clamp(RETRY, RETRY_MOST);
+            (self.refused, self.retry_at) = (0, Some(now + self.pause));
+        }
+        if self.retry_at.is_some_and(|at| now < at) {
+            return None;
+        }
+        self.retry_at = None;
+        while self.queue.front().is_some_and(|next| next.deadline <= now) {
+            if let Some(late) = self.queue.pop_front() {
+                self.drop_one(Dropped::Late(late.to), late.payload, pool);
+            }
+        }
+        let next = self.queue.front()?;
+        self.due = true;
+        Some(next.to)
+    }
+
+    /// `next` has just named one.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// The one that `next` named.
+    pub(crate) fn pop(&mut self) -> Option<Waiting> {
+        if !core::mem::take(&mut self.due) {
+            return None;
+        }
+        (self.refused, self.pause) = (0, Duration::ZERO);
+        self.queue.pop_front()
+    }
+
+    /// The one that `next` named found no slot: others first. `false`: it had named none.
+    pub(crate) fn defer(&mut self) -> bool {
+        let was_due = core::mem::take(&mut self.due);
+        if was_due {
+            self.refused += 1;
+            self.queue.rotate_left(1);
+        }
+        was_due
+    }
+
+    /// When those that wait want to be tried again; `None`: none waits, or now.
+    #[inline]
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Some wait, and may be tried now.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.queue.is_empty() && self.retry_at.is_none()
+    }
+
+    /// What was dropped since this was asked last.
+    pub(crate) fn dropped(&mut self) -> Drain<'_, Dropped> {
+        self.dropped.drain(..)
+    }
+
+    fn drop_one(&mut self, why: Dropped, payload: Vec<u8>, pool: &mut Pool) {
+        pool.put(payload);
+        self.dropped.push(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tsumuji_wire::NodeId;
+
+    const A: Destination = Destination::Peer(NodeId(1));
+    const B: Destination = Destination::Peer(NodeId(2));
+    const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    fn waiting(to: Destination, key: u32, lap: u32, deadline: Instant) -> Waiting {
+        Waiting {
+            to,
+            channel: 1,
+            key,
+            epoch: 0,
+            lap,
+            payload: Vec::new(),
+            deadline,
+        }
+    }
+
+    /// Of one key to one peer the newest waits, and of too many the newest.
+    #[test]
+    fn the_newest_waits() {
+        let (mut all, mut pool) = (Datagrams::default(), Pool::new());
+        all.push(waiting(A, 0, 1, NEVER), &mut pool);
+        all.push(waiting(B, 0, 2, NEVER), &mut pool);
+        all.push(waiting(A, 0, 3, NEVER), &mut pool);
+        assert_eq!(all.dropped().as_slice(), [Dropped::Superseded(A)]);
+        assert_eq!(all.next(at(0), &mut pool), Some(B));
+        assert_eq!(all.pop().map(|next| next.lap), Some(2));
+        for key in 1..=WAITING_MOST as u32 {
+            all.push(waiting(B, key, key, NEVER), &mut pool);
+        }
+        assert_eq!(
+            all.dropped().as_slice(),
+            [Dropped::Superseded(A)],
+            "the oldest"
+        );
+        assert_eq!(all.next(at(0), &mut pool), Some(B));
+        assert_eq!(all.pop().map(|next| next.lap), Some(1));
+    }
+
+    /// What is late does not leave; what found no slot lets others go first, and where none could, all wait for a while.
+    #[test]
+    fn the_late_are_dropped_and_the_stuck_tried_again() {
+        let (mut all, mut pool) = (Datagrams::default(), Pool::new());
+        all.push(waiting(A, 0, 1, at(10)), &mut pool);
+        all.push(waiting(A, 1, 2, NEVER), &mut pool);
+        all.push(waiting(B, 0, 3, NEVER), &mut pool);
+        assert_eq!(all.next(at(10), &mut pool), Some(A));
+        assert_eq!(all.dropped().as_slice(), [Dropped::Late(A)]);
+        assert!(all.defer() && !all.defer());
+        assert_eq!(all.next(at(10), &mut pool), Some(B));
+        assert!(all.defer());
+        assert_eq!((all.next(at(10), &mut pool), all.has_some()), (None, false));
+        assert!(all.pop().is_none(), "none is due");
+        assert_eq!(all.retry_at(), Some(at(260)));
+        assert_eq!(all.next(at(259), &mut pool), None);
+        for next in [A, B] {
+            assert_eq!(all.next(at(260), &mut pool), Some(next));
+            assert!(all.defer());
+        }
+        assert_eq!(all.next(at(260), &mut pool), None);
+        assert_eq!(all.retry_at(), Some(at(760)), "twice as long");
+        assert_eq!(all.next(at(760), &mut pool), Some(A));
+        assert_eq!(all.pop().map(|next| next.lap), Some(2));
+        all.supersede(B, (1, 0), &mut pool);
+        assert_eq!(all.next(at(760), &mut pool), None);
+        assert_eq!(all.dropped().as_slice(), [Dropped::Superseded(B)]);
+    }
+}
