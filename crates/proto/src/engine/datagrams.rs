@@ -137,16 +137,7 @@ impl Engine {
     }
 
     /// To whom the first of those goes that wait, if one may be tried now.
-    #[inline]
     pub(super) fn next_datagram(&mut self, now: Instant) -> Option<Destination> {
-        if self.datagrams.is_empty() {
-            return None;
-        }
-        self.choose_datagram(now)
-    }
-
-    #[cold]
-    fn choose_datagram(&mut self, now: Instant) -> Option<Destination> {
         loop {
             let next = self.datagrams.next(now, &mut self.shared.pool);
             self.note_dropped();
@@ -167,6 +158,8 @@ impl Engine {
         }
     }
 
+    #[cold]
+    #[inline(never)] // as `next_of_all`
     pub(super) fn write_next_datagram(&mut self, slot: &mut [u8]) -> usize {
         let Some(waiting) = self.datagrams.pop() else {
             return 0;
@@ -182,6 +175,8 @@ impl Engine {
         };
         let bytes = datagram.write(slot).unwrap_or(0);
         self.shared.pool.put(waiting.payload);
+        self.shared.counters.sent_frames += u64::from(bytes > 0);
+        self.shared.counters.sent_bytes += bytes as u64;
         bytes
     }
 

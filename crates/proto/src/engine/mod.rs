@@ -210,11 +210,16 @@ impl Engine {
     /// When `handle_timeout` wants to be called. May be early, never late.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let alarm = self.shared.alarms.next_at();
-        match self.datagrams.retry_at() {
-            None => alarm,
-            Some(at) => Some(alarm.map_or(at, |alarm| alarm.min(at))),
+        if !self.datagrams.is_empty() {
+            return self.next_retry();
         }
+        self.shared.alarms.next_at()
+    }
+
+    #[cold]
+    fn next_retry(&self) -> Option<Instant> {
+        let alarm = self.shared.alarms.next_at();
+        alarm.into_iter().chain(self.datagrams.retry_at()).min()
     }
 
     /// State of the traffic with a peer.

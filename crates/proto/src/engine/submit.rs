@@ -154,7 +154,7 @@ impl Engine {
 }
 
 /// The peer, if a message of `size` bytes may be queued to it on that lane, of which so many are held here.
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 pub(super) fn admit<'a>(
     peers: &'a mut [Option<Box<Peer>>],
     config: &Config,
@@ -193,7 +193,7 @@ pub(super) fn admit<'a>(
 }
 
 /// Whether something may leave now is asked when the peer's turn comes.
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 pub(super) fn await_turn(ready: &mut VecDeque<u16>, peer: &mut Peer) {
     if !peer.queued && peer.is_up() {
         peer.queued = true;

@@ -20,9 +20,21 @@ impl Engine {
     /// To whom the next frame that is due goes, if any. Asking changes nothing that a peer could see.
     #[inline]
     pub fn next_destination(&mut self, now: Instant) -> Option<Destination> {
-        if let Some(to) = self.next_datagram(now) {
-            return Some(to);
+        if !self.datagrams.is_empty() {
+            return self.next_of_all(now);
         }
+        self.next_peer(now)
+    }
+
+    /// While datagrams wait, too.
+    #[cold]
+    #[inline(never)] // what it needs is not to be kept ready where none does
+    fn next_of_all(&mut self, now: Instant) -> Option<Destination> {
+        self.next_datagram(now).or_else(|| self.next_peer(now))
+    }
+
+    #[inline]
+    fn next_peer(&mut self, now: Instant) -> Option<Destination> {
         while let Some(&id) = self.ready.front() {
             if let Some(peer) = self.peers[usize::from(id)].as_deref_mut() {
                 if peer.wants_transmit(now) {
@@ -55,10 +67,12 @@ impl Engine {
         loan: &Loan<'_>,
         slot: &mut [u8],
     ) -> usize {
-        let bytes = match (self.datagrams.is_due(), to) {
-            (true, _) => self.write_next_datagram(slot),
-            (false, Destination::Peer(id)) => self.write_to_peer(now, id, loan, slot),
-            (false, Destination::Broadcast) => 0,
+        if self.datagrams.is_due() {
+            return self.write_next_datagram(slot);
+        }
+        let bytes = match to {
+            Destination::Peer(id) => self.write_to_peer(now, id, loan, slot),
+            Destination::Broadcast => 0,
         };
         if bytes > 0 {
             self.shared.counters.sent_frames += 1;
