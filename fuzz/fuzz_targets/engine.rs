@@ -6,7 +6,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use tsumuji_proto::{
-    Config, Congestion, Delivery, Duration, Engine, Instant, Lane, NodeId, Payload, Posted, Share,
+    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload,
+    Posted,
     Sink,
 };
 
@@ -24,7 +25,7 @@ impl Sink for Inbox {
     fn message(&mut self, delivery: Delivery<'_>) {
         self.0.push(delivery.body.bytes().len());
     }
-    fn share(&mut self, _: u64, _share: Share<'_>) {}
+    fn datagram(&mut self, _: u64, _: Datagram<'_>) {}
     fn place(&mut self, _: NodeId, _: Lane, length_bytes: usize) -> Option<Posted> {
         let is_posted = length_bytes % 3 == 0 && length_bytes <= 64 << 10;
         let buffer = vec![0_u8; if is_posted { length_bytes } else { 0 }];
@@ -101,6 +102,17 @@ fuzz_target!(|input: &[u8]| {
         let (bytes, after) = more.split_at(bytes);
         rest = after;
         match step % 8 {
+            0 if low % 4 == 3 => {
+                let to = [Destination::Peer(NodeId(1)), Destination::Broadcast][usize::from(low / 4 % 2)];
+                let datagram = Datagram {
+                    channel: low.into(),
+                    key: (wait % 4).into(),
+                    payload: &vec![7; usize::from(*high) * 97],
+                    ..Datagram::EMPTY
+                };
+                let deadline = (wait % 2 == 0).then(|| now + Duration::from_micros(500));
+                let _ = victim.submit_datagram(to, datagram, deadline);
+            }
             0 => {
                 let (lane, length) = (Lane::ordered(bytes.len() as u16), usize::from(*high) * 97);
                 // Short ones may leave together.

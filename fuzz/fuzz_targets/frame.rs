@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut slot = vec![0; bytes.len()];
     let written = match &frame {
         Frame::Data(data) => data.write(&mut slot),
-        Frame::Share(share) => share.write(&mut slot),
+        Frame::Datagram(datagram) => datagram.write(&mut slot),
         Frame::Ack(ack) => ack.write(&mut slot),
         Frame::Hello(hello) => hello.write_hello(&mut slot),
         Frame::Welcome(welcome) => welcome.write_welcome(&mut slot),

@@ -1,135 +1,78 @@
 //! While a program is away, its progress assistant does what the endpoint owes: to peers, and to what the program has sent.
 //!
-//! "Away" here is a side that makes no call until the other has what it waits for: a broken promise is a wait without end, which
-//! `LONG` turns into a failure. Nothing is measured.
+//! The promises are in `common/promises.rs`, and held to over the links between hosts in `away_cables.rs`.
 
 mod common;
 
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::promises::{self, send_all};
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tsumuji_node::{
-    AnyLink, CloseError, Endpoint, Lane, Membership, NodeId, Options, ProgressBy, SendError,
-};
+use tsumuji_node::any_link::Base;
+use tsumuji_node::{AnyLink, CloseError, Endpoint, Lane, Membership, NodeId, Options};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const LANE: Lane = Lane::ordered(0);
 
-/// Takes `count` messages that are as `send_all` made them, and says so to those who are away.
-fn take_all(node: &mut Endpoint<AnyLink>, count: usize, bytes: usize, over: Over) {
-    for number in 0..count {
-        let message = node.recv(LONG).expect("link");
-        let message = message.unwrap_or_else(|| panic!("{number} of {count} came over {over:?}"));
-        assert!(
-            message.body == pattern(bytes, number as u64),
-            "{number} over {over:?}"
-        );
-        node.recycle(message);
+/// A pair whose sides have options of their own.
+fn both(over: Over, a: &Options, b: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {
+    if over != Over::Udp {
+        return pair(over, a); // the same for both
     }
+    let (a_link, b_link) = (common::udp(), common::udp());
+    let addrs = [common::inet(&a_link), common::inet(&b_link)];
+    let open = |link, me, options: &Options| {
+        let link = AnyLink::open(Base::Udp(link), None, None).expect("link");
+        Endpoint::new(link, Membership::inet(me, &addrs), options.clone()).expect("endpoint")
+    };
+    (open(a_link, A, a), open(b_link, B, b))
 }
 
-fn send_all(node: &mut Endpoint<AnyLink>, to: NodeId, count: usize, bytes: usize) {
-    for number in 0..count {
-        let message = pattern(bytes, number as u64);
-        node.send(to, LANE, &message).expect("send");
-    }
-}
-
-fn gate() -> (Sender<()>, Receiver<()>) {
-    channel()
-}
-
-/// What a loop has sent arrives while its program computes: also more than any first window, before hello, and under loss.
+/// What a loop has sent arrives while its program computes, also under loss.
 #[test]
 fn sent_arrives_while_the_sender_computes() {
     for over in ALL {
-        for (count, bytes) in [(1, 8), (200, 100), (3000, 8), (20, 100_000)] {
-            let (mut a, mut b) = pair(over, &Options::default());
-            let (arrived, all_arrived) = gate();
-            let sender = thread::spawn(move || {
-                send_all(&mut a, B, count, bytes);
-                all_arrived.recv_timeout(LONG).expect("all arrived"); // no call meanwhile
-                a
-            });
-            take_all(&mut b, count, bytes, over);
-            arrived.send(()).expect("the sender waits");
-            drop(sender.join().expect("sender"));
-        }
+        println!("over {over:?}");
+        promises::sent_arrives_while_the_sender_computes(&mut |a, b| both(over, a, b));
     }
 }
 
-/// What arrives is taken in and acknowledged while its receiver computes: within the budget, whatever it is.
+/// What arrives is taken in and acknowledged while its receiver computes.
 #[test]
 fn flush_ends_while_the_receiver_computes() {
     for over in ALL {
-        let (mut a, mut b) = pair(over, &Options::default());
-        assert!(b.wait_up(LONG).is_ok() || a.is_up(B)); // b calls once
-        send_all(&mut a, B, 500, 3000);
-        assert!(a.flush(LONG).expect("alive"), "over {over:?}");
-        take_all(&mut b, 500, 3000, over);
+        println!("over {over:?}");
+        promises::flush_ends_while_the_receiver_computes(&mut |a, b| both(over, a, b));
     }
 }
 
-/// Two that meet need no further call of the other: one waits, the other has made its endpoint and computes.
+/// Two that meet need no further call of the other.
 #[test]
 fn hello_needs_no_call() {
     for over in ALL {
-        let (mut a, b) = pair(over, &Options::default());
-        assert!(a.wait_up(LONG).expect("alive").is_empty(), "over {over:?}");
-        drop(b);
+        println!("over {over:?}");
+        promises::hello_needs_no_call(&mut |a, b| both(over, a, b));
     }
 }
 
-/// A program that computes longer than `dead_after` lives, to its peers and to itself; what it then sends arrives.
+/// A program that computes longer than `dead_after` lives.
 #[test]
 fn computing_is_not_dying() {
-    let options = Options {
-        keep_alive: Duration::from_millis(20),
-        dead_after: Duration::from_millis(200),
-        ..Options::default()
-    };
     for over in PLAIN {
-        let (mut a, mut b) = pair(over, &options);
-        assert!(a.wait_up(LONG).expect("alive").is_empty());
-        let computing = thread::spawn(move || {
-            thread::sleep(options.dead_after * 4);
-            a.send(B, LANE, b"still here").expect("alive");
-            assert!(a.flush(LONG).expect("alive"));
-            assert_eq!(a.deaths(B), 0);
-            a
-        });
-        let message = b.recv(LONG).expect("link").expect("a message");
-        assert_eq!(
-            (message.body.as_slice(), b.deaths(A)),
-            (&b"still here"[..], 0),
-            "over {over:?}"
-        );
-        drop(computing.join().expect("sender"));
+        println!("over {over:?}");
+        promises::computing_is_not_dying(&mut |a, b| both(over, a, b));
     }
 }
 
 /// Without assistant what fits the first window leaves at once all the same.
 #[test]
 fn programs_own_progress_sends_first_windows() {
-    let options = Options {
-        progress: ProgressBy::Program,
-        ..Options::default()
-    };
     for over in PLAIN {
-        let (mut a, mut b) = pair(over, &options);
-        let start = Instant::now();
-        while !(a.is_up(B) && b.is_up(A)) {
-            a.progress().expect("link");
-            b.progress().expect("link");
-            assert!(start.elapsed() < LONG, "they do not meet over {over:?}");
-        }
-        send_all(&mut a, B, 10, 100);
-        take_all(&mut b, 10, 100, over);
-        drop(a);
+        println!("over {over:?}");
+        promises::programs_own_progress_sends_first_windows(&mut |a, b| both(over, a, b));
     }
 }
 
@@ -176,61 +119,10 @@ fn many_endpoints_share_a_process() {
     }
 }
 
-/// A node that computes without assistant longer than its peer waits is taken for dead; what it then sends is lost, and it is told so once, by
-/// `flush` as by the next `send`: never does all seem well.
+/// What is lost is told once.
 #[test]
 fn what_is_lost_is_told() {
-    let patient = Options {
-        progress: ProgressBy::Program,
-        ..Options::default()
-    };
-    let hasty = Options {
-        keep_alive: Duration::from_millis(20),
-        dead_after: Duration::from_millis(200),
-        ..Options::default()
-    };
-    for by_flush in [true, false] {
-        let (a_link, b_link) = (common::udp(), common::udp());
-        let addrs = [common::inet(&a_link), common::inet(&b_link)];
-        let open = |link, me, options| {
-            Endpoint::new(link, Membership::inet(me, &addrs), options).expect("endpoint")
-        };
-        let mut a = open(a_link, A, patient.clone());
-        let mut b = open(b_link, B, hasty.clone());
-        assert!(a.wait_up(LONG).expect("alive").is_empty());
-        assert!(b.wait_up(LONG).expect("alive").is_empty());
-        let start = Instant::now();
-        while b.deaths(A) == 0 {
-            drop(b.recv(Duration::from_millis(10)).expect("link"));
-            assert!(start.elapsed() < LONG, "a silent node lives for ever");
-        }
-        for _ in 0..60 {
-            a.send(B, LANE, b"lost").expect("nobody knows yet");
-        }
-        let (lost, start) = (60, Instant::now());
-        let told = if by_flush {
-            a.flush(LONG).expect_err("it was lost")
-        } else {
-            // It finds out some time; until then more may be queued, and lost.
-            while a.deaths(B) == 0 {
-                a.progress().expect("link");
-                assert!(start.elapsed() < LONG, "it never finds out");
-            }
-            a.send(B, LANE, b"?").expect_err("it was lost")
-        };
-        match told {
-            SendError::MessagesLost { peer: B, messages } => assert_eq!(messages, lost),
-            other => panic!("{other}"),
-        }
-        // Told once; and the two have met again, or are about to.
-        let start = Instant::now();
-        while !matches!(a.send(B, LANE, b"again"), Ok(())) {
-            a.progress().expect("link");
-            assert!(start.elapsed() < LONG, "they do not meet again");
-        }
-        assert!(a.flush(LONG).expect("told before"));
-        assert_eq!(b.recv(LONG).expect("link").expect("again").body, b"again");
-    }
+    promises::what_is_lost_is_told(&mut |a, b| both(Over::Udp, a, b));
 }
 
 /// `close` says what it gives up: here a peer that is not there.

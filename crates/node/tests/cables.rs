@@ -5,100 +5,20 @@
 
 mod common;
 
-use std::fs::File;
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::thread;
 
+use common::hosts::{Wire, endpoint, open, testbed};
 use common::{LONG, pattern};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tsumuji_link::packet::{Packet, PacketConfig};
-use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_link::xdp::{Xdp, XdpConfig};
-use tsumuji_node::any_link::Base;
 use tsumuji_node::{
     AnyLink, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination, Endpoint,
-    Handler, ImpairConfig, Lane, Link, LinkAddr, Member, Membership, NodeId, Options, Pace,
-    Priority,
+    Handler, ImpairConfig, Lane, Link, NodeId, Options, Pace, Priority,
 };
-use tsumuji_testbed::{Host, Spec, Testbed};
+use tsumuji_testbed::Testbed;
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const LANE: Lane = Lane::ordered(0);
 const VIDEO: u16 = 0;
-
-/// Two hosts, or `None` and the reason on standard error.
-fn testbed(name: &str, rate: Option<&str>) -> Option<Testbed> {
-    if let Err(why) = tsumuji_testbed::check_rights() {
-        eprintln!("skipped: {why}");
-        return None;
-    }
-    let name = format!("{name}{}", std::process::id());
-    let mut spec = Spec::new(2).named(name.parse().expect("name"));
-    spec.rate = rate.map(|rate| rate.parse().expect("rate"));
-    match Testbed::up(&spec) {
-        Ok(testbed) => Some(testbed),
-        Err(why) => {
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wire {
-    Udp,
-    Packet,
-    Xdp,
-}
-
-/// A link of the host, or why there is none. A socket stays where it was opened: so a thread of its own goes there, and ends.
-fn open(host: &Host, wire: Wire) -> Result<Base, String> {
-    let netns = File::open(format!("/run/netns/{}", host.netns())).expect("namespace");
-    thread::scope(|scope| {
-        let opening = scope.spawn(move || {
-            move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
-                .expect("enter");
-            match wire {
-                Wire::Udp => {
-                    let addr = SocketAddr::new(host.ip().into(), 7000);
-                    let link = Udp::bind(addr, UdpConfig::default());
-                    link.map(Base::Udp).map_err(|why| why.to_string())
-                }
-                Wire::Packet => {
-                    let link = Packet::open(host.interface(), PacketConfig::default());
-                    link.map(Base::Packet).map_err(|why| why.to_string())
-                }
-                Wire::Xdp => {
-                    let link = Xdp::open(host.interface(), XdpConfig::default());
-                    link.map(Base::Xdp).map_err(|why| why.to_string())
-                }
-            }
-        });
-        opening.join().expect("opened")
-    })
-}
-
-fn endpoint(
-    base: Base,
-    id: NodeId,
-    addrs: &[LinkAddr; 2],
-    impair: Option<ImpairConfig>,
-    options: &Options,
-) -> Endpoint<AnyLink> {
-    let members = [A, B].map(|id| Member {
-        id,
-        name: id.to_string(),
-        addr: addrs[usize::from(id.0)],
-    });
-    let membership = Membership {
-        me: id,
-        members: members.into(),
-    };
-    let link = AnyLink::open(base, impair, None).expect("link");
-    Endpoint::new(link, membership, options.clone()).expect("endpoint")
-}
 
 /// One endpoint in each host over UDP.
 fn pair(testbed: &Testbed, options: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {

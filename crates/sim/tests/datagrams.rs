@@ -1,6 +1,6 @@
 //! Datagrams of which only the newest of a key counts, of one frame and of several, with and without deadlines (R-40, R-86 … R-88).
 
-use tsumuji_proto::{Config, DeliveryClass, Destination, Duration, Lane, NodeId, Priority};
+use tsumuji_proto::{Config, DeliveryClass, Destination, Duration, Lane, NodeId, Pace, Priority};
 use tsumuji_sim::{Net, Seed, config};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -94,6 +94,30 @@ fn a_stream_faster_than_the_wire_stays_young() {
     });
     let flow = net.flow(a, b).unwrap();
     net.check(flow.superseded_datagrams > 150, || format!("{flow:?}"));
+}
+
+/// Where frames take far longer than what is known of the round trip, that is learned from those that are answered late, though none is sent
+/// again.
+#[test]
+fn slower_paths_are_learned() {
+    let mut net = Net::new(Seed::from_env_or(307)).delay_us(5..6);
+    let (a, b) = net.pair(config());
+    for _ in 0..20 {
+        net.send(a, b, Lane::ordered(0), &[7; 8]);
+        net.run_until_idle();
+    }
+    let mut net = net.delay_us(2_500..2_501);
+    // One frame at a time, to begin with.
+    let paced = net.call(a, |engine, now| engine.set_pace(now, b, Pace::Drain));
+    assert_eq!(paced, Some(true));
+    for number in 0..50 {
+        publish(&mut net, (a, b), number, 5_000, None);
+        net.run_for(Duration::from_millis(40));
+    }
+    let came = net.datagrams(b).len();
+    net.check(came >= 49, || {
+        format!("{came} of 50 came: {:?}", net.flow(a, b))
+    });
 }
 
 /// Of several keys, each faster than the wire: none is starved by the others.

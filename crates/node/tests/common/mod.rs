@@ -1,7 +1,9 @@
 //! What the tests share: pairs of endpoints over each link, and links whose sending can be meddled with.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod hosts;
 pub(crate) mod meddled;
+pub(crate) mod promises;
 pub(crate) mod stranger;
 
 use std::net::SocketAddr;

@@ -243,6 +243,8 @@ impl Sending for Selective {
         self.is_tail = !queue.has_backlog();
         if !ask {
             self.send_probe(queue);
+            // A datagram that is given up leaves nothing to send, and what answers its frame, late, tells the round trip.
+            self.is_tail |= !queue.has_backlog();
             self.advance(now, rtt);
         }
         ask
