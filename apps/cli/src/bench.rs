@@ -1,5 +1,6 @@
 //! `tsumuji bench`: what is measured, one file each below.
 
+mod away;
 mod between;
 pub(crate) mod compare;
 mod exchange;
@@ -74,6 +75,11 @@ enum What {
     /// No message for some seconds: the processor time of two processes that wait.
     #[command(after_help = "Example:\n  tsumuji bench idle --link udp")]
     Idle(idle::Args),
+    /// A sender that computes nine tenths of the time: how late comes what it could not send at once, and what its assistant costs.
+    #[command(
+        after_help = "Examples:\n  tsumuji bench away --link udp\n  tsumuji bench away --link shm --laps 500 --json"
+    )]
+    Away(away::Args),
     /// Every promised figure beside its limit or peer, in one run (many minutes; leave the machine alone).
     #[command(
         after_help = "Example:\n  tsumuji bench figures --output bench.json\n  tsumuji bench figures --part mpi,collectives,loss --rounds 3"
@@ -106,6 +112,7 @@ pub(crate) fn run(args: Args) -> Outcome {
         What::Alltoall(what) => compare::run_group(Op::Alltoall, &what, inside),
         What::Loss(what) => loss::run(&what),
         What::Idle(what) => idle::run(&what, inside),
+        What::Away(what) => away::run(&what, inside),
         What::Figures(args) => figures::run(&args),
     })
 }

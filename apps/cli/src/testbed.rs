@@ -328,11 +328,6 @@ fn impair(args: &ImpairArgs) -> Outcome {
         corrupt: share(args.corrupt),
     };
     testbed.impair(&ids, impairment)?;
-    if impairment.duplicate > 0.0 {
-        eprintln!(
-            "note: copies do not reach receivers over xdp: the kernel hands generic AF_XDP no redirected frame"
-        );
-    }
     if args.json {
         output::print_json(
             &json!({ "name": testbed.name(), "hosts": ids, "impairment": impairment }),

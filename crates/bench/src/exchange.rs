@@ -18,7 +18,7 @@ use tsumuji_node::{
 
 use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
-use crate::{machine, stop};
+use crate::{away, machine, stop};
 
 /// What is sent; the receiver answers on the same lane.
 const DATA: Lane = Lane::ordered(0);
@@ -480,8 +480,11 @@ pub fn measure(
     })
 }
 
-/// The other side of [`measure`], in the process that it starts; `plan` is the last argument of that process.
+/// The other side of [`measure`], or of [`away::measure`], in the process that it starts; `plan` is the last argument of that process.
 pub fn serve(plan: &str) -> Result<(), ExchangeError> {
+    if let Ok(plan) = serde_json::from_str(plan) {
+        return away::serve(&plan);
+    }
     let plan: Plan = serde_json::from_str(plan)?;
     let _pinned = pin(plan.cpu_of(RECEIVER))?;
     let mut runner = Runner::new(endpoint_from_env(plan.options())?, plan.spin);

@@ -8,6 +8,7 @@
 //! Numbers are only as good as the quiet of the machine: everything prints medians, spreads and ratios, and the machine.
 
 mod alone;
+pub mod away;
 pub mod compare;
 pub mod contest;
 pub mod exchange;

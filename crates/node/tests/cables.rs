@@ -13,7 +13,7 @@ use tsumuji_node::{
     AnyLink, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination, Endpoint,
     Handler, ImpairConfig, Lane, Link, NodeId, Options, Pace, Priority,
 };
-use tsumuji_testbed::Testbed;
+use tsumuji_testbed::{Impairment, Testbed};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -103,6 +103,84 @@ fn suci_works_over_every_link() {
                 peer.join().expect("peer");
             });
         }
+    }
+}
+
+/// Counts datagrams, until a message comes.
+#[derive(Debug, Default)]
+struct Counted {
+    datagrams: usize,
+    messages: usize,
+}
+
+impl Handler for Counted {
+    fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {
+        self.messages += 1;
+    }
+
+    fn datagram(&mut self, _: &mut Context<'_>, _: Datagram<'_>) {
+        self.datagrams += 1;
+    }
+}
+
+/// Frames that a testbed repeats arrive twice over every link, those to all included: messages come once all the same.
+#[test]
+fn repeated_frames_reach_every_link() {
+    const EACH: usize = 100;
+    let Some(testbed) = testbed("twice", None) else {
+        return;
+    };
+    let twice = Impairment {
+        duplicate: 1.0,
+        ..Impairment::NONE
+    };
+    testbed.impair(&[1], twice).expect("impaired");
+    for wire in [Wire::Udp, Wire::Packet, Wire::Xdp] {
+        let opened = [0, 1].map(|id| open(&testbed.hosts()[id], wire));
+        let [Ok(a), Ok(b)] = opened else {
+            eprintln!("skipped: {wire:?}: {opened:?}");
+            continue;
+        };
+        let addrs = [a.local_addr(), b.local_addr()];
+        let options = Options::default();
+        let mut a = endpoint(a, A, &addrs, None, &options);
+        let mut b = endpoint(b, B, &addrs, None, &options);
+        let mut seen = Counted::default();
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        assert!(b.wait_up(LONG).expect("up").is_empty());
+        let receiver = thread::spawn(move || {
+            while seen.messages < EACH {
+                assert!(b.poll_wait(&mut seen, LONG).expect("link") > 0);
+            }
+            // Copies of the last may still be on their way.
+            for _ in 0..100 {
+                b.poll_wait(&mut seen, std::time::Duration::from_millis(1))
+                    .expect("link");
+            }
+            let counters = b.counters().engine;
+            let _ = b.close(LONG);
+            (seen, counters)
+        });
+        for _ in 0..EACH {
+            let update = Datagram {
+                payload: &[7; 100],
+                ..Datagram::EMPTY
+            };
+            let missed = a.datagram(Destination::Broadcast, update, None);
+            assert_eq!(missed.expect("link"), 0);
+            a.send(B, LANE, b"once").expect("sent");
+            assert!(a.flush(LONG).expect("flush"));
+        }
+        let (seen, counters) = receiver.join().expect("receiver");
+        let _ = a.close(LONG);
+        let repeated = counters.drops.get(tsumuji_proto::Drop::Duplicate);
+        println!("over {wire:?}: {seen:?}, {repeated} repeated");
+        assert_eq!(
+            (seen.messages, seen.datagrams),
+            (EACH, 2 * EACH),
+            "{wire:?}"
+        );
+        assert!(repeated >= EACH as u64, "{wire:?}: {repeated}");
     }
 }
 

@@ -6,8 +6,9 @@
 //! however the receiver takes them (AF_PACKET, AF_XDP in both modes, the kernel's own UDP and TCP). The sender never learns of a
 //! loss, because its frame has long left it. A broadcast frame is lost for each receiver by itself.
 //!
-//! A copy is a redirected frame to the kernel, and generic XDP takes none of those (`skb_is_redirected` in
-//! `netif_receive_generic_xdp`): an AF_XDP receiver in generic mode never sees copies, while its kernel does.
+//! A copy that the program sent out of the port would be a redirected frame to the kernel, and generic XDP takes none of those
+//! (`skb_is_redirected` in `netif_receive_generic_xdp`). So a copy comes into the switch once more, by a port of its own, and is forwarded like
+//! any frame; one of a broadcast is addressed to the host alone, or it would reach all.
 
 use object::write::{Object, Symbol, SymbolSection};
 use object::{
@@ -15,6 +16,7 @@ use object::{
 };
 
 use crate::impair::Impairment;
+use crate::spec::Mac;
 
 /// The section that `tc` looks for.
 pub(crate) const SECTION: &str = "tc";
@@ -29,7 +31,6 @@ const ETHERNET_HEADER_BYTES: i32 = 14;
 // Fields of `struct __sk_buff`, by offset.
 const SKB_LEN: i16 = 0;
 const SKB_MARK: i16 = 8;
-const SKB_IFINDEX: i16 = 40;
 
 // Helper functions, by number (`linux/bpf.h`).
 const GET_RANDOM: i32 = 7;
@@ -45,8 +46,22 @@ const DROP: i32 = 2;
 const CONTEXT: u8 = 6;
 const OFFSET: u8 = 7;
 const STACK: u8 = 10;
-/// The byte that is changed lies here on the stack.
+/// The byte that is changed, or looked at, lies here on the stack,
 const BYTE: i16 = -8;
+/// the address that a copy of a broadcast gets here,
+const NEW_ADDRESS: i16 = -16;
+/// and the one that it had here.
+const OLD_ADDRESS: i16 = -24;
+const ADDRESS_BYTES: i32 = 6;
+/// Of `CLONE_REDIRECT`: into that interface, not out of it.
+const INWARDS: i32 = 1;
+
+/// Where copies come into the switch, and the address of the host that they are for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copies {
+    pub(crate) ifindex: u32,
+    pub(crate) host: Mac,
+}
 
 /// One instruction, as the kernel takes it.
 type Instruction = [u8; 8];
@@ -90,6 +105,25 @@ const fn store_u8(to: u8, offset: i16, from: u8) -> Instruction {
     instruction(0x73, to, from, offset, 0)
 }
 
+const fn store_u16(to: u8, offset: i16, from: u8) -> Instruction {
+    instruction(0x6b, to, from, offset, 0)
+}
+
+/// Between `bytes` of the frame, from the one that register 2 says on, and the stack.
+fn frame_bytes(helper: i32, stack: i16, bytes: i32) -> Vec<Instruction> {
+    let mut whole = vec![
+        copy(1, CONTEXT),
+        copy(3, STACK),
+        add(3, i32::from(stack)),
+        set(4, bytes),
+    ];
+    if helper == STORE_BYTES {
+        whole.push(set(5, 0));
+    }
+    whole.push(call(helper));
+    whole
+}
+
 const fn call(helper: i32) -> Instruction {
     instruction(0x85, 0, 0, 0, helper)
 }
@@ -125,21 +159,47 @@ fn with_probability(probability: f64, body: Vec<Instruction>) -> Vec<Instruction
     whole
 }
 
-fn program(impairment: &Impairment) -> Vec<Instruction> {
-    let lose = vec![set(0, DROP), EXIT];
-    let repeat = vec![
+/// Sends a copy into the switch once more.
+fn repeat(copies: Copies) -> Vec<Instruction> {
+    let [a, b, c, d, e, f] = copies.host.0;
+    let mut address = vec![
+        set(1, i32::from_ne_bytes([a, b, c, d])),
+        store_u32(STACK, NEW_ADDRESS, 1),
+        set(1, i32::from(u16::from_ne_bytes([e, f]))),
+        store_u16(STACK, NEW_ADDRESS + 4, 1),
+        set(2, 0),
+    ];
+    address.extend(frame_bytes(LOAD_BYTES, OLD_ADDRESS, ADDRESS_BYTES));
+    address.push(set(2, 0));
+    address.extend(frame_bytes(STORE_BYTES, NEW_ADDRESS, ADDRESS_BYTES));
+    let mut address_again = vec![set(2, 0)];
+    address_again.extend(frame_bytes(STORE_BYTES, OLD_ADDRESS, ADDRESS_BYTES));
+
+    let mut whole = vec![set(2, 0)];
+    whole.extend(frame_bytes(LOAD_BYTES, BYTE, 1));
+    whole.extend([
+        load_u8(OFFSET, STACK, BYTE),
+        instruction(0x57, OFFSET, 0, 0, 1), // r7 &= 1: set in the addresses of groups
+    ]);
+    whole.extend(jump_over(0x15, OFFSET, 0, address));
+    whole.extend([
         set(1, COPY_MARK),
         store_u32(CONTEXT, SKB_MARK, 1),
         copy(1, CONTEXT),
-        load_u32(2, CONTEXT, SKB_IFINDEX),
-        set(3, 0), // out of that interface
+        set(2, copies.ifindex.cast_signed()),
+        set(3, INWARDS),
         call(CLONE_REDIRECT),
         set(1, 0),
         store_u32(CONTEXT, SKB_MARK, 1),
-    ];
+    ]);
+    whole.extend(jump_over(0x15, OFFSET, 0, address_again));
+    whole
+}
 
+fn program(impairment: &Impairment, copies: Copies) -> Vec<Instruction> {
+    let lose = vec![set(0, DROP), EXIT];
     let mut impair = with_probability(impairment.loss, lose);
-    impair.extend(with_probability(impairment.duplicate, repeat));
+    impair.extend(with_probability(impairment.duplicate, repeat(copies)));
     impair.extend(with_probability(impairment.corrupt, change_a_bit()));
 
     let mut whole = vec![copy(CONTEXT, 1), load_u32(0, CONTEXT, SKB_MARK)];
@@ -151,7 +211,7 @@ fn program(impairment: &Impairment) -> Vec<Instruction> {
 
 /// Flips one bit of one byte behind the Ethernet header, both at random.
 fn change_a_bit() -> Vec<Instruction> {
-    let flip = vec![
+    let mut flip = vec![
         call(GET_RANDOM),
         instruction(0x54, 0, 0, 0, 7), // w0 &= 7
         set(1, 1),
@@ -159,14 +219,9 @@ fn change_a_bit() -> Vec<Instruction> {
         load_u8(2, STACK, BYTE),
         instruction(0xaf, 2, 1, 0, 0), // r2 ^= r1
         store_u8(STACK, BYTE, 2),
-        copy(1, CONTEXT),
         copy(2, OFFSET),
-        copy(3, STACK),
-        add(3, i32::from(BYTE)),
-        set(4, 1),
-        set(5, 0),
-        call(STORE_BYTES),
     ];
+    flip.extend(frame_bytes(STORE_BYTES, BYTE, 1));
     let mut choose = vec![
         copy(8, OFFSET),
         instruction(0x14, 8, 0, 0, ETHERNET_HEADER_BYTES), // w8 -= header
@@ -174,13 +229,9 @@ fn change_a_bit() -> Vec<Instruction> {
         instruction(0x9c, 0, 8, 0, 0), // w0 %= w8
         copy(OFFSET, 0),
         add(OFFSET, ETHERNET_HEADER_BYTES),
-        copy(1, CONTEXT),
         copy(2, OFFSET),
-        copy(3, STACK),
-        add(3, i32::from(BYTE)),
-        set(4, 1),
-        call(LOAD_BYTES),
     ];
+    choose.extend(frame_bytes(LOAD_BYTES, BYTE, 1));
     // Not 0: the byte could not be read.
     choose.extend(jump_over(0x55, 0, 0, flip));
     let mut whole = vec![load_u32(OFFSET, CONTEXT, SKB_LEN)];
@@ -190,8 +241,11 @@ fn change_a_bit() -> Vec<Instruction> {
 }
 
 /// The program as an object file.
-pub(crate) fn object_file(impairment: &Impairment) -> Result<Vec<u8>, object::write::Error> {
-    let code: Vec<u8> = program(impairment).concat();
+pub(crate) fn object_file(
+    impairment: &Impairment,
+    copies: Copies,
+) -> Result<Vec<u8>, object::write::Error> {
+    let code: Vec<u8> = program(impairment, copies).concat();
     let mut file = Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::default());
     let text = file.add_section(Vec::new(), SECTION.into(), SectionKind::Text);
     file.append_section_data(text, &code, 8);
@@ -215,11 +269,16 @@ mod tests {
     use super::*;
 
     fn of(loss: f64, duplicate: f64, corrupt: f64) -> Vec<Instruction> {
-        program(&Impairment {
+        let copies = Copies {
+            ifindex: 7,
+            host: Mac([2, 0, 0, 0, 0, 1]),
+        };
+        let impairment = Impairment {
             loss,
             duplicate,
             corrupt,
-        })
+        };
+        program(&impairment, copies)
     }
 
     /// What is not asked for is not in the program at all.
@@ -238,7 +297,7 @@ mod tests {
         let all = of(0.5, 0.1, 0.1);
         assert_eq!(
             (calls(&all, CLONE_REDIRECT), calls(&all, STORE_BYTES)),
-            (1, 1)
+            (1, 3)
         );
     }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commands::{CommandError, Tool, ask, ask_batch, batch, run};
 use crate::dropper;
-use crate::spec::{INTERFACE, Name, SpecError, port, port_id};
+use crate::spec::{COPIES, INTERFACE, Name, SpecError, host_mac, port, port_id};
 
 /// What happens to the frames that are sent to a host: probabilities from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -171,7 +171,6 @@ pub(crate) fn impair(
 }
 
 fn set(name: &Name, ids: &[u16], impairment: Impairment) -> Result<(), ImpairError> {
-    let ports = ids.iter().map(|&id| port(id));
     if impairment == Impairment::NONE {
         let impaired = current(name)?;
         let ids = ids.iter().filter(|id| impaired.contains_key(id));
@@ -181,18 +180,34 @@ fn set(name: &Name, ids: &[u16], impairment: Impairment) -> Result<(), ImpairErr
         return Ok(batch(Tool::Tc, Some(&name.switch()), &lines)?);
     }
     let folder = tempfile::tempdir()?;
-    let file = folder.path().join(impairment.label());
-    std::fs::write(&file, dropper::object_file(&impairment)?)?;
-    let (file, section) = (file.display(), dropper::SECTION);
-    let lines: Vec<_> = ports
-        .flat_map(|port| {
-            [
-                format!("qdisc replace dev {port} clsact"),
-                format!("filter replace dev {port} {PLACE} direct-action object-file {file} section {section}"),
-            ]
-        })
-        .collect();
+    let ifindex = copies_port(name)?;
+    let mut lines = Vec::new();
+    for &id in ids {
+        let (port, host) = (port(id), host_mac(id));
+        // The file's name is what the kernel remembers.
+        let file = folder.path().join(&port).join(impairment.label());
+        std::fs::create_dir(folder.path().join(&port))?;
+        let copies = dropper::Copies { ifindex, host };
+        std::fs::write(&file, dropper::object_file(&impairment, copies)?)?;
+        let (file, section) = (file.display(), dropper::SECTION);
+        lines.extend([
+            format!("qdisc replace dev {port} clsact"),
+            format!("filter replace dev {port} {PLACE} direct-action object-file {file} section {section}"),
+        ]);
+    }
     Ok(batch(Tool::Tc, Some(&name.switch()), &lines)?)
+}
+
+/// The index of the interface by which copies come into the switch.
+fn copies_port(name: &Name) -> Result<u32, CommandError> {
+    let [copies, _] = COPIES;
+    let arguments = ["-json", "link", "show", "dev", copies];
+    let found: Vec<Interface> = ask(Tool::Ip, &name.switch(), &arguments)?;
+    let index = found.first().map(|interface| interface.ifindex);
+    index.ok_or_else(|| CommandError::Answer {
+        command: format!("ip -netns {} {}", name.switch(), arguments.join(" ")),
+        problem: format!("no interface {copies}"),
+    })
 }
 
 /// Has all hosts send frame by frame, and with real checksums, while that matters.
@@ -245,6 +260,11 @@ fn ethtool(namespace: &str, arguments: &[&str]) -> Result<Vec<u8>, CommandError>
         }
         error => error,
     })
+}
+
+#[derive(Deserialize)]
+struct Interface {
+    ifindex: u32,
 }
 
 #[derive(Deserialize)]

@@ -230,6 +230,9 @@ pub(crate) const INTERFACE: &str = "eth0";
 /// The bridge in the switch's namespace.
 pub(crate) const BRIDGE: &str = "br0";
 
+/// The switch's port by which copies of frames come in again (see `dropper`), and the other end of its cable, where nobody is.
+pub(crate) const COPIES: [&str; 2] = ["copies", "copies-end"];
+
 /// The switch's port towards a host.
 pub(crate) fn port(id: u16) -> String {
     format!("p{id}")

@@ -16,7 +16,8 @@ use crate::down::{self, DownError};
 use crate::mark::{self, Holder, Survey, SwitchMark, host_mark};
 use crate::rights::{self, RightsError};
 use crate::spec::{
-    BRIDGE, INTERFACE, Name, Rate, Spec, SpecError, bridge_mac, host_ip, host_mac, port, port_mac,
+    BRIDGE, COPIES, INTERFACE, Name, Rate, Spec, SpecError, bridge_mac, host_ip, host_mac, port,
+    port_mac,
 };
 use crate::{Host, hosts_file};
 
@@ -289,7 +290,7 @@ fn build(spec: &Spec, watch: &mut dyn FnMut(u16) -> ControlFlow<()>) -> Result<V
 }
 
 fn bridge_lines(spec: &Spec) -> Vec<String> {
-    let (mac, mtu) = (bridge_mac(), spec.mtu_bytes);
+    let (mac, mtu, [copies, end]) = (bridge_mac(), spec.mtu_bytes, COPIES);
     vec![
         // It forwards at once, floods what it cannot place, and says nothing of its own.
         format!(
@@ -297,6 +298,16 @@ fn bridge_lines(spec: &Spec) -> Vec<String> {
         ),
         format!("link set dev {BRIDGE} addrgenmode none"),
         format!("link set dev {BRIDGE} up"),
+        format!("link add name {copies} mtu {mtu} type veth peer name {end} mtu {mtu}"),
+        format!("link set dev {copies} addrgenmode none"),
+        format!("link set dev {end} addrgenmode none"),
+        // What comes in there has come in before: nothing is to be learned of it, and nothing flooded to it.
+        format!("link set dev {copies} master {BRIDGE}"),
+        format!(
+            "link set dev {copies} type bridge_slave learning off flood off mcast_flood off bcast_flood off"
+        ),
+        format!("link set dev {end} up"),
+        format!("link set dev {copies} up"),
     ]
 }
 

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::ensure;
+use tsumuji_bench::away::{self, Away};
 use tsumuji_bench::exchange::{self, ExchangeError, Measured, Plan};
 use tsumuji_node::bootstrap::Hosts;
-use tsumuji_node::{Congestion, LinkSpec, Security};
+use tsumuji_node::{Congestion, LaunchSpec, LinkSpec, Security};
 
 use super::serve_command;
 use crate::hosts;
@@ -81,8 +82,16 @@ impl Pair {
     }
 
     pub(super) fn measure(&self, plan: &Plan) -> Result<Measured, ExchangeError> {
+        exchange::measure(plan, self.spec(), &self.security)
+    }
+
+    pub(super) fn measure_away(&self, plan: &away::Plan) -> Result<Away, ExchangeError> {
+        away::measure(plan, self.spec(), &self.security)
+    }
+
+    fn spec(&self) -> LaunchSpec {
         let mut spec = exchange::spec(self.link, self.hosts.as_ref(), &self.command);
         spec.congestion = self.congestion;
-        exchange::measure(plan, spec, &self.security)
+        spec
     }
 }

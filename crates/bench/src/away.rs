@@ -1,0 +1,202 @@
+//! A sender that computes most of the time, beside a receiver that takes what comes: how late is what a burst could not send at once, with the
+//! progress assistant and without it; and what the assistant costs while nothing happens.
+//!
+//! [`measure`] runs in the parent (node 0, the sender) and starts the other side, which calls [`serve`]. Clocks of two hosts are not compared: the
+//! receiver looks how long after a burst's first message its last one came.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tsumuji_node::{
+    Context, Delivery, Handler, Lane, LaunchSpec, Launcher, NodeId, Options, ProgressBy, Security,
+    SendError, endpoint_from_env,
+};
+
+use crate::exchange::{ExchangeError, watch};
+use crate::machine;
+
+const DATA: Lane = Lane::ordered(0);
+const REPORT: Lane = Lane::ordered(1);
+const SENDER: NodeId = NodeId(0);
+const RECEIVER: NodeId = NodeId(1);
+/// Meeting, and whatever else may take long before anything is measured.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Of each lap's time the sender computes nine tenths, and this long at least.
+const COMPUTE_LEAST: Duration = Duration::from_millis(10);
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Times that the sender sends and computes.
+    pub laps: u64,
+    /// Messages that it sends each time.
+    pub messages: u64,
+    /// Their length.
+    pub message_bytes: usize,
+    /// Seconds in which nothing happens.
+    pub idle_seconds: u64,
+    /// Endpoints have their progress assistants.
+    pub assistant: bool,
+}
+
+impl Plan {
+    fn options(&self) -> Options {
+        Options {
+            progress: if self.assistant {
+                ProgressBy::Assistant
+            } else {
+                ProgressBy::Program
+            },
+            ..Options::default()
+        }
+    }
+}
+
+/// What the receiver saw, and what both cost.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Away {
+    /// From a burst's first message to its last, in microseconds: of half of the laps at most this,
+    pub spread_us_p50: f64,
+    /// of 99 in a hundred,
+    pub spread_us_p99: f64,
+    /// and of all.
+    pub spread_us_max: f64,
+    /// Part of the time that the sender computed.
+    pub computing: f64,
+    /// Processor time while nothing happens, as part of a core: of the sender, and of the receiver.
+    pub idle: [f64; 2],
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Report {
+    spreads_us: Vec<f64>,
+    idle: f64,
+}
+
+/// Notes when each lap's first and last message came.
+struct Laps {
+    messages: u64,
+    came: u64,
+    first: Instant,
+    spreads_us: Vec<f64>,
+}
+
+impl Handler for Laps {
+    fn message(&mut self, _: &mut Context<'_>, _: Delivery<'_>) {
+        let now = Instant::now();
+        if self.came.is_multiple_of(self.messages) {
+            self.first = now;
+        }
+        self.came += 1;
+        if self.came.is_multiple_of(self.messages) {
+            (self.spreads_us).push((now - self.first).as_secs_f64() * 1e6);
+        }
+    }
+}
+
+/// Measures once; `spec` as [`exchange::spec`](crate::exchange::spec) makes it.
+pub fn measure(
+    plan: &Plan,
+    mut spec: LaunchSpec,
+    security: &Security,
+) -> Result<Away, ExchangeError> {
+    spec.command.push(serde_json::to_string(plan)?.into());
+    spec.env.extend(security.env());
+    spec.with_self = true;
+    spec.name_prefix = "receiver".to_owned();
+    spec.self_name = "sender".to_owned();
+    let mut launcher = Launcher::start(spec)?;
+    let options = Options {
+        security: security.clone(),
+        ..plan.options()
+    };
+    let mut endpoint = launcher.endpoint(options, None, None)?;
+    wait_up(endpoint.wait_up(PATIENCE)?)?;
+    let message = vec![0x5a; plan.message_bytes];
+    let (start, mut computed) = (Instant::now(), Duration::ZERO);
+    for _ in 0..plan.laps {
+        watch(&mut launcher)?;
+        let sending = Instant::now();
+        for _ in 0..plan.messages {
+            endpoint.send(RECEIVER, DATA, &message)?;
+        }
+        let computing = Instant::now();
+        let span = (9 * (computing - sending)).max(COMPUTE_LEAST);
+        while computing.elapsed() < span {
+            std::hint::black_box(&message); // no call
+        }
+        computed += computing.elapsed();
+    }
+    let computing = computed.as_secs_f64() / start.elapsed().as_secs_f64();
+    endpoint.flush(PATIENCE)?;
+    let idle = idle(plan);
+    let report = loop {
+        watch(&mut launcher)?;
+        match endpoint.recv(PATIENCE)? {
+            Some(message) if message.lane == REPORT => break message.body,
+            Some(_) => {}
+            None => return Err(ExchangeError::Stalled),
+        }
+    };
+    let _ = endpoint.close(Duration::from_secs(1));
+    let mut report: Report = serde_json::from_slice(&report)?;
+    report.spreads_us.sort_by(f64::total_cmp);
+    let spreads = &report.spreads_us;
+    let at = |part: f64| {
+        let index = (part * spreads.len() as f64).ceil() as usize;
+        spreads.get(index.max(1) - 1).copied().unwrap_or(f64::NAN)
+    };
+    Ok(Away {
+        spread_us_p50: at(0.5),
+        spread_us_p99: at(0.99),
+        spread_us_max: at(1.0),
+        computing,
+        idle: [idle, report.idle],
+    })
+}
+
+/// The other side, in the process that [`measure`] starts.
+pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
+    let mut endpoint = endpoint_from_env(plan.options())?;
+    wait_up(endpoint.wait_up(PATIENCE)?)?;
+    let mut laps = Laps {
+        messages: plan.messages.max(1),
+        came: 0,
+        first: Instant::now(),
+        spreads_us: Vec::new(),
+    };
+    while (laps.spreads_us.len() as u64) < plan.laps {
+        if endpoint.poll_wait(&mut laps, PATIENCE)? == 0 && endpoint.deaths(SENDER) > 0 {
+            return Err(ExchangeError::PeerDead);
+        }
+    }
+    endpoint.flush(Duration::from_secs(1))?;
+    let report = Report {
+        spreads_us: laps.spreads_us,
+        idle: idle(plan),
+    };
+    endpoint.send(SENDER, REPORT, &serde_json::to_vec(&report)?)?;
+    match endpoint.flush(PATIENCE) {
+        Ok(_) | Err(SendError::MessagesLost { .. }) => {} // the sender has its report, and has left
+        Err(error) => return Err(error.into()),
+    }
+    let _ = endpoint.close(Duration::from_secs(1));
+    Ok(())
+}
+
+fn wait_up(missing: Vec<NodeId>) -> Result<(), ExchangeError> {
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(ExchangeError::Stalled)
+    }
+}
+
+/// The program is away, and nothing happens: part of a core that is used all the same.
+fn idle(plan: &Plan) -> f64 {
+    let (cpu, start) = (machine::process_cpu(), Instant::now());
+    std::thread::sleep(Duration::from_secs(plan.idle_seconds));
+    let used = machine::process_cpu() - cpu;
+    used.as_secs_f64() / start.elapsed().as_secs_f64()
+}
