@@ -53,6 +53,38 @@ fn every_operation_runs() {
     }
 }
 
+/// A sender that computes is measured with its assistant and without, and all of each lap arrives.
+#[test]
+fn a_computing_sender_is_measured() {
+    for link in ["shm", "udp"] {
+        let args = [
+            "bench",
+            "away",
+            "--link",
+            link,
+            "--laps",
+            "3",
+            "--messages",
+            "600",
+            "--idle",
+            "1",
+        ];
+        let (code, report) = json(&args);
+        assert_eq!((code, &report["link"]), (0, &Value::from(link)), "{report}");
+        let runs = report["runs"].as_array().unwrap();
+        let names: Vec<_> = runs.iter().map(|run| run["progress"].as_str()).collect();
+        assert_eq!(names, [Some("assistant"), Some("program")]);
+        for run in runs {
+            let field = |name: &str| run["measured"][name].as_f64().unwrap();
+            assert!(
+                field("spread_us_p50") > 0.0 && field("spread_us_p50") <= field("spread_us_max"),
+                "{run}"
+            );
+            assert!(field("computing") > 0.3, "{run}");
+        }
+    }
+}
+
 /// One size: the fields of a ping-pong lie where they lie without a comparison.
 #[test]
 fn one_size_has_its_fields_at_the_top() {
