@@ -6,9 +6,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use tsumuji_proto::{
-    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId, Payload,
-    Posted,
-    Sink,
+    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId,
+    Payload, Posted, Sink,
 };
 
 const FRAME_BYTES: usize = 512;
@@ -103,9 +102,10 @@ fuzz_target!(|input: &[u8]| {
         rest = after;
         match step % 8 {
             0 if low % 4 == 3 => {
-                let to = [Destination::Peer(NodeId(1)), Destination::Broadcast][usize::from(low / 4 % 2)];
+                let to = [Destination::Peer(NodeId(1)), Destination::Broadcast]
+                    [usize::from(low / 4 % 2)];
                 let datagram = Datagram {
-                    channel: low.into(),
+                    channel: (*low).into(),
                     key: (wait % 4).into(),
                     payload: &vec![7; usize::from(*high) * 97],
                     ..Datagram::EMPTY

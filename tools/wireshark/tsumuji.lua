@@ -370,6 +370,11 @@ local function data(frame) -- R-2
         local key = string.format("%d %d %.0f %d %.0f %.0f", frame.source, frame.destination, session, lane * 65536 + channel, message, offset)
         tell_repair(frame, number, key)
     end
+    if class == "datagram" and offset == 0 and bytes >= 16 and frame.captured >= 56 then -- R-86
+        add_le(frame, "epoch", 40, 4)
+        add_le(frame, "lap", 44, 4)
+        add_le(frame, "key", 48, 4)
+    end
     local payload = add_rest(frame, 40, bytes, f.payload)
     if has_bit(u8(tvb, 1), 64) and bytes == 0 then
         malformed(frame, "no bundle of whole messages")

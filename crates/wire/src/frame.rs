@@ -532,17 +532,18 @@ impl Datagram<'_> {
             epoch: self.epoch.into(),
             lap: self.lap.into(),
             key: self.key.into(),
+            zero: 0.into(),
         })
     }
 
-    /// Reads such a message; `None`: it is too short to be one.
+    /// Reads such a message; `None`: it is none.
     pub fn of_message(
         (source, incarnation): (NodeId, u32),
         channel: u16,
         message: &[u8],
     ) -> Option<Datagram<'_>> {
         let (raw, payload) = RawStamp::ref_from_prefix(message).ok()?;
-        Some(Datagram {
+        (raw.zero.get() == 0).then_some(Datagram {
             source,
             incarnation,
             channel,

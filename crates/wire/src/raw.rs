@@ -87,8 +87,10 @@ pub(crate) struct RawStamp {
     pub(crate) epoch: U32,
     pub(crate) lap: U32,
     pub(crate) key: U32,
+    /// Keeps the payload where numbers of 8 bytes may lie.
+    pub(crate) zero: U32,
 }
-const _: () = assert!(size_of::<RawStamp>() == 12);
+const _: () = assert!(size_of::<RawStamp>() == 16);
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]

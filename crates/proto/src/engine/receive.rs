@@ -605,7 +605,7 @@ pub(super) fn hand_over(
     shared.pool.put(own);
 }
 
-/// Hands a datagram of several frames over; one too short to be one is dropped.
+/// Hands a datagram of several frames over; what is none is dropped.
 #[cold]
 fn hand_over_datagram(
     peer: &Peer,

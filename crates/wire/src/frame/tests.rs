@@ -154,6 +154,14 @@ fn other_kinds_round_trip() {
     assert_eq!(parse(&slot[..bytes]), Ok(Frame::Ask(permit)));
     let bytes = permit.write_grant(&mut slot).unwrap();
     assert_eq!((bytes, parse(&slot)), (24, Ok(Frame::Grant(permit))));
+    let message = [&datagram.stamp()[..], datagram.payload].concat();
+    let of = (datagram.source, datagram.incarnation);
+    let read = |message| Datagram::of_message(of, datagram.channel, message);
+    assert_eq!(read(&message), Some(datagram));
+    assert_eq!(read(&message[..STAMP_BYTES - 1]), None, "too short");
+    let mut other = message.clone();
+    other[STAMP_BYTES - 1] = 1;
+    assert_eq!(read(&other), None, "the zero is none");
 }
 
 /// An ask cut anywhere is refused as truncated; one that claims a payload contradicts itself.
