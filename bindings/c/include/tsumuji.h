@@ -262,7 +262,7 @@ typedef struct tsumuji_handler {
   void *context;
   // A message; it counts as consumed when the callback returns.
   void (*message)(void *context, const struct tsumuji_message *message);
-  // A best-effort frame.
+  // A datagram.
   void (*datagram)(void *context, const struct tsumuji_datagram *datagram);
   // Hello was exchanged with this peer (again, after it was dead or restarted).
   void (*peer_up)(void *context, int peer);
@@ -624,7 +624,7 @@ int64_t tsumuji_until_timer(struct tsumuji *handle);
 // tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
 // that calls, or the progress assistant while the program computes. What waits or is lent counts against budget_bytes (0: 4 MiB), beside
 // the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
-// on it. What came before is its first. Datagrams of that port belong to it, too.
+// on it. What came before is its first. Its datagrams belong to it, too.
 int tsumuji_open_channel(struct tsumuji *handle,
                          int channel,
                          size_t budget_bytes,

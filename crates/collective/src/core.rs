@@ -19,7 +19,7 @@ use crate::operation::{Arrival, Failure, Handled, Operation};
 use crate::shared;
 use crate::wires::Wires;
 
-/// Of the endpoint, on which all that is said here travels: messages in every class and priority, and best-effort frames.
+/// Of the endpoint, on which all that is said here travels: messages in every class and priority, and datagrams.
 pub const CHANNEL: u16 = Lane::LIBRARY_CHANNELS;
 
 /// For what others send before this node is in the operation: their windows are far below it.

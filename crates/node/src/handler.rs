@@ -16,7 +16,7 @@ pub trait Handler {
     /// A message; counted as consumed when the call returns, unless it is kept.
     fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>);
 
-    /// A best-effort frame.
+    /// A datagram.
     fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
         let _ = (context, datagram);
     }

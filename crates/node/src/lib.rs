@@ -1,7 +1,7 @@
 //! Endpoints: one engine over one link, and how the processes of a cluster find each other.
 //!
 //! A program opens an [`Endpoint`] and sends messages, takes them one by one or in a [`Handler`], and publishes best-effort
-//! shares. Two endpoints over shared memory, in two threads:
+//! datagrams. Two endpoints over shared memory, in two threads:
 //!
 //! ```
 //! use std::time::Duration;
@@ -21,7 +21,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rooms: `endpoint` is what programs call, a file for each kind of call (`send`, `receive`, `shares`, `flow` …); `drive` is the loop that joins engine and link; `channel` keeps what arrived and was not taken,
+//! Rooms: `endpoint` is what programs call, a file for each kind of call (`send`, `receive`, `datagrams`, `flow` …); `drive` is the loop that joins engine and link; `channel` keeps what arrived and was not taken,
 //! each channel's apart, and what handlers and other threads want sent; `peers` keeps what programs ask for later; `idle` decides between spinning, yielding and sleeping, by what `runqueue` tells, too; `table` binds ids to addresses;
 //! [`metrics`] shows counters to others; [`bootstrap`] starts processes and makes them meet; `cluster` reads the file that says who is where. Left out on
 //! purpose: what happens on the wire (`tsumuji_proto`), and how frames move (`tsumuji_link`).

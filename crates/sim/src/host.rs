@@ -41,7 +41,7 @@ pub struct Received {
     pub bytes: usize,
 }
 
-/// A best-effort frame as the program got it.
+/// A datagram as the program got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedDatagram {
     /// When.

@@ -171,7 +171,7 @@ impl Oracle {
         life.is_some() && self.up.get(&(who, of)) == life
     }
 
-    /// A best-effort frame may be handed over only while the life that wrote it is up.
+    /// A datagram may be handed over only while the life that wrote it is up.
     pub(crate) fn shared(&self, from: NodeId, to: NodeId, life: u32) -> Result<(), String> {
         match self.up.get(&(to, from)) {
             Some(&up) if up == life => Ok(()),

@@ -32,7 +32,7 @@ pub struct TsumujiChannel {
 /// tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
 /// that calls, or the progress assistant while the program computes. What waits or is lent counts against budget_bytes (0: 4 MiB), beside
 /// the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
-/// on it. What came before is its first. Datagrams of that port belong to it, too.
+/// on it. What came before is its first. Its datagrams belong to it, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_channel(
     handle: *mut Tsumuji,

@@ -27,7 +27,7 @@ pub struct TsumujiHandler {
     pub context: *mut c_void,
     /// A message; it counts as consumed when the callback returns.
     pub message: Option<unsafe extern "C" fn(context: *mut c_void, message: *const TsumujiMessage)>,
-    /// A best-effort frame.
+    /// A datagram.
     pub datagram:
         Option<unsafe extern "C" fn(context: *mut c_void, datagram: *const TsumujiDatagram)>,
     /// Hello was exchanged with this peer (again, after it was dead or restarted).

@@ -18,7 +18,7 @@
 //! Long messages are copied by the kernel only: it gathers their frames from where the sender has them (`send_run`), and scatters
 //! them to where the receiver expects them (`recv_landing`).
 //!
-//! Left out on purpose: multicast (a share goes to each peer by itself); path MTU discovery of our own (the kernel fragments
+//! Left out on purpose: multicast (a datagram goes to each peer by itself); path MTU discovery of our own (the kernel fragments
 //! where a path is narrower than its interface); zero-copy sends (they pay only beyond what a datagram holds).
 
 mod probe;

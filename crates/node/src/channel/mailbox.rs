@@ -1,5 +1,5 @@
 //! What arrived on a channel and was not taken yet: messages in order of arrival, to be taken from anyone or from one peer, and
-//! best-effort frames.
+//! datagrams.
 //!
 //! Filled and emptied by `channel`. Messages are bounded by who is charged for them (the channel's budget, or the endpoint's); datagrams by the
 //! limits below.

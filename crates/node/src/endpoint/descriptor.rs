@@ -86,7 +86,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Asks that the next frame make `fd` readable; `false`: there is something to poll or to take now. Poll again also after
-    /// `until_timer`. What only a handler can take (notices, shares), and
+    /// `until_timer`. What only a handler can take (notices, datagrams), and
     /// what waits on opened channels, is told of once: take all of it, or leave it and sleep.
     pub fn arm_fd(&mut self) -> Result<bool, EndpointError> {
         let core = &mut *self.core.write();

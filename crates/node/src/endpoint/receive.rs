@@ -316,7 +316,7 @@ impl<L: Link> Core<L> {
         channel: Option<u16>,
         handler: &mut impl Handler,
     ) -> Result<usize, EndpointError> {
-        // An owner's shares follow the messages that say what they are of.
+        // An owner's datagrams follow the messages that say what they are of.
         let mut count = match channel {
             None => self.channels.hand_over_rest(None, handler),
             Some(_) => 0,

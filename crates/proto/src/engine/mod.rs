@@ -1,6 +1,6 @@
 //! The driver's face of the engine, and what its parts share.
 //!
-//! `submit` takes messages, `datagrams` best-effort frames; `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
+//! `submit` takes messages, `datagrams` what is best effort; `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
 //! `handle_timeout`, then `next_destination`/`write_frame` until nothing is due, then `poll_event`.
 //!
 //! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the

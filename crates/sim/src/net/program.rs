@@ -259,7 +259,7 @@ impl<E: Machine> Net<E> {
         self.host(node).received_bytes
     }
 
-    /// All best-effort frames that were handed to `node`'s program, in order.
+    /// All datagrams that were handed to `node`'s program, in order.
     pub fn datagrams(&self, node: NodeId) -> &[ReceivedDatagram] {
         &self.host(node).datagrams
     }

@@ -1,4 +1,4 @@
-//! Judge and workers in one thread, under a seeded network: best-effort frames are lost, repeated and reordered,
+//! Judge and workers in one thread, under a seeded network: datagrams are lost, repeated and reordered,
 //! reliable messages delayed (in order within one way), workers unequally fast. Virtual time, in nanoseconds.
 //! A failing test prints its seed.
 
@@ -127,7 +127,7 @@ impl Wires {
         self.put(due, event);
     }
 
-    /// Arrival times of the copies of a best-effort frame.
+    /// Arrival times of the copies of a datagram.
     fn lossy(&mut self) -> Vec<u64> {
         let Weather {
             loss_percent,
