@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tsumuji_node::{
-    Context, Delivery, Handler, Lane, LaunchSpec, Launcher, NodeId, Options, ProgressBy, Security,
-    SendError, endpoint_from_env,
+    Context, Delivery, Handler, Lane, LaunchSpec, NodeId, Options, ProgressBy, Security, SendError,
+    endpoint_from_env,
 };
 
-use crate::exchange::{ExchangeError, watch};
+use crate::exchange::{self, ExchangeError, watch};
 use crate::machine;
 
 const DATA: Lane = Lane::ordered(0);
@@ -96,17 +96,8 @@ impl Handler for Laps {
 }
 
 /// Measures once; `spec` as [`exchange::spec`](crate::exchange::spec) makes it.
-pub fn measure(
-    plan: &Plan,
-    mut spec: LaunchSpec,
-    security: &Security,
-) -> Result<Away, ExchangeError> {
-    spec.command.push(serde_json::to_string(plan)?.into());
-    spec.env.extend(security.env());
-    spec.with_self = true;
-    spec.name_prefix = "receiver".to_owned();
-    spec.self_name = "sender".to_owned();
-    let mut launcher = Launcher::start(spec)?;
+pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Away, ExchangeError> {
+    let mut launcher = exchange::start(spec, plan, security)?;
     let options = Options {
         security: security.clone(),
         ..plan.options()

@@ -389,19 +389,28 @@ pub(crate) fn watch(launcher: &mut Launcher) -> Result<(), ExchangeError> {
     }
 }
 
-/// Measures once.
-pub fn measure(
-    plan: &Plan,
+/// Starts the other side with its plan.
+pub(crate) fn start(
     mut spec: LaunchSpec,
+    plan: &impl Serialize,
     security: &Security,
-) -> Result<Measured, ExchangeError> {
-    let link = spec.link;
+) -> Result<Launcher, ExchangeError> {
     spec.command.push(serde_json::to_string(plan)?.into());
     spec.env.extend(security.env());
     spec.with_self = true;
     spec.name_prefix = "receiver".to_owned();
     spec.self_name = "sender".to_owned();
-    let mut launcher = Launcher::start(spec)?;
+    Ok(Launcher::start(spec)?)
+}
+
+/// Measures once.
+pub fn measure(
+    plan: &Plan,
+    spec: LaunchSpec,
+    security: &Security,
+) -> Result<Measured, ExchangeError> {
+    let link = spec.link;
+    let mut launcher = start(spec, plan, security)?;
     // After the launcher's own thread was started: that one must not sit on the measured core.
     let _pinned = pin(plan.cpu_of(SENDER))?;
     let options = Options {
