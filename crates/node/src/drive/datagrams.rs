@@ -75,7 +75,8 @@ impl<L: Link> Drive<L> {
         let Some(addr) = self.table.addr(peer) else {
             return Err(SendError::UnknownPeer { peer });
         };
-        let left = self.write_once(addr, to, datagram)?;
+        // Before hello it would be refused there.
+        let left = self.engine.is_up(peer) && self.write_once(addr, to, datagram)?;
         Ok(usize::from(
             !left && !self.await_slot(to, datagram, deadline)?,
         ))

@@ -14,7 +14,7 @@ impl<L: Link> Endpoint<L> {
     ///
     /// The program states `channel`, `key`, `epoch`, `lap` and `payload`, the rest being [`Datagram::EMPTY`]: the engine says whose it is.
     /// Within a [`batch`](Endpoint::batch) it leaves with what else the batch holds, else at once. Where the link has no room for it now
-    /// (or the receiver grants none, see below), it waits: until a newer one of its channel and key is sent, which takes its place, or until
+    /// (or the receiver grants none, see below, or was not met yet), it waits: until a newer one of its channel and key is sent, which takes its place, or until
     /// `deadline` from now has passed, and then it is dropped. A deadline of zero: it leaves now or not at all. What was dropped is counted
     /// in [`Flow`](crate::Flow).
     ///

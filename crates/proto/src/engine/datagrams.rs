@@ -15,7 +15,7 @@ use tsumuji_wire::{DATAGRAM_HEADER_BYTES, Datagram, Lane, MAX_PAYLOAD_BYTES, Nod
 
 impl Engine {
     /// Has a datagram leave as soon as there is room for it, unless a newer one of its channel and key takes its place, or `deadline`
-    /// passes. Up to [`datagram_capacity_bytes`](Self::datagram_capacity_bytes) it takes a frame of its own; a longer one goes by
+    /// passes; to a peer that was not met yet, as soon as it is. Up to [`datagram_capacity_bytes`](Self::datagram_capacity_bytes) it takes a frame of its own; a longer one goes by
     /// number to each peer, and none of its frames is sent again. Returns for how many peers it does not even wait: they are dead, or
     /// too much waits for them.
     pub fn submit_datagram(
@@ -142,13 +142,14 @@ impl Engine {
             let next = self.datagrams.next(now, &mut self.shared.pool);
             self.note_dropped();
             let to = next?;
-            if let Destination::Peer(peer) = to
-                && (self.peer(peer)).is_none_or(|peer| peer.session.phase == Phase::Dead)
-            {
-                self.drop_next_datagram();
-                continue;
+            let Destination::Peer(peer) = to else {
+                return Some(to);
+            };
+            match self.peer(peer) {
+                Some(peer) if peer.is_up() => return Some(to),
+                Some(peer) if peer.session.phase != Phase::Dead => drop(self.datagrams.defer()),
+                _ => self.drop_next_datagram(),
             }
-            return Some(to);
         }
     }
 

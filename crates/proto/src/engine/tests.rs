@@ -744,6 +744,33 @@ fn datagrams_are_broadcast() {
     assert_eq!(wire.nodes[2].inbox.datagrams, [(3, 0, vec![5; 8])]);
 }
 
+/// A datagram to a peer that was not met yet waits until it is, and a newer one takes its place meanwhile; one to the dead waits for nobody.
+#[test]
+fn datagrams_wait_for_hello() {
+    let mut wire = Wire::new(2);
+    let datagram = |lap| Datagram {
+        lap,
+        payload: &[5; 8],
+        ..Datagram::EMPTY
+    };
+    let to = Destination::Peer(NodeId(1));
+    for lap in 1..=3 {
+        let engine = &mut wire.nodes[0].engine;
+        assert_eq!(engine.submit_datagram(to, datagram(lap), None), Ok(0));
+    }
+    wire.run(MINUTE, |wire| !wire.nodes[1].inbox.datagrams.is_empty());
+    assert_eq!(wire.nodes[1].inbox.datagrams, [(3, 0, vec![5; 8])]);
+    let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
+    assert_eq!(flow.superseded_datagrams, 2);
+    let now = wire.now;
+    let engine = &mut wire.nodes[0].engine;
+    engine.give_up(now, NodeId(1));
+    assert_eq!(engine.submit_datagram(to, datagram(4), None), Ok(0));
+    assert!(!engine.datagrams.is_empty());
+    engine.next_destination(now);
+    assert!(engine.datagrams.is_empty(), "nobody waits for the dead");
+}
+
 /// A datagram of several frames reaches everyone, too, with its stamps; its lanes take no messages, and who is unknown is named.
 #[test]
 fn long_datagrams_are_broadcast() {
