@@ -41,7 +41,7 @@ const HEAD_BYTES: usize = 12;
 /// Between two rounds of talk.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Turns a hang into a failure. Far below `dead_after`: who is killed must be known by its return, not by silence.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(45);
 
 /// A started process runs the congestion control that its environment names.
 pub(crate) fn options() -> Options {
