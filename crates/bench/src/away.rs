@@ -95,7 +95,7 @@ impl Handler for Laps {
     }
 }
 
-/// Measures once; `spec` as [`exchange::spec`](crate::exchange::spec) makes it.
+/// Measures once; `spec` as [`exchange::spec`] makes it.
 pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Away, ExchangeError> {
     let mut launcher = exchange::start(spec, plan, security)?;
     let options = Options {
