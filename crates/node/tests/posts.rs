@@ -256,17 +256,25 @@ fn begin(
 /// A buffer that is taken back while its message arrives is not written to any more; the message waits on the channel when it is whole.
 #[test]
 fn buffers_are_taken_back_under_way() {
-    for (over, closes) in PLAIN
+    let cases = PLAIN
         .into_iter()
-        .flat_map(|over| [(over, false), (over, true)])
-    {
+        .flat_map(|over| [(over, false), (over, true)]);
+    let mut cases: Vec<_> = cases.collect();
+    let mut late = 0;
+    while let Some((over, closes)) = cases.pop() {
         let (mut a, mut b, _c) = three(over);
         let (post, writes) = begin(&mut a, &mut b);
         if closes {
             assert_eq!(b.close_channel(7).expect("close"), 0);
         }
         let back = b.unpost(post).expect("unpost");
-        assert_eq!(back.arrived, Arrived::Nothing, "it was too fast");
+        if back.arrived != Arrived::Nothing {
+            // The assistant of a busy machine has taken it all in before: again.
+            late += 1;
+            assert!(late < 20, "it is always too late");
+            cases.push((over, closes));
+            continue;
+        }
         let before = (back.buffer.0.clone(), writes.load(Ordering::Relaxed));
         let got = loop {
             a.progress().expect("a");
