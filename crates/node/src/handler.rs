@@ -118,7 +118,7 @@ impl Context<'_> {
         self.outbox.put(to, lane, message)
     }
 
-    /// Sends a copy of `message` to whom the present one came from, by its lane; to a datagram, by the ordered lane of its port's number.
+    /// Sends a copy of `message` to whom the present one came from, by its lane; to a datagram, by the ordered lane of its channel.
     pub fn reply(&mut self, message: &[u8]) -> Result<(), SendError> {
         let (to, lane) = self.source;
         self.outbox.put(to, lane, message)

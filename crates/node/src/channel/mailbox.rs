@@ -181,7 +181,7 @@ impl Mailbox {
 /// Which of the datagrams that nobody took yet are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Keeps {
-    /// The newest of each source, port and start.
+    /// The newest of each source, channel and key.
     #[default]
     Newest,
     /// Each: whose places say something else at each lap.
@@ -286,7 +286,7 @@ impl Stash {
                 return true;
             }
             let bytes = self.bytes - held.payload.len() + datagram.payload.len();
-            if bytes > self.most.bytes && self.bytes > held.payload.len() {
+            if bytes > self.most.bytes {
                 return false;
             }
             self.bytes = bytes;
@@ -297,9 +297,7 @@ impl Stash {
             return true;
         }
         let bytes = self.bytes + datagram.payload.len();
-        // A long one may exceed the bytes alone.
-        let is_full = bytes > self.most.bytes && !self.datagrams.is_empty();
-        if self.datagrams.len() >= self.most.datagrams || is_full {
+        if self.datagrams.len() >= self.most.datagrams || bytes > self.most.bytes {
             return false;
         }
         self.bytes = bytes;

@@ -15,8 +15,8 @@ use tsumuji_wire::{DATAGRAM_HEADER_BYTES, Datagram, Lane, MAX_PAYLOAD_BYTES, Nod
 
 impl Engine {
     /// Has a datagram leave as soon as there is room for it, unless a newer one of its channel and key takes its place, or `deadline`
-    /// passes; to a peer that was not met yet, as soon as it is. Up to [`datagram_capacity_bytes`](Self::datagram_capacity_bytes) it takes a frame of its own; a longer one goes by
-    /// number to each peer, and none of its frames is sent again. Returns for how many peers it does not even wait: they are dead, or
+    /// passes; to a peer that was not met yet, soon after it is. Up to [`datagram_capacity_bytes`](Self::datagram_capacity_bytes) it takes
+    /// a frame of its own; a longer one goes by number to each peer, and none of its frames is sent again. Returns for how many peers it does not even wait: they are dead, or
     /// too much waits for them.
     pub fn submit_datagram(
         &mut self,
@@ -126,9 +126,12 @@ impl Engine {
     }
 
     /// One of that channel and key has left: one that waits is worthless.
+    #[inline]
     pub fn supersede_datagram(&mut self, to: Destination, of: (u16, u32)) {
-        self.datagrams.supersede(to, of, &mut self.shared.pool);
-        self.note_dropped();
+        if !self.datagrams.is_empty() {
+            self.datagrams.supersede(to, of, &mut self.shared.pool);
+            self.note_dropped();
+        }
     }
 
     /// Largest payload of a datagram that takes a frame of its own.
@@ -166,19 +169,16 @@ impl Engine {
             return 0;
         };
         let datagram = Datagram {
-            source: self.shared.config.me,
-            incarnation: self.shared.config.incarnation,
             channel: waiting.channel,
             key: waiting.key,
             epoch: waiting.epoch,
             lap: waiting.lap,
             payload: &waiting.payload,
+            ..Datagram::EMPTY
         };
-        let bytes = datagram.write(slot).unwrap_or(0);
+        let bytes = self.write_datagram(slot, datagram);
         self.shared.pool.put(waiting.payload);
-        self.shared.counters.sent_frames += u64::from(bytes > 0);
-        self.shared.counters.sent_bytes += bytes as u64;
-        bytes
+        bytes.unwrap_or(0)
     }
 
     /// Counts what was dropped for each peer that misses it.

@@ -498,6 +498,8 @@ fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
 #[cfg(test)]
 mod bundle_tests;
 #[cfg(test)]
+mod datagrams_tests;
+#[cfg(test)]
 mod direct_tests;
 #[cfg(test)]
 mod hostile_tests;
