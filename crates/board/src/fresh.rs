@@ -5,12 +5,9 @@
 use crate::{Board, Carrier, Lap};
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NodeId,
-    SendError, SendId,
+    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
+    NodeId, SendError, SendId,
 };
-
-/// An update that finds no slot is not kept: a newer one, or a repair, comes before long.
-const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 
 /// An endpoint carries a board's frames to all its members.
 impl<L: Link> Carrier for Endpoint<L> {

@@ -13,7 +13,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{Datagram, Destination, Endpoint, Link, NodeId, Priority, SendError};
+use tsumuji_node::{
+    Datagram, Destination, Endpoint, Link, NOW_OR_NEVER, NodeId, Priority, SendError,
+};
 
 use crate::call::Target;
 use crate::core::CHANNEL;
@@ -252,9 +254,6 @@ impl Native {
 }
 
 const ALL: Destination = Destination::Broadcast;
-
-/// What finds no room now is sent in a later turn, or asked for again.
-const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 
 /// What both parts need to know in a turn.
 struct Progress {

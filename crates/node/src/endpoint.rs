@@ -28,6 +28,7 @@ use tsumuji_link::{Link, LinkCounters, LinkError, SealCounters};
 use tsumuji_proto::{Config, Engine, Loan, NodeId};
 
 pub use self::batch::Batch;
+pub use self::datagrams::NOW_OR_NEVER;
 use self::descriptor::{Descriptor, Mail};
 pub use self::posts::{Post, Unposted};
 use crate::assistant::Assistant;

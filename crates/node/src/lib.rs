@@ -62,7 +62,7 @@ pub use channel::{
     Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, ReceivedDatagram, Waker,
 };
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
-pub use endpoint::{Batch, Counters, Endpoint, Post, Unposted};
+pub use endpoint::{Batch, Counters, Endpoint, NOW_OR_NEVER, Post, Unposted};
 pub use error::{ChannelError, CloseError, EndpointError, OpenError, RecvError, SendError};
 pub use handler::{Context, Handler};
 pub use membership::{Member, Membership};

@@ -7,6 +7,7 @@ use tsumuji_proto::{Datagram, Destination, Instant, Loan, NodeId};
 
 use super::{Drive, refused};
 use crate::clock::from_std;
+use crate::endpoint::NOW_OR_NEVER;
 use crate::error::SendError;
 
 /// What a datagram of several frames has at least to leave: it is dropped when its deadline has come.
@@ -106,7 +107,7 @@ impl<L: Link> Drive<L> {
         datagram: Datagram<'_>,
         deadline: Option<Duration>,
     ) -> Result<bool, SendError> {
-        if deadline == Some(Duration::ZERO) {
+        if deadline == NOW_OR_NEVER {
             return Ok(false);
         }
         let deadline: Option<Instant> = deadline.map(|after| self.look() + from_std(after));

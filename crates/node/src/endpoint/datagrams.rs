@@ -9,13 +9,16 @@ use super::Endpoint;
 use crate::channel::ReceivedDatagram;
 use crate::error::{RecvError, SendError};
 
+/// The deadline of a datagram that leaves now or not at all: for values that are soon sent anew, or asked for again.
+pub const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
+
 impl<L: Link> Endpoint<L> {
     /// Sends a datagram to one peer or to all: best effort, never waited for, never sent again when it is lost.
     ///
     /// The program states `channel`, `key`, `epoch`, `lap` and `payload`, the rest being [`Datagram::EMPTY`]: the engine says whose it is.
     /// Within a [`batch`](Endpoint::batch) it leaves with what else the batch holds, else at once. Where the link has no room for it now
     /// (or the receiver grants none, see below, or was not met yet), it waits: until a newer one of its channel and key is sent, which takes its place, or until
-    /// `deadline` from now has passed, and then it is dropped. A deadline of zero: it leaves now or not at all. What was dropped is counted
+    /// `deadline` from now has passed, and then it is dropped. With [`NOW_OR_NEVER`] it leaves now or not at all. What was dropped is counted
     /// in [`Flow`](crate::Flow).
     ///
     /// Up to [`datagram_capacity_bytes`](Endpoint::datagram_capacity_bytes) a datagram is one frame, and one frame is enough for all peers

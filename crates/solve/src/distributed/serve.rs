@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
 use tsumuji_node::{
     Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, LinkAddr,
-    NodeId, SendError,
+    NOW_OR_NEVER, NodeId, SendError,
 };
 
 const JUDGE: NodeId = NodeId(0);
@@ -226,9 +226,6 @@ impl Handler for Desk {
         self.miss(peer);
     }
 }
-
-/// What finds no room is not kept: the next step, or a repair, says it anew.
-const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 
 /// The way of updates and reports out of a worker.
 struct Outlets<'a, L: Link> {
