@@ -75,12 +75,17 @@ fn a_computing_sender_is_measured() {
         let names: Vec<_> = runs.iter().map(|run| run["progress"].as_str()).collect();
         assert_eq!(names, [Some("assistant"), Some("program")]);
         for run in runs {
-            let field = |name: &str| run["measured"][name].as_f64().unwrap();
-            assert!(
-                field("spread_us_p50") > 0.0 && field("spread_us_p50") <= field("spread_us_max"),
-                "{run}"
-            );
-            assert!(field("computing") > 0.3, "{run}");
+            let measured = &run["measured"];
+            for spans in ["sending_us", "arriving_us"] {
+                let span = |name: &str| measured[spans][name].as_f64().unwrap();
+                assert!(
+                    span("p50") > 0.0 && span("p50") <= span("max"),
+                    "{spans}: {run}"
+                );
+            }
+            let longest = |spans: &str| measured[spans]["max"].as_f64().unwrap();
+            assert!(longest("late_us") < longest("arriving_us"), "{run}");
+            assert!(measured["computing"].as_f64().unwrap() > 0.3, "{run}");
         }
     }
 }

@@ -2,7 +2,8 @@
 //! progress assistant and without it; and what the assistant costs while nothing happens.
 //!
 //! [`measure`] runs in the parent (node 0, the sender) and starts the other side, which calls [`serve`]. Clocks of two hosts are not compared: the
-//! receiver looks how long after a burst's first message its last one came.
+//! receiver looks how long after a burst's first message its last one came, and the sender how long its calls took. What the first took
+//! longer is how late the last message was, but for the way of the first.
 
 use std::time::{Duration, Instant};
 
@@ -53,15 +54,42 @@ impl Plan {
     }
 }
 
-/// What the receiver saw, and what both cost.
+/// Microseconds of all laps.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spans {
+    /// Of half of the laps at most this,
+    pub p50: f64,
+    /// of 99 in a hundred,
+    pub p99: f64,
+    /// and of all.
+    pub max: f64,
+}
+
+impl Spans {
+    /// NaN where there was no lap.
+    fn of(mut spans_us: Vec<f64>) -> Self {
+        spans_us.sort_by(f64::total_cmp);
+        let at = |part: f64| {
+            let index = (part * spans_us.len() as f64).ceil() as usize;
+            spans_us.get(index.max(1) - 1).copied().unwrap_or(f64::NAN)
+        };
+        Self {
+            p50: at(0.5),
+            p99: at(0.99),
+            max: at(1.0),
+        }
+    }
+}
+
+/// What both saw, and what it cost.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Away {
-    /// From a burst's first message to its last, in microseconds: of half of the laps at most this,
-    pub spread_us_p50: f64,
-    /// of 99 in a hundred,
-    pub spread_us_p99: f64,
-    /// and of all.
-    pub spread_us_max: f64,
+    /// The calls that sent a lap's messages.
+    pub sending_us: Spans,
+    /// From a lap's first message to its last, where they arrive.
+    pub arriving_us: Spans,
+    /// By how much that is longer than the calls of the same lap: how late the last message is.
+    pub late_us: Spans,
     /// Part of the time that the sender computed.
     pub computing: f64,
     /// Processor time while nothing happens, as part of a core: of the sender, and of the receiver.
@@ -70,7 +98,7 @@ pub struct Away {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
-    spreads_us: Vec<f64>,
+    arriving_us: Vec<f64>,
     idle: f64,
 }
 
@@ -79,7 +107,7 @@ struct Laps {
     messages: u64,
     came: u64,
     first: Instant,
-    spreads_us: Vec<f64>,
+    arriving_us: Vec<f64>,
 }
 
 impl Handler for Laps {
@@ -90,7 +118,7 @@ impl Handler for Laps {
         }
         self.came += 1;
         if self.came.is_multiple_of(self.messages) {
-            (self.spreads_us).push((now - self.first).as_secs_f64() * 1e6);
+            (self.arriving_us).push((now - self.first).as_secs_f64() * 1e6);
         }
     }
 }
@@ -106,6 +134,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
     wait_up(endpoint.wait_up(PATIENCE)?)?;
     let message = vec![0x5a; plan.message_bytes];
     let (start, mut computed) = (Instant::now(), Duration::ZERO);
+    let mut sending_us = Vec::new();
     for _ in 0..plan.laps {
         watch(&mut launcher)?;
         let sending = Instant::now();
@@ -113,6 +142,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
             endpoint.send(RECEIVER, DATA, &message)?;
         }
         let computing = Instant::now();
+        sending_us.push((computing - sending).as_secs_f64() * 1e6);
         let span = (9 * (computing - sending)).max(COMPUTE_LEAST);
         while computing.elapsed() < span {
             std::hint::black_box(&message); // no call
@@ -131,17 +161,13 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
         }
     };
     let _ = endpoint.close(Duration::from_secs(1));
-    let mut report: Report = serde_json::from_slice(&report)?;
-    report.spreads_us.sort_by(f64::total_cmp);
-    let spreads = &report.spreads_us;
-    let at = |part: f64| {
-        let index = (part * spreads.len() as f64).ceil() as usize;
-        spreads.get(index.max(1) - 1).copied().unwrap_or(f64::NAN)
-    };
+    let report: Report = serde_json::from_slice(&report)?;
+    let late = sending_us.iter().zip(&report.arriving_us);
+    let late_us = late.map(|(sending, arriving)| arriving - sending).collect();
     Ok(Away {
-        spread_us_p50: at(0.5),
-        spread_us_p99: at(0.99),
-        spread_us_max: at(1.0),
+        sending_us: Spans::of(sending_us),
+        arriving_us: Spans::of(report.arriving_us),
+        late_us: Spans::of(late_us),
         computing,
         idle: [idle, report.idle],
     })
@@ -155,16 +181,16 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
         messages: plan.messages.max(1),
         came: 0,
         first: Instant::now(),
-        spreads_us: Vec::new(),
+        arriving_us: Vec::new(),
     };
-    while (laps.spreads_us.len() as u64) < plan.laps {
+    while (laps.arriving_us.len() as u64) < plan.laps {
         if endpoint.poll_wait(&mut laps, PATIENCE)? == 0 && endpoint.deaths(SENDER) > 0 {
             return Err(ExchangeError::PeerDead);
         }
     }
     endpoint.flush(Duration::from_secs(1))?;
     let report = Report {
-        spreads_us: laps.spreads_us,
+        arriving_us: laps.arriving_us,
         idle: idle(plan),
     };
     endpoint.send(SENDER, REPORT, &serde_json::to_vec(&report)?)?;

@@ -91,6 +91,8 @@ impl RingWrite for Memory {
         self.words[line].load(Ordering::Relaxed)
     }
 
+    fn back(&self, _: std::ops::Range<usize>) {}
+
     unsafe fn write<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
         let lines = (8 + bytes).div_ceil(LINE_BYTES);
         let mut buffer = vec![0xEE; lines * LINE_BYTES];

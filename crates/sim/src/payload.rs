@@ -20,15 +20,26 @@ pub(crate) fn fill(seed: u64, into: &mut [u8]) {
 
 /// A 64-bit checksum over length, content and order of the bytes. Not keyed: it finds mistakes, not forgeries.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let mut sum = mix(bytes.len() as u64);
-    let (words, rest) = bytes.as_chunks::<8>();
-    for word in words {
-        sum = (sum ^ u64::from_le_bytes(*word)).wrapping_mul(0x9fb2_1c65_1e98_df25);
-        sum ^= sum >> 29;
+    // Four sums side by side: one would wait for its own multiplication at each word.
+    let mut sums = [1, 2, 3, 4].map(|lane| mix(bytes.len() as u64 ^ lane << 56));
+    let (rows, rest) = bytes.as_chunks::<32>();
+    for row in rows {
+        for (sum, word) in sums.iter_mut().zip(row.as_chunks::<8>().0) {
+            *sum = take(*sum, *word);
+        }
     }
-    let mut last = [0; 8];
+    let mut last = [0; 32];
     last[..rest.len()].copy_from_slice(rest);
-    mix(sum ^ u64::from_le_bytes(last))
+    let words = last.as_chunks::<8>().0;
+    let sums = sums.into_iter().zip(words);
+    mix(sums.fold(0, |all, (sum, word)| {
+        take(all, take(sum, *word).to_le_bytes())
+    }))
+}
+
+fn take(sum: u64, word: [u8; 8]) -> u64 {
+    let sum = (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x9fb2_1c65_1e98_df25);
+    sum ^ sum >> 29
 }
 
 #[cfg(test)]

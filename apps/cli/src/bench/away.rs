@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use serde_json::json;
-use tsumuji_bench::away::Plan;
-use tsumuji_bench::{machine, stop};
+use tsumuji_bench::away::{Away, Plan, Spans};
+use tsumuji_bench::{machine, stop, table};
 
 use super::between::{Between, Pair};
 use crate::{DONE, Outcome, output};
@@ -41,8 +41,17 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         pair.link,
         machine::describe()
     );
-    eprintln!("              first to last message of a lap (us)   computing   idle (% of a core)");
-    eprintln!("              p50        p99        longest                     sender  receiver");
+    let mut rows = vec![[
+        "progress by",
+        "of a lap (us)",
+        "p50",
+        "p99",
+        "longest",
+        "computing",
+        "idle: sender",
+        "receiver",
+    ]
+    .map(str::to_owned)];
     for assistant in [true, false] {
         if stop::is_wanted() {
             bail!(super::INTERRUPTED);
@@ -55,17 +64,11 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
             assistant,
         })?;
         let name = if assistant { "assistant" } else { "program" };
-        eprintln!(
-            "{name:12}  {:<9.0}  {:<9.0}  {:<9.0}             {:>3.0} %       {:<7.3} {:<7.3}",
-            away.spread_us_p50,
-            away.spread_us_p99,
-            away.spread_us_max,
-            away.computing * 100.0,
-            away.idle[0] * 100.0,
-            away.idle[1] * 100.0
-        );
+        eprintln!("{name}: measured");
+        rows.extend(rows_of(name, &away));
         measured.push(json!({ "progress": name, "measured": away }));
     }
+    eprint!("{}", table::aligned(&rows));
     if args.json {
         output::print_json(&json!({
             "kind": "away", "link": pair.link.to_string(), "laps": args.laps,
@@ -73,4 +76,35 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         }));
     }
     Ok(DONE)
+}
+
+/// What the calls took, when the messages arrived, and how late the last was; what it cost, beside the first.
+fn rows_of(name: &str, away: &Away) -> [[String; 8]; 3] {
+    let row = |name: &str, what: &str, spans: &Spans, costs: [String; 3]| {
+        let [computing, sender, receiver] = costs;
+        let us = |span: f64| format!("{span:.0}");
+        [
+            name.to_owned(),
+            what.to_owned(),
+            us(spans.p50),
+            us(spans.p99),
+            us(spans.max),
+            computing,
+            sender,
+            receiver,
+        ]
+    };
+    let [sender, receiver] = away.idle.map(|part| format!("{:.3} %", part * 100.0));
+    let computing = format!("{:.0} %", away.computing * 100.0);
+    let none = <[String; 3]>::default;
+    [
+        row(
+            name,
+            "calls of send",
+            &away.sending_us,
+            [computing, sender, receiver],
+        ),
+        row("", "first to last at receiver", &away.arriving_us, none()),
+        row("", "last after last call", &away.late_us, none()),
+    ]
 }

@@ -19,6 +19,8 @@
 //! 3. The producer may die between any two stores: unpublished bytes are never looked at.
 #![allow(unsafe_code)] // Lends slots of memory that another process maps; each block proves why no one else touches them.
 
+use std::ops::Range;
+
 /// Bytes of a cache line, the unit of a ring.
 pub(crate) const LINE_BYTES: usize = 64;
 /// The commit word in front of each frame.
@@ -67,6 +69,8 @@ pub(crate) trait RingWrite {
     fn clear(&self, line: usize);
     /// The commit word of a line as it was published.
     fn published(&self, line: usize) -> u64;
+    /// Asks for memory behind lines that were never used: the first touch of each page would take as long as several frames.
+    fn back(&self, lines: Range<usize>);
     /// Lends `bytes` bytes that follow the commit word of `line`.
     ///
     /// # Safety
@@ -99,6 +103,9 @@ pub(crate) struct Producer {
     head: u64,
     /// Lines below were touched ahead of use.
     warm: u64,
+    /// Lines below have memory; `u64::MAX`: all have. Always some more than were used, and no more than twice as many: of a ring that is
+    /// hardly used there is hardly anything.
+    backed: u64,
 }
 
 impl Producer {
@@ -113,6 +120,7 @@ impl Producer {
             tail: 0,
             head: 0,
             warm: 0,
+            backed: 0,
         }
     }
 
@@ -215,10 +223,23 @@ impl Producer {
         }
         let from = self.warm.max(self.tail + 1);
         let end = (self.tail + WARM_LINES).min(self.head + self.lines);
+        if end > self.backed {
+            self.back(memory, end);
+        }
         for position in from..end {
             memory.clear((position & (self.lines - 1)) as usize);
         }
         self.warm = end.max(from);
+    }
+
+    /// In the first lap, when lines up to `end` are about to be used.
+    #[cold]
+    fn back<M: RingWrite>(&mut self, memory: &M, end: u64) {
+        let to = (2 * end).min(self.lines);
+        if self.backed < to {
+            memory.back(self.backed as usize..to as usize);
+        }
+        self.backed = if to == self.lines { u64::MAX } else { to };
     }
 }
 

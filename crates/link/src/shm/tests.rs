@@ -69,6 +69,32 @@ fn room_is_as_told() {
     assert_eq!(a.counted_room((LinkAddr::Local(7), 1), 8), 0);
 }
 
+/// Memory is behind a ring's lines before they are used, but hardly more than is used; round the ring nothing is asked for again.
+#[test]
+fn memory_comes_ahead_of_use() {
+    let config = ShmConfig::for_nodes(2);
+    let job = ShmJob::create(2, config).expect("create");
+    let mut a = Shm::attach(&job, 0).expect("attach");
+    let mut b = Shm::attach(&job, 1).expect("attach");
+    receive(&mut a);
+    let held = || rustix::fs::fstat(&job).expect("fstat").st_blocks as usize * 512;
+    let before = held();
+    let mut pass = |frames: usize| {
+        for _ in 0..frames {
+            assert!(send(&mut a, LinkAddr::Local(1), b"a line of its own"));
+            receive(&mut b);
+        }
+        held() - before
+    };
+    let page = rustix::param::page_size();
+    assert!(pass(1) <= 4 * page, "one frame takes {} bytes", pass(0));
+    let lines = config.ring_bytes / 64;
+    assert!(pass(lines / 4) >= config.ring_bytes / 4 + page);
+    let whole = pass(lines / 2);
+    assert!((config.ring_bytes..config.ring_bytes + 8 * page).contains(&whole));
+    assert_eq!(pass(lines), whole);
+}
+
 /// Sends a frame that is counted, to that life.
 fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
     let fill = |slot: &mut [u8]| {

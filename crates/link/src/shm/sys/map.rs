@@ -80,6 +80,22 @@ impl Map {
     }
 }
 
+/// Has the kernel put memory behind a range now, not when each of its pages is first touched. One that cannot changes nothing.
+///
+/// # Safety
+/// The range lies in a writable mapping.
+pub(super) unsafe fn back(start: NonNull<u8>, bytes: usize) {
+    let ahead = start.addr().get() % rustix::param::page_size();
+    // SAFETY: mappings begin at pages, so the page of `start` is the mapping's as well; the advice alters no byte of it.
+    let _ = unsafe {
+        rustix::mm::madvise(
+            start.as_ptr().wrapping_sub(ahead).cast(),
+            ahead + bytes,
+            Advice::LinuxPopulateWrite,
+        )
+    };
+}
+
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: `base` and `bytes` are what mmap gave; every view holds an `Arc` of this map, so none is left.

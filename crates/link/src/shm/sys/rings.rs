@@ -3,11 +3,12 @@
 //! `LinesRo` and `LinesRw` are for `ring`, `WordsRo` and `WordsRw` for `broadcast`, `CastRo` and `CastRw` for `cast`: the
 //! protocols are there, the bounds here. The bytes of ring slots belong to one side at a time by the ring's protocol.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::map::{Map, ReadWord, WriteWord};
+use super::map::{self, Map, ReadWord, WriteWord};
 use crate::shm::broadcast::{BroadcastRead, BroadcastWrite};
 use crate::shm::cast::{CastRead, CastWrite, UNIT_BYTES};
 use crate::shm::ring::{COMMIT_BYTES, LINE_BYTES, RingRead, RingWrite};
@@ -96,6 +97,17 @@ impl RingWrite for LinesRw {
 
     fn published(&self, line: usize) -> u64 {
         self.commit_word(line).load(Ordering::Relaxed)
+    }
+
+    fn back(&self, lines: Range<usize>) {
+        debug_assert!(lines.start <= lines.end && lines.end * LINE_BYTES <= self.bytes);
+        // SAFETY: `ring` names lines that the ring has, which `new` checked to lie in the writable map.
+        unsafe {
+            map::back(
+                self.at.add(lines.start * LINE_BYTES),
+                lines.len() * LINE_BYTES,
+            )
+        };
     }
 
     #[inline]
