@@ -13,7 +13,7 @@ use crate::peer::queue::Queue;
 use crate::peer::rtt::Rtt;
 use crate::peer::send::Agreed;
 use crate::pool::Pool;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use core::fmt;
 use core::str::FromStr;
 use tsumuji_wire::flags;
@@ -125,6 +125,10 @@ pub(crate) trait Sending {
         lossless: bool,
         books: Books<'_>,
     ) -> bool;
+    /// A message of which nothing new was acknowledged for so long, though it was sent again and again.
+    fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId>;
+    /// Nothing was heard of the peer for long: what was sent meanwhile could have no answer.
+    fn note_silence(&mut self, now: Instant, queue: &mut Queue);
     /// Frames sent and neither acknowledged nor known to be lost.
     fn in_flight(&self) -> usize;
     /// New frames that may be sent before the peer must say more.

@@ -83,7 +83,7 @@ unsafe fn read<'a>(datagram: *const TsumujiDatagram) -> Result<Datagram<'a>, Fai
     })
 }
 
-/// Longest datagram that is one frame on this link, in bytes.
+/// Longest datagram that is one frame, in bytes: on this link, and for every peer that was met so far.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_datagram_capacity(handle: *mut Tsumuji) -> isize {
     // SAFETY: the header asks for what `on` needs.

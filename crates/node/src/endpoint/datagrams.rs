@@ -67,7 +67,7 @@ impl<L: Link> Endpoint<L> {
         self.core.read().drive.caps().broadcast
     }
 
-    /// Largest payload of a datagram that is one frame on this link.
+    /// Largest payload of a datagram that is one frame: on this link, and for every peer that was met so far; it may become less.
     pub fn datagram_capacity_bytes(&self) -> usize {
         self.core.read().drive.engine.datagram_capacity_bytes()
     }

@@ -134,9 +134,9 @@ impl Engine {
         }
     }
 
-    /// Largest payload of a datagram that takes a frame of its own.
+    /// Largest payload of a datagram that takes a frame of its own: what fits the smallest frames that were ever agreed with a peer.
     pub fn datagram_capacity_bytes(&self) -> usize {
-        (self.shared.config.frame_bytes - DATAGRAM_HEADER_BYTES).min(MAX_PAYLOAD_BYTES)
+        (self.shared.least_frame_bytes - DATAGRAM_HEADER_BYTES).min(MAX_PAYLOAD_BYTES)
     }
 
     /// To whom the first of those goes that wait, if one may be tried now.

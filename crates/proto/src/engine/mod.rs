@@ -86,6 +86,10 @@ pub(crate) struct Shared {
     pub(crate) alarms: Alarms,
     /// One for each peer of which something is missing, and only for these.
     doubts: Vec<Doubt>,
+    /// Towards whom smaller frames are stated than the link has, and which: the path did not carry larger ones.
+    narrow: Vec<(NodeId, usize)>,
+    /// The smallest frames that were ever agreed with a peer: one datagram of that size is for all.
+    least_frame_bytes: usize,
     /// The long message whose next fragment is likely to come next.
     guess: Option<Guess>,
     /// Of direct messages, by peer; empty where the link has no ring.
@@ -97,6 +101,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The largest frame that the peer is to send here, and be sent.
+    fn stated_frame_bytes(&self, to: NodeId) -> usize {
+        let narrow = self.narrow.iter().find(|(peer, _)| *peer == to);
+        narrow.map_or(self.config.frame_bytes, |(_, bytes)| *bytes)
+    }
+
     /// A deadline of the peer is then.
     #[inline]
     pub(crate) fn arm(&mut self, peer: &mut Peer, at: Instant) {
@@ -134,6 +144,8 @@ impl Engine {
             events: VecDeque::new(),
             alarms: Alarms::default(),
             doubts: Vec::new(),
+            narrow: Vec::new(),
+            least_frame_bytes: config.frame_bytes,
             guess: None,
             direct: Vec::new(),
             has_shut: false,

@@ -236,7 +236,8 @@ impl Engine {
             welcome.destination,
             None,
         )?;
-        let frame_bytes = shared.config.frame_bytes.min(welcome.frame_bytes as usize);
+        let stated_bytes = shared.stated_frame_bytes(peer.id);
+        let frame_bytes = stated_bytes.min(welcome.frame_bytes as usize);
         if !peer.session.is_answer(welcome) {
             return Err(Drop::Session);
         }
@@ -272,6 +273,7 @@ impl Engine {
         });
         let limit = welcome.message_limit as usize;
         (peer.message_limit_bytes, peer.frame_bytes) = (limit, frame_bytes);
+        shared.least_frame_bytes = shared.least_frame_bytes.min(frame_bytes);
         let agreed = Agreed {
             fragment_bytes: frame_bytes - DATA_HEADER_BYTES,
             message_limit_bytes: limit,
@@ -668,6 +670,7 @@ fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut 
     peer.window_bytes = 0;
     peer.message_limit_bytes = u32::MAX as usize;
     peer.life += 1;
+    shared.narrow.retain(|(narrow, _)| *narrow != peer.id);
     if failed.lost > 0 {
         shared.events.push_back(Event::MessagesLost {
             peer: peer.id,

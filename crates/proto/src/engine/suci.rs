@@ -111,6 +111,9 @@ impl Engine {
         take_ack(now, &cumulative(ack.ack, delay), peer, shared)?;
         if let Some(control) = peer.send.suci() {
             control.on_window(ack.ack, ack.credit);
+            if ack.flags & flags::REFUSED != 0 {
+                control.on_refusal();
+            }
             if ack.flags & flags::NACK != 0 {
                 control.on_nack(ack.ack);
             }

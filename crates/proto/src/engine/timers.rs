@@ -15,6 +15,12 @@ use tsumuji_wire::NodeId;
 /// In so much time a sender that waits for an acknowledgement has sent enough probes that one of them came.
 const PROBES_MAX: Duration = PROBE_MAX.times(STALL_REPAIRS as u64);
 
+/// A frame of an Ethernet whose MTU is 1500, with room for what tunnels and checks put around it.
+const USUAL_FRAME_BYTES: usize = 1400;
+
+/// No path is taken for narrower than this: of what it stops, frames are not too large.
+const NARROWEST_FRAME_BYTES: usize = 350;
+
 /// Something of a peer's is missing that it may never send.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Doubt {
@@ -181,4 +187,18 @@ fn end_stalled(now: Instant, peer: &mut Peer, message: Option<SendId>, shared: &
     });
     shared.doubts.retain(|doubt| doubt.peer != peer_id);
     end_session(now, peer, None, shared);
+    let narrower = narrower(peer.frame_bytes);
+    if message.is_some() && narrower < peer.frame_bytes {
+        shared.narrow.push((peer_id, narrower));
+    }
+}
+
+/// What a path may carry that has ceased to carry frames of that size: what every Ethernet does, tunnels included, and then half of it and half
+/// of that.
+fn narrower(frame_bytes: usize) -> usize {
+    if frame_bytes > USUAL_FRAME_BYTES {
+        USUAL_FRAME_BYTES
+    } else {
+        (frame_bytes / 2).max(NARROWEST_FRAME_BYTES)
+    }
 }

@@ -220,7 +220,7 @@ impl Engine {
             incarnation: config.incarnation,
             pairing: session.pairing,
             nonce: 0,
-            frame_bytes: config.frame_bytes as u32,
+            frame_bytes: self.shared.stated_frame_bytes(id) as u32,
             credit: credit as u32,
             message_limit: u32::try_from(config.message_limit_bytes).unwrap_or(u32::MAX),
             taken: taken_from(&self.shared, id).1,

@@ -94,9 +94,6 @@ impl DatagramReceive {
             Some(partial) if message > partial.message => stream.drop_partial(memory, pool),
             _ => {}
         }
-        if fragment.payload_bytes == fragment.length {
-            return Accepted::Kept; // it would have come in a frame of its own
-        }
         if stream.partial.is_none() {
             if !memory.reserve(fragment.length, true, false) {
                 return Accepted::Kept;
@@ -204,7 +201,8 @@ mod tests {
         assert!(matches!(accept(1, 4, 8), Accepted::Kept), "replaced");
         assert!(matches!(accept(2, 0, 8), Accepted::Whole(Assembled::Own(body)) if body == [7; 8]));
         assert!(matches!(accept(2, 0, 8), Accepted::Kept), "came already");
-        assert!(matches!(accept(3, 0, 4), Accepted::Kept), "of one frame");
+        assert!(matches!(accept(3, 0, 4), Accepted::Whole(Assembled::Own(body)) if body == [7; 4]));
+        assert!(matches!(accept(3, 0, 4), Accepted::Kept), "came already");
         assert!(matches!(accept(4, 4, 8), Accepted::Kept));
         assert!(
             matches!(accept(4, 0, 9), Accepted::Beyond),

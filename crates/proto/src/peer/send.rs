@@ -439,15 +439,12 @@ impl Send {
     /// A message was sent again and again, for so long, and nothing new of it was acknowledged, though nothing was
     /// refused either. Its name.
     pub(crate) fn stalled(&self, now: Instant, after: Duration) -> Option<SendId> {
-        match &self.control {
-            Control::Credit(control) => self.queue.stalled(now, after, control.is_probing()),
-            Control::Suci(_) => None, // it may be told to wait as long as the receiver's memory is full
-        }
+        control!(&self.control, stalled(now, after, &self.queue))
     }
 
     /// The peer was not heard for long: what was sent meanwhile could have no answer.
     pub(crate) fn note_silence(&mut self, now: Instant) {
-        self.queue.note_silence(now);
+        control!(&mut self.control, note_silence(now, &mut self.queue));
     }
 
     /// Does nobody have so much credit to give?

@@ -1,7 +1,7 @@
 //! Messages that cannot get through though their peer is heard: they fail by name, and what waits for memory does not.
 
 use super::config;
-use tsumuji_proto::{Congestion, Duration, Event, Lane, NodeId};
+use tsumuji_proto::{Destination, Duration, Event, Lane, NodeId};
 use tsumuji_sim::{Net, Pace, Seed};
 
 fn stalls(net: &Net, node: NodeId, peer: NodeId) -> usize {
@@ -14,9 +14,6 @@ fn stalls(net: &Net, node: NodeId, peer: NodeId) -> usize {
 /// bounded time, and how many are lost with it; the rest of the net notices nothing, and once the path is mended the two meet and talk again.
 #[test]
 fn a_path_without_full_frames_fails_by_name() {
-    if config().congestion == Congestion::Suci {
-        return; // it waits
-    }
     for seed in Seed::several(12_000, 10) {
         let mut net = Net::new(seed).rate_mbit(1_000).delay_us(10..40);
         let nodes = net.mesh(3, &config());
@@ -58,6 +55,84 @@ fn a_path_without_full_frames_fails_by_name() {
         net.stream(a, b, Lane::ordered(0), 20_000, 10);
         net.run_until_idle();
         assert_eq!(net.deliveries(b).len() - before, 10);
+    }
+}
+
+/// A path that carries no frames of full size, and is not mended: each time that two meet again after a message has failed, they agree on smaller
+/// ones, until what is sent arrives, datagrams too, of whatever length. When one of them has died, they begin with full frames again.
+#[test]
+fn frames_are_narrowed_to_what_the_path_carries() {
+    for seed in Seed::several(12_300, 5) {
+        for longest_bytes in [1_450, 800, 400] {
+            let mut net = Net::new(seed).rate_mbit(1_000).delay_us(10..40);
+            let config = tsumuji_proto::Config {
+                frame_bytes: 8_900,
+                ..config()
+            };
+            let nodes = net.mesh(3, &config);
+            let [a, b, c] = nodes[..] else { unreachable!() };
+            net.run_until_up();
+            let fair = net.conditions().clone();
+            let narrow = tsumuji_sim::Conditions {
+                longest_bytes,
+                ..fair.clone()
+            };
+            net.set_path(a, b, narrow);
+            let mut failed = 0;
+            while failed < 10 {
+                let (before, told) = (net.deliveries(b).len(), stalls(&net, a, b));
+                net.stream(a, b, Lane::ordered(0), 20_000, 3);
+                while stalls(&net, a, b) == told && net.deliveries(b).len() < before + 3 {
+                    net.stream(b, a, Lane::ordered(0), 100, 1);
+                    net.run_for(Duration::from_millis(10));
+                }
+                if net.deliveries(b).len() == before + 3 {
+                    break;
+                }
+                failed += 1;
+                while !net.is_up(a, b) || !net.is_up(b, a) {
+                    for (from, to) in [(a, b), (b, a)] {
+                        if !net.is_up(from, to) {
+                            net.revive(from, to);
+                        }
+                    }
+                    net.run_for(Duration::from_millis(10));
+                }
+            }
+            let most = [1_450, 800, 400].iter().position(|it| *it == longest_bytes);
+            net.check(Some(failed) == most.map(|at| at + 1), || {
+                format!("{failed} messages failed where {longest_bytes} bytes pass")
+            });
+            for bytes in [300, 1_000, 5_000, 12_000] {
+                let (before, others) = (net.datagrams(b).len(), net.datagrams(c).len());
+                net.publish(a, Destination::Broadcast, (1, 1), bytes, 0, bytes as usize)
+                    .unwrap();
+                net.run_for(Duration::from_millis(5));
+                net.check(net.datagrams(b).len() == before + 1, || {
+                    format!("{b} has no datagram of {bytes} bytes")
+                });
+                net.check(net.datagrams(c).len() == others + 1, || {
+                    format!("{c} has no datagram of {bytes} bytes")
+                });
+            }
+            net.set_path(a, b, fair);
+            net.crash(b);
+            net.run_for(config.dead_after.times(3));
+            net.restart(b);
+            for _ in 0..20 {
+                net.run_for(Duration::from_millis(50));
+                if !net.is_up(a, b) {
+                    net.revive(a, b);
+                }
+            }
+            let frames = net.traffic().sent_frames;
+            net.stream(a, b, Lane::ordered(0), 80_000, 10);
+            net.run_until_idle();
+            let frames = net.traffic().sent_frames - frames;
+            net.check(frames < 300, || {
+                format!("{frames} frames for 100 fragments of full size")
+            });
+        }
     }
 }
 

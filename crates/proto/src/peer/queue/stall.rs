@@ -7,6 +7,7 @@
 use super::Queue;
 use super::ahead::Ahead;
 use crate::message::SendId;
+use crate::peer::flight::Part;
 use crate::peer::outgoing::{Outgoing, Repaired};
 use crate::time::{Duration, Instant};
 
@@ -106,6 +107,16 @@ impl Queue {
             return self.first_begun();
         }
         None
+    }
+
+    /// The message that a part belongs to which keeps all that was sent after it from arriving; of a datagram, the oldest message behind it.
+    pub(in crate::peer) fn stuck_by(&self, part: Part) -> Option<SendId> {
+        let outgoing = self.messages.get(part.slot() as usize)?;
+        let is_reliable = outgoing.live && outgoing.id == part.id && !outgoing.lane.is_datagram();
+        if is_reliable {
+            return Some(part.id);
+        }
+        self.first_begun()
     }
 
     /// The oldest reliable message of which something has left.

@@ -14,11 +14,11 @@ use crate::message::SendId;
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::peer::flight::{AckNews, Part};
 use crate::peer::loss::Silence;
-use crate::peer::queue::Queue;
+use crate::peer::queue::{Queue, STALL_REPAIRS};
 use crate::peer::rtt::Rtt;
 use crate::peer::send::Agreed;
 use crate::pool::Pool;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// A frame that awaits its acknowledgement.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +46,9 @@ pub(crate) struct GoBack {
     /// Numbers below this were sent twice or asked about: what an acknowledgement answers, nobody knows.
     timed_from: u64,
     silence: Silence,
+    /// How often the lowest unacknowledged frame was sent again, with permission and without a word that memory refused it, and since when.
+    repeats: u32,
+    repeating_since: Instant,
 }
 
 /// What an ask states.
@@ -71,6 +74,8 @@ impl GoBack {
             ask_due: false,
             timed_from: FIRST_NUMBER,
             silence: Silence::new(),
+            repeats: 0,
+            repeating_since: Instant::default(),
         }
     }
 
@@ -132,6 +137,11 @@ impl GoBack {
         }
     }
 
+    /// The receiver's memory is full, and nobody stuck.
+    pub(crate) fn on_refusal(&mut self) {
+        self.repeats = 0;
+    }
+
     pub(crate) fn is_ask_due(&self) -> bool {
         self.ask_due
     }
@@ -180,6 +190,12 @@ impl Sending for GoBack {
         let part = if self.has_lost() {
             let sent = self.sent.get((number - self.base) as usize)?;
             queue.retransmitted += 1;
+            if number == self.base {
+                if self.repeats == 0 {
+                    self.repeating_since = now;
+                }
+                self.repeats += 1;
+            }
             counters.retransmitted_frames += 1;
             sent.part
         } else {
@@ -218,6 +234,7 @@ impl Sending for GoBack {
             books.queue.acknowledge(sent.part, books.pool, &mut done);
         }
         if let Some(sent) = newest {
+            self.repeats = 0;
             if self.base > self.timed_from {
                 books.rtt.latest = now.since(sent.at);
                 books.rtt.sample(now.since(sent.at + news.delay));
@@ -255,6 +272,17 @@ impl Sending for GoBack {
         self.timed_from = self.next();
         self.ask_due = true;
         false
+    }
+
+    fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId> {
+        let is_stuck =
+            self.repeats > STALL_REPAIRS && now.since(self.repeating_since) >= after;
+        let stuck = self.sent.front().filter(|_| is_stuck)?;
+        queue.stuck_by(stuck.part)
+    }
+
+    fn note_silence(&mut self, _: Instant, _: &mut Queue) {
+        self.repeats = 0;
     }
 
     fn in_flight(&self) -> usize {

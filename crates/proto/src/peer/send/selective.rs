@@ -14,7 +14,7 @@ use crate::peer::queue::Queue;
 use crate::peer::rtt::Rtt;
 use crate::peer::send::Agreed;
 use crate::pool::Pool;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// Credit further ahead than this is a mistake: no receive side holds so many frames, and no more than a window may be unanswered.
 const CREDIT_FRAMES_MAX: i32 = 1 << 20;
@@ -59,11 +59,6 @@ impl Selective {
             self.credit = credit;
             self.silence.on_credit();
         }
-    }
-
-    /// Nothing was answered since the last probe.
-    pub(crate) fn is_probing(&self) -> bool {
-        self.silence.probes() > 0
     }
 
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
@@ -248,6 +243,14 @@ impl Sending for Selective {
             self.advance(now, rtt);
         }
         ask
+    }
+
+    fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId> {
+        queue.stalled(now, after, self.silence.probes() > 0)
+    }
+
+    fn note_silence(&mut self, now: Instant, queue: &mut Queue) {
+        queue.note_silence(now);
     }
 
     fn in_flight(&self) -> usize {
