@@ -165,6 +165,11 @@ fn disturb(net: &mut Net, nodes: &[NodeId], alive: &mut [bool], chance: &mut Rng
             conditions.reorder_ppm = chance.within(0..300_000) as u32;
             conditions.damage_ppm = chance.within(0..100_000) as u32;
             conditions.damage = KINDS;
+            conditions.longest_bytes = if chance.chance(200_000) {
+                400 + chance.below(1_100)
+            } else {
+                usize::MAX
+            };
         }
         70..75 => {
             let pace =

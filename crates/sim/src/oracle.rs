@@ -181,6 +181,29 @@ impl Oracle {
         }
     }
 
+    /// The pair, in a session of the sender's present life; that life, and the receiver's if it is known.
+    fn pair(&mut self, from: NodeId, to: NodeId) -> (&mut Pair, u32, Option<u32>) {
+        let sender_life = self.lives[&from];
+        let receiver_life = self.up.get(&(from, to)).copied();
+        let pair = self.pairs.entry((from, to)).or_default();
+        let known = pair.sessions.last();
+        if known.is_none_or(|session| session.sender_life != sender_life) {
+            pair.sessions.push(Session {
+                sender_life,
+                receiver_life,
+                ..Session::default()
+            });
+        }
+        (pair, sender_life, receiver_life)
+    }
+
+    /// A datagram was submitted: it may be one that fails with its session.
+    pub(crate) fn published(&mut self, from: NodeId, to: NodeId) {
+        if let Some(session) = self.pair(from, to).0.sessions.last_mut() {
+            session.submitted += 1;
+        }
+    }
+
     pub(crate) fn submitted(
         &mut self,
         (from, to): (NodeId, NodeId),
@@ -188,20 +211,7 @@ impl Oracle {
         message: Expected,
         (id, notify): (SendId, bool),
     ) -> Result<(), String> {
-        let sender_life = self.lives[&from];
-        let receiver_life = self.up.get(&(from, to)).copied();
-        let pair = self.pairs.entry((from, to)).or_default();
-        if pair
-            .sessions
-            .last()
-            .is_none_or(|session| session.sender_life != sender_life)
-        {
-            pair.sessions.push(Session {
-                sender_life,
-                receiver_life,
-                ..Session::default()
-            });
-        }
+        let (pair, sender_life, receiver_life) = self.pair(from, to);
         // Messages that share a frame share a name; whose acknowledgement is asked for has one of its own.
         match pair.last_id {
             Some((life, last)) if life == sender_life && last >= id => {

@@ -647,6 +647,8 @@ pub(super) fn end_session(now: Instant, peer: &mut Peer, taken: Option<u32>, sha
     if peer.session.phase != Phase::Dead {
         fail_session(now, peer, taken, shared);
         peer.session.die(now);
+        // Only with a new pairing: to one life of ours nothing else is stated than before.
+        shared.narrow.retain(|(narrow, _)| *narrow != peer.id);
     }
 }
 
@@ -670,7 +672,6 @@ fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut 
     peer.window_bytes = 0;
     peer.message_limit_bytes = u32::MAX as usize;
     peer.life += 1;
-    shared.narrow.retain(|(narrow, _)| *narrow != peer.id);
     if failed.lost > 0 {
         shared.events.push_back(Event::MessagesLost {
             peer: peer.id,

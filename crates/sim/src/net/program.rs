@@ -88,6 +88,9 @@ impl<E: Machine> Net<E> {
             },
             deadline,
         );
+        for to in self.host(from).peers.clone() {
+            self.oracle.published(from, to);
+        }
         self.pump(from);
         result
     }
