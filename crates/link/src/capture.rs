@@ -343,6 +343,10 @@ impl<L: Link, W: Write> Link for Capture<L, W> {
         self.inner.sealing()
     }
 
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        self.inner.set_reach(to, frame_bytes);
+    }
+
     fn counters(&self) -> LinkCounters {
         self.inner.counters()
     }

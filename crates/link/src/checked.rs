@@ -398,6 +398,11 @@ impl<L: Link> Link for Checked<L> {
         self.inner.arm_fd()
     }
 
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        self.inner
+            .set_reach(to, frame_bytes + if self.on { CHECK_BYTES } else { 0 });
+    }
+
     fn counters(&self) -> LinkCounters {
         let inner = self.inner.counters();
         if !self.on {

@@ -591,6 +591,10 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
         self.inner.sealing()
     }
 
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        self.inner.set_reach(to, frame_bytes);
+    }
+
     fn counters(&self) -> LinkCounters {
         let mut counters = self.inner.counters();
         counters.impaired_frames += self.mangler.tally.lost + self.mangler.tally.overflowed;

@@ -281,6 +281,10 @@ pub trait Link {
         None
     }
 
+    /// Longer frames than that do not reach `to`: a link that joins several for one station joins no more than that. One that is longer by
+    /// itself still leaves.
+    fn set_reach(&mut self, _to: LinkAddr, _frame_bytes: usize) {}
+
     /// Asks that the next frame make `fd` readable. `false`: frames are waiting now, poll first.
     fn arm_fd(&mut self) -> Result<bool, LinkError>;
 

@@ -393,6 +393,10 @@ macro_rules! delegate {
                 match self { $(Self::$variant(link) => link.unread(of),)* }
             }
 
+            fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+                match self { $(Self::$variant(link) => link.set_reach(to, frame_bytes),)* }
+            }
+
             fn arm_fd(&mut self) -> Result<bool, LinkError> {
                 match self { $(Self::$variant(link) => link.arm_fd(),)* }
             }

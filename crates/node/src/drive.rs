@@ -345,6 +345,9 @@ impl<L: Link> Drive<L> {
                 self.note_process(&event);
             }
             let lost = self.note_direct(&event);
+            if let Event::PeerUp { peer, .. } = event {
+                self.note_reach(peer);
+            }
             if let (
                 Event::PeerDead {
                     peer,
@@ -364,6 +367,19 @@ impl<L: Link> Drive<L> {
             events += 1;
         }
         events
+    }
+
+    /// What the link joins for a peer is no longer than what was agreed with it, and for all no longer than for any.
+    #[cold]
+    fn note_reach(&mut self, peer: NodeId) {
+        let Self { link, engine, .. } = self;
+        if let Some(addr) = self.table.addr(peer) {
+            link.set_reach(addr, engine.frame_bytes(Destination::Peer(peer)));
+            link.set_reach(
+                LinkAddr::Broadcast,
+                engine.frame_bytes(Destination::Broadcast),
+            );
+        }
     }
 
     /// Queues a message and sends what the peer's window allows: at once, or with what follows it in a batch.

@@ -179,6 +179,10 @@ impl Link for Keyed {
         self.sealed.arm_fd()
     }
 
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        self.sealed.set_reach(to, frame_bytes);
+    }
+
     fn counters(&self) -> LinkCounters {
         self.sealed.counters()
     }

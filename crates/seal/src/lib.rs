@@ -386,6 +386,10 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
         self.inner.arm_fd()
     }
 
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        self.inner.set_reach(to, frame_bytes + OVERHEAD_BYTES);
+    }
+
     fn counters(&self) -> LinkCounters {
         let inner = self.inner.counters();
         LinkCounters {

@@ -41,17 +41,19 @@ pub(super) fn run(args: &Args, inside: bool) -> Outcome {
         pair.link,
         machine::describe()
     );
-    let mut rows = vec![[
-        "progress by",
-        "of a lap (us)",
-        "p50",
-        "p99",
-        "longest",
-        "computing",
-        "idle: sender",
-        "receiver",
-    ]
-    .map(str::to_owned)];
+    let mut rows = vec![
+        [
+            "progress by",
+            "of a lap (us)",
+            "p50",
+            "p99",
+            "longest",
+            "computing",
+            "idle: sender",
+            "receiver",
+        ]
+        .map(str::to_owned),
+    ];
     for assistant in [true, false] {
         if stop::is_wanted() {
             bail!(super::INTERRUPTED);

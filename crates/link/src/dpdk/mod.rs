@@ -404,6 +404,13 @@ impl Link for Dpdk {
         Ok(true)
     }
 
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        if let Ok(mac) = ether::destination(NAME, self.mac, to) {
+            let most = self.caps().frame_bytes;
+            self.tx.reach.set(mac, frame_bytes, most);
+        }
+    }
+
     fn counters(&self) -> LinkCounters {
         let stats = self.port.stats();
         let lost = stats.missed + stats.receive_errors + stats.no_mbuf + stats.transmit_errors;

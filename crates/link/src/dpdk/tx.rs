@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::sys::{Port, Slots};
-use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, MacAddr, STUCK_MAX};
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, MacAddr, Reach, STUCK_MAX};
 use crate::{LinkCounters, RunRoom};
 
 /// What is in a queued Ethernet frame.
@@ -35,6 +35,7 @@ pub(super) struct Tx {
     burst_frames: usize,
     frame_bytes_max: usize,
     frame_bytes_least: usize,
+    pub(super) reach: Reach,
     spare: Slots,
     queue: Slots,
     contents: VecDeque<Content>,
@@ -54,6 +55,7 @@ impl Tx {
             burst_frames: port.burst_frames(),
             frame_bytes_max,
             frame_bytes_least,
+            reach: Reach::default(),
             spare: Slots::new(port),
             queue: Slots::new(port),
             contents: VecDeque::with_capacity(port.burst_frames()),
@@ -97,7 +99,8 @@ impl Tx {
         let with_length = &frame[HEADER_BYTES..LEAD_BYTES + bytes];
         if let Some(last) = self.contents.back_mut()
             && last.to == to
-            && last.ethernet_bytes + with_length.len() <= LEAD_BYTES + self.frame_bytes_max
+            && last.ethernet_bytes + with_length.len()
+                <= LEAD_BYTES + self.reach.of(to, self.frame_bytes_max)
         {
             let at = last.ethernet_bytes;
             last.ethernet_bytes += with_length.len();

@@ -72,6 +72,30 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
+/// How long Ethernet frames become by joining, where less reaches the other station than the interface takes.
+#[derive(Debug, Default)]
+pub(crate) struct Reach(Vec<(MacAddr, usize)>);
+
+impl Reach {
+    /// `most`: what the interface takes.
+    pub(crate) fn set(&mut self, to: MacAddr, frame_bytes: usize, most: usize) {
+        self.0.retain(|(known, _)| *known != to);
+        if frame_bytes < most {
+            self.0.push((to, frame_bytes));
+        }
+    }
+
+    /// Bytes of frames of ours, and of the lengths between them.
+    #[inline]
+    pub(crate) fn of(&self, to: MacAddr, most: usize) -> usize {
+        if self.0.is_empty() {
+            return most;
+        }
+        let known = self.0.iter().find(|(known, _)| *known == to);
+        known.map_or(most, |(_, frame_bytes)| *frame_bytes)
+    }
+}
+
 /// Hands over and counts the frames of one payload; answers how many.
 #[inline]
 pub(crate) fn hand_over(
@@ -123,6 +147,21 @@ mod tests {
         }
         assert_eq!(read(&[]), (vec![], false));
         assert_eq!(read(&[0; 46]), (vec![], false));
+    }
+
+    /// Only stations that less reaches are joined less for, as long as that is so.
+    #[test]
+    fn reach_is_by_station() {
+        let (one, other) = (MacAddr([2; 6]), MacAddr([4; 6]));
+        let mut reach = Reach::default();
+        assert_eq!(reach.of(one, 9000), 9000);
+        reach.set(one, 1400, 9000);
+        reach.set(MacAddr::BROADCAST, 1400, 9000);
+        reach.set(one, 700, 9000);
+        let found = [one, other, MacAddr::BROADCAST].map(|to| reach.of(to, 9000));
+        assert_eq!(found, [700, 9000, 1400]);
+        reach.set(one, 9000, 9000);
+        assert_eq!(reach.of(one, 9000), 9000);
     }
 
     /// A payload cut anywhere gives the frames that are whole and says so; nothing is read beyond it.

@@ -19,9 +19,8 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bundle::LEAD_BYTES;
-pub(crate) use bundle::hand_over;
 pub use bundle::{Frames, LENGTH_BYTES, write_length};
+pub(crate) use bundle::{LEAD_BYTES, Reach, hand_over};
 pub use claim::{Claim, ClaimError, claim};
 pub use ethers::{ETHERS_PATH, Ethers, EthersError};
 pub(crate) use frame::destination;

@@ -424,6 +424,13 @@ impl Link for Packet {
         Ok(!self.ring.is_ready() && self.tx.blocked().is_none())
     }
 
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        if let Ok(mac) = ether::destination(NAME, self.interface.mac, to) {
+            let most = self.frame_bytes;
+            self.tx.reach.set(mac, frame_bytes, most);
+        }
+    }
+
     fn counters(&self) -> LinkCounters {
         let drops = sys::take_drops(self.socket.as_fd()).unwrap_or(0);
         self.ring_drops

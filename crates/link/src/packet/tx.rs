@@ -15,7 +15,7 @@ use std::time::Instant;
 use socket2::Socket;
 
 use super::sys::{self, SendBatch};
-use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, STUCK_MAX};
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach, STUCK_MAX};
 use crate::{LANDING_HEAD_BYTES_MAX, LinkCounters, LinkError, RunRoom};
 use std::os::fd::AsFd;
 
@@ -59,6 +59,7 @@ pub(super) struct Tx {
     arena: Box<[u8]>,
     /// Of a frame of ours.
     frame_bytes_max: usize,
+    pub(super) reach: Reach,
     queue: Vec<Queued>,
     used_bytes: usize,
     /// What stands before the payloads of a run, and how long it is.
@@ -75,6 +76,7 @@ impl Tx {
             me,
             arena: vec![0; GATHER_BYTES + LEAD_BYTES + frame_bytes_max].into(),
             frame_bytes_max,
+            reach: Reach::default(),
             queue: Vec::with_capacity(BURST_FRAMES),
             used_bytes: 0,
             leads: Vec::with_capacity(BURST_FRAMES),
@@ -112,7 +114,8 @@ impl Tx {
         let end = start + LEAD_BYTES + bytes;
         if let Some(last) = self.queue.last_mut()
             && last.to == to
-            && last.range.len() + LENGTH_BYTES + bytes <= LEAD_BYTES + self.frame_bytes_max
+            && last.range.len() + LENGTH_BYTES + bytes
+                <= LEAD_BYTES + self.reach.of(to, self.frame_bytes_max)
         {
             self.arena.copy_within(start + HEADER_BYTES..end, start);
             self.used_bytes = end - HEADER_BYTES;

@@ -312,6 +312,13 @@ impl Link for Xdp {
         Ok(!self.rx.has_frames())
     }
 
+    fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
+        if let Ok(mac) = ether::destination(NAME, self.mac, to) {
+            let most = self.frame_bytes;
+            self.tx.reach.set(mac, frame_bytes, most);
+        }
+    }
+
     fn counters(&self) -> LinkCounters {
         let mut counters = self.counters;
         counters.dropped_frames += self.kernel_drops() + self.umem.astray();

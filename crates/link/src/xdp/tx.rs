@@ -19,7 +19,7 @@ use rustix::net::SendFlags;
 use super::removed;
 use super::ring::{Consumer, Desc, Producer};
 use super::umem::{Slot, Umem};
-use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr};
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach};
 use crate::{LinkCounters, LinkError};
 
 /// Ethernet frames gathered at most before the kernel is kicked: what it sends in one system call.
@@ -48,6 +48,7 @@ pub(super) struct Tx {
     pub(super) completion: Consumer<u64>,
     source: MacAddr,
     frame_bytes: usize,
+    pub(super) reach: Reach,
     /// Ethernet frames written since the last push, and the bytes of all frames of ours in them.
     gathered: u32,
     gathered_bytes: usize,
@@ -76,6 +77,7 @@ impl Tx {
             completion,
             source,
             frame_bytes,
+            reach: Reach::default(),
             gathered: 0,
             gathered_bytes: 0,
             open: None,
@@ -129,7 +131,7 @@ impl Tx {
         counters.sent_bytes += bytes as u64;
         if let Some(open) = &mut self.open
             && open.to == to
-            && open.bytes + LENGTH_BYTES + bytes <= LEAD_BYTES + self.frame_bytes
+            && open.bytes + LENGTH_BYTES + bytes <= LEAD_BYTES + self.reach.of(to, self.frame_bytes)
         {
             lent.copy(HEADER_BYTES..LEAD_BYTES + bytes, &open.slot, open.bytes);
             open.bytes += LENGTH_BYTES + bytes;

@@ -139,6 +139,19 @@ impl Engine {
         (self.shared.least_frame_bytes - DATAGRAM_HEADER_BYTES).min(MAX_PAYLOAD_BYTES)
     }
 
+    /// The largest frames that reach the peer, as agreed when it was met, or all.
+    pub fn frame_bytes(&self, to: Destination) -> usize {
+        let agreed = match to {
+            Destination::Peer(peer) => self.peer(peer).map_or(0, |peer| peer.frame_bytes),
+            Destination::Broadcast => self.shared.least_frame_bytes,
+        };
+        if agreed > 0 {
+            agreed
+        } else {
+            self.shared.config.frame_bytes
+        }
+    }
+
     /// To whom the first of those goes that wait, if one may be tried now.
     pub(super) fn next_datagram(&mut self, now: Instant) -> Option<Destination> {
         loop {

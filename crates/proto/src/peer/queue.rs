@@ -331,11 +331,15 @@ impl Queue {
         false
     }
 
-    /// A fragment was lost; `ahead`: it goes before all other repairs of its priority. `false`: it is not sent again.
+    /// A fragment was lost; `ahead`: it goes before all other repairs of its priority. `false`: it is not sent again, or need not be: another
+    /// copy of it has come.
     pub(super) fn push_repair(&mut self, part: Part, ahead: bool) -> bool {
         let lane = self.messages[part.slot() as usize].lane;
         if lane.is_datagram() {
             self.lose(part.slot(), part.id);
+            return false;
+        }
+        if !self.is_wanted(&part) {
             return false;
         }
         let priority = usize::from(lane.priority().get());

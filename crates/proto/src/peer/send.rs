@@ -594,6 +594,35 @@ mod tests {
         assert_eq!(probed, [0, 1, 0, 1]);
     }
 
+    /// A fragment that was sent twice and came once is not waited for: each probe carries something that is missing.
+    #[test]
+    fn probes_pass_by_what_has_come() {
+        let (mut pool, mut counters) = (Pool::new(), Counters::default());
+        let mut send = sender(10, &mut pool);
+        let mut now = Instant::from_nanos(0);
+        send.submit(Lane::ordered(0), vec![1; 300], false, &mut pool);
+        for _ in 0..3 {
+            assert!(leave(&mut send, now, &mut pool).is_some());
+        }
+        let mut probe = |send: &mut Send, pool: &mut Pool| {
+            now = send.deadline().unwrap();
+            send.on_timeout(now, now, false, pool, &mut counters);
+            leave(send, now, pool)
+        };
+        assert!(probe(&mut send, &mut pool).is_some());
+        let first_came = AckNews {
+            ack: FIRST_NUMBER as u32 + 1,
+            bitmap: &[],
+            delay: Duration::ZERO,
+        };
+        let later = Instant::from_nanos(0) + MILLISECOND.times(50);
+        let mut unused = Counters::default();
+        send.on_ack(later, &first_came, &mut pool, &mut unused, |_| ());
+        for number in 0..10 {
+            assert!(probe(&mut send, &mut pool).is_some(), "{number}");
+        }
+    }
+
     /// Messages are joined under `credit`, while no pace is set.
     #[test]
     fn who_bundles() {

@@ -275,8 +275,7 @@ impl Sending for GoBack {
     }
 
     fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId> {
-        let is_stuck =
-            self.repeats > STALL_REPAIRS && now.since(self.repeating_since) >= after;
+        let is_stuck = self.repeats > STALL_REPAIRS && now.since(self.repeating_since) >= after;
         let stuck = self.sent.front().filter(|_| is_stuck)?;
         queue.stuck_by(stuck.part)
     }
