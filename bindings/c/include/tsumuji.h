@@ -594,7 +594,7 @@ int tsumuji_send_datagram(struct tsumuji *handle,
                           const struct tsumuji_datagram *datagram,
                           int64_t deadline_us);
 
-// Longest datagram that is one frame on this link, in bytes.
+// Longest datagram that is one frame, in bytes: on this link, and for every peer that was met so far.
 ptrdiff_t tsumuji_datagram_capacity(struct tsumuji *handle);
 
 // 1: one frame of this link reaches everybody.

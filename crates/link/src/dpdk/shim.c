@@ -129,6 +129,10 @@ struct guard {
 
 /* Held by whoever makes, changes or removes devices, and around memif's callbacks, which register others. */
 static pthread_mutex_t control_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+/* Around the list of guards alone. DPDK tells of an ended callback while it holds a lock of its own, for which those wait who unregister under
+ * the lock above: so this is another one, and nobody calls DPDK with it. Only who holds the lock above makes guards, and marks them dead;
+ * only those that are dead end by themselves. */
+static pthread_mutex_t guards_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct guard *guards;
 /* On whose behalf something is registered now; written under the lock. */
 static uint32_t registering_port = NO_PORT;
@@ -214,23 +218,54 @@ static void guarded(void *cookie)
     pthread_mutex_unlock(&control_lock);
 }
 
-/* Where the pointer to the guard of this registration is; NULL: there is none. */
-static struct guard **guard_of(rte_intr_callback_fn callback, const void *argument)
+/* The guard of this registration; NULL: there is none. */
+static struct guard *guard_of(rte_intr_callback_fn callback, const void *argument)
 {
-    struct guard **place = &guards;
-    while (*place != NULL && ((*place)->dead || (*place)->callback != callback || (*place)->argument != argument))
-        place = &(*place)->next;
-    return *place != NULL ? place : NULL;
+    pthread_mutex_lock(&guards_lock);
+    struct guard *guard = guards;
+    while (guard != NULL && (guard->dead || guard->callback != callback || guard->argument != argument))
+        guard = guard->next;
+    pthread_mutex_unlock(&guards_lock);
+    return guard;
+}
+
+/* A guard of that port which is not dead; NULL: there is none. */
+static struct guard *guard_of_port(uint32_t port)
+{
+    pthread_mutex_lock(&guards_lock);
+    struct guard *guard = guards;
+    while (guard != NULL && (guard->dead || guard->port != port))
+        guard = guard->next;
+    pthread_mutex_unlock(&guards_lock);
+    return guard;
+}
+
+static void guard_add(struct guard *guard)
+{
+    pthread_mutex_lock(&guards_lock);
+    guard->next = guards;
+    guards = guard;
+    pthread_mutex_unlock(&guards_lock);
 }
 
 static void guard_free(struct guard *guard)
 {
+    pthread_mutex_lock(&guards_lock);
     struct guard **place = &guards;
     while (*place != NULL && *place != guard)
         place = &(*place)->next;
     if (*place != NULL)
         *place = guard->next;
+    pthread_mutex_unlock(&guards_lock);
     free(guard);
+}
+
+/* Written by who holds the control lock, read by others under the list's. */
+static void guard_set_dead(struct guard *guard, bool dead)
+{
+    pthread_mutex_lock(&guards_lock);
+    guard->dead = dead;
+    pthread_mutex_unlock(&guards_lock);
 }
 
 /* DPDK's thread has forgotten a callback that was under way when it was unregistered. */
@@ -239,11 +274,9 @@ static void guard_ended(struct rte_intr_handle *handle, void *cookie)
     struct guard *guard = cookie;
     rte_intr_unregister_callback_fn ended = guard->ended;
     void *argument = guard->argument;
-    pthread_mutex_lock(&control_lock);
     if (guard->close_fd)
         close(guard->fd);
     guard_free(guard);
-    pthread_mutex_unlock(&control_lock);
     if (ended != NULL)
         ended(handle, argument);
 }
@@ -271,8 +304,7 @@ EXPORTED int rte_intr_callback_register(const struct rte_intr_handle *handle, rt
     guard->fd = rte_intr_fd_get(handle);
     pthread_mutex_lock(&control_lock);
     guard->port = registering_port;
-    guard->next = guards;
-    guards = guard;
+    guard_add(guard);
     int answer = next(handle, guarded, guard);
     if (answer != 0)
         guard_free(guard);
@@ -284,10 +316,10 @@ EXPORTED int rte_intr_callback_unregister(const struct rte_intr_handle *handle, 
 {
     register_function *next = (register_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_unregister");
     pthread_mutex_lock(&control_lock);
-    struct guard **place = guard_of(callback, argument);
-    int answer = place != NULL ? next(handle, guarded, *place) : next(handle, callback, argument);
-    if (place != NULL && answer > 0)
-        guard_free(*place);
+    struct guard *guard = guard_of(callback, argument);
+    int answer = guard != NULL ? next(handle, guarded, guard) : next(handle, callback, argument);
+    if (guard != NULL && answer > 0)
+        guard_free(guard);
     pthread_mutex_unlock(&control_lock);
     return answer;
 }
@@ -297,18 +329,17 @@ EXPORTED int rte_intr_callback_unregister_pending(const struct rte_intr_handle *
 {
     unregister_later_function *next = (unregister_later_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_unregister_pending");
     pthread_mutex_lock(&control_lock);
-    struct guard **place = guard_of(callback, argument);
+    struct guard *guard = guard_of(callback, argument);
     int answer;
-    if (place == NULL) {
+    if (guard == NULL) {
         answer = next(handle, callback, argument, ended);
     } else {
-        struct guard *guard = *place;
         guard->ended = ended;
-        /* First: DPDK's thread may end it, and free it, at once after the call. */
-        guard->dead = true;
+        /* First: DPDK's thread may end it, and free it, before the call returns. */
+        guard_set_dead(guard, true);
         answer = next(handle, guarded, guard, guard_ended);
         if (answer < 0)
-            guard->dead = false;
+            guard_set_dead(guard, false);
     }
     pthread_mutex_unlock(&control_lock);
     return answer;
@@ -319,11 +350,8 @@ static void forget_guards(uint32_t port)
 {
     register_function *unregister = (register_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_unregister");
     unregister_later_function *later = (unregister_later_function *)(uintptr_t)dlsym(RTLD_NEXT, "rte_intr_callback_unregister_pending");
-    struct guard *next;
-    for (struct guard *guard = guards; guard != NULL; guard = next) {
-        next = guard->next;
-        if (guard->port != port || guard->dead)
-            continue;
+    struct guard *guard;
+    while ((guard = guard_of_port(port)) != NULL) {
         int answer = unregister(guard->handle, guarded, guard);
         if (answer > 0) {
             close(guard->fd);
@@ -331,8 +359,9 @@ static void forget_guards(uint32_t port)
             continue;
         }
         /* DPDK's thread is about to call it, and waits for us. */
-        guard->dead = guard->close_fd = true;
+        guard->close_fd = true;
         guard->ended = NULL;
+        guard_set_dead(guard, true);
         if (answer == -EAGAIN)
             later(guard->handle, guarded, guard, guard_ended);
     }

@@ -329,6 +329,27 @@ fn small_frames_join() {
     assert_eq!((sent.sent_bytes, received.received_bytes), (1830, 1830));
 }
 
+/// No more is joined than reaches the station; what is longer by itself still leaves.
+#[test]
+fn frames_join_up_to_what_reaches() {
+    let Some((mut a, b)) = pair("", DpdkConfig::default()) else {
+        return;
+    };
+    let to = b.local_addr();
+    let mut waiting = |reach: usize| {
+        a.set_reach(to, reach);
+        for bytes in [90, 90, 90, 300, 90] {
+            assert!(offer(&mut a, to, bytes));
+        }
+        let waiting = a.tx.waiting();
+        a.flush().expect("flush");
+        waiting
+    };
+    assert_eq!(waiting(200), 4, "two, one, the long one, one");
+    assert_eq!(waiting(50), 5);
+    assert_eq!(waiting(usize::MAX), 1);
+}
+
 /// While another thread opens and closes links, a flush still leaves nothing behind, and what was sent comes without another one.
 #[test]
 fn links_come_and_go_beside_others() {
