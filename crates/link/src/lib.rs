@@ -133,6 +133,9 @@ pub trait Receiver {
     /// A frame, borrowed from the link for this call.
     fn frame(&mut self, from: LinkAddr, frame: &[u8]);
 
+    /// The next frame begins so and has so many bytes, says a link that knows before it asks where that frame belongs.
+    fn coming(&mut self, _from: LinkAddr, _start: &[u8], _frame_bytes: usize) {}
+
     /// Where payloads of the next frames belong, if anywhere. A link may write there whatever comes.
     fn landing(&mut self) -> Option<Landing<'_>> {
         None

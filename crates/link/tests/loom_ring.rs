@@ -68,13 +68,13 @@ impl RingRead for Memory {
         self.words[line].load(Ordering::Acquire)
     }
 
-    unsafe fn read<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&[u8]) -> R) -> R {
+    fn copy(&self, line: usize, from: usize, into: &mut [u8]) {
         let mut buffer = Vec::new();
-        for cell in &self.cells[line..line + (8 + bytes).div_ceil(LINE_BYTES)] {
+        for cell in &self.cells[line..line + (8 + from + into.len()).div_ceil(LINE_BYTES)] {
             // SAFETY: loom panics if this read is not ordered after the last write.
             cell.with(|at| buffer.extend_from_slice(unsafe { &*at }));
         }
-        f(&buffer[8..8 + bytes])
+        into.copy_from_slice(&buffer[8 + from..8 + from + into.len()]);
     }
 }
 
@@ -126,7 +126,9 @@ fn ring_hands_over() {
             let mut consumer = Consumer::new(LINES as u64, FRAME_BYTES, 0);
             let mut number = 0;
             while number < FRAMES {
-                let received = consumer.receive(&*theirs, |bytes| {
+                let received = consumer.receive(&*theirs, |record| {
+                    let mut bytes = vec![0; record.bytes];
+                    record.copy(0, &mut bytes);
                     assert_eq!(bytes, frame(number));
                 });
                 let idle = match received {

@@ -714,6 +714,12 @@ impl<I: Intake> Receiver for Arrivals<'_, I> {
         self.handle(|engine, now, sink| engine.handle_frame(now, frame, sink));
     }
 
+    fn coming(&mut self, from: LinkAddr, start: &[u8], frame_bytes: usize) {
+        if !self.is_misplaced(from, start) {
+            self.handle(|engine, now, sink| engine.foresee(now, start, frame_bytes, sink));
+        }
+    }
+
     #[inline]
     fn landing(&mut self) -> Option<tsumuji_link::Landing<'_>> {
         let landing = self.engine.landing()?;

@@ -45,7 +45,7 @@ pub use probe::probe;
 pub use segment::ShmJob;
 pub use sys::coarse_ms;
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Plain, Receiver};
 use broadcast::Writer;
 use casting::Casting;
 use doorbell::{Doze, Sleeper};
@@ -244,13 +244,22 @@ impl Link for Shm {
     fn recv_burst(
         &mut self,
         max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+        on_frame: impl FnMut(LinkAddr, &[u8]),
+    ) -> Result<usize, LinkError> {
+        self.recv_landing(max, &mut Plain(on_frame))
+    }
+
+    #[inline]
+    fn recv_landing(
+        &mut self,
+        max: usize,
+        receiver: &mut impl Receiver,
     ) -> Result<usize, LinkError> {
         self.notice_changes()?;
         if self.armed {
             self.disarm();
         }
-        Ok(self.receive(max, &mut on_frame))
+        Ok(self.receive(max, receiver))
     }
 
     #[inline]

@@ -25,6 +25,8 @@ use std::ops::Range;
 pub(crate) const LINE_BYTES: usize = 64;
 /// The commit word in front of each frame.
 pub(crate) const COMMIT_BYTES: usize = 8;
+/// What follows it in its line.
+pub(crate) const FIRST_BYTES: usize = LINE_BYTES - COMMIT_BYTES;
 /// Marks a commit word; with 16 bits of the position it tells a commit word from stray bytes.
 const TAG: u64 = 0xB7A3 << 48;
 /// The frame is counted.
@@ -54,11 +56,43 @@ fn stated_bytes(word: u64) -> usize {
 pub(crate) trait RingRead {
     /// The commit word of a line, with acquire ordering.
     fn commit(&self, line: usize) -> u64;
-    /// Lends `bytes` bytes that follow the commit word of `line`.
+    /// Copies what lies `from` bytes behind the commit word of `line`. A process that breaks the protocol may write there meanwhile: then the copy
+    /// holds some of its bytes, but it stays as it is.
     ///
-    /// # Safety
-    /// The record at `line` was published with at least that length and its head not yet published beyond it.
-    unsafe fn read<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&[u8]) -> R) -> R;
+    /// # Panics
+    /// If that reaches beyond the ring and its margin.
+    fn copy(&self, line: usize, from: usize, into: &mut [u8]);
+    /// Copies all that lies in `line` behind its commit word.
+    fn copy_line(&self, line: usize, into: &mut [u8; FIRST_BYTES]) {
+        self.copy(line, 0, into);
+    }
+}
+
+/// A published record, as long as it is at the head.
+#[derive(Debug)]
+pub(crate) struct Record<'a, M> {
+    memory: &'a M,
+    line: usize,
+    /// Of its frame.
+    pub(crate) bytes: usize,
+}
+
+impl<M: RingRead> Record<'_, M> {
+    /// Copies the whole frame into the front of `into`, and perhaps something behind it.
+    #[inline]
+    pub(crate) fn copy_whole<'s>(&self, into: &'s mut [u8]) -> &'s [u8] {
+        match into.first_chunk_mut() {
+            Some(first) if self.bytes <= FIRST_BYTES => self.memory.copy_line(self.line, first),
+            _ => self.copy(0, &mut into[..self.bytes]),
+        }
+        &into[..self.bytes]
+    }
+
+    /// Copies a part of the frame.
+    #[inline]
+    pub(crate) fn copy(&self, from: usize, into: &mut [u8]) {
+        self.memory.copy(self.line, from, into);
+    }
 }
 
 /// What the producer does to a ring's memory.
@@ -280,12 +314,12 @@ impl Consumer {
         memory.commit((self.head & (self.lines - 1)) as usize) != 0
     }
 
-    /// Lends the next frame to `on_frame`, if one is there.
+    /// Lends the next frame's record to `take`, if one is there.
     #[inline]
     pub(crate) fn receive<M: RingRead>(
         &mut self,
         memory: &M,
-        on_frame: impl FnOnce(&[u8]),
+        take: impl FnOnce(Record<'_, M>),
     ) -> Received {
         let line = (self.head & (self.lines - 1)) as usize;
         let word = memory.commit(line);
@@ -297,8 +331,11 @@ impl Consumer {
         if !is_ours || bytes == 0 || bytes > self.frame_bytes {
             return Received::Corrupt;
         }
-        // SAFETY: the commit word was published for this position, and the head stays at or before it until `on_frame` is done.
-        unsafe { memory.read(line, bytes, on_frame) };
+        take(Record {
+            memory,
+            line,
+            bytes,
+        });
         self.head += record_lines(bytes);
         Received::Frame(bytes)
     }

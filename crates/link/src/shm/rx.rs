@@ -11,37 +11,31 @@ use std::sync::atomic::Ordering;
 use super::Shm;
 use super::broadcast::Heard;
 use super::peers::{Peer, Receiving};
-use super::ring::Received;
-use crate::{LinkAddr, LinkCounters};
+use super::ring::{Received, Record, RingRead};
+use crate::{LANDING_HEAD_BYTES_MAX, Landing, LinkAddr, LinkCounters, Receiver};
 
 /// Calls in a row that may return with frames of the last busy peer alone.
 const HOT_CALLS_MAX: u32 = 4;
+/// Of a shorter frame, asking where it belongs costs more than copying it twice.
+const LANDED_BYTES: usize = 12 << 10;
 /// Frames taken from one peer before the next gets its turn.
 const TURN_FRAMES: usize = 16;
 
 impl Shm {
     /// Hands over up to `max` frames, peers in turn.
     #[inline]
-    pub(super) fn receive(
-        &mut self,
-        max: usize,
-        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
-    ) -> usize {
+    pub(super) fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
         if self.hot_calls < HOT_CALLS_MAX {
-            let frames = self.take(self.cursor, max.min(TURN_FRAMES), on_frame);
+            let frames = self.take(self.cursor, max.min(TURN_FRAMES), receiver);
             if frames > 0 {
                 self.hot_calls += 1;
                 return frames;
             }
         }
-        self.receive_from_all(max, on_frame)
+        self.receive_from_all(max, receiver)
     }
 
-    fn receive_from_all(
-        &mut self,
-        max: usize,
-        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
-    ) -> usize {
+    fn receive_from_all(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
         let live = self.live.len();
         let starved = self.hot_calls >= HOT_CALLS_MAX;
         self.hot_calls = 0;
@@ -55,7 +49,7 @@ impl Shm {
             if at >= live {
                 at = 0;
             }
-            let taken = self.take(at, TURN_FRAMES.min(max - frames), on_frame);
+            let taken = self.take(at, TURN_FRAMES.min(max - frames), receiver);
             if taken == 0 {
                 idle += 1;
             } else {
@@ -70,7 +64,7 @@ impl Shm {
 
     /// Hands over up to `max` frames of the `at`-th living peer.
     #[inline]
-    fn take(&mut self, at: usize, max: usize, on_frame: &mut impl FnMut(LinkAddr, &[u8])) -> usize {
+    fn take(&mut self, at: usize, max: usize, receiver: &mut impl Receiver) -> usize {
         let Some(&node) = self.live.get(at) else {
             return 0;
         };
@@ -89,7 +83,7 @@ impl Shm {
             Some(Receiving::Broken) | None => return 0,
         }
         let peer = &mut self.peers[usize::from(node)];
-        take_open(peer, &mut self.scratch, &mut self.counters, max, on_frame)
+        take_open(peer, &mut self.scratch, &mut self.counters, max, receiver)
     }
 
     /// Whether anything is there to be received or noticed. The second look of the doorbell handshake.
@@ -116,7 +110,7 @@ fn take_open(
     scratch: &mut [u8],
     counters: &mut LinkCounters,
     max: usize,
-    on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+    receiver: &mut impl Receiver,
 ) -> usize {
     let addr = peer.addr;
     let Some(inbound) = peer.inbound.as_mut() else {
@@ -127,12 +121,12 @@ fn take_open(
     let mut frames = 0;
     let mut broken = false;
     if inbound.broadcast_first {
-        broken = !hear(inbound, addr, scratch, counters, &mut frames, on_frame);
+        broken = !hear(inbound, addr, scratch, counters, &mut frames, receiver);
     }
     while frames < max && !broken {
-        let received = inbound
-            .consumer
-            .receive(&inbound.lines, |frame| on_frame(addr, frame));
+        let received = inbound.consumer.receive(&inbound.lines, |record| {
+            hand_over(&record, addr, scratch, receiver);
+        });
         match received {
             Received::Frame(bytes) => {
                 inbound.was_empty = false;
@@ -158,7 +152,7 @@ fn take_open(
     inbound.broadcast_first = frames >= max;
     while frames < max && !broken {
         let before = frames;
-        broken = !hear(inbound, addr, scratch, counters, &mut frames, on_frame);
+        broken = !hear(inbound, addr, scratch, counters, &mut frames, receiver);
         if frames == before {
             break;
         }
@@ -169,6 +163,52 @@ fn take_open(
     frames
 }
 
+/// Hands over a frame as it was when it was copied: whatever its sender writes afterwards, it is not looked at twice. Much goes where it belongs.
+#[inline]
+fn hand_over<M: RingRead>(
+    record: &Record<'_, M>,
+    addr: LinkAddr,
+    scratch: &mut [u8],
+    receiver: &mut impl Receiver,
+) {
+    if record.bytes >= LANDED_BYTES && land(record, addr, scratch, receiver) {
+        return;
+    }
+    receiver.frame(addr, record.copy_whole(scratch));
+}
+
+/// Copies a frame's payload where the receiver expects the next one; `false`: it is another frame, or none is expected.
+fn land<M: RingRead>(
+    record: &Record<'_, M>,
+    addr: LinkAddr,
+    scratch: &mut [u8],
+    receiver: &mut impl Receiver,
+) -> bool {
+    let start = &mut scratch[..LANDING_HEAD_BYTES_MAX];
+    record.copy(0, start);
+    receiver.coming(addr, start, record.bytes);
+    let Some(Landing {
+        head_bytes,
+        body_bytes: most,
+        place,
+    }) = receiver.landing()
+    else {
+        return false;
+    };
+    let body_bytes = record.bytes.saturating_sub(head_bytes);
+    if head_bytes > LANDING_HEAD_BYTES_MAX || body_bytes > most.min(place.len()) {
+        return false;
+    }
+    record.copy(head_bytes, &mut place[..body_bytes]);
+    let head = &scratch[..head_bytes];
+    let is_there =
+        receiver.is_expected(addr, 0, head, body_bytes) && receiver.is_sound(0, head, body_bytes);
+    if is_there {
+        receiver.landed(addr, head, body_bytes);
+    }
+    is_there
+}
+
 /// Takes one frame of the peer's broadcast ring. `false`: it holds garbage.
 #[inline]
 fn hear(
@@ -177,7 +217,7 @@ fn hear(
     scratch: &mut [u8],
     counters: &mut LinkCounters,
     frames: &mut usize,
-    on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+    receiver: &mut impl Receiver,
 ) -> bool {
     match inbound.reader.receive(&inbound.words, scratch) {
         Heard::Nothing => true,
@@ -186,7 +226,7 @@ fn hear(
             counters.received_frames += 1;
             counters.received_bytes += bytes as u64;
             *frames += 1;
-            on_frame(addr, &scratch[..bytes]);
+            receiver.frame(addr, &scratch[..bytes]);
             true
         }
         Heard::Corrupt => false,

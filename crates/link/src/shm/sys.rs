@@ -6,8 +6,9 @@
 //!
 //! Invariant: the file behind each map is sealed against shrinking and was found large enough before mapping, so no access
 //! faults. All memory is shared with other processes: words are touched by atomics only; the bytes of ring slots belong to one
-//! side at a time by the ring's protocol. A process that breaks the protocol on purpose can change a frame while its receiver
-//! looks at it: the processes of a job are programs of one user, not adversaries. Dying at any point is within the protocol.
+//! side at a time by the ring's protocol. What another process can write is copied before it is looked at (`copy_shared`), and no
+//! reference to it is made: one that breaks the protocol can send garbage, as anybody can, and change nothing that was checked.
+//! Dying at any point is within the protocol.
 #![allow(unsafe_code)] // mmap, raw views into shared memory, OFD locks: nothing safe offers them.
 
 mod bell;

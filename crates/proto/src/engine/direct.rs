@@ -7,6 +7,7 @@
 //! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what
 //! arrives beyond the half of the budget at which peers are told to stop fits the headroom kept for it, of honest peers.
 
+use super::landing::Guess;
 use super::receive::{find, hand_over};
 use super::{Engine, Shared};
 use crate::config::Config;
@@ -19,7 +20,7 @@ use crate::peer::reassembly::{Assembled, Reassembly};
 use crate::posted::{OutOfMemory, Posted};
 use crate::time::Instant;
 use alloc::boxed::Box;
-use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags};
+use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags, parse_data_head};
 
 /// Headroom for each peer, in rings: of an empty message a ring's line holds as much as the budget counts for it, of other short ones less.
 /// The rest is for what a peer sends on until it looks whether it may.
@@ -175,11 +176,13 @@ impl Engine {
         is_unsettled
     }
 
+    /// `LANDED`: as for `handle_data`.
     #[inline(never)] // what it needs is not to be kept ready for frames with numbers
-    pub(super) fn handle_direct(
+    pub(super) fn handle_direct<const LANDED: bool>(
         &mut self,
         now: Instant,
         data: &Data<'_>,
+        payload_bytes: usize,
         sink: &mut impl Sink,
     ) -> Result<(), Drop> {
         let (peer, shared) = find(
@@ -191,11 +194,7 @@ impl Engine {
             Some(data.session),
         )?;
         let length = data.length as usize;
-        if shared.config.ring_bytes == 0
-            || length > shared.memory.limit_bytes()
-            || data.is_bundle()
-            || data.lane.is_datagram()
-        {
+        if !is_legal(data, shared) {
             return Err(Drop::Malformed);
         }
         let most_bytes = unasked_bytes(&shared.config);
@@ -203,7 +202,8 @@ impl Engine {
             return Err(Drop::Malformed);
         };
         let is_asked = peer.direct.is(Talk::OPEN);
-        if data.offset == 0 {
+        let is_foreseen = (counts.arriving.as_deref()).is_some_and(|message| message.begins(data));
+        if data.offset == 0 && !is_foreseen {
             if counts.arriving.is_some() {
                 return Err(Drop::Malformed); // the one before it is not whole
             }
@@ -216,11 +216,17 @@ impl Engine {
             counts.unasked_bytes += if is_asked { 0 } else { charge(length) };
         }
         peer.last_heard = now;
-        let whole = if data.payload.len() == length {
+        let whole = if !is_foreseen && payload_bytes == length {
             counts.take(data.lane);
             None
         } else {
-            let Some(message) = take_part(data, shared, sink)? else {
+            let Some(message) = take_part::<LANDED>(data, payload_bytes, shared, sink)? else {
+                shared.guess = Some(Guess {
+                    from: data.source,
+                    lane: data.lane,
+                    message_low: 0,
+                    is_direct: true,
+                });
                 return Ok(());
             };
             Some(message)
@@ -250,6 +256,65 @@ impl Engine {
             self.enqueue(from, now);
         }
         Ok(())
+    }
+
+    /// A frame that begins so is the next to be handed in. If a direct message begins with it, there will be a place for its payload, which
+    /// `landing` lends: no frame of it is copied twice.
+    pub fn foresee(
+        &mut self,
+        now: Instant,
+        start: &[u8],
+        frame_bytes: usize,
+        sink: &mut impl Sink,
+    ) {
+        let payload_bytes = frame_bytes.saturating_sub(DATA_HEADER_BYTES);
+        let Ok(data) = parse_data_head(start, payload_bytes) else {
+            return;
+        };
+        if data.flags & flags::DIRECT == 0 || data.offset > 0 || payload_bytes == 0 {
+            return;
+        }
+        let found = find(
+            &mut self.peers,
+            &mut self.shared,
+            now,
+            data.source,
+            data.destination,
+            Some(data.session),
+        );
+        let Ok((peer, shared)) = found else { return };
+        if !is_legal(&data, shared) {
+            return;
+        }
+        let (length, most_bytes) = (data.length as usize, unasked_bytes(&shared.config));
+        let Shared { direct, pool, .. } = shared;
+        let Some(counts) = direct.get_mut(usize::from(data.source.0)) else {
+            return;
+        };
+        let is_asked = peer.direct.is(Talk::OPEN);
+        let is_refused = !is_asked && counts.unasked_bytes > most_bytes;
+        if is_refused || counts.arriving.is_some() {
+            return;
+        }
+        pool.posted = sink.place(data.source, data.lane, length);
+        let Some(message) = Reassembly::new(pool, length, payload_bytes) else {
+            return;
+        };
+        if !peer.receive.pass_by(data.lane) {
+            return message.finish(pool).give_to(pool);
+        }
+        counts.unasked_bytes += if is_asked { 0 } else { charge(length) };
+        counts.arriving = Some(Box::new(Arriving {
+            lane: data.lane,
+            next: 0,
+            message,
+        }));
+        shared.guess = Some(Guess {
+            from: data.source,
+            lane: data.lane,
+            message_low: 0,
+            is_direct: true,
+        });
     }
 
     /// Looks again from whom direct messages are taken: the rules have changed, or memory is free again.
@@ -288,29 +353,40 @@ impl Engine {
     }
 }
 
+/// May a direct message be such?
+fn is_legal(data: &Data<'_>, shared: &Shared) -> bool {
+    shared.config.ring_bytes > 0
+        && data.length as usize <= shared.memory.limit_bytes()
+        && data.length as usize <= shared.config.ring_bytes.max(data.payload.len())
+        && !data.is_bundle()
+        && !data.lane.is_datagram()
+}
+
+/// The message of several frames that arrives from that peer.
+pub(super) fn arriving(direct: &mut [Counts], from: NodeId) -> Option<&mut Reassembly> {
+    let counts = direct.get_mut(usize::from(from.0))?;
+    let arriving = counts.arriving.as_deref_mut()?;
+    Some(&mut arriving.message)
+}
+
 /// Takes one frame of a message of several; the message, if it was the last.
-fn take_part(
+fn take_part<const LANDED: bool>(
     data: &Data<'_>,
+    payload_bytes: usize,
     shared: &mut Shared,
     sink: &mut impl Sink,
 ) -> Result<Option<Assembled>, Drop> {
-    let Shared {
-        direct,
-        pool,
-        config,
-        ..
-    } = shared;
+    let Shared { direct, pool, .. } = shared;
     let Some(counts) = direct.get_mut(usize::from(data.source.0)) else {
         return Err(Drop::Malformed);
     };
     let (offset, length) = (data.offset as usize, data.length as usize);
-    let payload = data.payload;
     if counts.arriving.is_none() {
-        if offset > 0 || payload.is_empty() || length > config.ring_bytes {
+        if LANDED || offset > 0 || payload_bytes == 0 {
             return Err(Drop::Malformed);
         }
         pool.posted = sink.place(data.source, data.lane, length);
-        let message = Reassembly::new(pool, length, payload.len()).ok_or(Drop::Memory)?;
+        let message = Reassembly::new(pool, length, payload_bytes).ok_or(Drop::Memory)?;
         let arriving = Arriving {
             lane: data.lane,
             next: 0,
@@ -328,11 +404,18 @@ fn take_part(
             arriving.next,
             arriving.message.length_bytes(),
         );
-    if !is_next || payload.len() != size.min(length - offset) {
+    if !is_next || payload_bytes != size.min(length - offset) {
         return Err(Drop::Malformed);
     }
-    arriving.message.insert(offset, payload);
-    arriving.next += payload.len();
+    let message = &mut arriving.message;
+    if !LANDED {
+        message.insert(offset, data.payload);
+    } else if message.reaches(offset + payload_bytes) {
+        message.mark(offset);
+    } else {
+        return Err(Drop::Malformed); // nothing was lent there
+    }
+    arriving.next += payload_bytes;
     if !arriving.message.is_whole() {
         return Ok(None);
     }

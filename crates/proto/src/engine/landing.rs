@@ -9,11 +9,12 @@
 //! Invariant: nothing but bytes of fragments that have not arrived is ever lent.
 
 use super::Engine;
+use super::direct::arriving;
 use crate::congestion::Congestion;
 use crate::counters::Drop;
 use crate::message::Sink;
 use crate::time::Instant;
-use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, parse_data_head};
+use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags, parse_data_head};
 
 /// What is lent at most, but for the rest of a fragment: no link receives more in one piece.
 const LANDING_BYTES: usize = 64 << 10;
@@ -23,7 +24,9 @@ const LANDING_BYTES: usize = 64 << 10;
 pub(super) struct Guess {
     pub(super) from: NodeId,
     pub(super) lane: Lane,
+    /// 0 of a direct message: one of a peer's arrives at a time.
     pub(super) message_low: u32,
+    pub(super) is_direct: bool,
 }
 
 /// The place that was lent last.
@@ -51,8 +54,10 @@ impl LentPlace {
             from,
             lane,
             message_low,
+            is_direct,
         } = self.message;
         let same = (data.source, data.lane, data.message) == (from, lane, message_low)
+            && is_direct == (data.flags & flags::DIRECT != 0)
             && data.length as usize == self.length_bytes;
         let skipped = (data.offset as usize).checked_sub(self.start)?;
         (same && skipped < self.bytes).then_some(skipped)
@@ -92,7 +97,11 @@ impl Engine {
         if !peer.is_up() || guess.lane.is_datagram() {
             return None;
         }
-        let message = peer.receive.under_way(guess.lane, guess.message_low)?;
+        let message = if guess.is_direct {
+            arriving(&mut self.shared.direct, guess.from)?
+        } else {
+            peer.receive.under_way(guess.lane, guess.message_low)?
+        };
         let (start, bytes) = message.awaited(LANDING_BYTES);
         if bytes == 0 {
             return None;
@@ -143,10 +152,11 @@ impl Engine {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += (head.len() + body_bytes) as u64;
         let used = match parse_data_head(head, body_bytes) {
-            Ok(data) if self.lies_in_place(&data) => {
-                self.handle_data::<true>(now, &data, body_bytes, sink)
+            Ok(data) if !self.lies_in_place(&data) => Err(Drop::Malformed), // a mistake of the driver's: its bytes are not where they belong
+            Ok(data) if data.flags & flags::DIRECT != 0 => {
+                self.handle_direct::<true>(now, &data, body_bytes, sink)
             }
-            Ok(_) => Err(Drop::Malformed), // a mistake of the driver's: its bytes are not where they belong
+            Ok(data) => self.handle_data::<true>(now, &data, body_bytes, sink),
             Err(reason) => Err(Drop::from(reason)),
         };
         if let Err(reason) = used {

@@ -33,7 +33,9 @@ impl Engine {
         self.shared.counters.received_bytes += frame.len() as u64;
         // What may be one of several kinds has to lie in memory: so the frequent kind goes no other way than its own.
         let used = match tsumuji_wire::parse_data(frame) {
-            Some(data) if data.flags & flags::DIRECT != 0 => self.handle_direct(now, &data, sink),
+            Some(data) if data.flags & flags::DIRECT != 0 => {
+                self.handle_direct::<false>(now, &data, data.payload.len(), sink)
+            }
             Some(data) if self.shared.config.congestion == Congestion::Credit => {
                 self.handle_data::<false>(now, &data, data.payload.len(), sink)
             }
@@ -537,6 +539,7 @@ pub(super) fn deliver(
                 from,
                 lane,
                 message_low: data.message,
+                is_direct: false,
             });
             if lane.is_datagram()
                 && let Some(at) = peer.receive.datagrams.deadline()

@@ -268,6 +268,9 @@ impl Wire {
     /// What a link does that scatters: payloads into the places lent, and elsewhere what turns out not to belong there.
     fn receive_scattered(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> u64 {
         let mut count = 0;
+        if let Some(first) = frames.first() {
+            (node.engine).foresee(now, first, first.len(), &mut node.inbox);
+        }
         if let Some(landing) = node.engine.landing() {
             let (head_bytes, body_bytes) = (landing.head_bytes, landing.body_bytes);
             for (place, frame) in landing.place.chunks_mut(body_bytes).zip(frames) {

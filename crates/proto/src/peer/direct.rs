@@ -3,7 +3,7 @@
 //! `Talk` lies in each `Peer`, `Counts` beside them where the link has a ring; `engine::direct` decides by both.
 
 use alloc::boxed::Box;
-use tsumuji_wire::Lane;
+use tsumuji_wire::{Data, Lane};
 
 use super::reassembly::Reassembly;
 
@@ -60,6 +60,15 @@ pub(crate) struct Arriving {
     /// Where the next frame's payload belongs.
     pub(crate) next: usize,
     pub(crate) message: Reassembly,
+}
+
+impl Arriving {
+    /// Nothing of it has come, and that is its first frame: it was foreseen.
+    #[inline]
+    pub(crate) fn begins(&self, data: &Data<'_>) -> bool {
+        let of = (data.offset, data.lane, data.length as usize);
+        self.next == 0 && of == (0, self.lane, self.message.length_bytes())
+    }
 }
 
 impl Counts {

@@ -6,12 +6,86 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use super::map::{self, Map, ReadWord, WriteWord};
 use crate::shm::broadcast::{BroadcastRead, BroadcastWrite};
 use crate::shm::cast::{CastRead, CastWrite, UNIT_BYTES};
-use crate::shm::ring::{COMMIT_BYTES, LINE_BYTES, RingRead, RingWrite};
+use crate::shm::ring::{COMMIT_BYTES, FIRST_BYTES, LINE_BYTES, RingRead, RingWrite};
+
+/// Copies memory that another process may write meanwhile, where no reference may be made to it, and no plain copy.
+///
+/// # Safety
+/// So many bytes from `from` on are mapped.
+#[inline]
+unsafe fn copy_shared(from: NonNull<u8>, into: &mut [u8]) {
+    let (bulk, rest) = into.split_at_mut(into.len() / BULK_BYTES * BULK_BYTES);
+    // SAFETY: both parts lie in the range that the caller vouches for.
+    unsafe {
+        copy_bulk(from, bulk);
+        copy_words(from.add(bulk.len()), rest);
+    }
+}
+
+/// Of a word; and the least of what is worth an instruction that takes long to begin.
+const WORD_BYTES: usize = 8;
+const BULK_BYTES: usize = 512;
+
+/// By atomic loads.
+///
+/// # Safety
+/// As `copy_shared`.
+#[inline]
+unsafe fn copy_words(from: NonNull<u8>, into: &mut [u8]) {
+    let (words, rest) = into.as_chunks_mut::<WORD_BYTES>();
+    let bytes_at = words.len() * WORD_BYTES;
+    if from.cast::<AtomicU64>().is_aligned() {
+        for (index, word) in words.iter_mut().enumerate() {
+            // SAFETY: mapped, as the caller vouches, and aligned; others touch it by atomics, or break the protocol.
+            let found = unsafe { from.cast::<AtomicU64>().add(index).as_ref() };
+            *word = found.load(Ordering::Relaxed).to_ne_bytes();
+        }
+    } else {
+        for (index, byte) in words.as_flattened_mut().iter_mut().enumerate() {
+            // SAFETY: as above; bytes are always aligned.
+            *byte = unsafe { from.cast::<AtomicU8>().add(index).as_ref() }.load(Ordering::Relaxed);
+        }
+    }
+    for (index, byte) in rest.iter_mut().enumerate() {
+        // SAFETY: as above.
+        let found = unsafe { from.cast::<AtomicU8>().add(bytes_at + index).as_ref() };
+        *byte = found.load(Ordering::Relaxed);
+    }
+}
+
+/// By an instruction of which the compiler knows only that it writes `into`.
+///
+/// # Safety
+/// As `copy_shared`.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn copy_bulk(from: NonNull<u8>, into: &mut [u8]) {
+    // SAFETY: reads so many bytes from the range that the caller vouches for, and writes as many to `into`; the direction flag is clear, as
+    // it is wherever this language runs.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rsi") from.as_ptr() => _,
+            inout("rdi") into.as_mut_ptr() => _,
+            inout("rcx") into.len() => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// # Safety
+/// As `copy_shared`.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+unsafe fn copy_bulk(from: NonNull<u8>, into: &mut [u8]) {
+    // SAFETY: as the caller vouches.
+    unsafe { copy_words(from, into) }
+}
 
 /// A ring that we consume: `lines` lines and a margin of another process's region.
 #[derive(Debug)]
@@ -46,12 +120,40 @@ impl RingRead for LinesRo {
     }
 
     #[inline]
-    unsafe fn read<R>(&self, line: usize, bytes: usize, f: impl FnOnce(&[u8]) -> R) -> R {
-        let from = line * LINE_BYTES + COMMIT_BYTES;
-        debug_assert!(from + bytes <= self.bytes);
-        // SAFETY: `ring` bounds `bytes` by the frame size, and the view holds a margin of one largest record behind its last
-        // line, so the range is mapped. The caller vouches that the producer does not write it meanwhile.
-        f(unsafe { std::slice::from_raw_parts(self.at.add(from).as_ptr(), bytes) })
+    fn copy(&self, line: usize, from: usize, into: &mut [u8]) {
+        let at = line * LINE_BYTES + COMMIT_BYTES + from;
+        assert!(at <= self.bytes && into.len() <= self.bytes - at);
+        // SAFETY: the range lies in the mapped ring and its margin, by the check above.
+        unsafe { copy_shared(self.at.add(at), into) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn copy_line(&self, line: usize, into: &mut [u8; FIRST_BYTES]) {
+        let at = line * LINE_BYTES + COMMIT_BYTES;
+        assert!(at + FIRST_BYTES <= self.bytes);
+        // SAFETY: reads the 56 bytes from `at` on, which lie in the mapped ring by the check above, and writes as many to `into`, which
+        // has so many; every processor of this architecture has these registers, and the block says which it uses. What is stored in
+        // pieces as wide as these can be read again at once.
+        unsafe {
+            std::arch::asm!(
+                "movdqu {a}, [{from}]",
+                "movdqu {b}, [{from} + 16]",
+                "movdqu {c}, [{from} + 32]",
+                "mov {d}, [{from} + 48]",
+                "movdqu [{into}], {a}",
+                "movdqu [{into} + 16], {b}",
+                "movdqu [{into} + 32], {c}",
+                "mov [{into} + 48], {d}",
+                from = in(reg) self.at.as_ptr().add(at),
+                into = in(reg) into.as_mut_ptr(),
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
     }
 }
 
@@ -261,17 +363,10 @@ impl CastRead for CastRo {
     #[inline]
     fn copy(&self, at: usize, target: &mut [u8]) {
         assert!(at <= self.bytes && target.len() <= self.bytes - at);
-        // SAFETY: the range lies in the mapped ring, by the check above, and `target` is private memory of ours. Its writer writes
-        // nothing there before we publish that we are done; where it gave the ring to another group meanwhile, or breaks the
-        // protocol, `cast::Reader` finds out afterwards, and what was copied (plain bytes, any of which are valid) is thrown
-        // away. No reference to the shared bytes is ever made.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.at.as_ptr().add(at),
-                target.as_mut_ptr(),
-                target.len(),
-            );
-        }
+        // SAFETY: the range lies in the mapped ring, by the check above. Its writer writes nothing there before we publish that we are
+        // done; where it gave the ring to another group meanwhile, or breaks the protocol, `cast::Reader` finds out afterwards, and
+        // what was copied is thrown away.
+        unsafe { copy_shared(self.at.add(at), target) }
     }
 }
 
