@@ -52,6 +52,21 @@ fn engine(me: u16, now: Instant, congestion: Congestion, ring_bytes: usize) -> E
     engine
 }
 
+/// As a link hands in what it copies where it belongs, if that is known.
+fn take(now: Instant, victim: &mut Engine, frame: &[u8], inbox: &mut Inbox) {
+    victim.foresee(now, frame, frame.len(), inbox);
+    if let Some(landing) = victim.landing() {
+        let (head, body) = frame.split_at(landing.head_bytes.min(frame.len()));
+        if body.len() <= landing.body_bytes.min(landing.place.len()) {
+            landing.place[..body.len()].copy_from_slice(body);
+            if victim.is_expected(0, head, body.len()) {
+                return victim.handle_landed(now, head, body.len(), inbox);
+            }
+        }
+    }
+    victim.handle_frame(now, frame, inbox);
+}
+
 /// What `from` has to write, handed to `each`.
 fn drain(now: Instant, from: &mut Engine, mut each: impl FnMut(&[u8])) {
     let mut slot = [0; FRAME_BYTES];
@@ -140,7 +155,11 @@ fuzz_target!(|input: &[u8]| {
                     header[2..6].copy_from_slice(&[1, 0, 0, 0]);
                     header[8..12].copy_from_slice(&session);
                 }
-                victim.handle_frame(now, &frame, &mut inbox);
+                if first & 8 == 0 {
+                    victim.handle_frame(now, &frame, &mut inbox);
+                } else {
+                    take(now, &mut victim, &frame, &mut inbox);
+                }
             }
         }
         let held: usize = inbox.0.iter().sum();

@@ -204,8 +204,8 @@ impl Engine {
         let is_asked = peer.direct.is(Talk::OPEN);
         let is_foreseen = (counts.arriving.as_deref()).is_some_and(|message| message.begins(data));
         if data.offset == 0 && !is_foreseen {
-            if counts.arriving.is_some() {
-                return Err(Drop::Malformed); // the one before it is not whole
+            if LANDED || counts.arriving.is_some() {
+                return Err(Drop::Malformed); // nothing was lent, or the one before it is not whole
             }
             if !is_asked && counts.unasked_bytes > most_bytes {
                 return Err(Drop::Memory); // of who goes on though it was told to stop
