@@ -27,6 +27,8 @@ pub(crate) use file::{
     sealed_memfd, try_lock_byte,
 };
 pub use host::coarse_ms;
+#[cfg(test)]
+pub(crate) use host::page_bytes;
 pub(crate) use host::read_process;
 pub(crate) use map::{Map, ReadWord, RowRo, RowRw, WriteWord};
 pub(crate) use rings::{CastRo, CastRw, LinesRo, LinesRw, WordsRo, WordsRw};

@@ -86,7 +86,7 @@ fn memory_comes_ahead_of_use() {
         }
         held() - before
     };
-    let page = rustix::param::page_size();
+    let page = super::sys::page_bytes();
     assert!(pass(1) <= 4 * page, "one frame takes {} bytes", pass(0));
     let lines = config.ring_bytes / 64;
     assert!(pass(lines / 4) >= config.ring_bytes / 4 + page);

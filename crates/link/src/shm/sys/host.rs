@@ -23,6 +23,13 @@ pub(crate) fn read_process(pid: u32, address: u64, target: &mut [u8]) -> io::Res
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
+/// Bytes of a page of memory. By the C library, as `coarse_ms`.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: asks for a number, and touches no memory of ours.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(1).max(1) // it is never unknown
+}
+
 /// Milliseconds of a clock that is read in a few nanoseconds and goes in steps of some milliseconds.
 ///
 /// By the C library: `rustix` looks for the kernel's page of clocks by itself, and fails where a checker of memory hides it.

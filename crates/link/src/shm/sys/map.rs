@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::host::page_bytes;
+
 /// A shared mapping of a part of the job's file.
 #[derive(Debug)]
 pub(crate) struct Map {
@@ -85,7 +87,7 @@ impl Map {
 /// # Safety
 /// The range lies in a writable mapping.
 pub(super) unsafe fn back(start: NonNull<u8>, bytes: usize) {
-    let ahead = start.addr().get() % rustix::param::page_size();
+    let ahead = start.addr().get() % page_bytes();
     // SAFETY: mappings begin at pages, so the page of `start` is the mapping's as well; the advice alters no byte of it.
     let _ = unsafe {
         rustix::mm::madvise(
