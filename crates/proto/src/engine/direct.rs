@@ -221,12 +221,7 @@ impl Engine {
             None
         } else {
             let Some(message) = take_part::<LANDED>(data, payload_bytes, shared, sink)? else {
-                shared.guess = Some(Guess {
-                    from: data.source,
-                    lane: data.lane,
-                    message_low: 0,
-                    is_direct: true,
-                });
+                shared.guess = Some(guess(data));
                 return Ok(());
             };
             Some(message)
@@ -309,12 +304,7 @@ impl Engine {
             next: 0,
             message,
         }));
-        shared.guess = Some(Guess {
-            from: data.source,
-            lane: data.lane,
-            message_low: 0,
-            is_direct: true,
-        });
+        shared.guess = Some(guess(&data));
     }
 
     /// Looks again from whom direct messages are taken: the rules have changed, or memory is free again.
@@ -350,6 +340,16 @@ impl Engine {
         let peers = self.shared.credit.peers();
         let bytes = (HEADROOM_RINGS * peers).saturating_mul(self.shared.config.ring_bytes);
         self.shared.memory.set_headroom(bytes);
+    }
+}
+
+/// More of the message will come next.
+fn guess(data: &Data<'_>) -> Guess {
+    Guess {
+        from: data.source,
+        lane: data.lane,
+        message_low: 0,
+        is_direct: true,
     }
 }
 
