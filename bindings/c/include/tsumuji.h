@@ -594,6 +594,16 @@ int tsumuji_send_datagram(struct tsumuji *handle,
                           const struct tsumuji_datagram *datagram,
                           int64_t deadline_us);
 
+// Takes the next datagram of an opened channel (-1: of those that nobody opened) that no callback was given, into `buffer`; returns its
+// length. Of those of one source, channel and key only the newest waits. about may be NULL; its data is NULL. TSUMUJI_ETIMEDOUT: none came
+// in time; TSUMUJI_EAGAIN with a timeout_us of 0: there is none. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+ptrdiff_t tsumuji_recv_datagram(struct tsumuji *handle,
+                                int channel,
+                                void *buffer,
+                                size_t room,
+                                struct tsumuji_datagram *about,
+                                int64_t timeout_us);
+
 // Longest datagram that is one frame, in bytes: on this link, and for every peer that was met so far.
 ptrdiff_t tsumuji_datagram_capacity(struct tsumuji *handle);
 

@@ -77,7 +77,7 @@ impl Failure {
             code: TSUMUJI_EMSGSIZE,
             errno: libc::EMSGSIZE,
             text: format!(
-                "the next message is {bytes} bytes and the buffer {room}; it waits for a larger one"
+                "what is next has {bytes} bytes and the buffer {room}; it waits for a larger one"
             )
             .into(),
         }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use tsumuji_node::{AnyLink, Endpoint, Kept, Lane, Message, NodeId, Post};
+use tsumuji_node::{AnyLink, Endpoint, Kept, Lane, Message, NodeId, Post, ReceivedDatagram};
 
 use crate::failure::Failure;
 use crate::ffi::Output;
@@ -172,6 +172,18 @@ impl Node {
             } => self.endpoint.recv_on(channel, from, Duration::ZERO)?,
         };
         message.ok_or_else(|| none_within(timeout))
+    }
+
+    /// The next datagram of a channel (`None`: of those that nobody opened), if it fits `room` bytes; else it stays where it is.
+    pub(crate) fn recv_datagram(
+        &mut self,
+        channel: Option<u16>,
+        room: usize,
+        timeout: Duration,
+    ) -> Result<ReceivedDatagram, Failure> {
+        let next = (self.endpoint).recv_datagram_up_to(channel, room, timeout)?;
+        let next = next.ok_or_else(|| none_within(timeout))?;
+        next.map_err(|bytes| Failure::too_large(bytes, room))
     }
 
     fn await_message(

@@ -115,6 +115,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_unpost(h, 1, &message) == code);
     CHECK(tsumuji_thread_sender_new(h) == NULL);
     CHECK(tsumuji_send_datagram(h, TSUMUJI_ALL, &datagram, -1) == code);
+    CHECK(tsumuji_recv_datagram(h, -1, data, sizeof data, &datagram, 0) == code);
     CHECK(tsumuji_datagram_capacity(h) == code);
     CHECK(tsumuji_broadcasts(h) == code);
     CHECK(tsumuji_poll(h, &handler, 0) == code);
@@ -529,6 +530,7 @@ static void numbers(void)
         datagram.data = any() % 2 ? data : NULL;
         datagram.bytes = S;
         KNOWN(tsumuji_send_datagram(a, I, &datagram, L));
+        KNOWN(tsumuji_recv_datagram(a, I, data, sizeof data, &datagram, 0));
         KNOWN(tsumuji_broadcast(a, I, I, NULL, S | 1, &request));
         KNOWN(tsumuji_broadcast(a, TSUMUJI_WORLD, 0, data, SIZE_MAX - (any() % 4096), &request));
         KNOWN(tsumuji_gather(a, TSUMUJI_WORLD, 0, data, SIZE_MAX / 2, data + 1, NULL, &request));

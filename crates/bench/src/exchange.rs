@@ -316,7 +316,7 @@ impl<L: Link> Runner<L> {
         Ok(())
     }
 
-    /// Asks `count` times and waits for each answer.
+    /// Asks `count` times and waits for each answer. The clock is read where the other libraries' programs read it.
     fn ask(
         &mut self,
         message: &[u8],
@@ -324,17 +324,15 @@ impl<L: Link> Runner<L> {
         watch: &mut impl FnMut() -> Result<(), ExchangeError>,
     ) -> Result<RoundTrips, ExchangeError> {
         let mut trips = RoundTrips::default();
-        let mut before = Instant::now();
         for _ in 0..count {
             if stop::is_wanted() {
                 return Err(ExchangeError::Interrupted);
             }
             let awaited = self.arrivals.messages + 1;
+            let before = Instant::now();
             self.endpoint.send(RECEIVER, DATA, message)?;
             self.poll_until(watch, |arrivals| arrivals.messages >= awaited)?;
-            let now = Instant::now();
-            trips.record((now - before).as_nanos() as u64);
-            before = now;
+            trips.record(before.elapsed().as_nanos() as u64);
         }
         Ok(trips)
     }

@@ -381,9 +381,9 @@ impl<L: Link> Link for Checked<L> {
         &mut self,
         to: (LinkAddr, u64),
         counted: bool,
-        fill: impl FnOnce(&mut [u8]) -> usize,
+        parts: [&[u8]; 3],
     ) -> Result<bool, LinkError> {
-        self.inner.send_counted(to, counted, fill)
+        self.inner.send_counted(to, counted, parts)
     }
 
     fn counted_room(&mut self, to: (LinkAddr, u64), frame_bytes: usize) -> usize {

@@ -249,12 +249,13 @@ pub trait Link {
         None
     }
 
-    /// As `send_with`, to that life of the peer and no other. `counted`: until it is read, `unread` counts the frame.
+    /// As `send_with`, to that life of the peer and no other, of a frame whose parts follow one another. `counted`: until it is read, `unread`
+    /// counts the frame.
     fn send_counted(
         &mut self,
         _to: (LinkAddr, u64),
         _counted: bool,
-        _fill: impl FnOnce(&mut [u8]) -> usize,
+        _parts: [&[u8]; 3],
     ) -> Result<bool, LinkError> {
         Ok(false)
     }

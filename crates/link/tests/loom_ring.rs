@@ -149,17 +149,18 @@ fn ring_hands_over() {
         let mut producer = Producer::new(LINES as u64, FRAME_BYTES);
         for number in 0..FRAMES {
             loop {
-                let sent = producer.send(
-                    &*memory,
-                    false,
-                    || Some(memory.head.load(Ordering::Acquire)),
-                    |slot| {
+                let frame = frame(number);
+                let head = || Some(memory.head.load(Ordering::Acquire));
+                let sent = if number % 3 == 0 {
+                    producer.send(&*memory, head, |slot| {
                         slot.fill(0xFF);
-                        let frame = frame(number);
                         slot[..frame.len()].copy_from_slice(&frame);
                         frame.len()
-                    },
-                );
+                    })
+                } else {
+                    let (front, back) = frame.split_at(frame.len() / 2);
+                    producer.send_parts(&*memory, head, true, [front, &[], back])
+                };
                 match sent {
                     Sent::Frame(_) => break,
                     Sent::Full => thread::yield_now(),

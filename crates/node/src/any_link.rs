@@ -381,8 +381,8 @@ macro_rules! delegate {
             }
 
             #[inline]
-            fn send_counted(&mut self, to: (LinkAddr, u64), counted: bool, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool, LinkError> {
-                match self { $(Self::$variant(link) => link.send_counted(to, counted, fill),)* }
+            fn send_counted(&mut self, to: (LinkAddr, u64), counted: bool, parts: [&[u8]; 3]) -> Result<bool, LinkError> {
+                match self { $(Self::$variant(link) => link.send_counted(to, counted, parts),)* }
             }
 
             fn counted_room(&mut self, to: (LinkAddr, u64), frame_bytes: usize) -> usize {

@@ -313,10 +313,11 @@ impl Channels {
         }
     }
 
-    /// A datagram of that channel waits.
-    pub(crate) fn has_datagram(&mut self, number: Option<u16>) -> bool {
-        chosen(number, &mut self.main, &mut self.opened)
-            .is_some_and(|channel| !channel.stash.is_empty())
+    /// Length of the next datagram of that channel, if one waits.
+    pub(crate) fn next_datagram(&mut self, number: Option<u16>) -> Option<usize> {
+        chosen(number, &mut self.main, &mut self.opened)?
+            .stash
+            .next_bytes()
     }
 
     pub(crate) fn take_datagram(&mut self, number: Option<u16>) -> Option<ReceivedDatagram> {

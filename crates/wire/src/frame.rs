@@ -444,22 +444,18 @@ impl Data<'_> {
         write_parts(slot, &self.raw(), self.payload)
     }
 
-    /// As `write`, with `rest` behind the payload.
-    #[inline]
-    pub fn write_joined(&self, rest: &[u8], slot: &mut [u8]) -> Option<usize> {
-        let mut header = self.raw();
-        let payload_bytes = self.payload.len() + rest.len();
-        header.payload_bytes = u16::try_from(payload_bytes).ok()?.into();
-        let bytes = write_parts(slot, &header, self.payload)?;
-        let end = bytes + rest.len();
-        slot.get_mut(bytes..end)?.copy_from_slice(rest);
-        Some(end)
-    }
-
     /// The header alone, of a frame whose payload is sent from where it lies.
     #[inline]
     pub fn head(&self) -> [u8; raw::DATA_HEADER_BYTES] {
-        zerocopy::transmute!(self.raw())
+        self.head_before(self.payload.len() as u16)
+    }
+
+    /// The header alone, of a frame whose payload lies in several places.
+    #[inline]
+    pub fn head_before(&self, payload_bytes: u16) -> [u8; raw::DATA_HEADER_BYTES] {
+        let mut header = self.raw();
+        header.payload_bytes = payload_bytes.into();
+        zerocopy::transmute!(header)
     }
 
     #[inline(always)] // on every frame's way

@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
+use super::messages::source_of;
 use super::{answer, number, size};
 use crate::failure::Failure;
 use crate::ffi;
@@ -80,6 +81,44 @@ unsafe fn read<'a>(datagram: *const TsumujiDatagram) -> Result<Datagram<'a>, Fai
         // SAFETY: as the caller promises.
         payload: unsafe { ffi::bytes(datagram.data, datagram.bytes) }?,
         ..Datagram::EMPTY
+    })
+}
+
+/// Takes the next datagram of an opened channel (-1: of those that nobody opened) that no callback was given, into `buffer`; returns its
+/// length. Of those of one source, channel and key only the newest waits. about may be NULL; its data is NULL. TSUMUJI_ETIMEDOUT: none came
+/// in time; TSUMUJI_EAGAIN with a timeout_us of 0: there is none. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tsumuji_recv_datagram(
+    handle: *mut Tsumuji,
+    channel: c_int,
+    buffer: *mut c_void,
+    room: usize,
+    about: *mut TsumujiDatagram,
+    timeout_us: i64,
+) -> isize {
+    // SAFETY: the header asks for what `on`, `copy_out` and `put_if_wanted` need; the payload lies in memory of ours, not in C's.
+    size(unsafe {
+        on(handle, |node| {
+            if buffer.is_null() && room > 0 {
+                return Err(Failure::invalid("the buffer is NULL"));
+            }
+            let channel = source_of(node, (channel, -1))?.channel;
+            let datagram = node.recv_datagram(channel, room, ffi::timeout(timeout_us))?;
+            ffi::copy_out(&datagram.payload, buffer)?;
+            let about_it = TsumujiDatagram {
+                data: std::ptr::null(),
+                bytes: datagram.payload.len(),
+                from: datagram.from.0.into(),
+                incarnation: datagram.incarnation,
+                channel: datagram.channel,
+                reserved: 0,
+                key: datagram.key,
+                epoch: datagram.epoch,
+                lap: datagram.lap,
+            };
+            ffi::put_if_wanted(about, about_it);
+            Ok(datagram.payload.len())
+        })
     })
 }
 

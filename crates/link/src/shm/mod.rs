@@ -270,7 +270,9 @@ impl Link for Shm {
     ) -> Result<bool, LinkError> {
         self.notice_changes()?;
         match to {
-            LinkAddr::Local(node) => self.send_to((node, None), false, fill),
+            LinkAddr::Local(node) => self.send_to((node, None), |producer, lines, head| {
+                producer.send(lines, head, fill)
+            }),
             LinkAddr::Broadcast => {
                 self.send_to_all(fill);
                 Ok(true)
@@ -298,11 +300,13 @@ impl Link for Shm {
         &mut self,
         (to, life): (LinkAddr, u64),
         counted: bool,
-        fill: impl FnOnce(&mut [u8]) -> usize,
+        parts: [&[u8]; 3],
     ) -> Result<bool, LinkError> {
         self.notice_changes()?;
         match to {
-            LinkAddr::Local(node) => self.send_to((node, Some(life)), counted, fill),
+            LinkAddr::Local(node) => self.send_to((node, Some(life)), |producer, lines, head| {
+                producer.send_parts(lines, head, counted, parts)
+            }),
             _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
         }
     }

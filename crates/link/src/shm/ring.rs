@@ -82,8 +82,11 @@ impl<M: RingRead> Record<'_, M> {
     #[inline]
     pub(crate) fn copy_whole<'s>(&self, into: &'s mut [u8]) -> &'s [u8] {
         match into.first_chunk_mut() {
-            Some(first) if self.bytes <= FIRST_BYTES => self.memory.copy_line(self.line, first),
-            _ => self.copy(0, &mut into[..self.bytes]),
+            Some(first) => self.memory.copy_line(self.line, first),
+            None => self.copy(0, &mut into[..self.bytes]),
+        }
+        if self.bytes > FIRST_BYTES {
+            self.copy(FIRST_BYTES, &mut into[FIRST_BYTES..self.bytes]);
         }
         &into[..self.bytes]
     }
@@ -174,19 +177,13 @@ impl Producer {
     pub(crate) fn send<M: RingWrite>(
         &mut self,
         memory: &M,
-        counted: bool,
         load_head: impl FnOnce() -> Option<u64>,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Sent {
-        if self.tail + self.reach_lines > self.head + self.lines {
-            if !self.look(load_head) {
-                return Sent::Broken;
-            }
-            if self.tail + self.reach_lines > self.head + self.lines {
-                return Sent::Full;
-            }
+        if let Some(refusal) = self.refusal(load_head) {
+            return refusal;
         }
-        let line = (self.tail & (self.lines - 1)) as usize;
+        let line = self.line_of(self.tail);
         // SAFETY: the slot covers positions [tail, tail + reach - 1), all below head + lines by the check above (invariant 2).
         let bytes = unsafe { memory.write(line, self.frame_bytes, fill) };
         if bytes == 0 {
@@ -197,10 +194,84 @@ impl Producer {
             "a filler claims {bytes} bytes of a {}-byte slot",
             self.frame_bytes
         );
+        self.publish(memory, false, bytes)
+    }
+
+    /// Publishes a frame whose parts follow one another.
+    ///
+    /// # Panics
+    /// If they are nothing, or more than a frame.
+    #[inline]
+    pub(crate) fn send_parts<M: RingWrite>(
+        &mut self,
+        memory: &M,
+        load_head: impl FnOnce() -> Option<u64>,
+        counted: bool,
+        parts: [&[u8]; 3],
+    ) -> Sent {
+        let bytes = parts.iter().map(|part| part.len()).sum();
+        assert!((1..=self.frame_bytes).contains(&bytes));
+        if let Some(refusal) = self.refusal(load_head) {
+            return refusal;
+        }
+        // The consumer polls the first line: if it came by between two of our stores, we would have to fetch it back. So that line is put
+        // together elsewhere, and written last.
+        let mut first = [0; FIRST_BYTES];
+        let mut at = 0;
+        let fill = |slot: &mut [u8]| {
+            for part in parts {
+                let here_bytes = part.len().min(FIRST_BYTES.saturating_sub(at));
+                let (here, behind) = part.split_at(here_bytes);
+                if !here.is_empty() {
+                    first[at..at + here_bytes].copy_from_slice(here);
+                    at += here_bytes;
+                }
+                if !behind.is_empty() {
+                    slot[at..at + behind.len()].copy_from_slice(behind);
+                    at += behind.len();
+                }
+            }
+            slot[..FIRST_BYTES].copy_from_slice(&first);
+        };
+        let line = self.line_of(self.tail);
+        // SAFETY: as in `send`; a record has at least one line.
+        unsafe { memory.write(line, bytes.max(FIRST_BYTES), fill) };
+        self.publish(memory, counted, bytes)
+    }
+
+    /// Why the next record has no room, if so.
+    #[inline]
+    fn refusal(&mut self, load_head: impl FnOnce() -> Option<u64>) -> Option<Sent> {
+        let is_full = |it: &Self| it.tail + it.reach_lines > it.head + it.lines;
+        if !is_full(self) {
+            return None;
+        }
+        if !self.look(load_head) {
+            return Some(Sent::Broken);
+        }
+        is_full(self).then_some(Sent::Full)
+    }
+
+    #[inline]
+    fn line_of(&self, position: u64) -> usize {
+        (position & (self.lines - 1)) as usize
+    }
+
+    /// Publishes the frame of so many bytes that lies at the tail.
+    #[inline]
+    fn publish<M: RingWrite>(&mut self, memory: &M, counted: bool, bytes: usize) -> Sent {
         let next = self.tail + record_lines(bytes);
-        memory.clear((next & (self.lines - 1)) as usize);
+        let next_line = self.line_of(next);
+        // Of a warm line our cache has at least a copy: to look costs less than a store, which would have to fetch it from a consumer that
+        // looked at its neighbour.
+        if next >= self.warm || memory.published(next_line) != 0 {
+            memory.clear(next_line);
+        }
         let mark = if counted { COUNTED } else { 0 };
-        memory.publish(line, commit_word(self.tail, bytes) | mark);
+        memory.publish(
+            self.line_of(self.tail),
+            commit_word(self.tail, bytes) | mark,
+        );
         self.tail = next;
         Sent::Frame(bytes)
     }

@@ -97,16 +97,45 @@ fn memory_comes_ahead_of_use() {
 
 /// Sends a frame that is counted, to that life.
 fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
-    let fill = |slot: &mut [u8]| {
-        slot[..text.len()].copy_from_slice(text);
-        text.len()
-    };
-    let taken = shm.send_counted(to, true, fill).expect("send_counted");
+    let taken = shm.send_counted(to, true, [text, &[], &[]]).expect("send");
     shm.flush().expect("flush");
     taken
 }
 
-/// What a peer has not read is known, among frames of other kinds, round the ring, and of the life before; what is meant for one life goes
+/// A frame in parts arrives as one, wherever it is cut, also where that is within its first line, and whatever its length is to lines and words.
+#[test]
+fn parts_arrive_as_one() {
+    let job = small(2);
+    let mut a = Shm::attach(&job, 0).expect("attach");
+    let mut b = Shm::attach(&job, 1).expect("attach");
+    let to_b = LinkAddr::Local(1);
+    receive(&mut a);
+    assert!(send(&mut b, LinkAddr::Local(0), b"here"));
+    receive(&mut a);
+    let to = (to_b, a.life_heard(to_b).expect("heard"));
+    let mut rng = Rng::with_seed(6);
+    for round in 0..4000 {
+        let bytes = rng.usize(
+            1..=if round % 2 == 0 {
+                140
+            } else {
+                a.caps().frame_bytes
+            },
+        );
+        let text: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(bytes).collect();
+        let cut = rng.usize(..=bytes);
+        let (head, rest) = text.split_at(cut);
+        let (front, back) = rest.split_at(rng.usize(..=rest.len()));
+        assert!(
+            a.send_counted(to, round % 3 == 0, [head, front, back])
+                .expect("send")
+        );
+        a.flush().expect("flush");
+        assert_eq!(receive(&mut b), [text.as_slice()], "{round}: {cut}");
+        receive(&mut a);
+    }
+}
+
 /// to no other.
 #[test]
 fn unread_frames_are_counted() {
@@ -160,7 +189,7 @@ fn unread_frames_are_counted() {
     assert_eq!((a.unread((to_b, life)), a.unread((to_b, next))), (3, 0));
     assert_eq!(a.unread((to_b, life + 100)), 0);
     let nobody = (LinkAddr::Local(7), 1);
-    let refused = a.send_counted(nobody, true, |_| 1);
+    let refused = a.send_counted(nobody, true, [b"x", &[], &[]]);
     assert!(matches!(refused, Err(LinkError::NoSuchPeer { .. })));
 }
 

@@ -4,8 +4,8 @@
 
 use super::Shm;
 use super::doorbell::{self, Ring};
-use super::ring::Sent;
-use super::sys;
+use super::ring::{Producer, Sent};
+use super::sys::{self, LinesRw};
 use crate::{LinkAddr, LinkError};
 
 impl Shm {
@@ -14,8 +14,7 @@ impl Shm {
     pub(super) fn send_to(
         &mut self,
         (node, life): (u16, Option<u64>),
-        counted: bool,
-        fill: impl FnOnce(&mut [u8]) -> usize,
+        write: impl FnOnce(&mut Producer, &LinesRw, &dyn Fn() -> Option<u64>) -> Sent,
     ) -> Result<bool, LinkError> {
         let peer = match self.peers.get_mut(usize::from(node)) {
             Some(peer) if node != self.me => peer,
@@ -34,10 +33,7 @@ impl Shm {
             return Ok(false);
         };
         let life = self.life;
-        match peer
-            .producer
-            .send(&peer.lines, counted, || inbound.taken(life), fill)
-        {
+        match write(&mut peer.producer, &peer.lines, &|| inbound.taken(life)) {
             Sent::Frame(bytes) => {
                 self.counters.sent_frames += 1;
                 self.counters.sent_bytes += bytes as u64;

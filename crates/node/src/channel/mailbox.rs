@@ -26,6 +26,8 @@ pub struct Message {
 pub struct ReceivedDatagram {
     /// Who sent it.
     pub from: NodeId,
+    /// The life of the one who sent it.
+    pub incarnation: u32,
     /// On which channel.
     pub channel: u16,
     /// What it is about.
@@ -335,6 +337,11 @@ impl Stash {
         count
     }
 
+    /// Length of the one that came first.
+    pub(crate) fn next_bytes(&self) -> Option<usize> {
+        self.datagrams.front().map(|stored| stored.payload.len())
+    }
+
     /// Takes the one that came first.
     pub(crate) fn pop(&mut self) -> Option<ReceivedDatagram> {
         let taken = self.datagrams.pop_front()?;
@@ -348,6 +355,7 @@ impl Stash {
         } = taken.key;
         Some(ReceivedDatagram {
             from,
+            incarnation: taken.incarnation,
             channel,
             key,
             epoch: taken.epoch,

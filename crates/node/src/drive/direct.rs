@@ -89,7 +89,12 @@ impl<L: Link> Drive<L> {
         };
         let (at, counted) = ((addr, life), !lane.is_library());
         let is_sent = if bytes <= direct.frame_message_bytes() {
-            link.send_counted(at, counted, |slot| direct.write(message, slot))?
+            let frame = direct.whole(message);
+            let is_sent = link.send_counted(at, counted, frame.parts())?;
+            if is_sent {
+                direct.sent(&frame);
+            }
+            is_sent
         } else {
             send_parts(link, at, counted, (direct, message))?
         };
@@ -190,11 +195,11 @@ fn send_parts<L: Link>(
         return Ok(false);
     }
     for index in 0..frames {
-        let is_last = index + 1 == frames;
-        let write = |slot: &mut [u8]| direct.write_part(message, index, slot);
-        if !link.send_counted(to, counted && is_last, write)? {
+        let frame = direct.part(message, index);
+        if !link.send_counted(to, counted && frame.is_last, frame.parts())? {
             return Ok(false); // that life of the peer is over, and what was written with it
         }
+        direct.sent(&frame);
         if index == 0 {
             link.flush()?;
         }

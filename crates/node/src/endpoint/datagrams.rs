@@ -54,12 +54,30 @@ impl<L: Link> Endpoint<L> {
         channel: Option<u16>,
         timeout: Duration,
     ) -> Result<Option<ReceivedDatagram>, RecvError> {
+        let taken = self.recv_datagram_up_to(channel, usize::MAX, timeout)?;
+        Ok(taken.and_then(Result::ok))
+    }
+
+    /// As [`recv_datagram`](Endpoint::recv_datagram), for a program that has a place for so many bytes: `Err` is the length of the next one,
+    /// which is longer, and stays.
+    pub fn recv_datagram_up_to(
+        &mut self,
+        channel: Option<u16>,
+        bytes: usize,
+        timeout: Duration,
+    ) -> Result<Option<Result<ReceivedDatagram, usize>>, RecvError> {
         let core = &mut *self.core.write();
         core.opened(channel)?;
-        if !core.channels.has_datagram(channel) {
-            core.await_or_wake(timeout, |channels| channels.has_datagram(channel))?;
+        if core.channels.next_datagram(channel).is_none() {
+            core.await_or_wake(timeout, |channels| {
+                channels.next_datagram(channel).is_some()
+            })?;
         }
-        Ok(core.channels.take_datagram(channel))
+        let next = core.channels.next_datagram(channel);
+        if let Some(longer) = next.filter(|next| *next > bytes) {
+            return Ok(Some(Err(longer)));
+        }
+        Ok(core.channels.take_datagram(channel).map(Ok))
     }
 
     /// Whether one transmit of the link reaches everyone.

@@ -1,7 +1,7 @@
 //! Direct messages: over a link that keeps frames in order, loses none between the living, and tells which were read, a
 //! message that fits the link's ring needs no number, credit, acknowledgement or timer. The ring is the window.
 //!
-//! A driver asks `direct` before it submits, and writes the frames it gets into the link; what finds no room there is submitted as any other.
+//! A driver asks `direct` before it submits, and gives the frames it gets to the link; what finds no room there is submitted as any other.
 //! Anything longer, tracked, paced or behind something that is queued takes the numbered way.
 //!
 //! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what
@@ -55,8 +55,25 @@ pub struct Direct<'a> {
     frame_bytes: usize,
 }
 
+/// A frame of it: what lies behind the head is in two places.
+#[derive(Debug)]
+pub struct DirectFrame<'m> {
+    head: [u8; DATA_HEADER_BYTES],
+    payload: (&'m [u8], &'m [u8]),
+    /// Of its message.
+    pub is_last: bool,
+}
+
+impl DirectFrame<'_> {
+    /// Its parts, which follow one another.
+    #[inline]
+    pub fn parts(&self) -> [&[u8]; 3] {
+        [&self.head, self.payload.0, self.payload.1]
+    }
+}
+
 impl Direct<'_> {
-    /// So long a message leaves as one frame, by `write`.
+    /// So long a message leaves as one frame, by `whole`.
     #[inline]
     pub fn frame_message_bytes(&self) -> usize {
         self.frame_bytes
@@ -73,38 +90,29 @@ impl Direct<'_> {
         self.frame_bytes.min(PART_BYTES)
     }
 
-    /// Writes frame `index` of a longer message, all of them in order, with nothing between them. Returns its length.
-    pub fn write_part(
-        &mut self,
-        (head, rest): (&[u8], &[u8]),
-        index: usize,
-        slot: &mut [u8],
-    ) -> usize {
+    /// Frame `index` of a longer message, of which all are to be sent in order, with nothing between them.
+    pub fn part<'m>(&self, (head, rest): (&'m [u8], &'m [u8]), index: usize) -> DirectFrame<'m> {
         let length = head.len() + rest.len();
         let start = (index * self.part_bytes()).min(length);
         let end = length.min(start + self.part_bytes());
         let cut = |at: usize| (at.min(head.len()), at.saturating_sub(head.len()));
         let ((from, rest_from), (to, rest_to)) = (cut(start), cut(end));
-        let parts = (&head[from..to], &rest[rest_from..rest_to]);
-        let is_last = end == length;
-        self.write_frame(parts, (start, length), is_last, slot)
+        let payload = (&head[from..to], &rest[rest_from..rest_to]);
+        self.frame(payload, (start, length))
     }
 
-    /// Writes the frame: `head` and `rest` follow each other. Returns its length.
+    /// The frame of a message that has one: `head` and `rest` follow each other.
     #[inline]
-    pub fn write(&mut self, message: (&[u8], &[u8]), slot: &mut [u8]) -> usize {
-        let length = message.0.len() + message.1.len();
-        self.write_frame(message, (0, length), true, slot)
+    pub fn whole<'m>(&self, message: (&'m [u8], &'m [u8])) -> DirectFrame<'m> {
+        self.frame(message, (0, message.0.len() + message.1.len()))
     }
 
     #[inline]
-    fn write_frame(
-        &mut self,
-        (head, rest): (&[u8], &[u8]),
+    fn frame<'m>(
+        &self,
+        payload: (&'m [u8], &'m [u8]),
         (offset, length): (usize, usize),
-        is_last: bool,
-        slot: &mut [u8],
-    ) -> usize {
+    ) -> DirectFrame<'m> {
         let data = Data {
             source: self.me,
             destination: self.peer.id,
@@ -119,19 +127,27 @@ impl Direct<'_> {
             floor_delta: 0,
             lane: self.lane,
             ack_delay: 0,
-            payload: head,
+            payload: &[],
         };
-        let Some(bytes) = data.write_joined(rest, slot) else {
-            return 0;
-        };
-        if is_last {
+        let payload_bytes = payload.0.len() + payload.1.len();
+        DirectFrame {
+            head: data.head_before(payload_bytes as u16), // `direct` and `part_bytes` admit no more
+            payload,
+            is_last: offset + payload_bytes == length,
+        }
+    }
+
+    /// The link has taken the frame.
+    #[inline]
+    pub fn sent(&mut self, frame: &DirectFrame<'_>) {
+        if frame.is_last {
             self.peer.send.pass_by(self.lane);
             self.counts.send(self.lane);
             self.counters.direct_messages += 1;
         }
+        let [head, front, back] = frame.parts();
         self.counters.sent_frames += 1;
-        self.counters.sent_bytes += bytes as u64;
-        bytes
+        self.counters.sent_bytes += (head.len() + front.len() + back.len()) as u64;
     }
 }
 

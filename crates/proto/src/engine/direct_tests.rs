@@ -46,23 +46,21 @@ fn settle(wire: &mut Wire) {
 /// As a driver does it. `true`: it went directly.
 fn send(wire: &mut Wire, from: usize, lane: Lane, message: &[u8]) -> bool {
     let to = 1 - from;
-    let mut slot = [0; 1472];
-    let (head, rest) = message.split_at(message.len() / 3);
+    let halves = message.split_at(message.len() / 3);
     let engine = &mut wire.nodes[from].engine;
     if let Some(mut direct) = engine.direct(NodeId(to as u16), lane, message.len()) {
-        let mut frames = Vec::new();
-        if message.len() <= direct.frame_message_bytes() {
-            let bytes = direct.write((head, rest), &mut slot);
-            frames.push(slot[..bytes].to_vec());
+        let (count, most_bytes) = direct.frames(message.len());
+        let frames: Vec<DirectFrame<'_>> = if message.len() <= direct.frame_message_bytes() {
+            vec![direct.whole(halves)]
         } else {
-            let (count, most_bytes) = direct.frames(message.len());
-            for index in 0..count {
-                let bytes = direct.write_part((head, rest), index, &mut slot);
-                assert!(bytes <= most_bytes);
-                frames.push(slot[..bytes].to_vec());
-            }
+            (0..count).map(|index| direct.part(halves, index)).collect()
+        };
+        for frame in &frames {
+            direct.sent(frame);
         }
         for frame in frames {
+            let frame = frame.parts().concat();
+            assert!(frame.len() <= most_bytes);
             wire.launch(to, frame);
         }
         return true;

@@ -18,7 +18,7 @@ mod suci;
 mod timers;
 mod transmit;
 
-pub use direct::Direct;
+pub use direct::{Direct, DirectFrame};
 pub use landing::Landing;
 
 use alloc::boxed::Box;

@@ -13,23 +13,26 @@ use crate::shm::broadcast::{BroadcastRead, BroadcastWrite};
 use crate::shm::cast::{CastRead, CastWrite, UNIT_BYTES};
 use crate::shm::ring::{COMMIT_BYTES, FIRST_BYTES, LINE_BYTES, RingRead, RingWrite};
 
-/// Copies memory that another process may write meanwhile, where no reference may be made to it, and no plain copy.
+/// Copies memory that another process may write meanwhile, where no reference may be made to it, and no plain copy. Whole lines go by wide
+/// loads, none of which lies in two lines: that would wait for both.
 ///
 /// # Safety
 /// So many bytes from `from` on are mapped.
 #[inline]
 unsafe fn copy_shared(from: NonNull<u8>, into: &mut [u8]) {
-    let (bulk, rest) = into.split_at_mut(into.len() / BULK_BYTES * BULK_BYTES);
-    // SAFETY: both parts lie in the range that the caller vouches for.
+    let to_line = from.align_offset(LINE_BYTES).min(into.len());
+    let (first, into) = into.split_at_mut(to_line);
+    let (lines, rest) = into.as_chunks_mut();
+    // SAFETY: all three lie in the range that the caller vouches for, and the second begins where a line does.
     unsafe {
-        copy_bulk(from, bulk);
-        copy_words(from.add(bulk.len()), rest);
+        copy_words(from, first);
+        copy_lines(from.add(to_line), lines);
+        copy_words(from.add(to_line + lines.as_flattened().len()), rest);
     }
 }
 
-/// Of a word; and the least of what is worth an instruction that takes long to begin.
+/// Of a word.
 const WORD_BYTES: usize = 8;
-const BULK_BYTES: usize = 512;
 
 /// By atomic loads.
 ///
@@ -58,23 +61,35 @@ unsafe fn copy_words(from: NonNull<u8>, into: &mut [u8]) {
     }
 }
 
-/// By an instruction of which the compiler knows only that it writes `into`.
+/// By instructions of which the compiler knows only that they write `into`.
 ///
 /// # Safety
-/// As `copy_shared`.
+/// As `copy_shared`; `from` is where a line begins.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-unsafe fn copy_bulk(from: NonNull<u8>, into: &mut [u8]) {
-    // SAFETY: reads so many bytes from the range that the caller vouches for, and writes as many to `into`; the direction flag is clear, as
-    // it is wherever this language runs.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rsi") from.as_ptr() => _,
-            inout("rdi") into.as_mut_ptr() => _,
-            inout("rcx") into.len() => _,
-            options(nostack, preserves_flags),
-        );
+unsafe fn copy_lines(from: NonNull<u8>, into: &mut [[u8; LINE_BYTES]]) {
+    for (index, line) in into.iter_mut().enumerate() {
+        // SAFETY: reads a line of the range that the caller vouches for, which is aligned, and writes as much to `line`; every processor of
+        // this architecture has these registers.
+        unsafe {
+            std::arch::asm!(
+                "movdqa {a}, [{from}]",
+                "movdqa {b}, [{from} + 16]",
+                "movdqa {c}, [{from} + 32]",
+                "movdqa {d}, [{from} + 48]",
+                "movdqu [{into}], {a}",
+                "movdqu [{into} + 16], {b}",
+                "movdqu [{into} + 32], {c}",
+                "movdqu [{into} + 48], {d}",
+                from = in(reg) from.as_ptr().add(index * LINE_BYTES),
+                into = in(reg) line.as_mut_ptr(),
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
     }
 }
 
@@ -82,9 +97,9 @@ unsafe fn copy_bulk(from: NonNull<u8>, into: &mut [u8]) {
 /// As `copy_shared`.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-unsafe fn copy_bulk(from: NonNull<u8>, into: &mut [u8]) {
+unsafe fn copy_lines(from: NonNull<u8>, into: &mut [[u8; LINE_BYTES]]) {
     // SAFETY: as the caller vouches.
-    unsafe { copy_words(from, into) }
+    unsafe { copy_words(from, into.as_flattened_mut()) }
 }
 
 /// A ring that we consume: `lines` lines and a margin of another process's region.
@@ -197,6 +212,7 @@ impl RingWrite for LinesRw {
         self.commit_word(line).store(0, Ordering::Relaxed);
     }
 
+    #[inline]
     fn published(&self, line: usize) -> u64 {
         self.commit_word(line).load(Ordering::Relaxed)
     }
