@@ -189,7 +189,7 @@ impl Worker {
         for _ in 0..self.rng.u32(1..60) {
             let place = self.rng.usize(..2);
             let number = self.next[place];
-            let longest = [8, 100, 4000, 50_000][self.rng.usize(..4)];
+            let longest = [8, 100, 4000, 50_000, 200_000][self.rng.usize(..5)];
             let bytes = 8 + self.rng.usize(..longest);
             let mut message = vec![number as u8; bytes];
             message[..4].copy_from_slice(&self.life.to_le_bytes());

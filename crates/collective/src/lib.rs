@@ -56,7 +56,6 @@ mod api;
 mod call;
 mod collectives;
 mod core;
-mod direct;
 mod element;
 mod error;
 mod group;

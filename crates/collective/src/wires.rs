@@ -10,10 +10,10 @@
 
 use std::collections::VecDeque;
 
+use tsumuji_link::shm::{Identity, ProcessMemory};
 use tsumuji_node::{DeliveryClass, Endpoint, Lane, Link, NodeId, Priority, SendError};
 
 use crate::core::CHANNEL;
-use crate::direct::{Identity, Reads};
 use crate::error::CollectiveError;
 use crate::header::{HEADER_BYTES, Header, Kind};
 
@@ -94,10 +94,17 @@ pub(crate) struct PeerState {
     pub(crate) early: Early,
     /// The same, sent by its life before.
     pub(crate) last_early: Early,
-    /// Whether its memory can be read.
+    /// Its memory.
     pub(crate) reads: Reads,
-    /// Number of its process, where it can.
-    pub(crate) pid: u64,
+}
+
+/// Whether a peer's memory can be read: where both are processes of one host, of which one may trace the other.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Reads {
+    #[default]
+    Unknown,
+    Yes(ProcessMemory),
+    No,
 }
 
 /// What of one life is kept for operations that were not yet called here.
@@ -315,7 +322,7 @@ impl Wires {
 
     /// May transfers of this peer be read where it has them, as far as is known?
     pub(crate) fn may_read(&self, from: NodeId) -> bool {
-        self.identity.is_some() && self.peers[usize::from(from.0)].reads != Reads::No
+        self.identity.is_some() && !matches!(self.peers[usize::from(from.0)].reads, Reads::No)
     }
 
     pub(crate) fn control(&mut self, to: NodeId, header: Header) {

@@ -12,6 +12,8 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crc32c::{crc32c, crc32c_append};
 
 use crate::shm::Cast;
@@ -392,6 +394,24 @@ impl<L: Link> Link for Checked<L> {
 
     fn unread(&self, of: (LinkAddr, u64)) -> usize {
         self.inner.unread(of)
+    }
+
+    fn reference_room(&mut self, to: (LinkAddr, u64)) -> Option<usize> {
+        self.inner.reference_room(to)
+    }
+
+    fn send_reference(
+        &mut self,
+        to: (LinkAddr, u64),
+        counted: bool,
+        head: &[u8],
+        body: &Bytes,
+    ) -> Result<bool, LinkError> {
+        self.inner.send_reference(to, counted, head, body)
+    }
+
+    fn set_reference_max(&mut self, bytes: usize) {
+        self.inner.set_reference_max(bytes);
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {

@@ -20,6 +20,8 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 pub use sealing::SealCounters;
 
 /// Where a frame comes from or goes to, as the link knows it.
@@ -269,6 +271,26 @@ pub trait Link {
     fn unread(&self, _of: (LinkAddr, u64)) -> usize {
         0
     }
+
+    /// How many bytes more that life of the peer takes by reference (`send_reference`); `None`: it cannot read this process's memory.
+    fn reference_room(&mut self, _to: (LinkAddr, u64)) -> Option<usize> {
+        None
+    }
+
+    /// As `send_counted`, of a frame whose body its receiver reads where it lies: the link holds it until then, or until its receiver is gone; `flush` and receiving give up what was read.
+    /// `Ok(false)`: also if there is no such room.
+    fn send_reference(
+        &mut self,
+        _to: (LinkAddr, u64),
+        _counted: bool,
+        _head: &[u8],
+        _body: &Bytes,
+    ) -> Result<bool, LinkError> {
+        Ok(false)
+    }
+
+    /// How many bytes of bodies each peer may refer to, of those that this process has not read; 0 at first.
+    fn set_reference_max(&mut self, _bytes: usize) {}
 
     /// Pushes out what `send_with` gathered and wakes sleeping receivers.
     fn flush(&mut self) -> Result<(), LinkError>;

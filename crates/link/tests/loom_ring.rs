@@ -130,6 +130,7 @@ fn ring_hands_over() {
                     let mut bytes = vec![0; record.bytes];
                     record.copy(0, &mut bytes);
                     assert_eq!(bytes, frame(number));
+                    true
                 });
                 let idle = match received {
                     Received::Frame(_) => {
@@ -159,7 +160,7 @@ fn ring_hands_over() {
                     })
                 } else {
                     let (front, back) = frame.split_at(frame.len() / 2);
-                    producer.send_parts(&*memory, head, true, [front, &[], back])
+                    producer.send_parts(&*memory, head, ring::COUNTED, [front, &[], back])
                 };
                 match sent {
                     Sent::Frame(_) => break,

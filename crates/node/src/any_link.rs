@@ -9,6 +9,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tsumuji_link::capture::Capture;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkSpec, DpdkSpecError};
 use tsumuji_link::impair::{Impair, ImpairConfig};
@@ -391,6 +392,18 @@ macro_rules! delegate {
 
             fn unread(&self, of: (LinkAddr, u64)) -> usize {
                 match self { $(Self::$variant(link) => link.unread(of),)* }
+            }
+
+            fn reference_room(&mut self, to: (LinkAddr, u64)) -> Option<usize> {
+                match self { $(Self::$variant(link) => link.reference_room(to),)* }
+            }
+
+            fn send_reference(&mut self, to: (LinkAddr, u64), counted: bool, head: &[u8], body: &Bytes) -> Result<bool, LinkError> {
+                match self { $(Self::$variant(link) => link.send_reference(to, counted, head, body),)* }
+            }
+
+            fn set_reference_max(&mut self, bytes: usize) {
+                match self { $(Self::$variant(link) => link.set_reference_max(bytes),)* }
             }
 
             fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {

@@ -24,7 +24,7 @@ use tsumuji_proto::{
     SendId, Sink, SubmitError,
 };
 
-pub(crate) use self::direct::Sent;
+pub(crate) use self::direct::{REFERENCE_BYTES, Sent};
 use crate::channel::bell::{self, Bell};
 use crate::channel::{Dropped, Way};
 use crate::clock::{Clock, from_std, to_std};

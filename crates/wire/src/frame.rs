@@ -234,7 +234,7 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
             let payload = rest
                 .get(..usize::from(raw.payload_bytes.get()))
                 .ok_or(DropReason::Truncated)?;
-            data_of(raw, payload).map(Frame::Data)
+            data_of(raw, raw.payload_bytes.get().into(), payload).map(Frame::Data)
         }
         kind::DATAGRAM => parse_datagram(bytes),
         kind::ACK => parse_ack(bytes).map(Frame::Ack),
@@ -272,11 +272,11 @@ pub fn parse_data(bytes: &[u8]) -> Option<Data<'_>> {
         return None;
     }
     let payload = rest.get(..usize::from(raw.payload_bytes.get()))?;
-    data_of(raw, payload).ok()
+    data_of(raw, raw.payload_bytes.get().into(), payload).ok()
 }
 
-/// Reads the header of a data frame whose payload lies elsewhere: there are `payload_bytes` of it, as the header must say. In the
-/// answer it is empty.
+/// Reads the header of a data frame whose payload lies elsewhere: there are `payload_bytes` of it, as the header must say; of a direct message
+/// that is sent by reference it says 0, for that is whole. In the answer the payload is empty.
 #[inline]
 pub fn parse_data_head(head: &[u8], payload_bytes: usize) -> Result<Data<'_>, DropReason> {
     let (raw, _) = RawData::ref_from_prefix(head).map_err(|_| DropReason::Truncated)?;
@@ -286,16 +286,20 @@ pub fn parse_data_head(head: &[u8], payload_bytes: usize) -> Result<Data<'_>, Dr
     if raw.flags & flags::SEALED != 0 {
         return Err(DropReason::Sealed);
     }
-    if usize::from(raw.payload_bytes.get()) != payload_bytes {
+    let stated = match (raw.payload_bytes.get(), raw.flags & flags::DIRECT) {
+        (0, flags::DIRECT) => raw.length.get(),
+        (stated, _) => stated.into(),
+    };
+    if stated as usize != payload_bytes {
         return Err(DropReason::Truncated);
     }
-    data_of(raw, &[])
+    data_of(raw, stated, &[])
 }
 
-/// A legal data frame with that payload, or with one that lies elsewhere if that is empty.
+/// A legal data frame with that payload, or with `stated` bytes that lie elsewhere if that is empty.
 #[inline(always)] // on every frame's way
-fn data_of<'a>(raw: &RawData, payload: &'a [u8]) -> Result<Data<'a>, DropReason> {
-    let (offset, length, stated) = (raw.offset.get(), raw.length.get(), raw.payload_bytes.get());
+fn data_of<'a>(raw: &RawData, stated: u32, payload: &'a [u8]) -> Result<Data<'a>, DropReason> {
+    let (offset, length) = (raw.offset.get(), raw.length.get());
     let end = u64::from(offset) + u64::from(stated);
     // An empty payload is legal only as the whole of an empty message.
     if end > u64::from(length) || (stated == 0 && length != 0) {

@@ -1,13 +1,14 @@
 //! The receiving half of an operation's transfers: bytes that come in messages, and those that are read where the sender has them.
 
+use tsumuji_link::shm::ProcessMemory;
 use tsumuji_node::NodeId;
+use zerocopy::FromBytes;
 
 use super::{Failure, Operation};
-use crate::direct::{self, Reads};
 use crate::group::Members;
 use crate::header::Kind;
 use crate::plan::{Action, Place, Step};
-use crate::wires::Wires;
+use crate::wires::{Reads, Wires};
 
 /// Read directly in one turn: a fraction of any `dead_after`, for peers must be heard and answered.
 const READ_PER_TURN_BYTES: usize = 8 << 20;
@@ -30,17 +31,12 @@ impl Operation<'_> {
         if !state.open || state.direct || state.progress > 0 || wires.identity.is_none() {
             return None;
         }
-        let words = direct::parse(payload)?;
+        let words = <[u64; 3]>::read_from_bytes(payload).ok()?;
         let peer = &mut wires.peers[usize::from(from.0)];
-        if peer.reads == Reads::Unknown {
-            peer.reads = if direct::verify(words) {
-                Reads::Yes
-            } else {
-                Reads::No
-            };
-            peer.pid = words[0];
+        if matches!(peer.reads, Reads::Unknown) {
+            peer.reads = ProcessMemory::of(words).map_or(Reads::No, Reads::Yes);
         }
-        if peer.reads == Reads::Yes {
+        if matches!(peer.reads, Reads::Yes(_)) {
             (state.direct, state.address) = (true, address);
         } else {
             wires.control(from, self.header(Kind::Taken, step, 0));
@@ -51,7 +47,11 @@ impl Operation<'_> {
     /// Reads on where the sender has it, and says so at the end.
     pub(super) fn read(&mut self, number: usize, step: Step, from: NodeId, wires: &mut Wires) {
         let state = self.states[number];
-        let pid = wires.peers[usize::from(from.0)].pid;
+        let reads = wires.peers[usize::from(from.0)].reads;
+        let read_at = |address, target: &mut [u8]| match reads {
+            Reads::Yes(memory) => memory.read(address, target),
+            Reads::Unknown | Reads::No => false,
+        };
         let end = step
             .place
             .len
@@ -71,7 +71,7 @@ impl Operation<'_> {
                 let (mut at, target) = (address, self.slice_mut(place));
                 let read = target.chunks_mut(block.len()).all(|held| {
                     let block = &mut block[..held.len()];
-                    let read = direct::read(pid, at, block);
+                    let read = read_at(at, block);
                     if read {
                         fold(held, block, incoming_left);
                         folded = true;
@@ -82,7 +82,7 @@ impl Operation<'_> {
                 wires.block = block;
                 read
             }
-            _ => direct::read(pid, address, self.slice_mut(place)),
+            _ => read_at(address, self.slice_mut(place)),
         };
         if !read {
             let state = &mut self.states[number];

@@ -110,6 +110,10 @@ pub(super) mod life {
     pub(in crate::shm) const NODE: usize = 0;
     pub(in crate::shm) const LIFE: usize = 8;
     pub(in crate::shm) const BELL_NAME: usize = 16;
+    /// Three words: how others know the process (`memory`).
+    pub(in crate::shm) const IDENTITY: usize = 24;
+    /// How many bytes each peer may refer to at a time.
+    pub(in crate::shm) const REFERENCE_MAX: usize = 48;
     pub(in crate::shm) const BROADCAST_TAIL: usize = 64;
     pub(in crate::shm) const BROADCAST_NEWEST: usize = 72;
     pub(in crate::shm) const BROADCAST_RESERVE: usize = 128;
@@ -228,6 +232,7 @@ impl Layout {
         ConsumedAt {
             life: line,
             head: line + 8,
+            reads: line + 16,
         }
     }
 
@@ -286,11 +291,13 @@ pub(crate) struct StartAt {
     pub(crate) broadcast_sequence: usize,
 }
 
-/// Written by a consumer for one producer; `head` belongs to the producer's life named in `life`.
+/// Written by a consumer for one producer; `head` belongs to the producer's life named in `life`. `reads` is that life if the consumer may read
+/// the producer's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConsumedAt {
     pub(crate) life: usize,
     pub(crate) head: usize,
+    pub(crate) reads: usize,
 }
 
 /// Written by a reader for one writer; `words` belong to the writer's life named in `life`.
@@ -314,12 +321,17 @@ impl Layout {
             life::NODE,
             life::LIFE,
             life::BELL_NAME,
+            life::IDENTITY,
+            life::IDENTITY + 8,
+            life::IDENTITY + 16,
+            life::REFERENCE_MAX,
             start.life,
             start.ring,
             start.broadcast,
             start.broadcast_sequence,
             consumed.life,
             consumed.head,
+            consumed.reads,
         ];
         words.extend(self.broadcast_counters_at());
         words.extend((0..self.ring_bytes).step_by(64).map(|at| ring + at));

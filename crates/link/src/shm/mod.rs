@@ -2,8 +2,8 @@
 //!
 //! The launcher makes the job's memory (`ShmJob::create`) and hands the descriptor to the processes; each attaches under its
 //! node index. `layout` says what lies where, `segment` who owns which life, `peers` the argument why dying anywhere harms nobody, `ring`,
-//! `broadcast` and `cast` the three kinds of rings, `casting` gives the last to groups, `doorbell` is the waking, `sys` the only
-//! `unsafe` beside them.
+//! `broadcast` and `cast` the three kinds of rings, `memory` the bodies that pass none of them, `casting` gives casting rings to groups,
+//! `doorbell` is the waking, `sys` the only `unsafe` beside them.
 //!
 //! ```
 //! use tsumuji_link::{Link, LinkAddr, shm::{Shm, ShmConfig, ShmJob}};
@@ -25,6 +25,7 @@ mod casting;
 mod doorbell;
 mod errors;
 mod layout;
+mod memory;
 mod peers;
 mod probe;
 mod ring;
@@ -36,14 +37,18 @@ mod tests;
 mod tx;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use casting::{Cast, CastGroup, CastHead, Found};
 pub use errors::{ShmAttachError, ShmCreateError};
 pub use layout::{FRAME_BYTES_MAX, LIVES_MAX, NODES_MAX, RING_BYTES_MAX, ShmConfig};
+pub use memory::{Identity, ProcessMemory};
 pub use probe::probe;
 pub use segment::ShmJob;
 pub use sys::coarse_ms;
+
+use bytes::Bytes;
 
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Plain, Receiver};
 use broadcast::Writer;
@@ -52,16 +57,7 @@ use doorbell::{Doze, Sleeper};
 use peers::Peer;
 use ring::record_lines;
 use segment::Job;
-use sys::{BellRef, BellSocket, WordsRw};
-
-/// Copies what process `pid` of this host has at `address` into `target`, past all rings; how many bytes that were.
-///
-/// For one who was told `pid` and `address` by that process, and can tell by what is read that it is that process: numbers of
-/// processes differ between containers. Fails where the kernel does not let this process trace the other
-/// (`kernel.yama.ptrace_scope`).
-pub fn read_process(pid: u32, address: u64, target: &mut [u8]) -> std::io::Result<usize> {
-    sys::read_process(pid, address, target)
-}
+use sys::{BellRef, BellSocket, WordsRw, WriteWord};
 
 /// The link's name.
 const NAME: &str = "shm";
@@ -71,9 +67,17 @@ const BURST_FRAMES: usize = 32;
 /// One process's place in a shared-memory job.
 #[derive(Debug)]
 pub struct Shm {
-    // Fields are dropped in this order: all views go before `job` gives up the lock on our index.
+    // Fields are dropped in this order: nobody reads our memory any more when the bodies that peers were referred to are given up, and all views go before `job`
+    // gives up the lock on our index.
+    _identity: Identity,
     peers: Vec<Peer>,
     words: WordsRw,
+    /// How many bytes each peer may refer us to at a time.
+    reference_max: WriteWord,
+    /// A peer has not read all that it was referred to.
+    has_referred: bool,
+    /// When it was looked last whether those peers live.
+    claims_seen_ms: u64,
     bell: BellRef,
     socket: Option<BellSocket>,
     sleeper: Sleeper,
@@ -112,10 +116,15 @@ impl Shm {
         let socket = BellSocket::new().ok();
         let name = socket.as_ref().map_or(0, BellSocket::name);
         let has_dead_lives = job.life_of(node.into()) != 0;
-        let (life, own) = job.begin_life(node, name)?;
+        let identity = Identity::new();
+        let (life, own) = job.begin_life(node, name, identity.words())?;
         let bell = BellRef::new(job.head(), layout.bell_at(node.into()));
         let nodes = layout.nodes;
         let mut shm = Self {
+            _identity: identity,
+            reference_max: WriteWord::new(&own, layout::life::REFERENCE_MAX),
+            has_referred: false,
+            claims_seen_ms: 0,
             peers: (0..nodes as u16)
                 .map(|peer| Peer::new(&job, &own, peer))
                 .collect(),
@@ -259,6 +268,9 @@ impl Link for Shm {
         if self.armed {
             self.disarm();
         }
+        if self.has_referred {
+            self.take_back();
+        }
         Ok(self.receive(max, receiver))
     }
 
@@ -305,10 +317,37 @@ impl Link for Shm {
         self.notice_changes()?;
         match to {
             LinkAddr::Local(node) => self.send_to((node, Some(life)), |producer, lines, head| {
-                producer.send_parts(lines, head, counted, parts)
+                let marks = if counted { ring::COUNTED } else { 0 };
+                producer.send_parts(lines, head, marks, parts)
             }),
             _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
         }
+    }
+
+    fn reference_room(&mut self, (to, life): (LinkAddr, u64)) -> Option<usize> {
+        self.notice_changes().ok()?;
+        self.take_back();
+        match to {
+            LinkAddr::Local(node) => self.reference_room_of(node, life),
+            _ => None,
+        }
+    }
+
+    fn send_reference(
+        &mut self,
+        (to, life): (LinkAddr, u64),
+        counted: bool,
+        head: &[u8],
+        body: &Bytes,
+    ) -> Result<bool, LinkError> {
+        match to {
+            LinkAddr::Local(node) => self.refer((node, life), counted, head, body),
+            _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
+        }
+    }
+
+    fn set_reference_max(&mut self, bytes: usize) {
+        self.reference_max.store(bytes as u64, Ordering::Relaxed);
     }
 
     fn counted_room(&mut self, (to, life): (LinkAddr, u64), frame_bytes: usize) -> usize {
@@ -333,6 +372,9 @@ impl Link for Shm {
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         self.ring_bells();
+        if self.has_referred {
+            self.take_back();
+        }
         Ok(())
     }
 

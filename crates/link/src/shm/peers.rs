@@ -25,7 +25,8 @@ use std::sync::atomic::Ordering;
 use super::broadcast::{Reader, Writer};
 use super::casting::{BINDING_WORDS, In};
 use super::errors::ShmAttachError;
-use super::layout::{CASTS, Layout};
+use super::layout::{CASTS, Layout, life};
+use super::memory::{ProcessMemory, Referred};
 use super::ring::{Consumer, Producer};
 use super::segment::Job;
 use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, RowRo, RowRw, WordsRo, WriteWord};
@@ -65,6 +66,10 @@ pub(super) struct Inbound {
     start_sequence: ReadWord,
     taken_life: ReadWord,
     taken_head: ReadWord,
+    taken_reads: ReadWord,
+    reference_max: ReadWord,
+    /// Where the bodies lie that it refers us to, if we may read there.
+    pub(super) memory: Option<ProcessMemory>,
     pub(super) bell_name: u64,
     /// To which groups it gave casting rings.
     pub(super) bindings: RowRo,
@@ -104,6 +109,11 @@ impl Inbound {
             start_sequence: word(start.broadcast_sequence),
             taken_life: word(taken.life),
             taken_head: word(taken.head),
+            taken_reads: word(taken.reads),
+            reference_max: word(life::REFERENCE_MAX),
+            memory: ProcessMemory::of(
+                [0, 8, 16].map(|at| word(life::IDENTITY + at).load(Ordering::Relaxed)),
+            ),
             bell_name,
             bindings: RowRo::new(map, layout.cast_bindings_at(), BINDING_WORDS),
             casts_missed: Vec::new(),
@@ -136,6 +146,13 @@ impl Inbound {
         (self.taken_life.load(Ordering::Acquire) == our_life)
             .then(|| self.taken_head.load(Ordering::Acquire))
     }
+
+    /// How many bytes the peer may be referred to at a time; `None`: it cannot read our life's memory, or has not said so yet.
+    pub(super) fn reference_max(&self, our_life: u64) -> Option<usize> {
+        let reads = self.taken_life.load(Ordering::Acquire) == our_life
+            && self.taken_reads.load(Ordering::Relaxed) == our_life;
+        reads.then(|| self.reference_max.load(Ordering::Relaxed) as usize)
+    }
 }
 
 /// One other node of the job.
@@ -153,6 +170,8 @@ pub(super) struct Peer {
     pub(super) heard: u64,
     /// Sent to since the last flush.
     pub(super) touched: bool,
+    /// What this life is to read in our memory.
+    pub(super) referred: Referred,
     /// The life before this one, and how many counted frames it has not read.
     before: (u64, usize),
     start_life: WriteWord,
@@ -161,6 +180,7 @@ pub(super) struct Peer {
     start_sequence: WriteWord,
     consumed_life: WriteWord,
     pub(super) consumed_head: WriteWord,
+    consumed_reads: WriteWord,
     cast_taken_life: WriteWord,
     /// How far we have read each of its casting rings.
     pub(super) cast_taken: RowRw,
@@ -185,6 +205,7 @@ impl Peer {
             rung: 0,
             heard: 0,
             touched: false,
+            referred: Referred::default(),
             before: (0, 0),
             start_life: word(start.life),
             start_ring: word(start.ring),
@@ -192,6 +213,7 @@ impl Peer {
             start_sequence: word(start.broadcast_sequence),
             consumed_life: word(consumed.life),
             consumed_head: word(consumed.head),
+            consumed_reads: word(consumed.reads),
             cast_taken_life: word(layout.cast_taken_at(index).life),
             cast_taken: RowRw::new(own, layout.cast_taken_at(index).words, CASTS),
         }
@@ -210,6 +232,7 @@ impl Peer {
         self.before = (self.life, self.unread(self.life, our_life));
         // The earlier life's mapping goes first: once `start_life` is told, its pages may be given back.
         self.inbound = None;
+        self.referred.clear(); // the earlier life is over, for the new one holds its lock
         self.life = life;
         let Some((map, bell_name)) = job.open_life(node, life)? else {
             return Ok(false);
@@ -271,6 +294,12 @@ impl Peer {
         );
         inbound.receiving = Receiving::Open;
         self.consumed_head.store(start, Ordering::Relaxed);
+        let reads = if inbound.memory.is_some() {
+            self.life
+        } else {
+            0
+        };
+        self.consumed_reads.store(reads, Ordering::Relaxed);
         self.consumed_life.store(self.life, Ordering::Release);
         Ok(true)
     }

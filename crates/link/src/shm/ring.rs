@@ -5,9 +5,9 @@
 //!
 //! A ring is a power of two of 64-byte lines and a margin. Positions count lines from 0 and never wrap; `position & mask` is the
 //! line. A *record* starts at a line: 8 bytes commit word, then the frame; it may run on into the margin, and so is never split.
-//! The commit word holds its length, and whether the frame is *counted*: how many of these the consumer has not read can be asked for. It
-//! is zero until the record is whole, and the consumer polls nothing but the commit word at its own head: a
-//! frame of up to 56 bytes crosses between two caches as one line.
+//! The commit word holds its length, and marks: the frame is *counted* (how many of these the consumer has not read can be asked for), or it
+//! *refers* to a body that lies elsewhere. It is zero until the record is whole, and the consumer polls nothing but the commit word at its own
+//! head: a frame of up to 56 bytes crosses between two caches as one line.
 //!
 //! Invariants:
 //! 1. The commit word at `tail` is zero. Before a record is published, the word where the *next* record will start is cleared;
@@ -29,8 +29,12 @@ pub(crate) const COMMIT_BYTES: usize = 8;
 pub(crate) const FIRST_BYTES: usize = LINE_BYTES - COMMIT_BYTES;
 /// Marks a commit word; with 16 bits of the position it tells a commit word from stray bytes.
 const TAG: u64 = 0xB7A3 << 48;
-/// The frame is counted.
-const COUNTED: u64 = 1 << 31;
+/// A mark: the frame is counted.
+pub(crate) const COUNTED: u64 = 1 << 31;
+/// A mark: the frame refers to a body.
+pub(crate) const REFERS: u64 = 1 << 30;
+/// All marks.
+const MARKS: u64 = COUNTED | REFERS;
 /// Lines fetched for writing ahead of the tail when they run short: the store of a later commit word then need not wait for them.
 const WARM_LINES: u64 = 32;
 /// They run short below this.
@@ -49,7 +53,7 @@ fn commit_word(position: u64, frame_bytes: usize) -> u64 {
 
 /// The length that a commit word states.
 fn stated_bytes(word: u64) -> usize {
-    (word & (COUNTED - 1)) as usize
+    (word & (REFERS - 1)) as usize
 }
 
 /// What the consumer sees of a ring's memory.
@@ -75,6 +79,8 @@ pub(crate) struct Record<'a, M> {
     line: usize,
     /// Of its frame.
     pub(crate) bytes: usize,
+    /// The frame refers to a body.
+    pub(crate) refers: bool,
 }
 
 impl<M: RingRead> Record<'_, M> {
@@ -194,10 +200,10 @@ impl Producer {
             "a filler claims {bytes} bytes of a {}-byte slot",
             self.frame_bytes
         );
-        self.publish(memory, false, bytes)
+        self.publish(memory, 0, bytes)
     }
 
-    /// Publishes a frame whose parts follow one another.
+    /// Publishes a frame whose parts follow one another, with these marks.
     ///
     /// # Panics
     /// If they are nothing, or more than a frame.
@@ -206,7 +212,7 @@ impl Producer {
         &mut self,
         memory: &M,
         load_head: impl FnOnce() -> Option<u64>,
-        counted: bool,
+        marks: u64,
         parts: [&[u8]; 3],
     ) -> Sent {
         let bytes = parts.iter().map(|part| part.len()).sum();
@@ -236,7 +242,7 @@ impl Producer {
         let line = self.line_of(self.tail);
         // SAFETY: as in `send`; a record has at least one line.
         unsafe { memory.write(line, bytes.max(FIRST_BYTES), fill) };
-        self.publish(memory, counted, bytes)
+        self.publish(memory, marks, bytes)
     }
 
     /// Why the next record has no room, if so.
@@ -259,7 +265,7 @@ impl Producer {
 
     /// Publishes the frame of so many bytes that lies at the tail.
     #[inline]
-    fn publish<M: RingWrite>(&mut self, memory: &M, counted: bool, bytes: usize) -> Sent {
+    fn publish<M: RingWrite>(&mut self, memory: &M, marks: u64, bytes: usize) -> Sent {
         let next = self.tail + record_lines(bytes);
         let next_line = self.line_of(next);
         // Of a warm line our cache has at least a copy: to look costs less than a store, which would have to fetch it from a consumer that
@@ -267,10 +273,9 @@ impl Producer {
         if next >= self.warm || memory.published(next_line) != 0 {
             memory.clear(next_line);
         }
-        let mark = if counted { COUNTED } else { 0 };
         memory.publish(
             self.line_of(self.tail),
-            commit_word(self.tail, bytes) | mark,
+            commit_word(self.tail, bytes) | marks,
         );
         self.tail = next;
         Sent::Frame(bytes)
@@ -355,7 +360,7 @@ pub(crate) enum Received {
     Empty,
     /// A frame, of this length.
     Frame(usize),
-    /// A commit word that no honest producer writes.
+    /// A commit word that no honest producer writes, or a frame that was refused.
     Corrupt,
 }
 
@@ -385,12 +390,12 @@ impl Consumer {
         memory.commit((self.head & (self.lines - 1)) as usize) != 0
     }
 
-    /// Lends the next frame's record to `take`, if one is there.
+    /// Lends the next frame's record to `take`, if one is there. What that refuses stays, and counts as corrupt.
     #[inline]
     pub(crate) fn receive<M: RingRead>(
         &mut self,
         memory: &M,
-        take: impl FnOnce(Record<'_, M>),
+        take: impl FnOnce(Record<'_, M>) -> bool,
     ) -> Received {
         let line = (self.head & (self.lines - 1)) as usize;
         let word = memory.commit(line);
@@ -398,15 +403,20 @@ impl Consumer {
             return Received::Empty;
         }
         let bytes = stated_bytes(word);
-        let is_ours = word & !COUNTED == commit_word(self.head, bytes);
+        let is_ours = word & !MARKS == commit_word(self.head, bytes);
         if !is_ours || bytes == 0 || bytes > self.frame_bytes {
             return Received::Corrupt;
         }
-        take(Record {
+        let refers = word & REFERS != 0;
+        let is_taken = take(Record {
             memory,
             line,
             bytes,
+            refers,
         });
+        if !is_taken {
+            return Received::Corrupt;
+        }
         self.head += record_lines(bytes);
         Received::Frame(bytes)
     }

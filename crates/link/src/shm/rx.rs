@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::Shm;
 use super::broadcast::Heard;
+use super::memory::{self, ProcessMemory};
 use super::peers::{Peer, Receiving};
 use super::ring::{Received, Record, RingRead};
 use crate::{LANDING_HEAD_BYTES_MAX, Landing, LinkAddr, LinkCounters, Receiver};
@@ -124,16 +125,24 @@ fn take_open(
         broken = !hear(inbound, addr, scratch, counters, &mut frames, receiver);
     }
     while frames < max && !broken {
+        let (memory, mut body_bytes) = (inbound.memory.as_ref(), 0);
         let received = inbound.consumer.receive(&inbound.lines, |record| {
+            if record.refers {
+                let fetched = fetch(&record, addr, memory, scratch, receiver);
+                body_bytes = fetched.unwrap_or(0);
+                return fetched.is_some();
+            }
             hand_over(&record, addr, scratch, receiver);
+            true
         });
         match received {
             Received::Frame(bytes) => {
                 inbound.was_empty = false;
                 counters.received_frames += 1;
-                counters.received_bytes += bytes as u64;
+                counters.received_bytes += (bytes + body_bytes) as u64;
                 frames += 1;
-                if let Some(head) = inbound.consumer.head_to_publish(false) {
+                // Of bodies few fit what a peer may refer to, and it waits for the room.
+                if let Some(head) = inbound.consumer.head_to_publish(body_bytes > 0) {
                     peer.consumed_head.store(head, Ordering::Release);
                 }
             }
@@ -209,6 +218,34 @@ fn land<M: RingRead>(
     is_there
 }
 
+/// Copies the body that a frame refers to from where it lies to where it belongs; how long it is. `None`: it is not there, or its sender
+/// is gone. Nothing else is handed over in parts: of a body without a place the head alone is, as of a frame that was cut off.
+#[cold]
+fn fetch<M: RingRead>(
+    record: &Record<'_, M>,
+    addr: LinkAddr,
+    memory: Option<&ProcessMemory>,
+    scratch: &mut [u8],
+    receiver: &mut impl Receiver,
+) -> Option<usize> {
+    let (head, (address, bytes)) = memory::split(record.copy_whole(scratch))?;
+    receiver.coming(addr, head, head.len() + bytes);
+    if let Some(landing) = receiver.landing()
+        && landing.head_bytes == head.len()
+        && bytes <= landing.body_bytes.min(landing.place.len())
+    {
+        if !memory?.read(address, &mut landing.place[..bytes]) {
+            return None;
+        }
+        if receiver.is_expected(addr, 0, head, bytes) && receiver.is_sound(0, head, bytes) {
+            receiver.landed(addr, head, bytes);
+            return Some(bytes);
+        }
+    }
+    receiver.frame(addr, head);
+    Some(0)
+}
+
 /// Takes one frame of the peer's broadcast ring. `false`: it holds garbage.
 #[inline]
 fn hear(
@@ -233,12 +270,12 @@ fn hear(
     }
 }
 
-/// The peer's region holds what no honest process writes. It is left alone until the peer's next life.
+/// The peer's region holds what no honest process writes, or it refers to what cannot be read any more. It is left alone until the peer's next life.
 #[cold]
 fn declare_broken(peer: &mut Peer, counters: &mut LinkCounters) {
     counters.dropped_frames += 1;
     if let Some(inbound) = &mut peer.inbound {
         inbound.receiving = Receiving::Broken;
     }
-    tracing::warn!(peer = %peer.addr, life = peer.life, "shared-memory ring holds garbage; ignored until the peer restarts");
+    tracing::warn!(peer = %peer.addr, life = peer.life, "shared-memory ring holds garbage, or refers to memory that is gone; ignored until the peer restarts");
 }

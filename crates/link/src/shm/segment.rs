@@ -143,6 +143,7 @@ impl Job {
         &self,
         node: u16,
         bell_name: u64,
+        identity: [u64; 3],
     ) -> Result<(u64, Arc<Map>), ShmAttachError> {
         let lives = self.layout.lives;
         let life = WriteWord::new(&self.head, head::NEXT_LIFE)
@@ -160,6 +161,9 @@ impl Job {
         }
         word(life::NODE).store(u64::from(node), Ordering::Relaxed);
         word(life::BELL_NAME).store(bell_name, Ordering::Relaxed);
+        for (at, value) in (life::IDENTITY..).step_by(8).zip(identity) {
+            word(at).store(value, Ordering::Relaxed);
+        }
         word(life::LIFE).store(life, Ordering::Release);
         Ok((life, map))
     }

@@ -95,6 +95,150 @@ fn memory_comes_ahead_of_use() {
     assert_eq!(pass(lines), whole);
 }
 
+/// Lends one place to whatever comes, if it is to; and what came of it, or as a frame.
+struct Places {
+    room: Option<Vec<u8>>,
+    landed: Vec<(Vec<u8>, Vec<u8>)>,
+    frames: Vec<Vec<u8>>,
+}
+
+impl Places {
+    fn new(room_bytes: Option<usize>) -> Self {
+        Self {
+            room: room_bytes.map(|bytes| vec![0; bytes]),
+            landed: Vec::new(),
+            frames: Vec::new(),
+        }
+    }
+}
+
+impl Receiver for Places {
+    fn frame(&mut self, _from: LinkAddr, frame: &[u8]) {
+        self.frames.push(frame.to_vec());
+    }
+
+    fn landing(&mut self) -> Option<crate::Landing<'_>> {
+        let place = self.room.as_mut()?;
+        Some(crate::Landing {
+            head_bytes: 4,
+            body_bytes: place.len(),
+            place,
+        })
+    }
+
+    fn is_expected(&mut self, _: LinkAddr, _: usize, head: &[u8], _: usize) -> bool {
+        head == b"head"
+    }
+
+    fn landed(&mut self, _from: LinkAddr, head: &[u8], body_bytes: usize) {
+        let body = self.room.as_ref().map(|room| room[..body_bytes].to_vec());
+        self.landed.push((head.to_vec(), body.unwrap_or_default()));
+    }
+}
+
+/// Two processes' halves, and how the first one names the second.
+fn met(job: &OwnedFd) -> (Shm, Shm, (LinkAddr, u64)) {
+    let mut a = Shm::attach(job, 0).expect("attach");
+    let mut b = Shm::attach(job, 1).expect("attach");
+    let to_b = LinkAddr::Local(1);
+    receive(&mut a);
+    receive(&mut b);
+    assert!(send(&mut b, LinkAddr::Local(0), b"here"));
+    assert_eq!(receive(&mut a).len(), 1);
+    let life = a.life_heard(to_b).expect("heard");
+    (a, b, (to_b, life))
+}
+
+/// A body is read where it lies, as long as there is room for it, between frames that pass the ring; it is given up when it was read.
+#[test]
+fn bodies_are_read_where_they_lie() {
+    let job = small(2);
+    let (mut a, mut b, to) = met(&job);
+    if a.reference_room(to).is_none() {
+        eprintln!("skipped: the kernel does not let processes read each other here");
+        return;
+    }
+    let body = Bytes::from((0..100_000).map(|at| at as u8).collect::<Vec<_>>());
+    assert!(
+        !a.send_reference(to, true, b"head", &body).expect("send"),
+        "nobody wants any"
+    );
+    b.set_reference_max(250_000);
+    assert_eq!(a.reference_room((to.0, to.1 + 1)), None, "another life");
+    for round in 0..50 {
+        assert_eq!(a.reference_room(to), Some(250_000), "{round}");
+        assert!(a.send_reference(to, true, b"head", &body).expect("send"));
+        assert!(count(&mut a, to, b"between"));
+        assert!(a.send_reference(to, true, b"head", &body).expect("send"));
+        assert_eq!(a.reference_room(to), Some(50_000));
+        assert!(!a.send_reference(to, true, b"head", &body).expect("send"));
+        assert_eq!((a.unread(to), body.is_unique()), (3, false));
+        let mut places = Places::new(Some(100_000));
+        while b.recv_landing(64, &mut places).expect("receive") > 0 {}
+        let whole = (b"head".to_vec(), body.to_vec());
+        assert!(places.landed == [whole.clone(), whole], "{round}");
+        assert_eq!(places.frames, [b"between"]);
+        a.flush().expect("flush");
+        assert_eq!((a.unread(to), body.is_unique()), (0, true));
+    }
+}
+
+/// A body without a place is not read, nor one with a wrong head taken: of both the head comes alone, and what follows comes, too.
+#[test]
+fn bodies_without_a_place_are_not_taken() {
+    let job = small(2);
+    let (mut a, mut b, to) = met(&job);
+    if a.reference_room(to).is_none() {
+        eprintln!("skipped: the kernel does not let processes read each other here");
+        return;
+    }
+    b.set_reference_max(1 << 20);
+    let body = Bytes::from(vec![7; 1000]);
+    for (room, head) in [(None, b"head"), (Some(999), b"head"), (Some(1000), b"hoax")] {
+        assert!(a.send_reference(to, true, head, &body).expect("send"));
+        assert!(count(&mut a, to, b"behind"));
+        let mut places = Places::new(room);
+        while b.recv_landing(64, &mut places).expect("receive") > 0 {}
+        assert!(places.landed.is_empty(), "{room:?}");
+        assert_eq!(places.frames, [head.to_vec(), b"behind".to_vec()]);
+    }
+    receive(&mut a);
+    assert!(body.is_unique());
+}
+
+/// What its sender gave up before it was read is not taken for what it was, and nothing behind it comes. A receiver that is gone holds up no body.
+#[test]
+fn bodies_end_with_either_side() {
+    let job = small(2);
+    let (mut a, mut b, to) = met(&job);
+    if a.reference_room(to).is_none() {
+        eprintln!("skipped: the kernel does not let processes read each other here");
+        return;
+    }
+    b.set_reference_max(1 << 20);
+    let body = Bytes::from(vec![7; 1000]);
+    assert!(a.send_reference(to, true, b"head", &body).expect("send"));
+    assert!(count(&mut a, to, b"behind"));
+    drop(a);
+    assert!(body.is_unique());
+    let mut places = Places::new(Some(1000));
+    b.recv_landing(64, &mut places).expect("receive");
+    assert!(places.landed.is_empty() && places.frames.is_empty());
+
+    let mut a = Shm::attach(&job, 0).expect("attach");
+    receive(&mut b);
+    receive(&mut a);
+    assert!(send(&mut b, LinkAddr::Local(0), b"here"));
+    receive(&mut a);
+    assert!(a.send_reference(to, true, b"head", &body).expect("send"));
+    drop(b);
+    let begun = std::time::Instant::now();
+    while !body.is_unique() {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        receive(&mut a);
+    }
+}
+
 /// Sends a frame that is counted, to that life.
 fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
     let taken = shm.send_counted(to, true, [text, &[], &[]]).expect("send");

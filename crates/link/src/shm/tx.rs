@@ -1,12 +1,18 @@
-//! Transmit half: frames into our own rings, and the ringing of bells.
+//! Transmit half: frames into our own rings, references to bodies, and the ringing of bells.
 //!
-//! Called by `Shm::send_with` and `Shm::flush`.
+//! Called by `Shm::send_with`, its like, and `Shm::flush`.
+
+use bytes::Bytes;
 
 use super::Shm;
 use super::doorbell::{self, Ring};
-use super::ring::{Producer, Sent};
+use super::memory::reference;
+use super::ring::{COUNTED, Producer, REFERS, Sent};
 use super::sys::{self, LinesRw};
 use crate::{LinkAddr, LinkError};
+
+/// How often it is looked whether those live that were referred to something.
+const CLAIMS_MS: u64 = 10;
 
 impl Shm {
     /// Writes a frame into the ring towards `node`, or towards that life of it only. `false`: no room, or no such process now.
@@ -54,6 +60,65 @@ impl Shm {
                 tracing::warn!(peer = %peer.addr, life = peer.life, "shared-memory head is garbage; not sending until the peer restarts");
                 Ok(false)
             }
+        }
+    }
+
+    /// How much more that life of the peer takes where it lies.
+    pub(super) fn reference_room_of(&self, node: u16, life: u64) -> Option<usize> {
+        let peer = self.peers.get(usize::from(node))?;
+        let inbound = peer.inbound.as_ref().filter(|_| peer.life == life)?;
+        let most = inbound.reference_max(self.life)?;
+        Some(most.saturating_sub(peer.referred.bytes()))
+    }
+
+    /// Writes a frame's head into the ring, and where its body lies, which is held until it was read.
+    pub(super) fn refer(
+        &mut self,
+        (node, life): (u16, u64),
+        counted: bool,
+        head: &[u8],
+        body: &Bytes,
+    ) -> Result<bool, LinkError> {
+        let room = self.reference_room_of(node, life);
+        if room.is_none_or(|room| room < body.len()) {
+            self.counters.refused += 1;
+            return Ok(false);
+        }
+        let marks = REFERS | if counted { COUNTED } else { 0 };
+        let parts = [head, &reference(body), &[]];
+        let is_sent = self.send_to((node, Some(life)), |producer, lines, taken| {
+            producer.send_parts(lines, taken, marks, parts)
+        })?;
+        if is_sent {
+            let peer = &mut self.peers[usize::from(node)];
+            peer.referred.push(peer.producer.tail(), body.clone());
+            self.has_referred = true;
+            self.counters.sent_bytes += body.len() as u64;
+        }
+        Ok(is_sent)
+    }
+
+    /// Gives up the bodies that have been read, or that nobody will read.
+    #[cold]
+    pub(super) fn take_back(&mut self) {
+        let now_ms = sys::coarse_ms();
+        let looks = now_ms >= self.claims_seen_ms + CLAIMS_MS;
+        if looks {
+            self.claims_seen_ms = now_ms;
+        }
+        self.has_referred = false;
+        for (node, peer) in (0u16..).zip(&mut self.peers) {
+            if peer.referred.is_empty() {
+                continue;
+            }
+            let head = (peer.inbound.as_ref()).and_then(|inbound| inbound.taken(self.life));
+            if let Some(head) = head {
+                peer.referred.read_to(head);
+            }
+            if looks && self.job.is_claimed(node) == Some(false) {
+                peer.referred.clear();
+            }
+            self.has_referred |= !peer.referred.is_empty();
         }
     }
 

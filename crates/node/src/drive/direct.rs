@@ -3,6 +3,7 @@
 //!
 //! Called by `endpoint::send` and, with `unread`, by who waits for acknowledgements.
 
+use bytes::Bytes;
 use tsumuji_link::{Link, LinkAddr, LinkError};
 use tsumuji_proto::{Direct, Engine, Event, Lane, NodeId, Payload, SendId, SubmitError};
 
@@ -13,6 +14,9 @@ use crate::error::SendError;
 /// A caller that never polls looks for what came after so many direct messages, or so many bytes: it may have been told to stop.
 const UNHEARD_MESSAGES: usize = 256;
 const UNHEARD_BYTES: usize = 64 << 10;
+
+/// Of a shorter message two copies cost less than having the kernel copy one.
+pub(crate) const REFERENCE_BYTES: usize = 32 << 10;
 
 /// By node: the life of the peer that a session is with, and what was sent to it.
 #[derive(Debug, Default)]
@@ -36,6 +40,13 @@ impl Lives {
             self.of.resize(index + 1, 0);
         }
         self.of[index] = life;
+    }
+
+    /// A message has left.
+    #[inline]
+    fn count(&mut self, bytes: usize) {
+        self.unheard_messages += 1;
+        self.unheard_bytes += bytes;
     }
 
     /// A turn was taken.
@@ -88,6 +99,9 @@ impl<L: Link> Drive<L> {
             return Ok(Sent::No);
         };
         let (at, counted) = ((addr, life), !lane.is_library());
+        if bytes > direct.ring_message_bytes() {
+            return Ok(Sent::No);
+        }
         let is_sent = if bytes <= direct.frame_message_bytes() {
             let frame = direct.whole(message);
             let is_sent = link.send_counted(at, counted, frame.parts())?;
@@ -102,8 +116,58 @@ impl<L: Link> Drive<L> {
             return Ok(Sent::Full);
         }
         link.flush()?;
-        self.direct.unheard_messages += 1;
-        self.direct.unheard_bytes += bytes;
+        self.direct.count(bytes);
+        Ok(Sent::Whole)
+    }
+
+    /// Sends a shared message past the engine's queue: a long one stays where it is until its receiver reads it there, if that one can.
+    pub(crate) fn send_shared(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &Bytes,
+    ) -> Result<Sent, LinkError> {
+        match self.send_reference(to, lane, message)? {
+            Sent::No => self.send_direct(to, lane, (message, &[])),
+            done => Ok(done),
+        }
+    }
+
+    /// Whether the peer can read this process's memory.
+    pub(crate) fn reads_here(&mut self, to: NodeId) -> bool {
+        let at = (self.table.addr(to)).zip(self.direct.of(to));
+        at.is_some_and(|at| self.link.reference_room(at).is_some())
+    }
+
+    fn send_reference(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        message: &Bytes,
+    ) -> Result<Sent, LinkError> {
+        let bytes = message.len();
+        let at = (self.table.addr(to)).zip(self.direct.of(to));
+        let Some(at) = at.filter(|_| bytes >= REFERENCE_BYTES) else {
+            return Ok(Sent::No);
+        };
+        let Some(mut direct) = self.engine.direct(to, lane, bytes) else {
+            return Ok(Sent::No);
+        };
+        match self.link.reference_room(at) {
+            None => return Ok(Sent::No),
+            Some(room) if room < bytes => return Ok(Sent::Full),
+            Some(_) => {}
+        }
+        let head = direct.reference_head(bytes);
+        if !self
+            .link
+            .send_reference(at, !lane.is_library(), &head, message)?
+        {
+            return Ok(Sent::Full);
+        }
+        direct.referred(bytes);
+        self.link.flush()?;
+        self.direct.count(bytes);
         Ok(Sent::Whole)
     }
 
@@ -117,10 +181,21 @@ impl<L: Link> Drive<L> {
         notify: bool,
         more: bool,
     ) -> Result<SendId, SendError> {
-        if !notify && !more && self.send_direct(to, lane, parts(&payload))? == Sent::Whole {
-            return Ok(UNTRACKED);
+        if !notify && !more {
+            let sent = match &payload {
+                Payload::Shared(message) => self.send_shared(to, lane, message)?,
+                other => self.send_direct(to, lane, parts(other))?,
+            };
+            if sent == Sent::Whole {
+                return Ok(UNTRACKED);
+            }
         }
         self.enqueue(to, lane, payload, notify, more)
+    }
+
+    /// Gives up what was sent by reference and has been read.
+    pub(crate) fn give_up_read(&mut self) -> Result<(), LinkError> {
+        self.link.flush()
     }
 
     /// Direct messages of the program to that peer which it has not read.
@@ -147,6 +222,8 @@ impl<L: Link> Drive<L> {
                 if let Some(life) = addr.and_then(|addr| self.link.life_heard(addr)) {
                     self.direct.set(peer, life);
                 }
+                self.link
+                    .set_reference_max(self.engine.reference_max_bytes());
                 0
             }
             Event::PeerDead { peer, .. } => {
@@ -169,10 +246,10 @@ impl<L: Link> Way for Drive<L> {
     }
 
     fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {
-        let direct = if self.is_deaf() {
-            Ok(Sent::No) // nobody looks for a word to stop before all of these are sent
-        } else {
-            self.send_direct(to, lane, parts(&payload))
+        let direct = match &payload {
+            _ if self.is_deaf() => Ok(Sent::No), // nobody looks for a word to stop before all of these are sent
+            Payload::Shared(message) => self.send_shared(to, lane, message),
+            other => self.send_direct(to, lane, parts(other)),
         };
         match direct {
             Ok(Sent::Whole) => return Ok(()),

@@ -11,7 +11,7 @@ use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
 use crate::channel::Channels;
-use crate::drive::{Sent, UNTRACKED, refused};
+use crate::drive::{Drive, REFERENCE_BYTES, Sent, UNTRACKED, refused};
 use crate::error::SendError;
 use crate::intake::Keeping;
 use crate::peers::Peers;
@@ -70,7 +70,7 @@ impl<L: Link> Endpoint<L> {
         core.send_copied(to, lane, message, false, true).map(drop)
     }
 
-    /// Sends `message` without copying it into the queue; waits as `send` does.
+    /// Sends `message` without copying it into the queue, by reference where [`send_shared`](Self::send_shared) does; waits as `send` does.
     pub fn send_owned(
         &mut self,
         to: NodeId,
@@ -78,6 +78,9 @@ impl<L: Link> Endpoint<L> {
         message: Vec<u8>,
     ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
+        if message.len() >= REFERENCE_BYTES && core.drive.reads_here(to) {
+            return core.send_shared(to, lane, message.into(), false).map(drop);
+        }
         core.permits(to, lane)?;
         core.wait_room(to, lane.channel(), message.len(), FOREVER)?; // before the message is given away
         core.drive
@@ -89,6 +92,10 @@ impl<L: Link> Endpoint<L> {
     /// others: it is held until it is acknowledged or has failed, and then given up by whoever drives. So the end of its owner
     /// ([`Bytes::from_owner`]) says that the memory can be used again, and [`send_shared_tracked`](Self::send_shared_tracked) that
     /// it has arrived. Messages of less than 4 KiB are copied, and given up at once.
+    ///
+    /// Over shared memory one of 32 KiB or more, and no longer than a ring (1 MiB where nodes are few), leaves *by reference*, unless it is
+    /// tracked: its receiver reads it where it lies, one copy instead of two, and no time of the sender's. Where the kernel does not let processes
+    /// of one user read each other (`kernel.yama.ptrace_scope`), it is copied as by `send`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -278,6 +285,7 @@ impl<L: Link> Core<L> {
             let unread = self.drive.unread_in_all();
             let is_flushed = unread == 0 && is_done(&self.drive.engine, &self.channels);
             if is_flushed || is_last {
+                self.drive.give_up_read()?;
                 return Ok(is_flushed);
             }
             // Nobody says that a direct message was read.
@@ -430,14 +438,21 @@ impl<L: Link> Core<L> {
     fn send_directly(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<bool, SendError> {
         match self.drive.send_direct(to, lane, (message, &[]))? {
             Sent::Whole => Ok(true),
-            Sent::Full if self.drive.spins() => self.await_ring(to, lane, message),
+            Sent::Full if self.drive.spins() => self.await_ring(to, lane, |drive| {
+                drive.send_direct(to, lane, (message, &[]))
+            }),
             Sent::Full | Sent::No => Ok(false),
         }
     }
 
     /// The ring is full: if its reader goes on reading, waiting costs less than a copy into the queue.
     #[cold]
-    fn await_ring(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<bool, SendError> {
+    fn await_ring(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        mut send: impl FnMut(&mut Drive<L>) -> Result<Sent, LinkError>,
+    ) -> Result<bool, SendError> {
         let begun = Instant::now();
         while begun.elapsed() < RING_PATIENCE {
             self.progress()?;
@@ -447,7 +462,7 @@ impl<L: Link> Core<L> {
             if self.channels.is_stopped(to, lane.channel()) {
                 self.wait_room(to, lane.channel(), 0, FOREVER)?;
             }
-            match self.drive.send_direct(to, lane, (message, &[]))? {
+            match send(&mut self.drive)? {
                 Sent::Whole => return Ok(true),
                 Sent::Full => {}
                 Sent::No => break,
@@ -464,6 +479,20 @@ impl<L: Link> Core<L> {
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.permits(to, lane)?;
+        if !notify {
+            if self.channels.is_stopped(to, lane.channel()) {
+                self.wait_room(to, lane.channel(), 0, FOREVER)?;
+            }
+            let send = |drive: &mut Drive<L>| drive.send_shared(to, lane, &message);
+            let is_sent = match send(&mut self.drive)? {
+                Sent::Whole => true,
+                Sent::Full if self.drive.spins() => self.await_ring(to, lane, send)?,
+                Sent::Full | Sent::No => false,
+            };
+            if is_sent {
+                return Ok(UNTRACKED);
+            }
+        }
         loop {
             self.wait_room(to, lane.channel(), message.len(), FOREVER)?;
             let payload = Payload::Shared(message.clone());

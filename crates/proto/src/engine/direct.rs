@@ -2,7 +2,8 @@
 //! message that fits the link's ring needs no number, credit, acknowledgement or timer. The ring is the window.
 //!
 //! A driver asks `direct` before it submits, and gives the frames it gets to the link; what finds no room there is submitted as any other.
-//! Anything longer, tracked, paced or behind something that is queued takes the numbered way.
+//! Anything longer, tracked, paced or behind something that is queued takes the numbered way. A long message of which only the head passes the
+//! ring, and whose receiver reads the rest where it lies, is one frame whatever its length.
 //!
 //! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what
 //! arrives beyond the half of the budget at which peers are told to stop fits the headroom kept for it, of honest peers.
@@ -26,9 +27,12 @@ use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags, parse_data_head
 /// The rest is for what a peer sends on until it looks whether it may.
 pub(super) const HEADROOM_RINGS: usize = 2;
 
+/// Headroom for what each peer may refer to at a time, as well, if it is not too much for the budget.
+const REFERENCE_RINGS: usize = 2;
+
 /// What comes of a peer beyond so many rings, and what its receiver may take in before the word to stop leaves, is dropped: nobody honest sends
 /// so much after it was told to stop.
-const UNASKED_RINGS: usize = 2 * HEADROOM_RINGS;
+const UNASKED_RINGS: usize = 2 * (HEADROOM_RINGS + REFERENCE_RINGS);
 
 /// A driver takes in fewer frames before it sends what is to be told.
 const TURN_FRAMES: usize = 128;
@@ -53,6 +57,7 @@ pub struct Direct<'a> {
     me: NodeId,
     lane: Lane,
     frame_bytes: usize,
+    ring_bytes: usize,
 }
 
 /// A frame of it: what lies behind the head is in two places.
@@ -77,6 +82,11 @@ impl Direct<'_> {
     #[inline]
     pub fn frame_message_bytes(&self) -> usize {
         self.frame_bytes
+    }
+
+    /// A longer one than this does not leave through the ring.
+    pub fn ring_message_bytes(&self) -> usize {
+        self.frame_bytes.max(self.ring_bytes / RING_PART)
     }
 
     /// Frames of a longer message, and the length of the largest.
@@ -107,13 +117,30 @@ impl Direct<'_> {
         self.frame(message, (0, message.0.len() + message.1.len()))
     }
 
+    /// The head of a message that is sent by reference: its receiver reads it where it lies.
+    pub fn reference_head(&self, message_bytes: usize) -> [u8; DATA_HEADER_BYTES] {
+        self.data((0, message_bytes)).head_before(0)
+    }
+
     #[inline]
     fn frame<'m>(
         &self,
         payload: (&'m [u8], &'m [u8]),
         (offset, length): (usize, usize),
     ) -> DirectFrame<'m> {
-        let data = Data {
+        let payload_bytes = payload.0.len() + payload.1.len();
+        DirectFrame {
+            head: self
+                .data((offset, length))
+                .head_before(payload_bytes as u16), // `direct` and `part_bytes` admit no more
+            payload,
+            is_last: offset + payload_bytes == length,
+        }
+    }
+
+    #[inline]
+    fn data(&self, (offset, length): (usize, usize)) -> Data<'static> {
+        Data {
             source: self.me,
             destination: self.peer.id,
             flags: flags::DIRECT,
@@ -128,38 +155,42 @@ impl Direct<'_> {
             lane: self.lane,
             ack_delay: 0,
             payload: &[],
-        };
-        let payload_bytes = payload.0.len() + payload.1.len();
-        DirectFrame {
-            head: data.head_before(payload_bytes as u16), // `direct` and `part_bytes` admit no more
-            payload,
-            is_last: offset + payload_bytes == length,
         }
     }
 
     /// The link has taken the frame.
     #[inline]
     pub fn sent(&mut self, frame: &DirectFrame<'_>) {
-        if frame.is_last {
+        let [head, front, back] = frame.parts();
+        self.count(frame.is_last, head.len() + front.len() + back.len());
+    }
+
+    /// The link has taken the head of a message of so many bytes.
+    pub fn referred(&mut self, message_bytes: usize) {
+        self.count(true, DATA_HEADER_BYTES + message_bytes);
+    }
+
+    #[inline]
+    fn count(&mut self, is_last: bool, bytes: usize) {
+        if is_last {
             self.peer.send.pass_by(self.lane);
             self.counts.send(self.lane);
             self.counters.direct_messages += 1;
         }
-        let [head, front, back] = frame.parts();
         self.counters.sent_frames += 1;
-        self.counters.sent_bytes += (head.len() + front.len() + back.len()) as u64;
+        self.counters.sent_bytes += bytes as u64;
     }
 }
 
 impl Engine {
-    /// The message of that lane and length, if it may leave directly now; `None`: it is to be submitted.
+    /// The message of that lane and length, if it may leave directly now, through the ring or past it; `None`: it is to be submitted.
     #[inline]
     pub fn direct(&mut self, to: NodeId, lane: Lane, bytes: usize) -> Option<Direct<'_>> {
         let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
-        let frame_bytes = peer.send.fragment_bytes();
+        let (frame_bytes, ring_bytes) = (peer.send.fragment_bytes(), self.shared.config.ring_bytes);
         let may = peer.direct.is(Talk::PERMITTED)
             && peer.send.is_idle()
-            && bytes <= frame_bytes.max(self.shared.config.ring_bytes / RING_PART)
+            && bytes <= frame_bytes.max(ring_bytes)
             && bytes <= peer.message_limit_bytes
             && !lane.is_datagram()
             && peer.send.admits(lane)
@@ -173,6 +204,7 @@ impl Engine {
             me: self.shared.config.me,
             lane,
             frame_bytes,
+            ring_bytes,
         })
     }
 
@@ -353,9 +385,22 @@ impl Engine {
         if self.shared.config.ring_bytes > 0 {
             (self.shared.direct).resize_with(self.peers.len(), Counts::default);
         }
-        let peers = self.shared.credit.peers();
-        let bytes = (HEADROOM_RINGS * peers).saturating_mul(self.shared.config.ring_bytes);
-        self.shared.memory.set_headroom(bytes);
+        let rings_bytes =
+            (self.shared.credit.peers()).saturating_mul(self.shared.config.ring_bytes);
+        let headroom = |rings: usize| rings_bytes.saturating_mul(rings);
+        let memory = &mut self.shared.memory;
+        memory.set_headroom(headroom(HEADROOM_RINGS + REFERENCE_RINGS));
+        if memory.headroom_bytes() == 0 {
+            memory.set_headroom(headroom(HEADROOM_RINGS));
+        }
+    }
+
+    /// How many bytes of messages each peer may refer to at a time.
+    pub fn reference_max_bytes(&self) -> usize {
+        let rings_bytes =
+            (self.shared.credit.peers()).saturating_mul(self.shared.config.ring_bytes);
+        let has_room = self.shared.memory.headroom_bytes() > HEADROOM_RINGS * rings_bytes;
+        usize::from(has_room) * REFERENCE_RINGS * self.shared.config.ring_bytes
     }
 }
 

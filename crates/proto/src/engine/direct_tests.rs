@@ -1,6 +1,6 @@
-//! Direct messages between engines joined by a wire that keeps frames in order and loses none.
+//! Direct messages between engines joined by a wire that keeps frames in order and loses none.
 
-use super::direct::{HEADROOM_RINGS, unasked_bytes};
+use super::direct::unasked_bytes;
 use super::tests::{Wire, config};
 use super::*;
 use crate::counters::Drop;
@@ -45,10 +45,18 @@ fn settle(wire: &mut Wire) {
 
 /// As a driver does it. `true`: it went directly.
 fn send(wire: &mut Wire, from: usize, lane: Lane, message: &[u8]) -> bool {
-    let to = 1 - from;
+    let (to, scatters) = (1 - from, wire.scatters);
     let halves = message.split_at(message.len() / 3);
     let engine = &mut wire.nodes[from].engine;
-    if let Some(mut direct) = engine.direct(NodeId(to as u16), lane, message.len()) {
+    let passes = |direct: &Direct<'_>| scatters || message.len() <= direct.ring_message_bytes();
+    let direct = engine.direct(NodeId(to as u16), lane, message.len());
+    if let Some(mut direct) = direct.filter(passes) {
+        if message.len() > direct.ring_message_bytes() {
+            let head = direct.reference_head(message.len());
+            direct.referred(message.len());
+            wire.launch(to, [&head, message].concat());
+            return true;
+        }
         let (count, most_bytes) = direct.frames(message.len());
         let frames: Vec<DirectFrame<'_>> = if message.len() <= direct.frame_message_bytes() {
             vec![direct.whole(halves)]
@@ -95,6 +103,38 @@ fn direct_parts_land_in_their_places() {
     assert!(long > 10 && landed > 5 * long, "{landed} frames of {long}");
 }
 
+/// So are messages by reference, each as one frame, whatever its length.
+#[test]
+fn messages_by_reference_land_in_their_places() {
+    let (landed, long) = follow_each_other(true, [18_000, RING_BYTES - 4]);
+    assert!(landed >= long && long > 10, "{landed} frames of {long}");
+}
+
+/// A head by reference without its body is malformed, and so is one whose message has another length than its body, or more than a ring.
+#[test]
+fn references_without_bodies_are_refused() {
+    let mut wire = wire();
+    let bytes = RING_BYTES / 2;
+    let engine = &mut wire.nodes[0].engine;
+    let head = (engine.direct(NodeId(1), LANE, bytes).unwrap()).reference_head(bytes);
+    assert!(engine.direct(NodeId(1), LANE, RING_BYTES + 1).is_none());
+    let (now, node) = (wire.now, &mut wire.nodes[1]);
+    node.engine.handle_frame(now, &head, &mut node.inbox);
+    assert_eq!(node.engine.counters().drops.get(Drop::Malformed), 1);
+    for other in [0, 1, bytes - 1, bytes + 1, 1 << 31] {
+        let frame_bytes = head.len() + other;
+        (node.engine).foresee(now, &head, frame_bytes, &mut node.inbox);
+        assert!(node.engine.landing().is_none(), "{other}");
+        assert!(!node.engine.is_expected(0, &head, other), "{other}");
+    }
+    (node.engine).foresee(now, &head, head.len() + bytes, &mut node.inbox);
+    assert_eq!(node.engine.landing().unwrap().place.len(), bytes);
+    assert!(node.engine.is_expected(0, &head, bytes));
+    node.engine
+        .handle_landed(now, &head, bytes, &mut node.inbox);
+    assert_eq!(node.inbox.messages.len(), 1);
+}
+
 /// How many frames landed in their places, and how many long messages went directly.
 fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
     let mut wire = wire();
@@ -129,7 +169,7 @@ fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
                 expected.sort_unstable();
                 came.sort_unstable();
             }
-            assert_eq!(came, expected, "from {from} on {lane:?}");
+            assert!(came == expected, "from {from} on {lane:?}");
         }
         assert_eq!(node.engine.accounts().memory_bytes, 0);
         let here = wire.nodes[from].engine.counters().direct_messages;
@@ -164,7 +204,7 @@ fn memory_stops_who_sends() {
     }
     settle(&mut wire);
     let budget = config(1, 1).budget_bytes;
-    let half = (budget - HEADROOM_RINGS * RING_BYTES) / 2;
+    let half = wire.nodes[1].engine.shared.memory.half_bytes();
     let used = wire.nodes[1].engine.accounts().memory_bytes;
     assert!(
         direct * charge(8) > half && direct < sent,

@@ -132,6 +132,15 @@ pub(super) fn config(me: u16, incarnation: u32) -> Config {
     }
 }
 
+/// A direct message that is whole, though its head says that nothing follows.
+fn is_reference(frame: &[u8]) -> bool {
+    use tsumuji_wire::{DATA_HEADER_BYTES, flags, parse_data_head};
+    let body_bytes = frame.len().saturating_sub(DATA_HEADER_BYTES);
+    body_bytes > usize::from(u16::MAX) / 4
+        && tsumuji_wire::parse(frame).is_err()
+        && parse_data_head(frame, body_bytes).is_ok_and(|data| data.flags & flags::DIRECT != 0)
+}
+
 impl Wire {
     pub(super) fn new(count: u16) -> Self {
         Self::under(count, Congestion::Credit)
@@ -265,8 +274,14 @@ impl Wire {
         }
     }
 
-    /// What a link does that scatters: payloads into the places lent, and elsewhere what turns out not to belong there.
+    /// What a link does that scatters; messages by reference, which are longer than they say, it takes one by one.
     fn receive_scattered(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> u64 {
+        let runs = frames.chunk_by(|one, next| ![one, next].iter().any(|it| is_reference(it)));
+        runs.map(|run| Self::receive_run(node, now, run)).sum()
+    }
+
+    /// Payloads go into the places lent, and elsewhere what turns out not to belong there.
+    fn receive_run(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> u64 {
         let mut count = 0;
         if let Some(first) = frames.first() {
             (node.engine).foresee(now, first, first.len(), &mut node.inbox);

@@ -2,24 +2,24 @@
 
 use std::io;
 
-/// Copies what process `pid` has at `address` into `target`; how many bytes that were. The kernel refuses what this process may
-/// not trace, and addresses that are not the other's.
-pub(crate) fn read_process(pid: u32, address: u64, target: &mut [u8]) -> io::Result<usize> {
-    let (Ok(pid), Ok(start)) = (libc::pid_t::try_from(pid), usize::try_from(address)) else {
+/// Copies what process `pid` has at two addresses into their targets, one after the other and of one memory; how many bytes that were. The
+/// kernel refuses what this process may not trace, and addresses that are not the other's.
+pub(crate) fn read_process(pid: u32, pieces: [(u64, &mut [u8]); 2]) -> io::Result<usize> {
+    let Ok(pid) = libc::pid_t::try_from(pid) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let local = libc::iovec {
+    let remote = pieces.each_ref().map(|(address, target)| libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(*address as usize), // we build for 64-bit targets
+        iov_len: target.len(),
+    });
+    let local = pieces.map(|(_, target)| libc::iovec {
         iov_base: target.as_mut_ptr().cast(),
         iov_len: target.len(),
-    };
-    let remote = libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(start),
-        iov_len: target.len(),
-    };
-    // SAFETY: `local` is exactly the exclusively borrowed `target`, of which any bytes are valid; the remote range is only read,
-    // by the kernel, which checks it against the other process's address space and answers EFAULT otherwise. Both vectors live
-    // through the call, and their counts are 1.
-    let read = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    });
+    // SAFETY: `local` are exactly the exclusively borrowed targets, of which any bytes are valid, and which outlive the call; the remote
+    // ranges are only read, by the kernel, which checks them against the other process's address space and answers EFAULT otherwise. Both
+    // rows of vectors live through the call, and each has 2.
+    let read = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 

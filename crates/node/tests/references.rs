@@ -1,0 +1,166 @@
+//! Messages by reference over shared memory: read where their sender has them, once, in order, and given back whatever becomes of either side.
+
+mod common;
+
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{LONG, Over, pair, pattern};
+use fastrand::Rng;
+use tsumuji_node::{Bytes, ChannelOptions, Congestion, Lane, NodeId, Options, ProgressBy};
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+const LANE: Lane = Lane::ordered(7);
+
+/// Memory of the program's that tells when it is given back.
+struct Owner(Vec<u8>, Sender<usize>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.fill(0xee); // whoever read it now would get that
+        let _ = self.1.send(self.0.len());
+    }
+}
+
+/// Of all lengths and by all ways to send in turn, to a receiver that reads, computes and posts: each arrives once, whole and in order, and each
+/// owner has its memory back.
+#[test]
+fn references_follow_all_other_messages() {
+    const MESSAGES: u64 = 3000;
+    for (progress, congestion, seed) in [
+        (ProgressBy::Assistant, Congestion::Credit, 1),
+        (ProgressBy::Program, Congestion::Credit, 2),
+        (ProgressBy::Assistant, Congestion::Suci, 3),
+    ] {
+        let options = Options {
+            progress,
+            congestion,
+            ..Options::default()
+        };
+        let (mut a, mut b) = pair(Over::Shm, &options);
+        b.open(7, ChannelOptions::default()).expect("open");
+        let bytes_of = move |number: u64| {
+            let mut rng = Rng::with_seed(seed << 32 | number);
+            let longest = [100, 20_000, 100_000, 100_000, 1_000_000][rng.usize(..5)];
+            rng.usize(8..longest)
+        };
+        let receiver = thread::spawn(move || {
+            let mut rng = Rng::with_seed(seed);
+            let mut number = 0;
+            while number < MESSAGES {
+                if rng.u32(..200) == 0 {
+                    thread::sleep(Duration::from_millis(3));
+                }
+                let expected = pattern(bytes_of(number), number);
+                if rng.u32(..10) == 0 {
+                    let posted = b.post(7, Some(A), vec![0; expected.len()]).expect("post");
+                    assert!(b.wait_posted(&posted, LONG).expect("posted"), "{number}");
+                    assert!(
+                        b.unpost(posted).expect("filled").buffer == expected,
+                        "{number}"
+                    );
+                } else {
+                    let message = b.recv_on(7, Some(A), LONG).expect("link").expect("message");
+                    assert!(message.body == expected, "{number}");
+                }
+                number += 1;
+            }
+            b
+        });
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        let (back, is_back) = channel();
+        let mut rng = Rng::with_seed(seed + 10);
+        let mut owned = 0;
+        for number in 0..MESSAGES {
+            let message = pattern(bytes_of(number), number);
+            match rng.u32(..10) {
+                0 => a.send(B, LANE, &message).expect("send"),
+                1 => a.send_owned(B, LANE, message).expect("send"),
+                2 => {
+                    let id = a.send_shared_tracked(B, LANE, message.into());
+                    assert!(rng.bool() || a.wait_sent(B, id.expect("send"), LONG).expect("sent"));
+                }
+                _ => {
+                    owned += 1;
+                    let message = Bytes::from_owner(Owner(message, back.clone()));
+                    a.send_shared(B, LANE, message).expect("send");
+                }
+            }
+        }
+        assert!(a.flush(LONG).expect("flush"));
+        drop(back);
+        assert_eq!(
+            is_back.iter().count(),
+            owned,
+            "{progress:?}, {congestion:?}"
+        );
+        let direct = a.counters().engine.direct_messages;
+        println!("{progress:?}, {congestion:?}: {direct} of {MESSAGES} directly");
+        assert!(direct > 100 || congestion == Congestion::Suci, "{direct}");
+        drop(receiver.join().expect("receiver"));
+    }
+}
+
+/// A receiver that dies unread, or a sender that ends first: the memory comes back, the receiver never gets what was there afterwards, and what is lost
+/// is told.
+#[test]
+fn references_end_with_either_side() {
+    for sender_ends in [false, true] {
+        let options = Options {
+            progress: ProgressBy::Program,
+            ..Options::default()
+        };
+        let (mut a, mut b) = pair(Over::Shm, &options);
+        let meeting = thread::spawn(move || {
+            assert!(b.wait_up(LONG).expect("up").is_empty());
+            a_message(&mut b);
+            b
+        });
+        a.send(B, LANE, b"up").expect("send");
+        assert!(a.flush(LONG).expect("flush"));
+        let mut b = meeting.join().expect("b");
+        a.progress().expect("progress");
+        let (back, is_back) = channel();
+        for number in 0..3 {
+            let message = Bytes::from_owner(Owner(pattern(100_000, number), back.clone()));
+            a.send_shared(B, LANE, message).expect("send");
+        }
+        assert!(is_back.try_recv().is_err(), "nobody has read it");
+        if sender_ends {
+            assert!(
+                a.close(Duration::from_millis(50)).is_err(),
+                "it is told that three are lost"
+            );
+            assert_eq!(is_back.iter().take(3).count(), 3);
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(200) {
+                assert!(
+                    b.recv(Duration::from_millis(10))
+                        .map_or(true, |it| it.is_none())
+                );
+            }
+        } else {
+            drop(b);
+            let begun = Instant::now();
+            let mut returned = 0;
+            while returned < 3 {
+                assert!(begun.elapsed() < LONG, "{returned}");
+                let _ = a.progress();
+                returned += is_back.try_iter().count();
+            }
+            assert!(a.flush(LONG).is_err(), "it is told that three are lost");
+        }
+    }
+}
+
+fn a_message(endpoint: &mut tsumuji_node::Endpoint<tsumuji_node::AnyLink>) {
+    assert!(endpoint.recv(LONG).expect("link").is_some());
+}
