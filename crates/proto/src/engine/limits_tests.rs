@@ -3,7 +3,8 @@
 use super::tests::{Inbox, MINUTE, Wire, config};
 use super::*;
 use crate::message::Payload;
-use tsumuji_wire::Lane;
+use alloc::vec;
+use tsumuji_wire::{DeliveryClass, Lane, Priority};
 
 /// A peer that has met us and leaves before we have met it has died, and is not asked for any more: it knows both lives, so it is no
 /// stranger's word.
@@ -79,4 +80,29 @@ fn empty_messages_fill_the_queue() {
     let writable = Event::Writable { peer: NodeId(1) };
     assert!(wire.nodes[0].events.contains(&writable));
     assert!(wire.nodes[0].engine.has_room(NodeId(1), limit_bytes));
+}
+
+/// Memory is full of an ordered lane's messages, and the one they wait for was lost: it goes before a more urgent one, which only its arrival makes
+/// room for.
+#[test]
+fn what_memory_waits_for_goes_first() {
+    let mut wire = Wire::new(2);
+    wire.run(MINUTE, |_| false);
+    let bulk = Lane::new(DeliveryClass::Ordered, Priority::NORMAL, 0);
+    let urgent = Lane::new(DeliveryClass::Unordered, Priority::URGENT, 1);
+    wire.loses = Some(|frame| frame.ends_with(b"the first of its lane"));
+    wire.send(0, 1, bulk, b"the first of its lane".to_vec());
+    for _ in 0..3 {
+        wire.send(0, 1, bulk, vec![7; 400_000]);
+    }
+    let is_full = |wire: &Wire| wire.nodes[1].engine.shared.memory.free_bytes() == 0;
+    wire.run(Duration::from_millis(700), |wire| {
+        is_full(wire) && wire.queued(0, 1) == 1
+    });
+    assert!(is_full(&wire));
+    wire.send(0, 1, urgent, b"urgent".to_vec());
+    wire.run(Duration::from_millis(50), |_| false);
+    wire.loses = None;
+    wire.run(Duration::from_secs(5), |wire| wire.queued(0, 1) == 0);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 5);
 }

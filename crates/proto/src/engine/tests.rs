@@ -105,6 +105,8 @@ pub(super) struct Wire {
     pub(super) loss_percent: u64,
     pub(super) jitter_us: u64,
     pub(super) duplicate_percent: u64,
+    /// Frames that never arrive.
+    pub(super) loses: Option<fn(&[u8]) -> bool>,
     /// Long messages leave in runs, and are received into their places.
     pub(super) scatters: bool,
     /// Messages are copied into the queue, and so leave together where they wait.
@@ -156,6 +158,7 @@ impl Wire {
             loss_percent: 0,
             jitter_us: 0,
             duplicate_percent: 0,
+            loses: None,
             scatters: false,
             copies: false,
             landed: 0,
@@ -207,6 +210,9 @@ impl Wire {
 
     pub(super) fn launch(&mut self, to: usize, frame: Vec<u8>) {
         self.frames += 1;
+        if self.loses.is_some_and(|loses| loses(&frame)) {
+            return;
+        }
         let copies = 1 + usize::from(self.chance(self.duplicate_percent));
         for _ in 0..copies {
             if self.chance(self.loss_percent) {

@@ -139,6 +139,11 @@ impl LaneSend {
         self.acknowledged.mark(number)
     }
 
+    /// A message is acknowledged, and one before it is not.
+    pub(super) fn has_gap(&self) -> bool {
+        self.acknowledged.has_gap()
+    }
+
     /// All before this one are acknowledged.
     pub(super) fn base(&self) -> u64 {
         self.acknowledged.base()

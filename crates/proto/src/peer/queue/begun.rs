@@ -1,26 +1,32 @@
-//! What leaves first while the peer's memory refuses frames: messages that it has begun to take.
+//! What leaves first while the peer's memory refuses frames: messages that it has begun to take, and those that what it has taken waits for.
 //!
 //! Called by `queue` for each choice, and by `send` when the peer says that it refused frames, or has room again.
 
 use super::{Choice, Queue};
 use crate::peer::flight::Part;
-use tsumuji_wire::Priority;
+use tsumuji_wire::{DeliveryClass, Priority};
 
 impl Queue {
-    /// As `choose`, but only of messages that the peer has begun to take: their memory is set aside there, and comes
-    /// free only when they are whole. Others would use up the credit meant for these and be refused again.
+    /// As `choose`, but only of messages that free memory there when they are whole. The peer has begun to take them, and set their memory aside;
+    /// or later ones of their ordered lane lie there and wait for them, and no other is admitted whatever is free. The first go before the second,
+    /// which may be refused until those are whole. Others would use up the credit meant for these and be refused again.
     #[cold]
     pub(super) fn next_begun(&mut self) -> Option<Choice> {
+        self.next_of(Self::is_begun)
+            .or_else(|| self.next_of(Self::is_awaited))
+    }
+
+    fn next_of(&mut self, goes_first: impl Fn(&Self, u32) -> bool) -> Option<Choice> {
         for priority in 0..Priority::COUNT {
-            let begun = |part: &Part| self.is_wanted(part) && self.is_begun(part.slot());
-            if let Some(index) = self.repairs[priority].iter().position(begun) {
+            let wanted = |part: &Part| self.is_wanted(part) && goes_first(self, part.slot());
+            if let Some(index) = self.repairs[priority].iter().position(wanted) {
                 if let Some(part) = self.repairs[priority].remove(index) {
                     self.repairs[priority].push_front(part);
                 }
                 return Some(Choice::Repair { priority });
             }
             if let Some(&slot) = self.pending[priority].front()
-                && self.is_begun(slot)
+                && goes_first(self, slot)
             {
                 return Some(Choice::New { priority });
             }
@@ -30,6 +36,14 @@ impl Queue {
 
     fn is_begun(&self, slot: u32) -> bool {
         self.messages[slot as usize].acknowledged > 0
+    }
+
+    /// Its lane's later messages wait for it.
+    fn is_awaited(&self, slot: u32) -> bool {
+        let message = &self.messages[slot as usize];
+        let lane = &self.lanes[usize::from(message.lane_index)];
+        let is_next = message.number == lane.base() && lane.has_gap();
+        is_next && message.lane.class() == DeliveryClass::Ordered
     }
 
     /// The peer's memory refused frames, or has room again.
