@@ -163,6 +163,9 @@ pub trait Receiver {
 
     /// Such a frame, all of them in order: its payload lies in its place, and is sound.
     fn landed(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
+
+    /// A frame that was coming, and whose payload cannot be had where its sender left it, or has no place.
+    fn bodiless(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
 }
 
 /// A receiver that has no places to lend.

@@ -737,6 +737,12 @@ impl<I: Intake> Receiver for Arrivals<'_, I> {
     fn landed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
         self.handle(|engine, now, sink| engine.handle_landed(now, head, body_bytes, sink));
     }
+
+    fn bodiless(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+        if !self.is_misplaced(from, head) {
+            self.handle(|engine, now, _| engine.handle_bodiless(now, head, body_bytes));
+        }
+    }
 }
 
 /// The engine's sink: passes on, and counts what was consumed at once.

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -109,6 +111,62 @@ fn references_follow_all_other_messages() {
     }
 }
 
+/// A receiver that takes nothing of what comes holds what fits its budget, and loses nothing: who sends hears to stop in time.
+#[test]
+fn references_keep_to_the_budget() {
+    const MESSAGES: u64 = 90;
+    const BYTES: usize = 1 << 20;
+    let (mut a, mut b) = pair(Over::Shm, &Options::default());
+    let sender = thread::spawn(move || {
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        for number in 0..MESSAGES {
+            let begun = Instant::now();
+            while a.flow(B).expect("flow").queued_messages > 1 && begun.elapsed().as_millis() < 5 {
+                a.progress().expect("progress");
+            }
+            let message = Bytes::from(pattern(BYTES, number));
+            a.send_shared(B, LANE, message).expect("send");
+        }
+        assert!(a.flush(LONG).expect("flush"));
+        let direct = a.counters().engine.direct_messages;
+        println!("{direct} of {MESSAGES} directly");
+    });
+    thread::sleep(Duration::from_millis(500)); // it computes, and its assistant takes in what it may
+    for number in 0..MESSAGES {
+        let message = b.recv(LONG).expect("link").expect("message");
+        assert!(message.body == pattern(BYTES, number), "{number}");
+    }
+    sender.join().expect("sender");
+}
+
+/// Where the budget has no room for references, shared messages are copied into the ring, as others.
+#[test]
+fn a_small_budget_has_shared_messages_copied() {
+    let options = Options {
+        budget_bytes: 6 << 20,
+        ..Options::default()
+    };
+    let (mut a, mut b) = pair(Over::Shm, &options);
+    let receiver = thread::spawn(move || {
+        for number in 0..200 {
+            let message = b.recv(LONG).expect("link").expect("message");
+            assert!(message.body == pattern(100_000, number), "{number}");
+        }
+        b
+    });
+    assert!(a.wait_up(LONG).expect("up").is_empty());
+    for number in 0..200 {
+        let message = Bytes::from(pattern(100_000, number));
+        a.send_shared(B, LANE, message.clone()).expect("send");
+        assert!(message.is_unique() || number < 100, "it was copied");
+        while a.flow(B).expect("flow").queued_messages > 0 {
+            a.progress().expect("progress");
+        }
+    }
+    assert!(a.counters().engine.direct_messages >= 190);
+    drop(receiver.join());
+}
+
 /// A receiver that dies unread, or a sender that ends first: the memory comes back, the receiver never gets what was there afterwards, and what is lost
 /// is told.
 #[test]
@@ -119,13 +177,19 @@ fn references_end_with_either_side() {
             ..Options::default()
         };
         let (mut a, mut b) = pair(Over::Shm, &options);
+        let meets = Arc::new(AtomicBool::new(true));
+        let goes_on = Arc::clone(&meets);
         let meeting = thread::spawn(move || {
             assert!(b.wait_up(LONG).expect("up").is_empty());
-            a_message(&mut b);
+            assert!(b.recv(LONG).expect("link").is_some());
+            while goes_on.load(Ordering::Relaxed) {
+                b.progress().expect("progress"); // until the other side knows that it was read
+            }
             b
         });
         a.send(B, LANE, b"up").expect("send");
         assert!(a.flush(LONG).expect("flush"));
+        meets.store(false, Ordering::Relaxed);
         let mut b = meeting.join().expect("b");
         a.progress().expect("progress");
         let (back, is_back) = channel();
@@ -159,8 +223,4 @@ fn references_end_with_either_side() {
             assert!(a.flush(LONG).is_err(), "it is told that three are lost");
         }
     }
-}
-
-fn a_message(endpoint: &mut tsumuji_node::Endpoint<tsumuji_node::AnyLink>) {
-    assert!(endpoint.recv(LONG).expect("link").is_some());
 }

@@ -4,10 +4,11 @@
 //! read their long transfers by the same `Identity` and `ProcessMemory`.
 //!
 //! Invariants:
-//! 1. Nothing counts as read but what was read of the process that proved to be the peer: a random word of its own lies where it says. Numbers
-//!    of processes differ between containers and are used again, so the word is read with whatever else is read, in the same call, behind it.
-//! 2. What was read was still lent. A body is given up only when its receiver has passed its record, when the receiver's process is gone, or
-//!    after the word was taken away; and the word is read last.
+//! 1. Nothing counts as read but what was read of the process that the peer named: a random word lies where it says. Numbers of processes differ
+//!    between containers and are used again, so the word is read with whatever else is read, in the same call, behind it. (A process of the job
+//!    could name another one of the same user. It could write what it likes, too.)
+//! 2. What was read was still held. A body is given up only when its receiver has passed its record, when the receiver's lock is free (a child that
+//!    it forked may hold that longer), or after the word was taken away; and the word is read last.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};

@@ -76,6 +76,8 @@ pub struct Shm {
     reference_max: WriteWord,
     /// A peer has not read all that it was referred to.
     has_referred: bool,
+    /// The present call has read a body.
+    has_fetched: bool,
     /// When it was looked last whether those peers live.
     claims_seen_ms: u64,
     bell: BellRef,
@@ -124,6 +126,7 @@ impl Shm {
             _identity: identity,
             reference_max: WriteWord::new(&own, layout::life::REFERENCE_MAX),
             has_referred: false,
+            has_fetched: false,
             claims_seen_ms: 0,
             peers: (0..nodes as u16)
                 .map(|peer| Peer::new(&job, &own, peer))

@@ -147,11 +147,12 @@ impl Inbound {
             .then(|| self.taken_head.load(Ordering::Acquire))
     }
 
-    /// How many bytes the peer may be referred to at a time; `None`: it cannot read our life's memory, or has not said so yet.
+    /// How many bytes the peer may be referred to at a time; `None`: it cannot read our life's memory, takes nothing so, or has not said it.
     pub(super) fn reference_max(&self, our_life: u64) -> Option<usize> {
         let reads = self.taken_life.load(Ordering::Acquire) == our_life
             && self.taken_reads.load(Ordering::Relaxed) == our_life;
-        reads.then(|| self.reference_max.load(Ordering::Relaxed) as usize)
+        let most = reads.then(|| self.reference_max.load(Ordering::Relaxed) as usize);
+        most.filter(|most| *most > 0)
     }
 }
 
@@ -180,7 +181,7 @@ pub(super) struct Peer {
     start_sequence: WriteWord,
     consumed_life: WriteWord,
     pub(super) consumed_head: WriteWord,
-    consumed_reads: WriteWord,
+    pub(super) consumed_reads: WriteWord,
     cast_taken_life: WriteWord,
     /// How far we have read each of its casting rings.
     pub(super) cast_taken: RowRw,

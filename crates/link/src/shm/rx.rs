@@ -23,17 +23,23 @@ const LANDED_BYTES: usize = 12 << 10;
 const TURN_FRAMES: usize = 16;
 
 impl Shm {
-    /// Hands over up to `max` frames, peers in turn.
+    /// Hands over up to `max` frames, peers in turn; with a body that was read elsewhere the call ends, for what is to be said of so much
+    /// leaves between two calls.
     #[inline]
     pub(super) fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
+        let mut frames = 0;
         if self.hot_calls < HOT_CALLS_MAX {
-            let frames = self.take(self.cursor, max.min(TURN_FRAMES), receiver);
-            if frames > 0 {
-                self.hot_calls += 1;
-                return frames;
-            }
+            frames = self.take(self.cursor, max.min(TURN_FRAMES), receiver);
+            self.hot_calls += u32::from(frames > 0);
         }
-        self.receive_from_all(max, receiver)
+        if frames == 0 {
+            frames = self.receive_from_all(max, receiver);
+        }
+        if self.has_fetched {
+            self.has_fetched = false;
+            self.ring_bells(); // its sender may sleep until it has its memory back
+        }
+        frames
     }
 
     fn receive_from_all(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
@@ -46,7 +52,7 @@ impl Shm {
         if starved {
             at += 1;
         }
-        while frames < max && idle < live {
+        while frames < max && idle < live && !self.has_fetched {
             if at >= live {
                 at = 0;
             }
@@ -84,7 +90,16 @@ impl Shm {
             Some(Receiving::Broken) | None => return 0,
         }
         let peer = &mut self.peers[usize::from(node)];
-        take_open(peer, &mut self.scratch, &mut self.counters, max, receiver)
+        let (frames, has_fetched) =
+            take_open(peer, &mut self.scratch, &mut self.counters, max, receiver);
+        if has_fetched {
+            self.has_fetched = true;
+            if !peer.touched {
+                peer.touched = true;
+                self.touched.push(node);
+            }
+        }
+        frames
     }
 
     /// Whether anything is there to be received or noticed. The second look of the doorbell handshake.
@@ -105,6 +120,7 @@ impl Shm {
     }
 }
 
+/// How many frames were handed over, and whether the last was one whose body lay elsewhere.
 #[inline]
 fn take_open(
     peer: &mut Peer,
@@ -112,27 +128,31 @@ fn take_open(
     counters: &mut LinkCounters,
     max: usize,
     receiver: &mut impl Receiver,
-) -> usize {
+) -> (usize, bool) {
     let addr = peer.addr;
     let Some(inbound) = peer.inbound.as_mut() else {
-        return 0;
+        return (0, false);
     };
     // Looking again after a single frame would fetch a line that the peer holds for its next one, while that peer waits.
     let max = if inbound.was_empty { max.min(1) } else { max };
-    let mut frames = 0;
+    let (mut frames, mut has_fetched) = (0, false);
     let mut broken = false;
     if inbound.broadcast_first {
         broken = !hear(inbound, addr, scratch, counters, &mut frames, receiver);
     }
-    while frames < max && !broken {
-        let (memory, mut body_bytes) = (inbound.memory.as_ref(), 0);
+    while frames < max && !broken && !has_fetched {
+        let memory = inbound.memory.as_ref();
+        let (mut body_bytes, mut is_fetched) = (0, true);
         let received = inbound.consumer.receive(&inbound.lines, |record| {
-            if record.refers {
-                let fetched = fetch(&record, addr, memory, scratch, receiver);
-                body_bytes = fetched.unwrap_or(0);
-                return fetched.is_some();
+            if !record.refers {
+                hand_over(&record, addr, scratch, receiver);
+                return true;
             }
-            hand_over(&record, addr, scratch, receiver);
+            let Some((head, reference)) = memory::split(record.copy_whole(scratch)) else {
+                return false;
+            };
+            (body_bytes, has_fetched) = (reference.1, true);
+            is_fetched = fetch(head, reference, memory, addr, receiver);
             true
         });
         match received {
@@ -141,9 +161,13 @@ fn take_open(
                 counters.received_frames += 1;
                 counters.received_bytes += (bytes + body_bytes) as u64;
                 frames += 1;
-                // Of bodies few fit what a peer may refer to, and it waits for the room.
-                if let Some(head) = inbound.consumer.head_to_publish(body_bytes > 0) {
+                if let Some(head) = inbound.consumer.head_to_publish(false) {
                     peer.consumed_head.store(head, Ordering::Release);
+                }
+                if !is_fetched {
+                    // As this one, no other can be had: from now on its sender is to copy them.
+                    inbound.memory = None;
+                    peer.consumed_reads.store(0, Ordering::Release);
                 }
             }
             Received::Empty => {
@@ -159,7 +183,7 @@ fn take_open(
         peer.heard = peer.life;
     }
     inbound.broadcast_first = frames >= max;
-    while frames < max && !broken {
+    while frames < max && !broken && !has_fetched {
         let before = frames;
         broken = !hear(inbound, addr, scratch, counters, &mut frames, receiver);
         if frames == before {
@@ -169,7 +193,7 @@ fn take_open(
     if broken {
         declare_broken(peer, counters);
     }
-    frames
+    (frames, has_fetched)
 }
 
 /// Hands over a frame as it was when it was copied: whatever its sender writes afterwards, it is not looked at twice. Much goes where it belongs.
@@ -218,32 +242,27 @@ fn land<M: RingRead>(
     is_there
 }
 
-/// Copies the body that a frame refers to from where it lies to where it belongs; how long it is. `None`: it is not there, or its sender
-/// is gone. Nothing else is handed over in parts: of a body without a place the head alone is, as of a frame that was cut off.
-#[cold]
-fn fetch<M: RingRead>(
-    record: &Record<'_, M>,
-    addr: LinkAddr,
+/// Copies the body that a frame refers to from where it lies to where it belongs. `false`: it cannot be had, or the frame is none.
+fn fetch(
+    head: &[u8],
+    (address, bytes): (u64, usize),
     memory: Option<&ProcessMemory>,
-    scratch: &mut [u8],
+    addr: LinkAddr,
     receiver: &mut impl Receiver,
-) -> Option<usize> {
-    let (head, (address, bytes)) = memory::split(record.copy_whole(scratch))?;
+) -> bool {
     receiver.coming(addr, head, head.len() + bytes);
-    if let Some(landing) = receiver.landing()
+    if let (Some(memory), Some(landing)) = (memory, receiver.landing())
         && landing.head_bytes == head.len()
         && bytes <= landing.body_bytes.min(landing.place.len())
+        && memory.read(address, &mut landing.place[..bytes])
+        && receiver.is_expected(addr, 0, head, bytes)
+        && receiver.is_sound(0, head, bytes)
     {
-        if !memory?.read(address, &mut landing.place[..bytes]) {
-            return None;
-        }
-        if receiver.is_expected(addr, 0, head, bytes) && receiver.is_sound(0, head, bytes) {
-            receiver.landed(addr, head, bytes);
-            return Some(bytes);
-        }
+        receiver.landed(addr, head, bytes);
+        return true;
     }
-    receiver.frame(addr, head);
-    Some(0)
+    receiver.bodiless(addr, head, bytes);
+    false
 }
 
 /// Takes one frame of the peer's broadcast ring. `false`: it holds garbage.
@@ -270,12 +289,12 @@ fn hear(
     }
 }
 
-/// The peer's region holds what no honest process writes, or it refers to what cannot be read any more. It is left alone until the peer's next life.
+/// The peer's region holds what no honest process writes. It is left alone until the peer's next life.
 #[cold]
 fn declare_broken(peer: &mut Peer, counters: &mut LinkCounters) {
     counters.dropped_frames += 1;
     if let Some(inbound) = &mut peer.inbound {
         inbound.receiving = Receiving::Broken;
     }
-    tracing::warn!(peer = %peer.addr, life = peer.life, "shared-memory ring holds garbage, or refers to memory that is gone; ignored until the peer restarts");
+    tracing::warn!(peer = %peer.addr, life = peer.life, "shared-memory ring holds garbage; ignored until the peer restarts");
 }

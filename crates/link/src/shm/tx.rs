@@ -11,6 +11,9 @@ use super::ring::{COUNTED, Producer, REFERS, Sent};
 use super::sys::{self, LinesRw};
 use crate::{LinkAddr, LinkError};
 
+/// No honest peer takes more by reference, in rings.
+const REFERENCE_RINGS: usize = 2;
+
 /// How often it is looked whether those live that were referred to something.
 const CLAIMS_MS: u64 = 10;
 
@@ -68,6 +71,7 @@ impl Shm {
         let peer = self.peers.get(usize::from(node))?;
         let inbound = peer.inbound.as_ref().filter(|_| peer.life == life)?;
         let most = inbound.reference_max(self.life)?;
+        let most = most.min(REFERENCE_RINGS * self.job.layout.ring_bytes);
         Some(most.saturating_sub(peer.referred.bytes()))
     }
 

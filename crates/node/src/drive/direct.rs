@@ -193,6 +193,12 @@ impl<L: Link> Drive<L> {
         self.enqueue(to, lane, payload, notify, more)
     }
 
+    /// Peers are told how much they may refer to at a time; also when the budget has changed.
+    pub(crate) fn tell_reference_max(&mut self) {
+        self.link
+            .set_reference_max(self.engine.reference_max_bytes());
+    }
+
     /// Gives up what was sent by reference and has been read.
     pub(crate) fn give_up_read(&mut self) -> Result<(), LinkError> {
         self.link.flush()
@@ -222,8 +228,7 @@ impl<L: Link> Drive<L> {
                 if let Some(life) = addr.and_then(|addr| self.link.life_heard(addr)) {
                     self.direct.set(peer, life);
                 }
-                self.link
-                    .set_reference_max(self.engine.reference_max_bytes());
+                self.tell_reference_max();
                 0
             }
             Event::PeerDead { peer, .. } => {

@@ -55,6 +55,7 @@ impl<L: Link> Endpoint<L> {
     pub fn set_budget(&mut self, bytes: usize) {
         let core = &mut *self.core.write();
         core.drive.engine.set_budget(bytes);
+        core.drive.tell_reference_max();
         core.drive.touched();
     }
 

@@ -89,13 +89,14 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Sends `message` from where the program has it, without a copy; waits as `send` does. The program may read it meanwhile, and send it to
-    /// others: it is held until it is acknowledged or has failed, and then given up by whoever drives. So the end of its owner
+    /// others: it is held until it is acknowledged, was read or has failed, and then given up by whoever drives. So the end of its owner
     /// ([`Bytes::from_owner`]) says that the memory can be used again, and [`send_shared_tracked`](Self::send_shared_tracked) that
     /// it has arrived. Messages of less than 4 KiB are copied, and given up at once.
     ///
     /// Over shared memory one of 32 KiB or more, and no longer than a ring (1 MiB where nodes are few), leaves *by reference*, unless it is
     /// tracked: its receiver reads it where it lies, one copy instead of two, and no time of the sender's. Where the kernel does not let processes
-    /// of one user read each other (`kernel.yama.ptrace_scope`), it is copied as by `send`.
+    /// of one user read each other (`kernel.yama.ptrace_scope`), or the receiver's budget has no room for it (by default between more than
+    /// nine nodes), it is copied as by `send`.
     ///
     /// ```
     /// # use std::time::Duration;

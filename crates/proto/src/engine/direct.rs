@@ -34,7 +34,7 @@ const REFERENCE_RINGS: usize = 2;
 /// so much after it was told to stop.
 const UNASKED_RINGS: usize = 2 * (HEADROOM_RINGS + REFERENCE_RINGS);
 
-/// A driver takes in fewer frames before it sends what is to be told.
+/// A driver takes in fewer frames, and no more than one message by reference, before it sends what is to be told.
 const TURN_FRAMES: usize = 128;
 
 /// As above.
@@ -355,6 +355,38 @@ impl Engine {
         shared.guess = Some(guess(&data));
     }
 
+    /// A message by reference has come with this head, but its body cannot be had, or there is no place for it: it is lost, and so the session
+    /// ends, which has its sender told.
+    #[cold]
+    pub fn handle_bodiless(&mut self, now: Instant, head: &[u8], body_bytes: usize) {
+        self.shared.counters.received_frames += 1;
+        self.shared.counters.received_bytes += head.len() as u64;
+        let reason = match self.sender_of_lost(now, head, body_bytes) {
+            Ok(from) => {
+                self.give_up(now, from);
+                Drop::Memory
+            }
+            Err(reason) => reason,
+        };
+        self.shared.counters.drops.count(reason);
+    }
+
+    fn sender_of_lost(
+        &mut self,
+        now: Instant,
+        head: &[u8],
+        body_bytes: usize,
+    ) -> Result<NodeId, Drop> {
+        let data = parse_data_head(head, body_bytes)?;
+        if data.flags & flags::DIRECT == 0 {
+            return Err(Drop::Malformed);
+        }
+        let (peers, shared) = (&mut self.peers, &mut self.shared);
+        let session = Some(data.session);
+        find(peers, shared, now, data.source, data.destination, session)?;
+        Ok(data.source)
+    }
+
     /// Looks again from whom direct messages are taken: the rules have changed, or memory is free again.
     #[cold]
     pub(super) fn review_direct(&mut self) {
@@ -399,7 +431,8 @@ impl Engine {
     pub fn reference_max_bytes(&self) -> usize {
         let rings_bytes =
             (self.shared.credit.peers()).saturating_mul(self.shared.config.ring_bytes);
-        let has_room = self.shared.memory.headroom_bytes() > HEADROOM_RINGS * rings_bytes;
+        let has_room =
+            self.shared.memory.headroom_bytes() > rings_bytes.saturating_mul(HEADROOM_RINGS);
         usize::from(has_room) * REFERENCE_RINGS * self.shared.config.ring_bytes
     }
 }

@@ -120,6 +120,8 @@ fn references_without_bodies_are_refused() {
     assert!(engine.direct(NodeId(1), LANE, RING_BYTES + 1).is_none());
     let (now, node) = (wire.now, &mut wire.nodes[1]);
     node.engine.handle_frame(now, &head, &mut node.inbox);
+    node.engine.handle_bodiless(now, &head, bytes - 1);
+    assert_eq!(node.engine.counters().drops.get(Drop::Truncated), 1);
     assert_eq!(node.engine.counters().drops.get(Drop::Malformed), 1);
     for other in [0, 1, bytes - 1, bytes + 1, 1 << 31] {
         let frame_bytes = head.len() + other;
@@ -133,6 +135,33 @@ fn references_without_bodies_are_refused() {
     node.engine
         .handle_landed(now, &head, bytes, &mut node.inbox);
     assert_eq!(node.inbox.messages.len(), 1);
+}
+
+/// A message by reference whose body cannot be had ends the session: its sender is told how many are lost, and what comes behind it is not
+/// delivered in its stead.
+#[test]
+fn a_lost_body_is_told() {
+    let mut wire = wire();
+    for _ in 0..3 {
+        assert!(send(&mut wire, 0, LANE, b"before"));
+    }
+    settle(&mut wire);
+    let bytes = RING_BYTES / 2;
+    let mut direct = wire.nodes[0].engine.direct(NodeId(1), LANE, bytes).unwrap();
+    let head = direct.reference_head(bytes);
+    direct.referred(bytes);
+    let (now, node) = (wire.now, &mut wire.nodes[1]);
+    (node.engine).foresee(now, &head, head.len() + bytes, &mut node.inbox);
+    node.engine.handle_bodiless(now, &head, bytes);
+    assert_eq!(node.engine.counters().drops.get(Drop::Memory), 1);
+    assert!(send(&mut wire, 0, LANE, b"behind"));
+    wire.run(SECOND.times(10), |_| false);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 3);
+    assert_eq!(wire.nodes[1].engine.accounts().memory_bytes, 0);
+    assert_eq!(lost(&wire, 0), 2);
+    assert!(send(&mut wire, 0, LANE, b"in the next session"));
+    settle(&mut wire);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), 4);
 }
 
 /// How many frames landed in their places, and how many long messages went directly.
