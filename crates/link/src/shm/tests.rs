@@ -45,13 +45,7 @@ fn receive(shm: &mut Shm) -> Vec<Vec<u8>> {
 #[test]
 fn room_is_as_told() {
     let job = small(2);
-    let mut a = Shm::attach(&job, 0).expect("attach");
-    let mut b = Shm::attach(&job, 1).expect("attach");
-    let to_b = LinkAddr::Local(1);
-    receive(&mut a);
-    assert!(send(&mut b, LinkAddr::Local(0), b"here"));
-    assert_eq!(receive(&mut a).len(), 1);
-    let to = (to_b, a.life_heard(to_b).expect("heard"));
+    let (mut a, mut b, to) = met(&job);
     let mut rng = Rng::with_seed(5);
     for round in 0..500 {
         let text = vec![1; rng.usize(1..=a.caps().frame_bytes)];
@@ -65,7 +59,7 @@ fn room_is_as_told() {
         b.recv_burst(read, |_, _| {}).expect("recv");
         receive(&mut b);
     }
-    assert_eq!(a.counted_room((to_b, to.1 + 1), 8), 0, "another life");
+    assert_eq!(a.counted_room((to.0, to.1 + 1), 8), 0, "another life");
     assert_eq!(a.counted_room((LinkAddr::Local(7), 1), 8), 0);
 }
 
@@ -294,13 +288,7 @@ fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
 #[test]
 fn parts_arrive_as_one() {
     let job = small(2);
-    let mut a = Shm::attach(&job, 0).expect("attach");
-    let mut b = Shm::attach(&job, 1).expect("attach");
-    let to_b = LinkAddr::Local(1);
-    receive(&mut a);
-    assert!(send(&mut b, LinkAddr::Local(0), b"here"));
-    receive(&mut a);
-    let to = (to_b, a.life_heard(to_b).expect("heard"));
+    let (mut a, mut b, to) = met(&job);
     let mut rng = Rng::with_seed(6);
     for round in 0..4000 {
         let bytes = rng.usize(
