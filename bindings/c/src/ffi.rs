@@ -93,6 +93,14 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, bytes: usize) -> Result<&'a 
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) })
 }
 
+/// A buffer that has room is there.
+pub(crate) fn check_buffer(buffer: *mut c_void, room: usize) -> Result<(), Failure> {
+    if buffer.is_null() && room > 0 {
+        return Err(Failure::invalid("the buffer is NULL"));
+    }
+    Ok(())
+}
+
 /// Copies `data` to where C wants it.
 ///
 /// # Safety

@@ -99,9 +99,7 @@ pub unsafe extern "C" fn tsumuji_recv_datagram(
     // SAFETY: the header asks for what `on`, `copy_out` and `put_if_wanted` need; the payload lies in memory of ours, not in C's.
     size(unsafe {
         on(handle, |node| {
-            if buffer.is_null() && room > 0 {
-                return Err(Failure::invalid("the buffer is NULL"));
-            }
+            ffi::check_buffer(buffer, room)?;
             let channel = source_of(node, (channel, -1))?.channel;
             let datagram = node.recv_datagram(channel, room, ffi::timeout(timeout_us))?;
             ffi::copy_out(&datagram.payload, buffer)?;

@@ -394,9 +394,7 @@ pub(super) unsafe fn receive(
     // SAFETY: the caller promises what `on`, `copy_out` and `put_if_wanted` need; the message lies in memory of ours, not in C's.
     size(unsafe {
         on(handle, |node| {
-            if buffer.is_null() && room > 0 {
-                return Err(Failure::invalid("the buffer is NULL"));
-            }
+            ffi::check_buffer(buffer, room)?;
             let source = source_of(node, source)?;
             let message = node.recv_into(source, room, ffi::timeout(timeout_us))?;
             let bytes = message.body.len();

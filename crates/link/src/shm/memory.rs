@@ -1,6 +1,6 @@
 //! Bodies that stay in their sender's memory until their receiver reads them there: one copy instead of two.
 //!
-//! `tx` lends them and `rx` reads them; `peers` looks once for each life whether the kernel lets this process trace the other one. Collectives
+//! `tx` refers to them and `rx` reads them; `peers` looks once for each life whether the kernel lets this process trace the other one. Collectives
 //! read their long transfers by the same `Identity` and `ProcessMemory`.
 //!
 //! Invariants:
@@ -185,13 +185,16 @@ mod tests {
     #[test]
     fn bodies_are_given_up_as_they_are_read() {
         let body = Bytes::from(vec![1; 100]);
-        let mut lent = Referred::default();
+        let mut referred = Referred::default();
         for end in [3, 5, 9] {
-            lent.push(end, body.clone());
+            referred.push(end, body.clone());
         }
         for (head, left) in [(2, 3), (5, 1), (8, 1), (9, 0)] {
-            lent.read_to(head);
-            assert_eq!((lent.bytes(), lent.is_empty()), (100 * left, left == 0));
+            referred.read_to(head);
+            assert_eq!(
+                (referred.bytes(), referred.is_empty()),
+                (100 * left, left == 0)
+            );
         }
         assert!(body.is_unique());
     }

@@ -15,7 +15,7 @@ use crate::error::SendError;
 const UNHEARD_MESSAGES: usize = 256;
 const UNHEARD_BYTES: usize = 64 << 10;
 
-/// Of a shorter message two copies cost less than having the kernel copy one.
+/// A shorter message is copied into the ring: a call of the kernel costs much by itself.
 pub(crate) const REFERENCE_BYTES: usize = 32 << 10;
 
 /// By node: the life of the peer that a session is with, and what was sent to it.
@@ -120,17 +120,21 @@ impl<L: Link> Drive<L> {
         Ok(Sent::Whole)
     }
 
-    /// Sends a shared message past the engine's queue: a long one stays where it is until its receiver reads it there, if that one can.
-    pub(crate) fn send_shared(
+    /// Sends a message past the engine's queue: a long shared one stays where it is until its receiver reads it there, if that one can.
+    #[inline]
+    pub(crate) fn send_past(
         &mut self,
         to: NodeId,
         lane: Lane,
-        message: &Bytes,
+        payload: &Payload<'_>,
     ) -> Result<Sent, LinkError> {
-        match self.send_reference(to, lane, message)? {
-            Sent::No => self.send_direct(to, lane, (message, &[])),
-            done => Ok(done),
+        if let Payload::Shared(message) = payload {
+            let sent = self.send_reference(to, lane, message)?;
+            if sent != Sent::No {
+                return Ok(sent);
+            }
         }
+        self.send_direct(to, lane, parts(payload))
     }
 
     /// Whether the peer can read this process's memory.
@@ -181,14 +185,8 @@ impl<L: Link> Drive<L> {
         notify: bool,
         more: bool,
     ) -> Result<SendId, SendError> {
-        if !notify && !more {
-            let sent = match &payload {
-                Payload::Shared(message) => self.send_shared(to, lane, message)?,
-                other => self.send_direct(to, lane, parts(other))?,
-            };
-            if sent == Sent::Whole {
-                return Ok(UNTRACKED);
-            }
+        if !notify && !more && self.send_past(to, lane, &payload)? == Sent::Whole {
+            return Ok(UNTRACKED);
         }
         self.enqueue(to, lane, payload, notify, more)
     }
@@ -251,10 +249,10 @@ impl<L: Link> Way for Drive<L> {
     }
 
     fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {
-        let direct = match &payload {
-            _ if self.is_deaf() => Ok(Sent::No), // nobody looks for a word to stop before all of these are sent
-            Payload::Shared(message) => self.send_shared(to, lane, message),
-            other => self.send_direct(to, lane, parts(other)),
+        let direct = if self.is_deaf() {
+            Ok(Sent::No) // nobody looks for a word to stop before all of these are sent
+        } else {
+            self.send_past(to, lane, &payload)
         };
         match direct {
             Ok(Sent::Whole) => return Ok(()),

@@ -11,7 +11,7 @@ use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
 use crate::channel::Channels;
-use crate::drive::{Drive, REFERENCE_BYTES, Sent, UNTRACKED, refused};
+use crate::drive::{REFERENCE_BYTES, Sent, UNTRACKED, refused};
 use crate::error::SendError;
 use crate::intake::Keeping;
 use crate::peers::Peers;
@@ -407,7 +407,7 @@ impl<L: Link> Core<L> {
         if self.channels.is_stopped(to, channel) {
             self.wait_room(to, channel, 0, FOREVER)?;
         }
-        if !notify && !more && self.send_directly(to, lane, message)? {
+        if !notify && !more && self.send_directly(to, lane, &Payload::Copied(message))? {
             return Ok(UNTRACKED);
         }
         let lends = bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.gathers_alone();
@@ -436,12 +436,15 @@ impl<L: Link> Core<L> {
 
     /// Sends a message past the queue, if that is possible now or as soon as its reader has made room.
     #[inline]
-    fn send_directly(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<bool, SendError> {
-        match self.drive.send_direct(to, lane, (message, &[]))? {
+    fn send_directly(
+        &mut self,
+        to: NodeId,
+        lane: Lane,
+        payload: &Payload<'_>,
+    ) -> Result<bool, SendError> {
+        match self.drive.send_past(to, lane, payload)? {
             Sent::Whole => Ok(true),
-            Sent::Full if self.drive.spins() => self.await_ring(to, lane, |drive| {
-                drive.send_direct(to, lane, (message, &[]))
-            }),
+            Sent::Full if self.drive.spins() => self.await_ring(to, lane, payload),
             Sent::Full | Sent::No => Ok(false),
         }
     }
@@ -452,7 +455,7 @@ impl<L: Link> Core<L> {
         &mut self,
         to: NodeId,
         lane: Lane,
-        mut send: impl FnMut(&mut Drive<L>) -> Result<Sent, LinkError>,
+        payload: &Payload<'_>,
     ) -> Result<bool, SendError> {
         let begun = Instant::now();
         while begun.elapsed() < RING_PATIENCE {
@@ -463,7 +466,7 @@ impl<L: Link> Core<L> {
             if self.channels.is_stopped(to, lane.channel()) {
                 self.wait_room(to, lane.channel(), 0, FOREVER)?;
             }
-            match send(&mut self.drive)? {
+            match self.drive.send_past(to, lane, payload)? {
                 Sent::Whole => return Ok(true),
                 Sent::Full => {}
                 Sent::No => break,
@@ -484,20 +487,14 @@ impl<L: Link> Core<L> {
             if self.channels.is_stopped(to, lane.channel()) {
                 self.wait_room(to, lane.channel(), 0, FOREVER)?;
             }
-            let send = |drive: &mut Drive<L>| drive.send_shared(to, lane, &message);
-            let is_sent = match send(&mut self.drive)? {
-                Sent::Whole => true,
-                Sent::Full if self.drive.spins() => self.await_ring(to, lane, send)?,
-                Sent::Full | Sent::No => false,
-            };
-            if is_sent {
+            if self.send_directly(to, lane, &Payload::Shared(message.clone()))? {
                 return Ok(UNTRACKED);
             }
         }
         loop {
             self.wait_room(to, lane.channel(), message.len(), FOREVER)?;
             let payload = Payload::Shared(message.clone());
-            match self.drive.submit(to, lane, payload, notify, false) {
+            match self.drive.enqueue(to, lane, payload, notify, false) {
                 Err(SendError::WouldBlock { .. }) => {}
                 Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
                     self.pause_for_memory(to, MEMORY_PAUSE)?;

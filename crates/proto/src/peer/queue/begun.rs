@@ -7,7 +7,7 @@ use crate::peer::flight::Part;
 use tsumuji_wire::{DeliveryClass, Priority};
 
 impl Queue {
-    /// As `choose`, but only of messages that free memory there when they are whole. The peer has begun to take them, and set their memory aside;
+    /// As `choose`, but only of messages that free memory there when they are whole. The peer has begun to take them, and reserved their memory;
     /// or later ones of their ordered lane lie there and wait for them, and no other is admitted whatever is free. The first go before the second,
     /// which may be refused until those are whole. Others would use up the credit meant for these and be refused again.
     #[cold]
