@@ -62,6 +62,7 @@ impl Assistant {
         let ends = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ends);
         let run = move || {
+            crate::sys::take_short_slices();
             let mut assist = Assist {
                 other,
                 clock: &clock,

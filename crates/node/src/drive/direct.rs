@@ -61,7 +61,7 @@ impl Lives {
 pub(crate) enum Sent {
     /// It is on its way.
     Whole,
-    /// The ring is full for now.
+    /// The ring is full for now, or what is in the queue goes first.
     Full,
     /// It is to be submitted.
     No,
@@ -155,7 +155,12 @@ impl<L: Link> Drive<L> {
             return Ok(Sent::No);
         };
         let Some(mut direct) = self.engine.direct(to, lane, bytes) else {
-            return Ok(Sent::No);
+            let is_behind = (self.engine.queued(to)).is_some_and(|queued| queued.messages > 0);
+            return Ok(if is_behind && self.link.reference_room(at).is_some() {
+                Sent::Full
+            } else {
+                Sent::No
+            });
         };
         match self.link.reference_room(at) {
             None => return Ok(Sent::No),

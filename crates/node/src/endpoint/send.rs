@@ -38,7 +38,8 @@ const READ_LOOK: Duration = Duration::from_micros(50);
 /// Turns in which all that rings hold has been taken in, whoever goes on filling them.
 const LISTEN_TURNS: u32 = 512;
 
-/// How long `send` waits for a reader that reads: some times as long as a message takes that fits a ring.
+/// How long `send` waits for a reader that ends with no message meanwhile, at least: some times as long as one takes that fits a ring. For one
+/// that is longer it waits a nanosecond for each byte: its reader may touch the memory for the first time.
 const RING_PATIENCE: Duration = Duration::from_micros(200);
 
 /// Longer than any program runs; a wait without limit.
@@ -53,7 +54,7 @@ impl<L: Link> Endpoint<L> {
     /// length. Over links that gather one of 12 KiB or more leaves like that, too, if it is in no batch.
     ///
     /// Over shared memory one that fits a quarter of the ring between two processes (256 KiB where they are few) is written there at once;
-    /// if the ring is full, the call waits for up to 200 us for a peer that reads, where it may spin.
+    /// if the ring is full, the call waits where it may spin, as long as the peer reads a message every 200 us.
     ///
     /// Many small messages cost less as a [`batch`](Self::batch).
     #[inline]
@@ -449,7 +450,7 @@ impl<L: Link> Core<L> {
         }
     }
 
-    /// The ring is full: if its reader goes on reading, waiting costs less than a copy into the queue.
+    /// The ring is full: as long as its reader goes on reading, waiting costs less than a copy into the queue, or one more through the ring.
     #[cold]
     fn await_ring(
         &mut self,
@@ -457,9 +458,14 @@ impl<L: Link> Core<L> {
         lane: Lane,
         payload: &Payload<'_>,
     ) -> Result<bool, SendError> {
-        let begun = Instant::now();
-        while begun.elapsed() < RING_PATIENCE {
+        let patience = RING_PATIENCE.max(Duration::from_nanos(payload.bytes() as u64));
+        let (mut since, mut waiting) = (Instant::now(), usize::MAX);
+        while since.elapsed() < patience {
             self.progress()?;
+            let still = self.queue_length(to);
+            if still < waiting {
+                (since, waiting) = (Instant::now(), still);
+            }
             // As after any wait: nothing goes to another process before what was lost is told.
             self.alive(to)?;
             self.permits(to, lane)?;
