@@ -154,15 +154,8 @@ impl Collectives {
         root: usize,
         data: &mut [T],
     ) -> Result<(), CollectiveError> {
-        let data = data.as_mut_bytes();
-        if self.broadcast_at_once(endpoint, group, root, data)? {
-            return Ok(());
-        }
-        let bytes = data.len();
-        let call = self.broadcast_call(endpoint, group, root, Target::Slice(data))?;
-        if matches!(call.after, After::Shared(_)) {
-            self.remember_shared(group, bytes);
-        }
+        let output = Target::Slice(data.as_mut_bytes());
+        let call = self.broadcast_call(endpoint, group, root, output)?;
         self.run(endpoint, group, call)
     }
 
@@ -189,7 +182,7 @@ impl Collectives {
         let len = output.bytes().len();
         let algorithm = self.choose(endpoint, Operation::Broadcast, size, len);
         let plan = match algorithm {
-            Algorithm::Native | Algorithm::Shared => Plan::default(),
+            Algorithm::Native => Plan::default(),
             Algorithm::Flat => plan::broadcast_flat(rank, size, root, len),
             Algorithm::Chain => plan::broadcast_chain(rank, size, root, len),
             _ => plan::broadcast_tree(rank, size, root, len),
@@ -536,7 +529,6 @@ impl Collectives {
             Algorithm::Halving => plan::all_reduce_halving(rank, size, len, unit),
             Algorithm::Ring => plan::all_reduce_ring(rank, size, len, unit),
             Algorithm::Native => plan::reduce_in_place(rank, size, len, len > EAGER_BYTES),
-            Algorithm::Shared => plan::reduce_in_place(rank, size, len, false),
             other => plan::all_reduce_tree(rank, size, len, other == Algorithm::Chain),
         };
         let code = code(Code::AllReduce, algorithm);

@@ -63,14 +63,12 @@ pub(crate) struct Call<'b> {
 pub(crate) enum After {
     Nothing,
     Native(usize),
-    Shared(usize),
 }
 
 impl After {
     pub(crate) fn of(algorithm: Algorithm, root: usize) -> Self {
         match algorithm {
             Algorithm::Native => Self::Native(root),
-            Algorithm::Shared => Self::Shared(root),
             _ => Self::Nothing,
         }
     }

@@ -14,13 +14,12 @@ use std::time::{Duration, Instant};
 use tsumuji_link::shm::coarse_ms;
 use tsumuji_node::{Endpoint, Link, NodeId};
 
-use crate::call::{After, Call};
+use crate::call::Call;
 use crate::core::{CHANNEL, Core, Tap};
 use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
 use crate::operation::Operation;
-use crate::shared::{self, Casts};
 use crate::table::{Can, Table};
 use crate::wires::CollectiveCounters;
 
@@ -32,13 +31,6 @@ pub const GROUPS_MAX: usize = 64 << 10;
 
 /// A wait looks around at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Where members cast to each other, a wait in which nothing happened for this long looks whether somebody casts what we do not
-/// wait for …
-const SUSPECT_EVERY: Duration = Duration::from_millis(100);
-
-/// … and so does one of so many waits in which something did.
-const WAITS_PER_SUSPICION: u32 = 4096;
 
 /// Peers are answered at least this often (in milliseconds) by a member that calls but never has to wait: well below any
 /// `dead_after`, and too seldom to be felt.
@@ -56,11 +48,8 @@ pub struct Collectives {
     pub(crate) table: Table,
     owner: u32,
     next_id: u64,
-    waits: u32,
     /// When the endpoint last had its turn, by `coarse_ms`.
     turned_ms: u64,
-    /// Broadcasts that were to be done at once.
-    pub(crate) at_once: u32,
 }
 
 impl std::fmt::Debug for Collectives {
@@ -100,9 +89,7 @@ impl Collectives {
             table,
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
             next_id: 0,
-            waits: 0,
             turned_ms: coarse_ms(),
-            at_once: 0,
         };
         let all: Vec<NodeId> = endpoint.members().iter().map(|member| member.id).collect();
         // It cannot fail: we are a member, and it is the first.
@@ -165,7 +152,6 @@ impl Collectives {
                 .filter(|rank| endpoint.is_dead(members[*rank]))
                 .collect(),
             closed: false,
-            casts: Casts::of(endpoint, members),
             members: Members::new(index, key, members.to_vec(), rank),
         };
         self.core.add_group(state);
@@ -213,21 +199,12 @@ impl Collectives {
     pub(crate) fn can<L: Link>(&self, endpoint: &Endpoint<L>) -> Can {
         Can {
             broadcast: endpoint.broadcasts(),
-            share: self.core.shares,
         }
     }
 
     /// From now on by another table; the one until now.
     pub(crate) fn exchange_table(&mut self, table: Table) -> Table {
-        for state in &mut self.core.groups {
-            state.casts.at_once_bytes = None;
-        }
         std::mem::replace(&mut self.table, table)
-    }
-
-    /// Whether nothing is under way that a call would have to carry on.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.under_way.is_empty() && self.core.wires.outbox.is_empty()
     }
 
     pub(crate) fn index(&self, group: Group) -> Option<usize> {
@@ -288,29 +265,14 @@ impl Collectives {
     ) -> Result<(), CollectiveError> {
         self.hear_out(endpoint, current.as_deref_mut())?;
         let endpoint = &mut *endpoint.batch();
-        if self.core.shares
-            && let Some(mut held) = endpoint.cast()
-        {
-            let mut cast = held.get();
-            cast.watch_nothing();
-        }
         self.core.mind_deaths(endpoint);
-        loop {
-            self.core.ended = false;
-            for operation in &mut self.under_way {
-                self.core.advance(operation, endpoint)?;
-            }
-            if let Some(current) = current.as_deref_mut() {
-                self.core.advance(current, endpoint)?;
-            }
-            if !self.core.ended || self.under_way.is_empty() {
-                break;
-            }
+        for operation in &mut self.under_way {
+            self.core.advance(operation, endpoint)?;
+        }
+        if let Some(current) = current.as_deref_mut() {
+            self.core.advance(current, endpoint)?;
         }
         self.spread_failures(current);
-        for group in self.core.abandoned.drain(..) {
-            self.core.groups[group].casts.abandon(endpoint);
-        }
         self.core.wires.flush(endpoint)?;
         self.sweep();
         Ok(())
@@ -405,9 +367,6 @@ impl Collectives {
         state.sequence = sequence.wrapping_add(1);
         self.next_id += 1;
         self.core.wires.counters.operations += 1;
-        if let After::Shared(root) = call.after {
-            state.casts.begin(root, sequence);
-        }
         let mut operation = Operation::new(call, &state.members, self.next_id, sequence);
         self.core.replay(&mut operation);
         Ok(operation)
@@ -421,12 +380,7 @@ impl Collectives {
         call: Call<'_>,
     ) -> Result<(), CollectiveError> {
         let mut operation = self.begin(group, call)?;
-        let outcome = self.finish(endpoint, &mut operation);
-        if outcome.is_err() {
-            let casts = &mut self.core.groups[operation.group].casts;
-            casts.leave(&operation); // others are not to wait for it
-        }
-        outcome
+        self.finish(endpoint, &mut operation)
     }
 
     fn finish<L: Link>(
@@ -552,47 +506,18 @@ impl Collectives {
     ) -> Result<(), CollectiveError> {
         let own = current.as_deref().and_then(Operation::timer);
         let timers = self.under_way.iter().filter_map(Operation::timer);
-        let look_every = if self.core.shares {
-            SUSPECT_EVERY
-        } else {
-            LOOK_EVERY
-        };
-        let wait = timers.chain(own).min().map_or(look_every, |timer| {
+        let wait = timers.chain(own).min().map_or(LOOK_EVERY, |timer| {
             timer
                 .saturating_duration_since(Instant::now())
-                .min(look_every)
+                .min(LOOK_EVERY)
         });
         let mut tap = Tap {
             core: &mut self.core,
             under_way: &mut self.under_way,
             current,
         };
-        if !tap.core.shares {
-            endpoint.poll_on_wait(CHANNEL, &mut tap, wait)?;
-            self.turned_ms = coarse_ms();
-            return Ok(());
-        }
-        attend(endpoint, true);
-        let waited = endpoint.poll_on_wait(CHANNEL, &mut tap, wait);
-        attend(endpoint, false);
+        endpoint.poll_on_wait(CHANNEL, &mut tap, wait)?;
         self.turned_ms = coarse_ms();
-        self.waits = self.waits.wrapping_add(1);
-        if waited? == 0 || self.waits.is_multiple_of(WAITS_PER_SUSPICION) {
-            let groups = &mut tap.core.groups;
-            for operation in tap.under_way {
-                shared::suspect(operation, groups, endpoint);
-            }
-            if let Some(current) = tap.current {
-                shared::suspect(current, groups, endpoint);
-            }
-        }
         Ok(())
-    }
-}
-
-fn attend<L: Link>(endpoint: &mut Endpoint<L>, attended: bool) {
-    if let Some(mut held) = endpoint.cast() {
-        let mut cast = held.get();
-        cast.attend(attended);
     }
 }

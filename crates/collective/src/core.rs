@@ -16,7 +16,6 @@ use crate::error::CollectiveError;
 use crate::group::{GroupState, is_before};
 use crate::header::{Header, Kind};
 use crate::operation::{Arrival, Failure, Handled, Operation};
-use crate::shared;
 use crate::wires::Wires;
 
 /// Of the endpoint, on which all that is said here travels: messages in every class and priority, and datagrams.
@@ -52,12 +51,6 @@ pub(crate) struct Core {
     pub(crate) other_tables: Vec<NodeId>,
     /// As counted by the endpoint, when they were last minded.
     pub(crate) deaths: u64,
-    /// The link lends memory that others read.
-    pub(crate) shares: bool,
-    /// Groups that failed since the last turn.
-    pub(crate) abandoned: Vec<usize>,
-    /// A shared broadcast was done: the next one of its root may go on.
-    pub(crate) ended: bool,
 }
 
 impl Core {
@@ -93,9 +86,6 @@ impl Core {
             table,
             other_tables: Vec::new(),
             deaths: 0,
-            shares: endpoint.cast().is_some(),
-            abandoned: Vec::new(),
-            ended: false,
         }
     }
 
@@ -140,11 +130,6 @@ impl Core {
                 Handled::Done => arrival.pay(&mut self.wires),
             }
         }
-    }
-
-    /// Whether messages wait for operations not yet called here.
-    pub(crate) fn has_early(&self) -> bool {
-        !self.early.is_empty()
     }
 
     /// Keeps a message for an operation not yet called here.
@@ -192,8 +177,6 @@ impl Core {
             Failure::OtherTable(member) => (3, member),
         };
         let key = state.members.key;
-        state.casts.fail(first);
-        self.abandoned.push(group);
         for (rank, &to) in state.members.nodes.iter().enumerate() {
             let lives = state.lives[rank] == self.wires.life(to);
             if rank != state.members.rank && lives && !state.dead.contains(&rank) {
@@ -254,7 +237,6 @@ impl Core {
             for (rank, &node) in state.members.nodes.iter().enumerate() {
                 if endpoint.deaths(node) != state.lives[rank] && !state.dead.contains(&rank) {
                     state.dead.push(rank);
-                    state.casts.forget(rank, endpoint);
                 }
             }
         }
@@ -311,11 +293,6 @@ impl Core {
         }
         let state = &mut self.groups[operation.group];
         operation.advance(endpoint, &state.members, &state.dead, &mut self.wires)?;
-        if operation.shared.is_some() && operation.is_planned_done() && operation.failure.is_none()
-        {
-            shared::advance(operation, state, endpoint);
-            self.ended |= operation.is_done();
-        }
         self.judge(operation);
         Ok(())
     }

@@ -185,9 +185,9 @@ fn a_next_life_owes_nothing_for_the_last() {
 
     core.keep((peer, 1), header(5), &payload);
     core.bury(peer, 2);
-    assert!(core.has_early(), "of the last life");
+    assert!(!core.early.is_empty(), "of the last life");
     core.bury(peer, 3);
-    assert!(!core.has_early(), "of the life before");
+    assert!(core.early.is_empty(), "of the life before");
 }
 
 /// A message counts for the life that sent it, though it comes before that life's birth is known, or after its death: credit and
@@ -270,7 +270,7 @@ fn messages_count_for_their_own_life() {
     core.bury(peer, 2);
     tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
     assert_eq!(account(&core), (0, 0, 0));
-    assert!(!core.has_early() && core.wires.counters.overrun == 1);
+    assert!(core.early.is_empty() && core.wires.counters.overrun == 1);
 }
 
 /// Of three transfers in turn the last ones come early, in pieces and mixed: what ends the second one's wait lets the third one go on where

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use tsumuji_node::NodeId;
 
 use crate::operation::Failure;
-use crate::shared::Casts;
 
 /// Names a group of a [`Collectives`](crate::Collectives).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,7 +39,6 @@ pub(crate) struct GroupState {
     /// Ranks of those who have died since.
     pub(crate) dead: Vec<usize>,
     pub(crate) closed: bool,
-    pub(crate) casts: Casts,
 }
 
 impl Members {
@@ -81,14 +79,6 @@ impl GroupState {
         self.failed
             .filter(|(first, _)| !is_before(sequence, *first))
             .map(|(_, failure)| failure)
-    }
-
-    /// The death that the group knows of, counted here or told by another member of a later operation.
-    pub(crate) fn loss(&self) -> Option<Failure> {
-        let counted = self.dead.first();
-        let counted = counted.map(|&rank| Failure::Dead(self.members.nodes[rank]));
-        let told = self.failed.map(|(_, failure)| failure);
-        counted.or(told.filter(|failure| matches!(failure, Failure::Dead(_))))
     }
 }
 

@@ -49,7 +49,7 @@
 //! members send ahead is bounded by credit: 512 KiB for each pair, less in clusters of more than 64.
 //!
 //! Rooms: `api` is what programs call; `call` is what they say of an operation; `plan` says who sends what to whom; `operation` carries a plan out, `native` a broadcast
-//! by the link itself, `shared` one through memory that all see, `direct` a copy out of another process; `table` chooses, `tune` measures what to choose; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
+//! by the link itself, `direct` a copy out of another process; `table` chooses, `tune` measures what to choose; `core` sorts what arrives and spreads failures; `wires` counts credit. Left out on
 //! purpose: reliability of messages and congestion control, which are the engine's.
 
 mod api;
@@ -63,7 +63,6 @@ mod header;
 mod native;
 mod operation;
 mod plan;
-mod shared;
 pub mod table;
 pub mod tune;
 mod wires;

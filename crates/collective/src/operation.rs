@@ -22,7 +22,6 @@ use crate::group::Members;
 use crate::header::{Header, Kind};
 use crate::native::Native;
 use crate::plan::{Action, Buffer, Place, Plan, Step};
-use crate::shared::Shared;
 use crate::wires::{PIECE_BYTES_LEAST, Wires};
 
 /// Why an operation, and with it its group, failed.
@@ -124,7 +123,6 @@ pub(crate) struct Operation<'b> {
     fold: Option<Fold>,
     pub(crate) early: Vec<Arrival>,
     native: Option<Native>,
-    pub(crate) shared: Option<Shared>,
     /// More can be done at once.
     pub(crate) busy: bool,
 }
@@ -160,10 +158,6 @@ impl<'b> Operation<'b> {
                 After::Native(root) => Some(Native::new(group, root, bytes)),
                 _ => None,
             },
-            shared: match call.after {
-                After::Shared(root) => Some(Shared::new(group, root, bytes)),
-                _ => None,
-            },
             busy: false,
         };
         for (from, to) in copies {
@@ -174,9 +168,7 @@ impl<'b> Operation<'b> {
 
     /// All is done here: what is left is others' to do.
     pub(crate) fn is_done(&self) -> bool {
-        self.open.is_empty()
-            && self.native.as_ref().is_none_or(Native::is_done)
-            && self.shared.as_ref().is_none_or(Shared::is_done)
+        self.open.is_empty() && self.native.as_ref().is_none_or(Native::is_done)
     }
 
     /// When something must be done though nothing arrives.
@@ -384,16 +376,6 @@ impl<'b> Operation<'b> {
         Some(Handled::Done)
     }
 
-    /// Its transfers are done: what comes after them may begin.
-    pub(crate) fn is_planned_done(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    /// As other members see it.
-    pub(crate) fn algorithm(&self) -> u8 {
-        self.algorithm
-    }
-
     /// A frame of a native broadcast by one of the group's members.
     pub(crate) fn piece_came(&mut self, group: &Members, piece: &Datagram<'_>) {
         if self.failure.is_none()
@@ -478,10 +460,6 @@ impl<'b> Operation<'b> {
                 .native
                 .as_ref()
                 .is_some_and(|native| native.needs(rank))
-            || self
-                .shared
-                .as_ref()
-                .is_some_and(|shared| shared.needs(rank))
     }
 
     /// It failed: messages it kept are paid for, so that their senders' credit is not lost to other groups.

@@ -37,8 +37,6 @@ pub enum Algorithm {
     Doubling,
     /// Pieces go round. Operations whose operands may not be exchanged take a chain instead.
     Ring,
-    /// The root writes into memory that all members read. All-reduce: up a tree first.
-    Shared,
     /// Partners twice as far away each round exchange halves of what is left, until each has a piece; then back.
     Halving,
 }
@@ -48,11 +46,11 @@ pub enum Algorithm {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Operation {
-    /// `flat`, `tree`, `chain`, `native`, `shared`.
+    /// `flat`, `tree`, `chain`, `native`.
     Broadcast,
     /// `tree`, `chain`.
     Reduce,
-    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `native`, `shared`.
+    /// `doubling`, `halving`, `ring`, `tree`, `chain`, `native`.
     AllReduce,
     /// `flat`, `ring`.
     AllGather,
@@ -71,7 +69,6 @@ impl Operation {
     pub fn algorithms(self, can: Can) -> Vec<Algorithm> {
         let possible = |algorithm: &Algorithm| match algorithm {
             Algorithm::Native => can.broadcast,
-            Algorithm::Shared => can.share,
             _ => true,
         };
         let all = self.all_algorithms().iter().copied();
@@ -79,11 +76,11 @@ impl Operation {
     }
 
     fn all_algorithms(self) -> &'static [Algorithm] {
-        use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Shared, Tree};
+        use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Tree};
         match self {
-            Self::Broadcast => &[Flat, Tree, Chain, Native, Shared],
+            Self::Broadcast => &[Flat, Tree, Chain, Native],
             Self::Reduce => &[Tree, Chain],
-            Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Native, Shared],
+            Self::AllReduce => &[Doubling, Halving, Ring, Tree, Chain, Native],
             Self::AllGather => &[Flat, Ring],
         }
     }
@@ -94,16 +91,11 @@ impl Operation {
 pub struct Can {
     /// One transmit reaches all.
     pub broadcast: bool,
-    /// One writes into memory that others read.
-    pub share: bool,
 }
 
 impl Can {
     /// Everything.
-    pub const ALL: Self = Self {
-        broadcast: true,
-        share: true,
-    };
+    pub const ALL: Self = Self { broadcast: true };
 }
 
 /// One line of a table. What is left out fits anything.
@@ -168,15 +160,14 @@ fn rule(
 impl Default for Table {
     /// What was best, or close to it, where it was measured: two cores, links of one machine.
     fn default() -> Self {
-        use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Shared, Tree};
+        use Algorithm::{Chain, Doubling, Flat, Halving, Native, Ring, Tree};
         use Operation::{AllGather, AllReduce, Broadcast, Reduce};
         let eager = Some(EAGER_BYTES as u64);
         let rules = vec![
-            rule(Broadcast, Some("shm"), None, None, Shared),
+            // A short message costs the root a fraction of a microsecond; a long one is read from the root's memory by all at once.
+            rule(Broadcast, Some("shm"), None, None, Flat),
             rule(Broadcast, None, Some(2), None, Flat),
             rule(Broadcast, None, None, eager, Tree),
-            // Receivers read the root's memory, all at once.
-            rule(Broadcast, Some("shm"), None, None, Flat),
             rule(Broadcast, Some("packet"), None, None, Native),
             rule(Broadcast, Some("xdp"), None, None, Native),
             rule(Broadcast, None, None, Some(64 << 10), Tree),
@@ -270,7 +261,6 @@ impl Table {
                 && rule.nodes_up_to.is_none_or(|nodes| question.nodes <= nodes)
                 && rule.bytes_up_to.is_none_or(|bytes| question.bytes <= bytes)
                 && (rule.algorithm != Algorithm::Native || question.can.broadcast)
-                && (rule.algorithm != Algorithm::Shared || question.can.share)
         };
         match self.rules.iter().find(fits) {
             Some(rule) => rule.algorithm,
@@ -298,7 +288,6 @@ impl fmt::Display for Algorithm {
             Self::Doubling => "doubling",
             Self::Halving => "halving",
             Self::Ring => "ring",
-            Self::Shared => "shared",
         })
     }
 }
@@ -319,7 +308,6 @@ mod tests {
                 link,
                 can: Can {
                     broadcast: link != "udp",
-                    share: link == "shm",
                 },
                 nodes,
                 bytes,
@@ -327,7 +315,7 @@ mod tests {
         };
         assert_eq!(ask(&table, "packet", 8, 1 << 20), Algorithm::Native);
         assert_eq!(ask(&table, "udp", 8, 1 << 20), Algorithm::Chain);
-        assert_eq!(ask(&table, "shm", 8, 1 << 20), Algorithm::Shared);
+        assert_eq!(ask(&table, "shm", 8, 1 << 20), Algorithm::Flat);
         let own = Table::parse(
             "[[rule]]\noperation = \"broadcast\"\nbytes_up_to = 10\nalgorithm = \"native\"\n",
             "test",

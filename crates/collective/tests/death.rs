@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use common::{LONG, Over, cluster, only};
 use tsumuji_collective::table::Operation;
 use tsumuji_collective::{Algorithm, CollectiveError, Collectives, Op, Table};
-use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_node::any_link::Base;
-use tsumuji_node::{AnyLink, Endpoint, Membership, NodeId, Options, ProgressBy};
+use tsumuji_node::{AnyLink, Endpoint, NodeId, Options};
 
 fn quick() -> Options {
     Options {
@@ -139,7 +137,7 @@ fn death_in_broadcasts() {
         Algorithm::Native,
         Algorithm::Chain,
         Algorithm::Tree,
-        Algorithm::Shared,
+        Algorithm::Flat,
     ] {
         let table = only(Operation::Broadcast, algorithm);
         with_victims([
@@ -287,57 +285,4 @@ fn busy_members_are_alive() {
             }
         }
     });
-}
-
-/// A member that saw another one's next life before it heard of the death, and broadcasts then for the first time, is told who
-/// died: the others had cast under a number that it cannot know.
-#[test]
-fn a_life_seen_too_early_is_found_out() {
-    let job = ShmJob::create(3, ShmConfig::for_nodes(3)).expect("job");
-    let attach = |id| Shm::attach(&job, id).expect("attach");
-    let open = |id: NodeId| {
-        let membership = Membership::local(id, 3);
-        let link = AnyLink::open(Base::Shm(attach(id.0)), None, None).expect("link");
-        let options = Options {
-            progress: ProgressBy::Program, // each sees just what the test lets it see
-            ..quick()
-        };
-        Endpoint::new(link, membership, options).expect("endpoint")
-    };
-    let [mut root, mut late, mut victim] = [0, 1, 2].map(NodeId).map(open);
-    let all =
-        |endpoint: &mut Endpoint<AnyLink>| Collectives::with_table(endpoint, Table::default());
-    let (mut at_root, mut at_late, mut at_victim) =
-        (all(&mut root), all(&mut late), all(&mut victim));
-    let world = (at_root.world(), at_late.world());
-    while !(late.is_up(NodeId(2)) && late.is_up(NodeId(0)) && root.is_up(NodeId(2))) {
-        at_root.progress(&mut root).expect("root");
-        at_late.progress(&mut late).expect("late");
-        at_victim.progress(&mut victim).expect("victim");
-    }
-    at_root
-        .broadcast(&mut root, world.0, 0, &mut [7_u8; 10])
-        .expect("the root writes, and is done");
-    drop((at_victim, victim));
-    let _next_life = attach(2);
-    at_late.progress(&mut late).expect("late");
-    assert_eq!(
-        late.deaths(NodeId(2)),
-        0,
-        "it was to see the next life only"
-    );
-    let request = at_late
-        .start_broadcast(&mut late, world.1, 0, vec![0_u8; 10])
-        .expect("start");
-    let start = Instant::now();
-    while !at_late.test(&mut late, &request).expect("test") {
-        assert!(start.elapsed() < LONG, "it never hears of it");
-        at_root.progress(&mut root).expect("root");
-    }
-    let outcome = at_late.wait(&mut late, request);
-    let named = matches!(
-        outcome,
-        Err(CollectiveError::MemberDead { member: NodeId(2) })
-    );
-    assert!(named, "{outcome:?}");
 }

@@ -259,7 +259,6 @@ fn program_messages_stay_the_programs() {
 /// A root that broadcasts as fast as it can to a member that comes late does not fill that member's memory.
 #[test]
 fn running_ahead_is_bounded() {
-    // By messages; what is cast over shared memory stays in the root's ring.
     let table = only(Operation::Broadcast, Algorithm::Tree);
     for over in [Over::Shm, Over::LossyUdp(10)] {
         on_all(over, 3, &small(), &table, |member| {

@@ -16,7 +16,6 @@ use bytes::Bytes;
 
 use crc32c::{crc32c, crc32c_append};
 
-use crate::shm::Cast;
 use crate::{
     LANDING_HEAD_BYTES_MAX, Landing, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver,
     RunRoom, SealCounters,
@@ -448,16 +447,6 @@ impl<L: Link> Link for Checked<L> {
 
     fn sealing(&self) -> Option<SealCounters> {
         self.inner.sealing()
-    }
-
-    fn cast(&mut self) -> Option<Cast<'_>> {
-        // Where frames may come damaged there is no such memory.
-        self.inner.cast()
-    }
-
-    #[inline]
-    fn is_stirred(&self) -> bool {
-        self.inner.is_stirred()
     }
 }
 

@@ -324,17 +324,6 @@ pub trait Link {
     fn sealing(&self) -> Option<SealCounters> {
         None
     }
-
-    /// Memory in which one writes what a group reads; `None`: this link has none, or what is around it must see all that
-    /// passes (`impair`, `capture`, seals).
-    fn cast(&mut self) -> Option<shm::Cast<'_>> {
-        None
-    }
-
-    /// Whether what is watched for through `cast`, and attended, is there: as good as a frame for who waits.
-    fn is_stirred(&self) -> bool {
-        false
-    }
 }
 
 /// Whether a link works here, for `tsumuji doctor`.

@@ -23,7 +23,6 @@ mod small {
             frame_bytes: 600,
             ring_bytes: 8192,
             broadcast_bytes: 4096,
-            cast_bytes: 16 << 10,
             lives: 64,
         };
         job(nodes, config)

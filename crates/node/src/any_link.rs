@@ -14,7 +14,7 @@ use tsumuji_link::capture::Capture;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkSpec, DpdkSpecError};
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
-use tsumuji_link::shm::{Cast, Shm};
+use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{
@@ -420,16 +420,6 @@ macro_rules! delegate {
 
             fn sealing(&self) -> Option<SealCounters> {
                 match self { $(Self::$variant(link) => link.sealing(),)* }
-            }
-
-            #[inline]
-            fn cast(&mut self) -> Option<Cast<'_>> {
-                match self { $(Self::$variant(link) => link.cast(),)* }
-            }
-
-            #[inline]
-            fn is_stirred(&self) -> bool {
-                match self { $(Self::$variant(link) => link.is_stirred(),)* }
             }
         }
     };

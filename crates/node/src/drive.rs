@@ -247,15 +247,14 @@ impl<L: Link> Drive<L> {
             self.backlog = true;
         }
         let due = self.due.is_some_and(|due| due <= self.now);
-        let stirred = usize::from(received == 0 && self.link.is_stirred());
         if !due && !self.backlog {
-            return Ok(received + stirred); // nothing that came is to be answered or told of
+            return Ok(received); // nothing that came is to be answered or told of
         }
         if due {
             self.engine.handle_timeout(self.now);
         }
         let sent = self.transmit(intake.lent())?;
-        Ok(received + stirred + settled + sent + self.take_events(intake))
+        Ok(received + settled + sent + self.take_events(intake))
     }
 
     #[cold]

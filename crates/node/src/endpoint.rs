@@ -323,8 +323,6 @@ impl<L: Link> Core<L> {
             return 0;
         }
         match self.progress() {
-            // Nothing came but what an operation of the program's watches for.
-            Ok(1) if self.drive.link.is_stirred() => 0,
             Ok(done) => done,
             Err(error) => {
                 self.drive.failure = Some(error);

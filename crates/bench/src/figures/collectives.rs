@@ -213,7 +213,7 @@ fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
                     size_name(row.size)
                 );
                 let ratio = row.times_better(0, peer);
-                let wanted = Wanted::AtLeast(1.0);
+                let wanted = Wanted::Nothing;
                 if worst.as_ref().is_none_or(|(least, _)| ratio < *least) && !ratio.is_nan() {
                     let peer = &row.contenders[peer].name;
                     let size = size_name(row.size);
@@ -225,7 +225,7 @@ fn shared_memory(setting: &Setting, report: &mut Report, say: Say<'_>) {
     }
     if let Some((ratio, which)) = worst {
         let name = "shm broadcast, worst of all, times better".to_owned();
-        let wanted = Wanted::AtLeast(1.0);
+        let wanted = Wanted::Nothing;
         add(report, say, name, which, "-".to_owned(), ratio, wanted);
     }
 }

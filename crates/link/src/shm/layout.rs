@@ -3,14 +3,12 @@
 //! ```text
 //! head     magic, sizes | next life | changes | directory: node → life     mapped by all, writable
 //! bells    64 bytes a node                                                 mapped by all, writable
-//! life 1   identity | broadcast counters | starts | heads | bindings of casting rings | how far we read others' casting rings |
-//!          rings | broadcast ring | casting rings
+//! life 1   identity | broadcast counters | starts | heads | rings | broadcast ring
 //! life 2   …                                           writable by the process that lives it, read-only for all others
 //! ```
 //!
-//! Offsets alone: `segment`, `peers` and `casting` make views by them.
+//! Offsets alone: `segment` and `peers` make views by them.
 
-use super::cast;
 use super::errors::ShmCreateError;
 use super::ring::{LINE_BYTES, record_lines};
 
@@ -25,12 +23,6 @@ pub const LIVES_MAX: u64 = 1 << 20;
 
 /// Memory for rings that one node's processes are meant to touch at most, by default.
 const RINGS_BYTES_PER_NODE: usize = 16 << 20;
-/// A casting ring by default: a fraction of a second-level cache, so that what is written there is still in it when it is read.
-const CAST_BYTES: usize = 512 << 10;
-/// The smallest and the largest one.
-const CAST_BYTES_LIMITS: std::ops::RangeInclusive<usize> = 16 << 10..=16 << 20;
-/// Casting rings of a node: groups to which it may have broadcast something that not all have read.
-pub(crate) const CASTS: usize = 32;
 /// All parts start at a multiple of this: the largest page size of the processors we build for. Untouched space costs nothing.
 pub(super) const PAGE_BYTES: usize = 64 << 10;
 
@@ -43,8 +35,6 @@ pub struct ShmConfig {
     pub ring_bytes: usize,
     /// Each node's broadcast ring; a power of two that holds four largest frames.
     pub broadcast_bytes: usize,
-    /// Each of a node's casting rings, of which one serves a group; a power of two from 16 KiB on.
-    pub cast_bytes: usize,
     /// How often processes may attach in all. Costs only address space.
     pub lives: u64,
 }
@@ -62,7 +52,6 @@ impl ShmConfig {
             frame_bytes: (32 << 10) + 128 - 8,
             ring_bytes,
             broadcast_bytes: 512 << 10,
-            cast_bytes: CAST_BYTES,
             lives: (nodes as u64 * 16).max(4096),
         }
     }
@@ -79,14 +68,11 @@ pub(crate) struct Layout {
     pub(crate) frame_bytes: usize,
     pub(crate) ring_bytes: usize,
     pub(crate) broadcast_bytes: usize,
-    pub(crate) cast_bytes: usize,
     pub(crate) lives: u64,
     pub(super) head_bytes: usize,
     ring_stride_bytes: usize,
     rings_at: usize,
     broadcast_at: usize,
-    casts_at: usize,
-    cast_stride_bytes: usize,
     pub(super) life_bytes: usize,
     pub(super) total_bytes: u64,
 }
@@ -99,7 +85,6 @@ pub(super) mod head {
     pub(in crate::shm) const RING_BYTES: usize = 24;
     pub(in crate::shm) const BROADCAST_BYTES: usize = 32;
     pub(in crate::shm) const LIVES: usize = 40;
-    pub(in crate::shm) const CAST_BYTES: usize = 48;
     pub(in crate::shm) const NEXT_LIFE: usize = 64;
     pub(in crate::shm) const CHANGES: usize = 128;
     pub(in crate::shm) const DIRECTORY: usize = 192;
@@ -155,12 +140,6 @@ impl Layout {
             "a power of two, at least four times a frame and at most 1 GiB",
         )?;
         size(
-            config.cast_bytes.is_power_of_two() && CAST_BYTES_LIMITS.contains(&config.cast_bytes),
-            "cast_bytes",
-            config.cast_bytes as u64,
-            "a power of two from 16 KiB to 16 MiB",
-        )?;
-        size(
             (nodes as u64..=LIVES_MAX).contains(&config.lives),
             "lives",
             config.lives,
@@ -170,25 +149,19 @@ impl Layout {
         let page = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
         let head_bytes = page(head::DIRECTORY + nodes * 8) + page(nodes * LINE_BYTES);
         let ring_stride_bytes = page(config.ring_bytes + record_bytes);
-        let lines = 2 * nodes + (1 + CASTS) + nodes * CAST_TAKEN_LINES;
-        let rings_at = page(life::STARTS + lines * LINE_BYTES);
+        let rings_at = page(life::STARTS + 2 * nodes * LINE_BYTES);
         let broadcast_at = rings_at + nodes * ring_stride_bytes;
-        let casts_at = broadcast_at + page(config.broadcast_bytes);
-        let cast_stride_bytes = page(config.cast_bytes + cast::margin_bytes(config.cast_bytes));
-        let life_bytes = casts_at + CASTS * cast_stride_bytes;
+        let life_bytes = broadcast_at + page(config.broadcast_bytes);
         Ok(Self {
             nodes,
             frame_bytes,
             ring_bytes: config.ring_bytes,
             broadcast_bytes: config.broadcast_bytes,
-            cast_bytes: config.cast_bytes,
             lives: config.lives,
             head_bytes,
             ring_stride_bytes,
             rings_at,
             broadcast_at,
-            casts_at,
-            cast_stride_bytes,
             life_bytes,
             total_bytes: head_bytes as u64 + config.lives * life_bytes as u64,
         })
@@ -244,29 +217,6 @@ impl Layout {
         )
     }
 
-    /// A casting ring: offset and bytes with its margin.
-    pub(crate) fn cast_at(&self, slot: usize) -> (usize, usize) {
-        (
-            self.casts_at + slot * self.cast_stride_bytes,
-            self.cast_stride_bytes,
-        )
-    }
-
-    /// To which groups casting rings were given: a line with the count, then one line each.
-    pub(crate) fn cast_bindings_at(&self) -> usize {
-        life::STARTS + 2 * self.nodes * LINE_BYTES
-    }
-
-    /// How far the life has read each of a writer's casting rings: the writer's life, then a word for each ring.
-    pub(crate) fn cast_taken_at(&self, writer: usize) -> CastTakenAt {
-        let lines = 2 * self.nodes + (1 + CASTS) + writer * CAST_TAKEN_LINES;
-        let line = life::STARTS + lines * LINE_BYTES;
-        CastTakenAt {
-            life: line,
-            words: line + LINE_BYTES,
-        }
-    }
-
     /// The broadcast ring.
     pub(crate) fn broadcast_at(&self) -> usize {
         self.broadcast_at
@@ -300,16 +250,6 @@ pub(crate) struct ConsumedAt {
     pub(crate) reads: usize,
 }
 
-/// Written by a reader for one writer; `words` belong to the writer's life named in `life`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CastTakenAt {
-    pub(crate) life: usize,
-    pub(crate) words: usize,
-}
-
-/// Lines that a reader has for each writer.
-const CAST_TAKEN_LINES: usize = 1 + (CASTS * 8).div_ceil(LINE_BYTES);
-
 #[cfg(test)]
 impl Layout {
     /// Words that `reader` looks at in a peer's region: counters, starts, heads, and the front of the rings.
@@ -340,21 +280,6 @@ impl Layout {
                 .step_by(8)
                 .map(|at| self.broadcast_at + at),
         );
-        words
-    }
-
-    /// Words that `reader` looks at in a peer's region when it is cast to, or casts.
-    pub(crate) fn cast_words_for_test(&self, reader: usize) -> Vec<usize> {
-        let taken = self.cast_taken_at(reader);
-        let mut words = vec![taken.life];
-        words.extend((0..CASTS).map(|slot| taken.words + slot * 8));
-        words.extend(
-            (0..(1 + CASTS) * LINE_BYTES)
-                .step_by(8)
-                .map(|at| self.cast_bindings_at() + at),
-        );
-        let (cast, _) = self.cast_at(0);
-        words.extend((0..self.cast_bytes / 4).step_by(8).map(|at| cast + at));
         words
     }
 }

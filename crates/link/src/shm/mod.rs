@@ -1,9 +1,8 @@
 //! `shm`: processes of one host over shared memory. No rights needed, nothing in `/dev/shm`, nothing lost between the living.
 //!
 //! The launcher makes the job's memory (`ShmJob::create`) and hands the descriptor to the processes; each attaches under its
-//! node index. `layout` says what lies where, `segment` who owns which life, `peers` the argument why dying anywhere harms nobody, `ring`,
-//! `broadcast` and `cast` the three kinds of rings, `memory` the bodies that pass none of them, `casting` gives casting rings to groups,
-//! `doorbell` is the waking, `sys` the only `unsafe` beside them.
+//! node index. `layout` says what lies where, `segment` who owns which life, `peers` the argument why dying anywhere harms nobody, `ring` and
+//! `broadcast` the two kinds of rings, `memory` the bodies that pass none of them, `doorbell` is the waking, `sys` the only `unsafe` beside them.
 //!
 //! ```
 //! use tsumuji_link::{Link, LinkAddr, shm::{Shm, ShmConfig, ShmJob}};
@@ -20,8 +19,6 @@
 //! `fd` across network namespaces (the bell's socket name is per namespace; `wait` has no such limit).
 
 mod broadcast;
-mod cast;
-mod casting;
 mod doorbell;
 mod errors;
 mod layout;
@@ -40,7 +37,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-pub use casting::{Cast, CastGroup, CastHead, Found};
 pub use errors::{ShmAttachError, ShmCreateError};
 pub use layout::{FRAME_BYTES_MAX, LIVES_MAX, NODES_MAX, RING_BYTES_MAX, ShmConfig};
 pub use memory::{Identity, ProcessMemory};
@@ -52,7 +48,6 @@ use bytes::Bytes;
 
 use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Plain, Receiver};
 use broadcast::Writer;
-use casting::Casting;
 use doorbell::{Doze, Sleeper};
 use peers::Peer;
 use ring::record_lines;
@@ -84,7 +79,6 @@ pub struct Shm {
     socket: Option<BellSocket>,
     sleeper: Sleeper,
     broadcast: Writer,
-    casting: Casting,
     me: u16,
     life: u64,
     /// `Job::changes` when the directory was last read.
@@ -141,7 +135,6 @@ impl Shm {
             bell,
             socket,
             broadcast: Writer::new(layout.broadcast_words()),
-            casting: Casting::new(&own, &layout),
             me: node,
             life,
             changes_seen: u64::MAX,
@@ -211,20 +204,12 @@ impl Shm {
         }
     }
 
-    /// A program that sleeps on the descriptor goes on with what it watches for; another one only if it waits for that.
-    fn is_watched(&self, how: Doze) -> bool {
-        match how {
-            Doze::Futex => self.is_attended_there(),
-            Doze::Fd => self.is_watched_there(),
-        }
-    }
-
     /// Announces a sleep; `false` if something came meanwhile, and then the announcement is taken back.
     fn doze(&mut self, how: Doze) -> Option<u32> {
         let word = self.sleeper.doze(&self.bell, how);
-        // Who sends or casts passes no fence by itself. Where the kernel cannot make it, it does.
+        // Senders pass no fence by themselves. Where the kernel cannot make it for them, they do.
         sys::fence_others();
-        if self.is_ready() || self.is_watched(how) {
+        if self.is_ready() {
             self.sleeper.wake(&self.bell);
             return None;
         }
@@ -429,15 +414,5 @@ impl Link for Shm {
 
     fn counters(&self) -> LinkCounters {
         self.counters
-    }
-
-    #[inline]
-    fn cast(&mut self) -> Option<Cast<'_>> {
-        Some(Cast::new(self))
-    }
-
-    #[inline]
-    fn is_stirred(&self) -> bool {
-        self.is_attended_there()
     }
 }

@@ -23,13 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::broadcast::{Reader, Writer};
-use super::casting::{BINDING_WORDS, In};
 use super::errors::ShmAttachError;
-use super::layout::{CASTS, Layout, life};
+use super::layout::{Layout, life};
 use super::memory::{ProcessMemory, Referred};
 use super::ring::{Consumer, Producer};
 use super::segment::Job;
-use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, RowRo, RowRw, WordsRo, WriteWord};
+use super::sys::{BellRef, LinesRo, LinesRw, Map, ReadWord, WordsRo, WriteWord};
 use crate::LinkAddr;
 
 /// No honest ring gets here; keeps positions that a scribbled region names from overflowing.
@@ -71,16 +70,6 @@ pub(super) struct Inbound {
     /// Where the bodies lie that it refers us to, if we may read there.
     pub(super) memory: Option<ProcessMemory>,
     pub(super) bell_name: u64,
-    /// To which groups it gave casting rings.
-    pub(super) bindings: RowRo,
-    /// Groups that were looked for in vain, and the count of bindings then.
-    pub(super) casts_missed: Vec<(u64, u64)>,
-    /// Those of its casting rings that we read.
-    pub(super) casts: Vec<In>,
-    cast_taken_life: ReadWord,
-    /// How far it has read each of ours.
-    pub(super) cast_taken: RowRo,
-    map: Arc<Map>,
 }
 
 impl Inbound {
@@ -115,24 +104,7 @@ impl Inbound {
                 [0, 8, 16].map(|at| word(life::IDENTITY + at).load(Ordering::Relaxed)),
             ),
             bell_name,
-            bindings: RowRo::new(map, layout.cast_bindings_at(), BINDING_WORDS),
-            casts_missed: Vec::new(),
-            casts: Vec::new(),
-            cast_taken_life: word(layout.cast_taken_at(me).life),
-            cast_taken: RowRo::new(map, layout.cast_taken_at(me).words, CASTS),
-            map: Arc::clone(map),
         }
-    }
-
-    /// Its region.
-    pub(super) fn map(&self) -> &Arc<Map> {
-        &self.map
-    }
-
-    /// The life of ours of which it tells how far it has read casting rings.
-    #[inline]
-    pub(super) fn cast_taken_life(&self) -> u64 {
-        self.cast_taken_life.load(Ordering::Acquire)
     }
 
     /// Whether the peer has said where our life `life` starts.
@@ -182,9 +154,6 @@ pub(super) struct Peer {
     consumed_life: WriteWord,
     pub(super) consumed_head: WriteWord,
     pub(super) consumed_reads: WriteWord,
-    cast_taken_life: WriteWord,
-    /// How far we have read each of its casting rings.
-    pub(super) cast_taken: RowRw,
 }
 
 impl Peer {
@@ -215,8 +184,6 @@ impl Peer {
             consumed_life: word(consumed.life),
             consumed_head: word(consumed.head),
             consumed_reads: word(consumed.reads),
-            cast_taken_life: word(layout.cast_taken_at(index).life),
-            cast_taken: RowRw::new(own, layout.cast_taken_at(index).words, CASTS),
         }
     }
 
@@ -239,10 +206,6 @@ impl Peer {
             return Ok(false);
         };
         self.inbound = Some(Inbound::new(&job.layout, &map, me.into(), bell_name));
-        for ring in 0..CASTS {
-            self.cast_taken.store(ring, 0); // of an earlier life's rings
-        }
-        self.cast_taken_life.store(life, Ordering::Release);
         self.producer.restart();
         let (position, sequence) = broadcast.start();
         self.start_ring

@@ -60,7 +60,6 @@ impl ShmJob {
             (head::RING_BYTES, layout.ring_bytes as u64),
             (head::BROADCAST_BYTES, layout.broadcast_bytes as u64),
             (head::LIVES, layout.lives),
-            (head::CAST_BYTES, layout.cast_bytes as u64),
             (head::MAGIC, MAGIC),
         ] {
             WriteWord::new(&map, offset).store(value, Ordering::Relaxed);
@@ -106,7 +105,6 @@ impl Job {
                 frame_bytes: size(head::FRAME_BYTES),
                 ring_bytes: size(head::RING_BYTES),
                 broadcast_bytes: size(head::BROADCAST_BYTES),
-                cast_bytes: size(head::CAST_BYTES),
                 lives: word(head::LIVES),
             };
             Layout::new(size(head::NODES), config).map_err(|_| foreign("impossible sizes"))?

@@ -19,9 +19,7 @@ mod map;
 mod rings;
 
 pub(crate) use bell::{BellRef, BellSocket};
-pub(crate) use fence::{
-    fence_before_bell, fence_others, is_fenced_by_others, load_fence, store_fence,
-};
+pub(crate) use fence::{fence_before_bell, fence_others, is_fenced_by_others};
 pub(crate) use file::{
     file_size_limit_bytes, give_back, is_byte_locked, next_data, read_word, reopen, seal_and_size,
     sealed_memfd, try_lock_byte,
@@ -30,5 +28,5 @@ pub use host::coarse_ms;
 #[cfg(test)]
 pub(crate) use host::page_bytes;
 pub(crate) use host::read_process;
-pub(crate) use map::{Map, ReadWord, RowRo, RowRw, WriteWord};
-pub(crate) use rings::{CastRo, CastRw, LinesRo, LinesRw, WordsRo, WordsRw};
+pub(crate) use map::{Map, ReadWord, WriteWord};
+pub(crate) use rings::{LinesRo, LinesRw, WordsRo, WordsRw};

@@ -9,22 +9,10 @@ pub(crate) fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// What was stored before this is seen before what is stored behind it.
-#[inline]
-pub(crate) fn store_fence() {
-    fence(Ordering::Release);
-}
-
 /// The compiler moves nothing across; the processor may.
 #[inline]
 pub(crate) fn no_reordering() {
     compiler_fence(Ordering::SeqCst);
-}
-
-/// What was loaded before this is not loaded again after what is loaded behind it.
-#[inline]
-pub(crate) fn load_fence() {
-    fence(Ordering::Acquire);
 }
 
 /// Says that this process takes part in `fence_others`. Once for each process; `false`: the kernel cannot.

@@ -1,7 +1,6 @@
-//! The three kinds of rings as they lie in mapped memory, each as its writer (`…Rw`) and its readers (`…Ro`) see it.
+//! The two kinds of rings as they lie in mapped memory, each as its writer (`…Rw`) and its readers (`…Ro`) see it.
 //!
-//! `LinesRo` and `LinesRw` are for `ring`, `WordsRo` and `WordsRw` for `broadcast`, `CastRo` and `CastRw` for `cast`: the
-//! protocols are there, the bounds here. The bytes of ring slots belong to one side at a time by the ring's protocol.
+//! `LinesRo` and `LinesRw` are for `ring`, `WordsRo` and `WordsRw` for `broadcast`: the protocols are there, the bounds here. The bytes of ring slots belong to one side at a time by the ring's protocol.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -10,7 +9,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use super::map::{self, Map, ReadWord, WriteWord};
 use crate::shm::broadcast::{BroadcastRead, BroadcastWrite};
-use crate::shm::cast::{CastRead, CastWrite, UNIT_BYTES};
 use crate::shm::ring::{COMMIT_BYTES, FIRST_BYTES, LINE_BYTES, RingRead, RingWrite};
 
 /// Copies memory that another process may write meanwhile, where no reference may be made to it, and no plain copy. Whole lines go by wide
@@ -342,97 +340,5 @@ impl BroadcastWrite for WordsRw {
     fn finish(&self, start: u64, end: u64) {
         self.tail.store(end, Ordering::Release);
         self.newest.store(start, Ordering::Release);
-    }
-}
-
-/// A casting ring of another process.
-#[derive(Debug)]
-pub(crate) struct CastRo {
-    _map: Arc<Map>,
-    at: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: points into memory that `_map` keeps mapped; read by atomic loads and by copies that the ring's protocol checks.
-unsafe impl Send for CastRo {}
-
-impl CastRo {
-    pub(crate) fn new(map: &Arc<Map>, offset: usize, bytes: usize) -> Self {
-        assert!(offset.is_multiple_of(UNIT_BYTES) && bytes.is_multiple_of(UNIT_BYTES));
-        Self {
-            at: map.at(offset, bytes, false),
-            _map: Arc::clone(map),
-            bytes,
-        }
-    }
-}
-
-impl CastRead for CastRo {
-    #[inline]
-    fn commit(&self, unit: usize) -> u64 {
-        debug_assert!((unit + 1) * UNIT_BYTES <= self.bytes);
-        // SAFETY: `cast` masks `unit` to the ring's units, which `new` checked to lie in the map; units are 8-byte aligned.
-        unsafe { self.at.add(unit * UNIT_BYTES).cast::<AtomicU64>().as_ref() }
-            .load(Ordering::Acquire)
-    }
-
-    #[inline]
-    fn copy(&self, at: usize, target: &mut [u8]) {
-        assert!(at <= self.bytes && target.len() <= self.bytes - at);
-        // SAFETY: the range lies in the mapped ring, by the check above. Its writer writes nothing there before we publish that we are
-        // done; where it gave the ring to another group meanwhile, or breaks the protocol, `cast::Reader` finds out afterwards, and
-        // what was copied is thrown away.
-        unsafe { copy_shared(self.at.add(at), target) }
-    }
-}
-
-/// A casting ring of our own.
-#[derive(Debug)]
-pub(crate) struct CastRw {
-    _map: Arc<Map>,
-    at: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: as for `CastRo`, with stores.
-unsafe impl Send for CastRw {}
-
-impl CastRw {
-    pub(crate) fn new(map: &Arc<Map>, offset: usize, bytes: usize) -> Self {
-        assert!(offset.is_multiple_of(UNIT_BYTES) && bytes.is_multiple_of(UNIT_BYTES));
-        Self {
-            at: map.at(offset, bytes, true),
-            _map: Arc::clone(map),
-            bytes,
-        }
-    }
-
-    #[inline]
-    fn commit_word(&self, unit: usize) -> &AtomicU64 {
-        debug_assert!((unit + 1) * UNIT_BYTES <= self.bytes);
-        // SAFETY: `cast` masks `unit` to the ring's units, which `new` checked to lie in the writable map; 8-byte aligned.
-        unsafe { self.at.add(unit * UNIT_BYTES).cast().as_ref() }
-    }
-}
-
-impl CastWrite for CastRw {
-    #[inline]
-    fn publish(&self, unit: usize, word: u64) {
-        self.commit_word(unit).store(word, Ordering::Release);
-    }
-
-    #[inline]
-    fn clear(&self, unit: usize) {
-        self.commit_word(unit).store(0, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn put(&self, at: usize, bytes: &[u8]) {
-        assert!(at <= self.bytes && bytes.len() <= self.bytes - at);
-        // SAFETY: the range lies in the mapped ring of our own region, by the check above; `bytes` is private memory. Readers
-        // copy nothing from there before we publish it; one of an abandoned binding may, and throws it away (`CastRo::copy`).
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr().add(at), bytes.len());
-        }
     }
 }
