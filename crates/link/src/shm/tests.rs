@@ -681,7 +681,7 @@ fn garbage_in_a_region_harms_nobody_else() {
         // A mapping holds the lock, too.
         drop((bad, region));
         // So does a child that another test forks, until it has another program.
-        let begun = Instant::now();
+        let begun = std::time::Instant::now();
         let mut reborn = loop {
             match Shm::attach(&job, 2) {
                 Ok(reborn) => break reborn,
