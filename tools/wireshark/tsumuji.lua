@@ -34,19 +34,17 @@ local LENGTH_BYTES = 2
 local ANNOUNCEMENT = "\0\0tsumuji is here"
 
 local DATA, DATAGRAM, ACK, HELLO, WELCOME, RESET, CLOSE, SEALED, HANDSHAKE, ASK, GRANT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local INQUIRY, REPORT = 12, 13
 local CHECKED, CHECK_BYTES = 11, 8 -- R-90
-local RECORD_BYTES, NO_MORE = 72, 65535 -- R-81
 local KIND_NAMES = {
     [DATA] = "data", [DATAGRAM] = "datagram", [ACK] = "ack", [HELLO] = "hello", [WELCOME] = "welcome",
     [RESET] = "reset", [CLOSE] = "close", [SEALED] = "sealed", [HANDSHAKE] = "handshake",
-    [ASK] = "ask", [GRANT] = "grant", [INQUIRY] = "inquiry", [REPORT] = "report", [CHECKED] = "checked",
+    [ASK] = "ask", [GRANT] = "grant", [CHECKED] = "checked",
 }
 -- Bytes before payload or bitmap.
 local HEADER_BYTES = {
     [DATA] = 40, [DATAGRAM] = 24, [ACK] = 28, [HELLO] = 36, [WELCOME] = 36, [RESET] = 12, [CLOSE] = 28,
     [SEALED] = ENVELOPE_BYTES, [HANDSHAKE] = 16, [ASK] = 24, [GRANT] = 24,
-    [INQUIRY] = 20, [REPORT] = 20, [CHECKED] = CHECK_BYTES,
+    [CHECKED] = CHECK_BYTES,
 }
 
 local f = tsumuji.fields
@@ -122,30 +120,6 @@ field("first", ProtoField.uint32, "First number to be sent again")
 field("again_frames", ProtoField.uint32, "Frames that wait to be sent again")
 field("expected", ProtoField.uint32, "Number expected: all below have arrived")
 field("granted_frames", ProtoField.uint32, "Frames that may be sent again")
--- R-80, R-81
-field("inquiry_nonce", ProtoField.uint32, "Nonce of the inquiry", base.HEX)
-field("first_peer", ProtoField.uint16, "From this peer on")
-field("most", ProtoField.uint16, "Flows at most")
-field("next_peer", ProtoField.uint16, "Ask on from")
-field("records_bytes", ProtoField.uint16, "Bytes of the records")
-field("flow", ProtoField.bytes, "Flow")
-local STATE_NAMES = { [0] = "connecting", [1] = "up", [2] = "dead" }
-f.flow_peer = ProtoField.uint16("tsumuji.flow.peer", "With")
-f.flow_state = ProtoField.uint8("tsumuji.flow.state", "State", base.DEC, STATE_NAMES)
-f.flow_incoming_backlog = ProtoField.uint8("tsumuji.flow.incoming_backlog", "It has more to send")
--- The rest of a record: name, offset, bytes, words.
-local FLOW_FIELDS = {
-    { "rtt_ns", 4, 4, "Round-trip time (ns)" }, { "rttvar_ns", 8, 4, "Its mean deviation (ns)" },
-    { "in_flight_frames", 12, 4, "Frames in flight" }, { "window_kib", 16, 4, "Window (KiB)" },
-    { "queued_messages", 20, 4, "Queued messages" }, { "queued_bytes", 24, 8, "Their bytes" },
-    { "retransmitted_frames", 32, 8, "Frames sent again" }, { "credit_frames", 40, 4, "Credit left" },
-    { "superseded_datagrams", 44, 4, "Datagrams replaced" }, { "late_datagrams", 48, 4, "Datagrams late" },
-    { "lost_datagrams", 52, 4, "Datagrams lost" }, { "granted_frames", 56, 4, "Frames it may send" },
-    { "incoming_window_frames", 60, 4, "Its window" }, { "incoming_bytes", 64, 8, "Memory its messages take" },
-}
-for _, one in ipairs(FLOW_FIELDS) do
-    f["flow_" .. one[1]] = (one[3] == 8 and ProtoField.uint64 or ProtoField.uint32)("tsumuji.flow." .. one[1], one[4])
-end
 -- Envelope
 f.flag_readable = ProtoField.bool("tsumuji.flags.readable", "READABLE: only the tag protects the inner frame", 8, nil, 0x01)
 f.flag_group = ProtoField.bool("tsumuji.flags.group", "GROUP: sealed with the sender's group key", 8, nil, 0x02)
@@ -524,52 +498,6 @@ local function permit(frame) -- R-71
     frame.info = string.format("%s %d→%d round %.0f %s", KIND_NAMES[frame.kind], frame.source, frame.destination, u32(tvb, 12), what)
 end
 
-local function inquiry(frame) -- R-80
-    local tvb = frame.tvb
-    add_ends(frame)
-    add_le(frame, "zero", 6, 2)
-    add_le(frame, "session", 8, 4)
-    add_le(frame, "inquiry_nonce", 12, 4)
-    add_le(frame, "first_peer", 16, 2)
-    add_le(frame, "most", 18, 2)
-    if u16(tvb, 6) ~= 0 then
-        malformed(frame, "bytes 6 and 7 are not zero")
-    elseif u16(tvb, 18) == 0 then
-        malformed(frame, "asks for nothing")
-    end
-    add_rest(frame, 20, 0, f.payload)
-    frame.info = string.format("inquiry %d→%d for %d flows from peer %d on", frame.source, frame.destination, u16(tvb, 18), u16(tvb, 16))
-end
-
-local function report(frame) -- R-81
-    local tvb = frame.tvb
-    add_ends(frame)
-    local bytes, next_peer = u16(tvb, 6), u16(tvb, 16)
-    add_le(frame, "records_bytes", 6, 2)
-    add_le(frame, "session", 8, 4)
-    add_le(frame, "inquiry_nonce", 12, 4)
-    add_le(frame, "next_peer", 16, 2)
-    add_le(frame, "zero", 18, 2)
-    if bytes % RECORD_BYTES ~= 0 then
-        malformed(frame, string.format("%d bytes are no whole records of %d", bytes, RECORD_BYTES))
-    elseif u16(tvb, 18) ~= 0 then
-        malformed(frame, "bytes 18 and 19 are not zero")
-    end
-    local range = add_rest(frame, 20, bytes, f.payload)
-    for at = 20, 20 + (range and range:len() or 0) - RECORD_BYTES, RECORD_BYTES do
-        local tree = frame.tree:add(f.flow, tvb(at, RECORD_BYTES))
-        tree:set_text(string.format("Flow with %d", u16(tvb, at)))
-        tree:add_le(f.flow_peer, tvb(at, 2))
-        tree:add(f.flow_state, tvb(at + 2, 1))
-        tree:add(f.flow_incoming_backlog, tvb(at + 3, 1))
-        for _, one in ipairs(FLOW_FIELDS) do
-            tree:add_le(f["flow_" .. one[1]], tvb(at + one[2], one[3]))
-        end
-    end
-    frame.info = string.format("report %d→%d, %d flows%s", frame.source, frame.destination, math.floor(bytes / RECORD_BYTES),
-        next_peer ~= NO_MORE and ", more from peer " .. next_peer .. " on" or "")
-end
-
 local dissect_frame
 
 local function sealed(frame) -- R-61
@@ -696,7 +624,7 @@ end
 local DISSECT = {
     [DATA] = data, [DATAGRAM] = datagram, [ACK] = ack, [HELLO] = hello, [WELCOME] = hello, [RESET] = control, [CLOSE] = ack,
     [SEALED] = sealed, [HANDSHAKE] = handshake, [ASK] = permit, [GRANT] = permit,
-    [INQUIRY] = inquiry, [REPORT] = report, [CHECKED] = checked,
+    [CHECKED] = checked,
 }
 
 local function body(frame)
@@ -845,9 +773,6 @@ local function is_one_frame(tvb)
     elseif kind == RESET or kind == ASK or kind == GRANT then
         return stated == header and u16(tvb, 6) == 0
     end
-    if kind == INQUIRY then
-        return stated == header and u16(tvb, 6) == 0 and u16(tvb, 18) ~= 0
-    end
     local bytes = u16(tvb, 6)
     if stated ~= header + bytes then
         return false
@@ -856,8 +781,6 @@ local function is_one_frame(tvb)
         return u32(tvb, 28) + bytes <= length and (bytes > 0 or length == 0)
     elseif kind == ACK or kind == CLOSE then
         return bytes <= BITMAP_BYTES_MAX
-    elseif kind == REPORT then
-        return bytes % RECORD_BYTES == 0 and u16(tvb, 18) == 0
     end
     return true -- a datagram
 end

@@ -7,7 +7,8 @@
 //! nobody had opened the channel.
 //!
 //! Filled by `intake`, emptied by `endpoint`. Below lie `owned` (one channel), `mailbox` (what waits), `books` (who is charged), `kept` (what a program keeps),
-//! `outbox` (what handlers and other threads want sent), `bell` (how those threads wake the endpoint) and `control`.
+//! `outbox` (what handlers and other threads want sent), `bell` (how those threads wake the endpoint), `control`, and `statistics` (what nodes
+//! tell each other of their flows).
 //!
 //! Invariants: on one channel nothing overtakes what waits in its mailbox; a message is charged to one budget from its arrival until it
 //! is released; a peer is told of each channel in turn to stop and to go on.
@@ -20,6 +21,7 @@ pub(crate) mod mailbox;
 pub(crate) mod outbox;
 mod owned;
 mod posts;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
@@ -42,6 +44,9 @@ use self::owned::{Channel, early};
 pub use self::owned::{ChannelOptions, ChannelState};
 pub use self::posts::Arrived;
 use self::posts::Posts;
+pub(crate) use self::statistics::Answer;
+pub use self::statistics::RemoteFlow;
+use self::statistics::{Request, Statistics};
 use crate::error::ChannelError;
 use crate::handler::{Context, Handler, Nobody, notify};
 use crate::peers::Peers;
@@ -52,6 +57,9 @@ const NOTICES_LIMIT: usize = 16 * 1024;
 /// So many send queues (as this endpoint's) a peer may overdraw budgets by: one for what it had queued when it was told to stop, and one for
 /// another channel.
 const OVERDRAWN_QUEUES: usize = 2;
+
+/// A peer to which more messages than that wait to leave gets no answer about flows: it may ask without taking any.
+const ANSWERED_QUEUE: usize = 256;
 
 /// What deliveries need beside their channel.
 #[derive(Debug)]
@@ -67,6 +75,7 @@ pub(crate) struct Tools {
 enum Notice {
     Event(Event),
     Writable(NodeId, u16),
+    Flows(NodeId, Answer),
 }
 
 /// See the head of this module.
@@ -88,6 +97,7 @@ pub(crate) struct Channels {
     pub(crate) is_woken: bool,
     /// Of channels opened so far.
     generation: u64,
+    pub(crate) statistics: Statistics,
     pub(crate) dropped: Dropped,
 }
 
@@ -133,6 +143,7 @@ impl Channels {
             wants: BTreeSet::new(),
             is_woken: false,
             generation: 0,
+            statistics: Statistics::default(),
             dropped: Dropped::default(),
         }
     }
@@ -400,6 +411,7 @@ impl Channels {
                 match notice {
                     Notice::Event(event) => notify(handler, &event),
                     Notice::Writable(peer, channel) => handler.writable(peer, channel),
+                    Notice::Flows(node, (flows, next)) => handler.flows(node, &flows, next),
                 }
             }
         }
@@ -616,7 +628,6 @@ impl Channels {
         }
         match program {
             Some(handler) => notify(handler, event),
-            None if peers.takes(event) => {}
             None => self.put_notice(Notice::Event(event.clone())),
         }
     }
@@ -653,6 +664,7 @@ impl Channels {
     /// A session with `peer` is over.
     fn forget(&mut self, peer: NodeId, peers: &mut Peers) {
         let deaths = peers.deaths(peer);
+        self.statistics.forget(peer);
         // What a later life of it has said already stays.
         (self.stops).retain(|(whose, _), life| *whose != peer || *life >= deaths);
         for channel in self.opened.values_mut() {
@@ -677,7 +689,11 @@ impl Channels {
                 self.tools.outbox.try_again(from);
                 self.tell_writable(from, None::<&mut Nobody>);
             }
-            None => {} // of a later version
+            None => {
+                if let Some(answer) = self.statistics.take(from, bytes) {
+                    self.put_notice(Notice::Flows(from, answer));
+                }
+            }
         }
     }
 
@@ -697,7 +713,7 @@ impl Channels {
     /// There is something for `settle`.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.bell.is_rung() || self.tools.outbox.is_due()
+        self.bell.is_rung() || self.tools.outbox.is_due() || self.statistics.is_due()
     }
 
     /// Does what handlers and other threads have asked for; returns how much that was.
@@ -725,6 +741,9 @@ impl Channels {
                 done += 1;
             }
         }
+        while let Some((to, request)) = self.statistics.next_request() {
+            done += self.answer(to, request, way, peers);
+        }
         let Self { tools, stops, .. } = self;
         let is_stopped = |peer, channel| !stops.is_empty() && stops.contains_key(&(peer, channel));
         done += (tools.outbox).settle(way, is_stopped, |to, lane| lose(peers, to, lane));
@@ -733,6 +752,31 @@ impl Channels {
             self.tell_writable(peer, None::<&mut Nobody>);
         }
         done
+    }
+
+    /// Asks `node` for its flows with peers of id `first` and above. `waits`: the calling program waits for the response.
+    pub(crate) fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16, waits: bool) {
+        let request = self.statistics.ask(node, first, most, waits);
+        self.tools.outbox.put_control(node, control::LANE, &request);
+    }
+
+    /// A peer is told of flows, if it takes what it was told before.
+    #[cold]
+    fn answer(&mut self, to: NodeId, request: Request, way: &mut impl Way, peers: &Peers) -> usize {
+        let queued = way.engine().queued(to);
+        if queued.is_none_or(|queued| queued.messages > ANSWERED_QUEUE) {
+            return 0;
+        }
+        let ids = (request.first.0..=u16::MAX).take_while(|id| peers.knows(NodeId(*id)));
+        let flows = ids.filter_map(|id| {
+            let peer = NodeId(id);
+            let up = peers.is_up(peer);
+            let flow = way.flow(peer)?;
+            Some(RemoteFlow { peer, up, flow })
+        });
+        let response = request.answer(flows);
+        self.tools.outbox.put_control(to, control::LANE, &response);
+        1
     }
 
     /// Takes a buffer back; returns it if it is the engine's.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use tsumuji_proto::{Datagram, Delivery, Event, Lane, NodeId, RemoteFlow, SendId};
+use tsumuji_proto::{Datagram, Delivery, Event, Lane, NodeId, SendId};
 
+use crate::channel::RemoteFlow;
 use crate::channel::books::{Books, Overdrafts};
 use crate::channel::kept::{Kept, Returns};
 use crate::channel::mailbox::{Buffers, Charge, Message};
@@ -167,9 +168,6 @@ pub(crate) fn notify(handler: &mut impl Handler, event: &Event) {
             failed_messages,
         } => handler.peer_dead(*peer, *failed_messages),
         Event::Sent { peer, id } => handler.sent(*peer, *id),
-        Event::Flows {
-            peer, flows, next, ..
-        } => handler.flows(*peer, flows, *next),
         &Event::TooLarge {
             peer,
             id,

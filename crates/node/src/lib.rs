@@ -59,7 +59,8 @@ pub use bootstrap::{
     endpoint_from_env, endpoint_on, report_error,
 };
 pub use channel::{
-    Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, ReceivedDatagram, Waker,
+    Arrived, ChannelOptions, ChannelState, Kept, Message, MessageSender, ReceivedDatagram,
+    RemoteFlow, Waker,
 };
 pub use cluster::{ClusterFile, ClusterFileError, HostNode};
 pub use endpoint::{Batch, Counters, Endpoint, NOW_OR_NEVER, Post, Unposted};
@@ -73,7 +74,7 @@ pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr};
 pub use tsumuji_proto::{
     Body, Congestion, Datagram, Delivery, DeliveryClass, Destination, Flow, FlowPolicy, Lane,
-    NodeId, Pace, Priority, ReceiveBuffer, RemoteFlow, Room, SendId, Sender, Window,
+    NodeId, Pace, Priority, ReceiveBuffer, Room, SendId, Sender, Window,
 };
 pub use tsumuji_seal::SealMode;
 

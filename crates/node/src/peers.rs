@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use tsumuji_proto::{Congestion, Event, NodeId, RemoteFlow, SendId};
+use tsumuji_proto::{Congestion, Event, NodeId, SendId};
 
 use crate::error::SendError;
 
@@ -15,9 +15,6 @@ const FAILED_LIMIT: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Peers {
     peers: Vec<Peer>,
-    /// The question about flows that a call waits for, and its answer.
-    asked: Option<(NodeId, u32)>,
-    flows: Option<(Vec<RemoteFlow>, Option<NodeId>)>,
     /// Of all peers together.
     deaths: u64,
     /// Of some peer there is something to tell that was lost.
@@ -48,42 +45,14 @@ impl Peers {
     pub(crate) fn new(nodes: usize) -> Self {
         Self {
             peers: std::iter::repeat_with(Peer::default).take(nodes).collect(),
-            asked: None,
-            flows: None,
             deaths: 0,
             has_losses: false,
         }
     }
 
-    /// A call begins to wait for an answer about flows.
-    pub(crate) fn await_flows(&mut self, node: NodeId, nonce: u32) {
-        (self.asked, self.flows) = (Some((node, nonce)), None);
-    }
-
-    pub(crate) fn has_flows(&self) -> bool {
-        self.flows.is_some()
-    }
-
-    /// Ends the waiting; what came.
-    pub(crate) fn take_flows(&mut self) -> Option<(Vec<RemoteFlow>, Option<NodeId>)> {
-        self.asked = None;
-        self.flows.take()
-    }
-
-    /// Is the event the answer that a call waits for? Then it is not the handler's.
-    pub(crate) fn takes(&mut self, event: &Event) -> bool {
-        match event {
-            Event::Flows {
-                peer,
-                nonce,
-                flows,
-                next,
-            } if self.asked == Some((*peer, *nonce)) => {
-                self.flows = Some((flows.clone(), *next));
-                true
-            }
-            _ => false,
-        }
+    /// Is there such a node? Their ids are below those that are none.
+    pub(crate) fn knows(&self, peer: NodeId) -> bool {
+        self.get(peer).is_some()
     }
 
     fn get(&self, peer: NodeId) -> Option<&Peer> {

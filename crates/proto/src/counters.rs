@@ -32,13 +32,11 @@ pub enum Drop {
     Gap,
     /// From a node that runs another congestion control.
     Congestion,
-    /// A question that comes too soon after another.
-    Rate,
 }
 
 impl Drop {
     /// All reasons, in the order of `DropCounts`.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 13] = [
         Self::Truncated,
         Self::Version,
         Self::Kind,
@@ -52,7 +50,6 @@ impl Drop {
         Self::Memory,
         Self::Gap,
         Self::Congestion,
-        Self::Rate,
     ];
 
     /// As it stands in tables and metrics.
@@ -69,7 +66,6 @@ impl Drop {
             Self::Duplicate => "duplicate",
             Self::Window => "window",
             Self::Memory => "memory",
-            Self::Rate => "rate",
             Self::Gap => "gap",
             Self::Congestion => "congestion",
         }
@@ -135,10 +131,6 @@ pub struct Counters {
     pub grants: u64,
     /// Under `suci`: frames that peers were permitted to send again.
     pub granted_frames: u64,
-    /// Questions about flows that were asked.
-    pub flow_questions: u64,
-    /// Questions of others that were answered.
-    pub flow_answers: u64,
     /// Times that a peer was looked at because a deadline of its had come, or seemed to.
     pub timer_looks: u64,
     /// Sessions ended because a message could not go on.

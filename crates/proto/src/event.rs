@@ -1,7 +1,6 @@
 //! What the engine tells its driver beside deliveries.
 
 use crate::congestion::Congestion;
-use alloc::vec::Vec;
 
 use crate::message::SendId;
 use crate::peer::pace::Pace;
@@ -70,17 +69,6 @@ pub enum Event {
         /// What it runs.
         theirs: Congestion,
     },
-    /// A node tells of its flows, as `Engine::ask_flows` asked.
-    Flows {
-        /// Who tells.
-        peer: NodeId,
-        /// Of the question.
-        nonce: u32,
-        /// In order of the ids.
-        flows: Vec<RemoteFlow>,
-        /// What to ask for next; `None`: those were all.
-        next: Option<NodeId>,
-    },
     /// A submit that was refused with `QueueFull` may be tried again.
     Writable {
         /// To whom.
@@ -146,18 +134,6 @@ pub struct Queued {
     pub bytes: usize,
     /// Something of them has not left: perhaps there is no credit.
     pub waits: bool,
-}
-
-/// State of another node's traffic with one of its peers, as that node told it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RemoteFlow {
-    /// With whom.
-    pub peer: NodeId,
-    /// Hello and welcome were exchanged, and it is not dead.
-    pub up: bool,
-    /// As that node sees it. Round-trip times beyond 4 s, and counts beyond 2³², are told as that;
-    /// its pace is not told.
-    pub flow: Flow,
 }
 
 /// What a node lets its peers send ahead; see `Engine::set_window`.

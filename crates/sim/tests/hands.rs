@@ -3,10 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tsumuji_proto::{
-    Config, Congestion, Drop, Duration, Event, FlowPolicy, Lane, NodeId, Pace, RemoteFlow, Room,
-    Sender, SubmitError,
-};
+use tsumuji_proto::{Config, Congestion, Duration, FlowPolicy, Lane, NodeId, Pace, Room, Sender};
 use tsumuji_sim::{Net, Pace as Taking, Seed, config};
 
 const LANE: Lane = Lane::ordered(0);
@@ -293,100 +290,6 @@ fn a_policy_permits_repairs() {
             format!("favoured after {favoured:?}, another after {at:?}")
         });
     }
-}
-
-/// Reports that a node was told, in order.
-fn reports(net: &Net, node: NodeId) -> Vec<(Vec<RemoteFlow>, Option<NodeId>)> {
-    let told = net
-        .events(node)
-        .iter()
-        .filter_map(|(_, event)| match event {
-            Event::Flows { flows, next, .. } => Some((flows.clone(), *next)),
-            _ => None,
-        });
-    told.collect()
-}
-
-/// All flows of a node with many peers, page by page, over a path that loses a third: each as the node itself sees it.
-#[test]
-fn remote_flows_are_told_page_by_page() {
-    let mut net = Net::new(Seed::from_env_or(406)).delay_us(5..20);
-    let nodes = net.star(90, &config());
-    net.run_until_up();
-    net.conditions().loss_ppm = 330_000;
-    let (mut first, mut told) = (NodeId(0), Vec::new());
-    loop {
-        let before = reports(&net, nodes[1]).len();
-        while reports(&net, nodes[1]).len() == before {
-            net.call(nodes[1], |engine, now| {
-                engine
-                    .ask_flows(now, nodes[0], first, u16::MAX)
-                    .expect("a peer")
-            });
-            net.run_for(MILLISECOND.times(2));
-        }
-        let (flows, next) = reports(&net, nodes[1]).pop().expect("told");
-        told.extend(flows);
-        match next {
-            Some(next) => first = next,
-            None => break,
-        }
-    }
-    let peers: Vec<NodeId> = told.iter().map(|flow| flow.peer).collect();
-    net.check(peers == nodes[1..], || format!("{peers:?}"));
-    for remote in told {
-        let local = net.flow(nodes[0], remote.peer).unwrap();
-        net.check(
-            remote.up && remote.flow.granted_frames == local.granted_frames,
-            || format!("{remote:?} is {local:?}"),
-        );
-    }
-}
-
-/// However often a peer asks, it is answered seldom; what nobody asked for is dropped; and who asks before hello gets its answer after.
-#[test]
-fn inquiries_are_bounded() {
-    let mut net = Net::new(Seed::from_env_or(407));
-    let (a, b) = (net.node(config()), net.node(config()));
-    net.connect(a, b);
-    net.call(a, |engine, now| {
-        engine.ask_flows(now, b, a, 1).expect("a peer")
-    });
-    net.run_until_up();
-    net.run_for(MILLISECOND);
-    net.check(reports(&net, a).len() == 1, || {
-        String::from("asked before hello")
-    });
-    let before = net.traffic().sent_frames;
-    for _ in 0..1_000 {
-        net.call(a, |engine, now| {
-            engine.ask_flows(now, b, a, u16::MAX).expect("a peer")
-        });
-        net.run_for(Duration::from_micros(10));
-    }
-    net.run_for(MILLISECOND);
-    let answers = net.traffic().sent_frames - before - 1_000;
-    let refused = net.engine(b).unwrap().counters().drops.get(Drop::Rate);
-    net.check(answers <= 60 && refused > 900, || {
-        format!("{answers} answers in 10 ms, {refused} refused")
-    });
-    // An answer to a question that is no longer open is no news.
-    let known = reports(&net, a).len();
-    net.call(a, |engine, now| {
-        engine.ask_flows(now, b, a, 1).expect("a peer")
-    });
-    net.call(a, |engine, _| engine.forget_question(b));
-    net.run_for(MILLISECOND);
-    net.check(reports(&net, a).len() == known, || {
-        String::from("told of what was forgotten")
-    });
-    net.crash(b);
-    net.run_for(MILLISECOND.times(200));
-    let asked = net.call(a, |engine, now| engine.ask_flows(now, b, a, 1));
-    net.check(
-        matches!(asked, Some(Err(SubmitError::PeerDead { .. }))),
-        || format!("{asked:?}"),
-    );
 }
 
 /// Grants everything to everyone.

@@ -11,7 +11,6 @@ use crate::raw::{
     self, RawAck, RawControl, RawData, RawDatagram, RawHello, RawPermit, RawStamp, STAMP_BYTES,
     VERSION, kind,
 };
-use crate::report::{Inquiry, Report, parse_inquiry, parse_report};
 
 /// Bits of a frame's second byte.
 pub mod flags {
@@ -73,10 +72,6 @@ pub enum Frame<'a> {
     Ask(Permit),
     /// So many frames may be sent again.
     Grant(Permit),
-    /// Asks for flows.
-    Inquiry(Inquiry),
-    /// Tells of flows.
-    Report(Report<'a>),
 }
 
 /// A fragment of a reliable message.
@@ -253,8 +248,6 @@ fn parse_seldom(kind: u8, bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
         kind::CLOSE => parse_ack(bytes).map(Frame::Close),
         kind::ASK => parse_permit(bytes).map(Frame::Ask),
         kind::GRANT => parse_permit(bytes).map(Frame::Grant),
-        kind::INQUIRY => parse_inquiry(bytes).map(Frame::Inquiry),
-        kind::REPORT => parse_report(bytes).map(Frame::Report),
         kind::SEALED | kind::HANDSHAKE => Err(DropReason::Sealed),
         _ => Err(DropReason::Kind),
     }

@@ -9,7 +9,6 @@ pub mod bundle;
 pub mod frame;
 pub mod id;
 mod raw;
-pub mod report;
 
 pub use frame::{
     Ack, Control, Data, Datagram, DropReason, Frame, Hello, Permit, flags, parse, parse_data,
@@ -20,4 +19,3 @@ pub use raw::{
     ACK_HEADER_BYTES, DATA_HEADER_BYTES, DATAGRAM_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES,
     PERMIT_BYTES, STAMP_BYTES, VERSION,
 };
-pub use report::{FlowRecord, Inquiry, Report};

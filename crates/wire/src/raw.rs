@@ -38,9 +38,6 @@ pub(crate) mod kind {
     pub(crate) const HANDSHAKE: u8 = 8;
     pub(crate) const ASK: u8 = 9;
     pub(crate) const GRANT: u8 = 10;
-    /// Layout of both: `report`.
-    pub(crate) const INQUIRY: u8 = 12;
-    pub(crate) const REPORT: u8 = 13;
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tsumuji_proto::{Engine, Lane, NodeId, Payload, SubmitError};
+use tsumuji_proto::{Engine, Flow, Lane, NodeId, Payload, SubmitError};
 
 use super::bell::Bell;
 use crate::error::SendError;
@@ -35,12 +35,19 @@ struct Letter {
 pub(crate) trait Way {
     fn engine(&mut self) -> &mut Engine;
 
+    /// As the program would be told.
+    fn flow(&self, peer: NodeId) -> Option<Flow>;
+
     fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError>;
 }
 
 impl Way for Engine {
     fn engine(&mut self) -> &mut Engine {
         self
+    }
+
+    fn flow(&self, peer: NodeId) -> Option<Flow> {
+        Self::flow(self, peer)
     }
 
     fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {

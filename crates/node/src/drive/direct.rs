@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use tsumuji_link::{Link, LinkAddr, LinkError};
-use tsumuji_proto::{Direct, Engine, Event, Lane, NodeId, Payload, SendId, SubmitError};
+use tsumuji_proto::{Direct, Engine, Event, Flow, Lane, NodeId, Payload, SendId, SubmitError};
 
 use super::{Drive, UNTRACKED};
 use crate::channel::Way;
@@ -251,6 +251,14 @@ impl<L: Link> Drive<L> {
 impl<L: Link> Way for Drive<L> {
     fn engine(&mut self) -> &mut Engine {
         &mut self.engine
+    }
+
+    fn flow(&self, peer: NodeId) -> Option<Flow> {
+        let mut flow = self.engine.flow(peer)?;
+        let unread = self.unread(peer);
+        flow.queued_messages += unread;
+        flow.in_flight_frames += unread;
+        Some(flow)
     }
 
     fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {

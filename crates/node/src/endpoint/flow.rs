@@ -6,13 +6,11 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Flow, FlowPolicy, Loan, NodeId, Pace, RemoteFlow, Window};
+use tsumuji_proto::{Flow, FlowPolicy, Loan, NodeId, Pace, Window};
 
 use super::{Core, Endpoint};
+use crate::channel::{Answer, RemoteFlow, Way};
 use crate::error::SendError;
-
-/// After so long without an answer, question or answer is taken for lost: some round trips, and seldom enough to be no load.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 impl<L: Link> Endpoint<L> {
     /// State of the traffic with `to`; `None` if it is not another member.
@@ -98,7 +96,8 @@ impl<L: Link> Endpoint<L> {
             core.known(about)?;
             return Ok(core.flow(about).map(|flow| core.local_flow(about, flow)));
         }
-        let Some((flows, _)) = core.ask(node, about, 1, std::time::Instant::now() + timeout)?
+        let Some((flows, _)) =
+            core.await_flows(node, about, 1, std::time::Instant::now() + timeout)?
         else {
             return Ok(None);
         };
@@ -124,7 +123,7 @@ impl<L: Link> Endpoint<L> {
         let (mut all, mut first) = (Vec::new(), NodeId(0));
         // Each answer brings at least one flow or is the last: so many at most.
         for _ in 0..=core.membership.members.len() {
-            let Some((flows, next)) = core.ask(node, first, u16::MAX, until)? else {
+            let Some((flows, next)) = core.await_flows(node, first, u16::MAX, until)? else {
                 return Ok(None);
             };
             all.extend(flows);
@@ -136,26 +135,17 @@ impl<L: Link> Endpoint<L> {
         Ok(Some(all))
     }
 
-    /// Asks without waiting: the answer comes to [`Handler::flows`](crate::Handler::flows), or is lost. At most one question to a node
-    /// is open. Answers hold as many flows as fit a frame, from `first` on.
+    /// Asks without waiting: the answer comes to [`Handler::flows`](crate::Handler::flows). A request to a node takes the place of an open one.
+    /// Answers hold at most `most` flows, and at most 32, from `first` on.
     pub fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.known(node)?;
-        let now = core.drive.look();
-        let asked = core.drive.engine.ask_flows(now, node, first, most);
-        asked.map_err(crate::drive::refused)?;
-        core.drive.transmit(&Loan::NONE)?;
-        Ok(())
+        core.ask(node, first, most, false)
     }
 }
 
 impl<L: Link> Core<L> {
     fn flow(&self, to: NodeId) -> Option<Flow> {
-        let mut flow = self.drive.engine.flow(to)?;
-        let unread = self.drive.unread(to);
-        flow.queued_messages += unread;
-        flow.in_flight_frames += unread;
-        Some(flow)
+        self.drive.flow(to)
     }
 
     fn local_flow(&self, peer: NodeId, flow: Flow) -> RemoteFlow {
@@ -166,36 +156,48 @@ impl<L: Link> Core<L> {
         }
     }
 
-    /// Asks, again and again, until an answer comes or it is too late.
     fn ask(
         &mut self,
         node: NodeId,
         first: NodeId,
         most: u16,
-        until: std::time::Instant,
-    ) -> Result<Answer, SendError> {
+        waits: bool,
+    ) -> Result<(), SendError> {
         self.known(node)?;
-        loop {
-            self.alive(node)?;
-            let now = self.drive.look();
-            let nonce = self.drive.engine.ask_flows(now, node, first, most);
-            let nonce = nonce.map_err(crate::drive::refused)?;
-            self.peers.await_flows(node, nonce);
-            self.drive.touched();
-            let left = until.saturating_duration_since(std::time::Instant::now());
-            self.run_until(left.min(ASK_AGAIN), |_, intake| {
-                intake.peers.has_flows() || intake.peers.is_lost(node)
-            })?;
-            if let Some(answer) = self.peers.take_flows() {
-                return Ok(Some(answer));
-            }
-            if left <= ASK_AGAIN {
-                self.drive.engine.forget_question(node);
-                return Ok(None);
-            }
+        if self.peers.is_dead(node) {
+            return Err(SendError::PeerDead { peer: node });
         }
+        let Self {
+            drive,
+            channels,
+            peers,
+            ..
+        } = self;
+        channels.ask_flows(node, first, most, waits);
+        drive.look();
+        channels.settle(drive, peers);
+        drive.transmit(&Loan::NONE)?;
+        Ok(())
+    }
+
+    /// Asks, and waits for the answer; `None`: it did not come until then.
+    fn await_flows(
+        &mut self,
+        node: NodeId,
+        first: NodeId,
+        most: u16,
+        until: std::time::Instant,
+    ) -> Result<Option<Answer>, SendError> {
+        self.ask(node, first, most, true)?;
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        let waited = self.run_until(left, |_, intake| {
+            intake.channels.statistics.has_answer() || intake.peers.is_lost(node)
+        });
+        let answer = self.channels.statistics.take_answer();
+        waited?;
+        if answer.is_none() {
+            self.alive(node)?;
+        }
+        Ok(answer)
     }
 }
-
-/// Flows of a node, and where to go on asking.
-type Answer = Option<(Vec<RemoteFlow>, Option<NodeId>)>;

@@ -182,16 +182,6 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
             engine.stalled_sessions,
         ),
         (
-            "flow_questions_total",
-            "Times that another node was asked for its flows.",
-            engine.flow_questions,
-        ),
-        (
-            "flow_answers_total",
-            "Times that another node was told of ours.",
-            engine.flow_answers,
-        ),
-        (
             "timer_looks_total",
             "Times that a peer was looked at because a deadline of its had come.",
             engine.timer_looks,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tsumuji_node::DeliveryClass;
-use tsumuji_wire::{FlowRecord, Frame, parse};
+use tsumuji_wire::{Frame, parse};
 
 use crate::bench::Bench;
 use crate::samples::*;
@@ -175,58 +175,6 @@ fn fields_read_as_written() {
                     ],
                 );
             }
-            Ok(Frame::Inquiry(inquiry)) => {
-                check(layer, &ends);
-                check(
-                    layer,
-                    &[
-                        ("session", inquiry.session.into()),
-                        ("inquiry_nonce", inquiry.nonce.into()),
-                        ("first_peer", inquiry.first.0.into()),
-                        ("most", inquiry.most.into()),
-                    ],
-                );
-            }
-            Ok(Frame::Report(report)) => {
-                check(layer, &ends);
-                check(
-                    layer,
-                    &[
-                        ("session", report.session.into()),
-                        ("inquiry_nonce", report.nonce.into()),
-                        ("next_peer", report.next.0.into()),
-                        ("records_bytes", report.payload.len() as u64),
-                    ],
-                );
-                let told: Vec<FlowRecord> = report.records().collect();
-                let trees = layer["tsumuji.flow_tree"].as_array();
-                let trees: Vec<&Value> = trees.into_iter().flatten().collect();
-                assert_eq!(trees.len(), told.len());
-                for (tree, flow) in trees.into_iter().zip(told) {
-                    check(
-                        tree,
-                        &[
-                            ("flow.peer", flow.peer.into()),
-                            ("flow.state", flow.state.into()),
-                            ("flow.incoming_backlog", 1),
-                            ("flow.rtt_ns", 1),
-                            ("flow.rttvar_ns", 2),
-                            ("flow.in_flight_frames", 3),
-                            ("flow.window_kib", 4),
-                            ("flow.queued_messages", 5),
-                            ("flow.queued_bytes", flow.queued_bytes),
-                            ("flow.retransmitted_frames", 7),
-                            ("flow.credit_frames", 8),
-                            ("flow.superseded_datagrams", 9),
-                            ("flow.late_datagrams", 10),
-                            ("flow.lost_datagrams", 11),
-                            ("flow.granted_frames", 12),
-                            ("flow.incoming_window_frames", 13),
-                            ("flow.incoming_bytes", flow.incoming_bytes),
-                        ],
-                    );
-                }
-            }
             Err(_) if kind == 11 => {
                 let sum = u32::from_le_bytes(frame[4..8].try_into().expect("4 bytes"));
                 check(
@@ -325,9 +273,6 @@ fn info_column_reads_well() {
         "grant 3→5 round 6 8 frames from #77 again",
         "grant 3→5 round 6 nothing, #77 is expected",
         "data 3→5 #21 msg 5 [0..30)/30 dgram prio0 ch11 ack 12 credit 40 [ACK_NOW, MORE]",
-        "inquiry 3→5 for 30 flows from peer 4 on",
-        "report 3→5, 2 flows, more from peer 12 on",
-        "report 3→5, 0 flows",
         "data 3→5 #22 msg 6 [0..10)/10 ord prio1 ack 12 credit 40 [BUNDLE, 3 messages]",
         "datagram 3 ch9 epoch 2 lap 4294967295 key 1000, 8 bytes",
     ];

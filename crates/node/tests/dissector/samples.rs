@@ -2,10 +2,7 @@
 
 use tsumuji_link::checked::{self, CHECK_BYTES};
 use tsumuji_node::{DeliveryClass, Lane, NodeId, Priority};
-use tsumuji_wire::report::{FLOW_RECORD_BYTES, NO_MORE, state};
-use tsumuji_wire::{
-    Ack, Control, Data, Datagram, FlowRecord, Hello, Inquiry, Permit, Report, flags,
-};
+use tsumuji_wire::{Ack, Control, Data, Datagram, Hello, Permit, flags};
 
 pub(crate) const SOURCE: NodeId = NodeId(3);
 
@@ -159,61 +156,6 @@ pub(crate) fn is_legal_seal(frame: &[u8]) -> bool {
         && frame.len() >= 16 + stated(2) + 32
 }
 
-pub(crate) const INQUIRY: Inquiry = Inquiry {
-    source: SOURCE,
-    destination: DESTINATION,
-    session: 0xdead_beef,
-    nonce: 17,
-    first: NodeId(4),
-    most: 30,
-};
-
-pub(crate) fn report(payload: &[u8]) -> Report<'_> {
-    Report {
-        source: SOURCE,
-        destination: DESTINATION,
-        session: 0xdead_beef,
-        nonce: 17,
-        next: if payload.is_empty() {
-            NO_MORE
-        } else {
-            NodeId(12)
-        },
-        payload,
-    }
-}
-
-pub(crate) fn record(peer: u16) -> FlowRecord {
-    FlowRecord {
-        peer,
-        state: state::UP,
-        incoming_backlog: true,
-        rtt_ns: 1,
-        rttvar_ns: 2,
-        in_flight_frames: 3,
-        window_kib: 4,
-        queued_messages: 5,
-        queued_bytes: 1 << 40,
-        retransmitted_frames: 7,
-        credit_frames: 8,
-        superseded_datagrams: 9,
-        late_datagrams: 10,
-        lost_datagrams: 11,
-        granted_frames: 12,
-        incoming_window_frames: 13,
-        incoming_bytes: u64::from(peer) << 33,
-    }
-}
-
-pub(crate) fn records(peers: [u16; 2]) -> Vec<u8> {
-    let written = |peer| {
-        let mut room = [0; FLOW_RECORD_BYTES];
-        record(peer).write(&mut room).expect("fits");
-        room
-    };
-    peers.map(written).concat()
-}
-
 /// One of every kind, with and without what is optional.
 pub(crate) fn every_kind() -> Vec<Vec<u8>> {
     let bitmap: Vec<u8> = [0x02, 0, 0xff].into_iter().chain([1; 20]).collect();
@@ -274,9 +216,6 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
             data.lane = Lane::datagram(11);
             data.write(slot)
         }),
-        written(|slot| INQUIRY.write(slot)),
-        written(|slot| report(&records([6, 9])).write(slot)),
-        written(|slot| report(&[]).write(slot)),
         written(|slot| {
             let mut data = data(&[3, 0, 7, 8, 9, 0, 0, 1, 0, 6]);
             (data.number, data.message, data.length) = (22, 6, 10);

@@ -9,7 +9,6 @@
 mod datagrams;
 mod direct;
 mod flow;
-pub(crate) mod inquiry;
 mod landing;
 mod receive;
 mod run;

@@ -85,8 +85,6 @@ impl Engine {
             Frame::Close(close) => self.handle_close(now, close),
             Frame::Ask(ask) => self.handle_ask(now, ask),
             Frame::Grant(grant) => self.handle_grant(now, grant),
-            Frame::Inquiry(inquiry) => self.handle_inquiry(now, inquiry),
-            Frame::Report(report) => self.handle_report(now, report),
         }
     }
 
@@ -293,7 +291,6 @@ impl Engine {
             });
         });
         notify_writable(peer, shared);
-        peer.begin_inquiries();
         self.enqueue(from, now);
         Ok(())
     }
@@ -671,7 +668,6 @@ fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut 
     peer.receive.clear(&mut shared.memory, &mut shared.pool);
     peer.wants_writable = false;
     peer.ping_due = false;
-    peer.end_inquiries();
     peer.window_bytes = 0;
     peer.message_limit_bytes = u32::MAX as usize;
     peer.life += 1;

@@ -203,9 +203,6 @@ impl Engine {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
-        if peer.session.has_only_inquiry() {
-            return self.write_inquiry(id, slot);
-        }
         let credit = match config.congestion {
             Congestion::Credit => self.shared.credit.promise(&mut peer.receive.grant),
             Congestion::Suci => (self.shared.suci.ring_frames)

@@ -20,7 +20,6 @@ pub(crate) mod session;
 
 use crate::alarms::Alarm;
 use crate::congestion::Congestion;
-use crate::engine::inquiry::OpenInquiries;
 use crate::suci::Inbound;
 use crate::time::Instant;
 use alloc::boxed::Box;
@@ -62,8 +61,6 @@ pub(crate) struct Peer {
     pub(crate) last_ping: Instant,
     /// Ask for a sign of life.
     pub(crate) ping_due: bool,
-    /// Questions about flows, once there were any.
-    pub(crate) inquiries: OpenInquiries,
 }
 
 impl Peer {
@@ -87,7 +84,6 @@ impl Peer {
             last_heard: now,
             last_ping: now,
             ping_due: false,
-            inquiries: None,
         }
     }
 

@@ -28,10 +28,6 @@ pub(crate) struct Life {
     pub(crate) pairing: u32,
 }
 
-/// Bits of `Session::seldom_due`.
-const CLOSE: u8 = 1;
-const INQUIRY: u8 = 2;
-
 /// No process has it.
 const ANY_LIFE: Life = Life {
     incarnation: 0,
@@ -51,8 +47,8 @@ pub(crate) struct Session {
     pub(crate) hello_due: bool,
     pub(crate) welcome_due: Option<u32>,
     pub(crate) reset_due: Option<u32>,
-    /// Bits [`CLOSE`] and [`INQUIRY`]: together, as they are asked for with every frame.
-    seldom_due: u8,
+    /// A close frame waits to be written.
+    close_due: bool,
     pub(crate) hello_at: Option<Instant>,
     /// When we began to ask this life of the peer, or a dead one asked us.
     pub(crate) connecting_since: Instant,
@@ -80,7 +76,7 @@ impl Session {
             hello_due: true,
             welcome_due: None,
             reset_due: None,
-            seldom_due: 0,
+            close_due: false,
             hello_at: None,
             connecting_since: now,
             pending: None,
@@ -100,28 +96,14 @@ impl Session {
 
     /// A close frame waits to be written, or does not.
     pub(crate) fn set_close_due(&mut self, due: bool) {
-        self.seldom_due = self.seldom_due & !CLOSE | if due { CLOSE } else { 0 };
-    }
-
-    /// A question about flows waits to be written, or an answer to one; or neither does.
-    pub(crate) fn set_inquiry_due(&mut self, due: bool) {
-        self.seldom_due = self.seldom_due & !INQUIRY | if due { INQUIRY } else { 0 };
+        self.close_due = due;
     }
 
     /// A control frame waits to be written.
     #[inline]
     pub(crate) fn has_control(&self) -> bool {
-        // All of them at once: one branch instead of five, asked several times for each message.
-        self.hello_due
-            | self.welcome_due.is_some()
-            | self.reset_due.is_some()
-            | (self.seldom_due != 0)
-    }
-
-    /// Of these, only a question about flows or an answer to one.
-    pub(crate) fn has_only_inquiry(&self) -> bool {
-        let others = self.hello_due || self.welcome_due.is_some() || self.reset_due.is_some();
-        self.seldom_due & INQUIRY != 0 && !others
+        // All of them at once: one branch instead of four, asked several times for each message.
+        self.hello_due | self.welcome_due.is_some() | self.reset_due.is_some() | self.close_due
     }
 
     /// The nonce of the hello that leaves now.

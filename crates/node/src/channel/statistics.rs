@@ -1,0 +1,301 @@
+//! Statistics of other nodes: requests for their flows, and the responses, as messages on the control channel.
+//!
+//! Part of `channel`, which hands over what arrives and sends what is made here; `endpoint::flow` asks.
+//!
+//! Invariants: of each peer the newest request alone waits to be answered, and the newest one to it alone is open; a response without an open
+//! request changes nothing.
+
+use std::collections::BTreeMap;
+
+use tsumuji_proto::{Duration, Flow, NodeId};
+
+/// Flows of one response at most: some 4 KiB, so that it overtakes little.
+const FLOWS_MAX: usize = 32;
+
+/// The first byte of each, beside those of `control`.
+const REQUEST: u8 = 3;
+const RESPONSE: u8 = 4;
+
+/// Bytes of a request, and of a response before its flows.
+const HEAD_BYTES: usize = 12;
+
+/// Numbers of a flow, 64 bits each.
+const FLOW_NUMBERS: usize = 16;
+const FLOW_BYTES: usize = 8 * FLOW_NUMBERS;
+
+/// Flags of a flow.
+const IS_UP: u64 = 1;
+const HAS_BACKLOG: u64 = 2;
+
+/// Where a response ends that tells of all.
+const NO_MORE: u16 = u16::MAX;
+
+/// State of another node's traffic with one of its peers, as that node told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteFlow {
+    /// With whom.
+    pub peer: NodeId,
+    /// Hello and welcome were exchanged, and it is not dead.
+    pub up: bool,
+    /// As that node sees it; its pace is not told.
+    pub flow: Flow,
+}
+
+/// Flows of a node, and from whom on there are more.
+pub(crate) type Answer = (Vec<RemoteFlow>, Option<NodeId>);
+
+/// What a peer wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    number: u32,
+    /// From this peer on.
+    pub(crate) first: NodeId,
+    most: u16,
+}
+
+/// See the head of this module.
+#[derive(Debug, Default)]
+pub(crate) struct Statistics {
+    /// Of peers, to be answered.
+    requests: BTreeMap<NodeId, Request>,
+    /// Ours, by whom they are for.
+    open: BTreeMap<NodeId, u32>,
+    number: u32,
+    /// The response that a call waits for, and what it said.
+    awaited: Option<(NodeId, u32)>,
+    answer: Option<Answer>,
+}
+
+impl Statistics {
+    /// A request to `node`, in place of an open one. `waits`: the calling program waits for the response.
+    pub(crate) fn ask(
+        &mut self,
+        node: NodeId,
+        first: NodeId,
+        most: u16,
+        waits: bool,
+    ) -> [u8; HEAD_BYTES] {
+        self.number = self.number.wrapping_add(1);
+        let number = self.number;
+        self.open.insert(node, number);
+        if waits {
+            (self.awaited, self.answer) = (Some((node, number)), None);
+        }
+        head(REQUEST, [first.0, most.max(1)], number)
+    }
+
+    /// The program does not wait any more; what came.
+    pub(crate) fn take_answer(&mut self) -> Option<Answer> {
+        if let Some((node, number)) = self.awaited.take()
+            && self.open.get(&node) == Some(&number)
+        {
+            self.open.remove(&node);
+        }
+        self.answer.take()
+    }
+
+    pub(crate) fn has_answer(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// Peers wait for answers.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    pub(crate) fn next_request(&mut self) -> Option<(NodeId, Request)> {
+        self.requests.pop_first()
+    }
+
+    /// A session with `peer` is over.
+    pub(crate) fn forget(&mut self, peer: NodeId) {
+        self.requests.remove(&peer);
+        self.open.remove(&peer);
+    }
+
+    /// Takes a message of these kinds; `Some`: a response for whoever takes notices.
+    pub(crate) fn take(&mut self, from: NodeId, bytes: &[u8]) -> Option<Answer> {
+        let (head, flows) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+        let &[kind, 0, a, b, c, d, 0, 0, n0, n1, n2, n3] = head else {
+            return None;
+        };
+        let number = u32::from_le_bytes([n0, n1, n2, n3]);
+        let (one, two) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+        match kind {
+            REQUEST if two > 0 && flows.is_empty() => {
+                let request = Request {
+                    number,
+                    first: NodeId(one),
+                    most: two,
+                };
+                self.requests.insert(from, request);
+                None
+            }
+            RESPONSE if two == 0 && self.open.get(&from) == Some(&number) => {
+                let (flows, []) = flows.as_chunks::<FLOW_BYTES>() else {
+                    return None;
+                };
+                self.open.remove(&from);
+                let flows = flows.iter().take(FLOWS_MAX).map(parse).collect();
+                let answer = (flows, (one != NO_MORE).then_some(NodeId(one)));
+                if self.awaited == Some((from, number)) {
+                    self.answer = Some(answer);
+                    return None;
+                }
+                Some(answer)
+            }
+            _ => None, // of a later version, or nobody asked
+        }
+    }
+}
+
+impl Request {
+    /// What is said of `flows`, which begin with `first` and are in order.
+    pub(crate) fn answer(self, flows: impl Iterator<Item = RemoteFlow>) -> Vec<u8> {
+        let most = usize::from(self.most).min(FLOWS_MAX);
+        let (mut told, mut next) = (Vec::new(), NO_MORE);
+        for (index, flow) in flows.enumerate() {
+            if index == most {
+                next = flow.peer.0;
+                break;
+            }
+            told.extend(numbers(&flow).into_iter().flat_map(u64::to_le_bytes));
+        }
+        [&head(RESPONSE, [next, 0], self.number)[..], &told].concat()
+    }
+}
+
+fn head(kind: u8, [one, two]: [u16; 2], number: u32) -> [u8; HEAD_BYTES] {
+    let ([a, b], [c, d]) = (one.to_le_bytes(), two.to_le_bytes());
+    let [n0, n1, n2, n3] = number.to_le_bytes();
+    [kind, 0, a, b, c, d, 0, 0, n0, n1, n2, n3]
+}
+
+fn numbers(told: &RemoteFlow) -> [u64; FLOW_NUMBERS] {
+    let flow = &told.flow;
+    let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+    [
+        told.peer.0.into(),
+        flag(told.up, IS_UP) | flag(flow.incoming_backlog, HAS_BACKLOG),
+        flow.rtt.as_nanos(),
+        flow.rttvar.as_nanos(),
+        flow.in_flight_frames as u64,
+        flow.window_bytes as u64,
+        flow.queued_messages as u64,
+        flow.queued_bytes as u64,
+        flow.retransmitted_frames,
+        flow.credit_frames as u64,
+        flow.superseded_datagrams,
+        flow.late_datagrams,
+        flow.lost_datagrams,
+        flow.granted_frames as u64,
+        flow.incoming_window_frames as u64,
+        flow.incoming_bytes as u64,
+    ]
+}
+
+fn parse(bytes: &[u8; FLOW_BYTES]) -> RemoteFlow {
+    let mut numbers = bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word));
+    let mut next = || numbers.next().unwrap_or(0); // there are just as many
+    let peer = NodeId(next() as u16);
+    let flags = next();
+    // Counts of a node of 64 bits.
+    let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+    RemoteFlow {
+        peer,
+        up: flags & IS_UP != 0,
+        flow: Flow {
+            rtt: Duration::from_nanos(next()),
+            rttvar: Duration::from_nanos(next()),
+            in_flight_frames: count(next()),
+            window_bytes: count(next()),
+            queued_messages: count(next()),
+            queued_bytes: count(next()),
+            retransmitted_frames: next(),
+            credit_frames: count(next()),
+            superseded_datagrams: next(),
+            late_datagrams: next(),
+            lost_datagrams: next(),
+            granted_frames: count(next()),
+            incoming_window_frames: count(next()),
+            incoming_bytes: count(next()),
+            incoming_backlog: flags & HAS_BACKLOG != 0,
+            ..Flow::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId(1);
+
+    fn flow(peer: u16) -> RemoteFlow {
+        RemoteFlow {
+            peer: NodeId(peer),
+            up: peer.is_multiple_of(2),
+            flow: Flow {
+                rtt: Duration::from_nanos(1 << 40),
+                in_flight_frames: 3,
+                queued_bytes: 5 << 33,
+                lost_datagrams: u64::MAX,
+                incoming_bytes: 7,
+                incoming_backlog: peer.is_multiple_of(3),
+                ..Flow::default()
+            },
+        }
+    }
+
+    /// A node's flows come page by page as that node sees them, to the call that waits or as a notice.
+    #[test]
+    fn flows_are_told_page_by_page() {
+        let (mut asker, mut asked) = (Statistics::default(), Statistics::default());
+        let (mut told, mut first) = (Vec::new(), NodeId(0));
+        for waits in [true, false, true] {
+            let request = asker.ask(PEER, first, u16::MAX, waits);
+            assert!(asked.take(NodeId(0), &request).is_none());
+            let (to, request) = asked.next_request().expect("one");
+            assert!(to == NodeId(0) && request.first == first && !asked.is_due());
+            let response = request.answer((first.0..70).map(flow));
+            let noticed = asker.take(PEER, &response);
+            assert_eq!((noticed.is_none(), asker.has_answer()), (waits, waits));
+            let (flows, next) = noticed.or_else(|| asker.take_answer()).expect("told");
+            told.extend(flows);
+            first = next.unwrap_or(NodeId(70));
+        }
+        assert_eq!(told, (0..70).map(flow).collect::<Vec<_>>());
+        assert_eq!(first, NodeId(70), "those were all");
+    }
+
+    /// Whoever asks often is answered once; what nobody asked for, or asks for no more, changes nothing; and so does garbage.
+    #[test]
+    fn only_open_requests_are_answered() {
+        let (mut asker, mut asked) = (Statistics::default(), Statistics::default());
+        for _ in 0..100 {
+            let request = asker.ask(PEER, NodeId(0), 1, true);
+            asked.take(NodeId(0), &request);
+        }
+        let (_, request) = asked.next_request().expect("the newest");
+        assert!(!asked.is_due());
+        let response = request.answer([flow(4)].into_iter());
+        assert!(asker.take(NodeId(2), &response).is_none() && !asker.has_answer());
+        for length in 0..response.len() {
+            let cut = asker.take(PEER, &response[..length]);
+            assert!(cut.is_none_or(|(flows, _)| flows.is_empty()), "{length}");
+            asker.ask(PEER, NodeId(0), 1, true);
+        }
+        assert!(asker.take(PEER, &response).is_none() && !asker.has_answer());
+        assert!(asker.take_answer().is_none());
+        let request = asker.ask(PEER, NodeId(0), 1, false);
+        asked.take(NodeId(0), &request);
+        let response = asked.next_request().expect("one").1.answer([].into_iter());
+        asker.forget(PEER);
+        assert!(asker.take(PEER, &response).is_none(), "the session is over");
+    }
+}
