@@ -36,7 +36,6 @@ fn engine(me: u16, now: Instant, congestion: Congestion, ring_bytes: usize) -> E
     let mut engine = Engine::new(Config {
         me: NodeId(me),
         incarnation: 1 + u32::from(me),
-        seed: 1,
         frame_bytes: FRAME_BYTES,
         receive_frames: 64,
         lossless: false,

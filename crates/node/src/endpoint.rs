@@ -32,7 +32,6 @@ pub use self::datagrams::NOW_OR_NEVER;
 use self::descriptor::{Descriptor, Mail};
 pub use self::posts::{Post, Unposted};
 use crate::assistant::Assistant;
-use crate::bootstrap::rendezvous::random_u64;
 use crate::channel::Channels;
 use crate::channel::bell::Bell;
 use crate::clock::{Clock, from_std};
@@ -45,6 +44,7 @@ use crate::membership::{Member, Membership};
 use crate::metrics::Publisher;
 use crate::options::{Options, ProgressBy};
 use crate::peers::Peers;
+use crate::random::random_u64;
 use crate::table::Table;
 
 /// A link must carry at least this: any header and some payload. Every real link carries 1,400 or more.
@@ -133,8 +133,6 @@ impl<L: Link> Endpoint<L> {
         let mut engine = Engine::new(Config {
             me: membership.me,
             incarnation,
-            seed: options.seed
-                ^ (u64::from(membership.me.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15), // golden ratio: spreads ids
             frame_bytes: caps.frame_bytes,
             receive_frames: caps.receive_frames,
             lossless: caps.lossless,
@@ -155,8 +153,8 @@ impl<L: Link> Endpoint<L> {
             engine.add_peer(now, peer);
             engine.set_pace(now, peer, options.pace);
         }
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let idle = Idle::new(options.idle, table.pollers_here(), cores);
+        let is_crowded = membership.is_oversubscribed(&membership.members);
+        let idle = Idle::new(options.idle, is_crowded);
         let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
         let descriptor = Descriptor::new(&link).map_err(OpenError::Descriptor)?;
         let rung = lock::bell().map_err(OpenError::Descriptor)?;

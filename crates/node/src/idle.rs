@@ -126,11 +126,11 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// `pollers` of our own share this host's `cores`.
-    pub(crate) fn new(policy: IdlePolicy, pollers: usize, cores: usize) -> Self {
+    /// `crowded`: pollers of our own exceed this host's cores.
+    pub(crate) fn new(policy: IdlePolicy, crowded: bool) -> Self {
         Self {
             policy,
-            crowded: pollers > cores,
+            crowded,
             shared: false,
             rests: 0,
             asked: None,
@@ -332,7 +332,7 @@ mod tests {
     /// Who is kept waiting for a core gives it away at once, and spins again when it is its own; without word of that it spins.
     #[test]
     fn a_shared_core_is_noticed() {
-        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        let mut idle = Idle::new(IdlePolicy::Adaptive, false);
         let mut now = 0;
         let mut rest = |idle: &mut Idle, delay_ns: Option<u64>| {
             let mut sleeps = 0;
@@ -362,7 +362,7 @@ mod tests {
     /// The average follows what happens, and one long pause does not undo short habits for more than some ten waits.
     #[test]
     fn average_follows_arrivals() {
-        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        let mut idle = Idle::new(IdlePolicy::Adaptive, false);
         let mut now = 0;
         let mut wait = |idle: &mut Idle, ns: u64| {
             idle.empty(now);
@@ -392,7 +392,7 @@ mod tests {
     /// A slice taken from us while polling turns spinning off, longer each time, and on again when they are gone.
     #[test]
     fn stolen_slices_stop_spinning_for_a_while() {
-        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        let mut idle = Idle::new(IdlePolicy::Adaptive, false);
         assert_eq!(idle.empty(0), Step::Spin);
         assert_eq!(idle.empty(3 * MS), Step::Sleep, "a slice was stolen");
         idle.work(3 * MS);
@@ -418,7 +418,7 @@ mod tests {
     /// A slice stolen now and then from a busy exchange changes nothing: polling is still cheaper than a wake-up each time.
     #[test]
     fn rare_thefts_are_borne() {
-        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        let mut idle = Idle::new(IdlePolicy::Adaptive, false);
         let mut now = 0;
         for _ in 0..3 {
             for _ in 0..1000 {
@@ -437,7 +437,7 @@ mod tests {
     /// Sleeping is no theft, and neither is time the program spent elsewhere.
     #[test]
     fn own_absence_is_no_theft() {
-        let mut idle = Idle::new(IdlePolicy::Adaptive, 1, 2);
+        let mut idle = Idle::new(IdlePolicy::Adaptive, false);
         idle.empty(0);
         idle.woke(100 * MS);
         assert_eq!(idle.strangers_until_ns, 0);

@@ -45,6 +45,7 @@ pub mod metrics;
 mod options;
 mod peers;
 pub mod quantity;
+mod random;
 mod runqueue;
 pub mod security;
 mod sys;

@@ -2,10 +2,11 @@
 //!
 //! Invariant: `members[i].id` is `NodeId(i)`, and ids are at most `u16::MAX`; `Membership::check` is called by every endpoint.
 
+use std::num::NonZero;
+
 use tsumuji_link::LinkAddr;
 use tsumuji_proto::NodeId;
 
-use crate::bootstrap::rendezvous::{Address, TableEntry};
 use crate::error::OpenError;
 
 /// One process of the cluster.
@@ -55,16 +56,19 @@ impl Membership {
         }
     }
 
-    pub(crate) fn from_table(me: NodeId, table: Vec<TableEntry>) -> Self {
-        let member = |(id, entry): (u16, TableEntry)| Member {
-            id: NodeId(id),
-            name: entry.name,
-            addr: entry.addr.map_or(LinkAddr::Local(id), Address::link_addr),
+    /// Whether more of these members' processes run on this host than it has cores, as far as addresses tell: then those that wait give their
+    /// core away to those that do not.
+    pub(crate) fn is_oversubscribed(&self, members: &[Member]) -> bool {
+        let mine = self.members.get(usize::from(self.me.0)).map(|me| me.addr);
+        let is_here = |member: &&Member| match (mine, member.addr) {
+            (_, LinkAddr::Local(_)) => true,
+            (Some(LinkAddr::Inet(mine)), LinkAddr::Inet(addr)) => {
+                addr.ip() == mine.ip() || addr.ip().is_loopback()
+            }
+            _ => false,
         };
-        Self {
-            me,
-            members: (0..=u16::MAX).zip(table).map(member).collect(),
-        }
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        members.iter().filter(is_here).count() > cores
     }
 
     pub(crate) fn check(&self) -> Result<(), OpenError> {
@@ -94,6 +98,22 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Processes of other hosts need none of our cores; those of this one do.
+    #[test]
+    fn processes_of_this_host_are_counted() {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get) as u16;
+        let asked = |membership: Membership, members: u16| {
+            membership.is_oversubscribed(&membership.members[..usize::from(members)])
+        };
+        let local = || Membership::local(NodeId(0), cores + 2);
+        assert!(asked(local(), cores + 1) && !asked(local(), cores));
+        let there = |id| {
+            std::net::SocketAddr::from(([10, 0, 0, if id < cores { 1 } else { 2 }], 7000 + id))
+        };
+        let addrs: Vec<_> = (0..cores + 2).map(there).collect();
+        assert!(!asked(Membership::inet(NodeId(0), &addrs), cores + 2));
+    }
 
     /// Tables with gaps, strangers or shared addresses are refused, each for its own reason.
     #[test]

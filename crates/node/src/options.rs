@@ -36,7 +36,7 @@ pub enum ProgressBy {
 /// What an endpoint is told once, at its birth.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Of every random choice; two endpoints with one seed still differ, each mixes in its node id.
+    /// Of what an impairment of the link (`tsumuji launch --loss`) does at random.
     pub seed: u64,
     /// This life of this node, not 0. `None`: random.
     pub incarnation: Option<u32>,

@@ -59,19 +59,6 @@ impl Table {
             _ => false,
         }
     }
-
-    /// Pollers of this cluster that share our host, ourselves included, as far as addresses tell.
-    pub(crate) fn pollers_here(&self) -> usize {
-        let mine = self.addr(self.me);
-        let here = |addr: &&LinkAddr| match (mine, addr) {
-            (_, LinkAddr::Local(_)) => true,
-            (Some(LinkAddr::Inet(mine)), LinkAddr::Inet(addr)) => {
-                addr.ip() == mine.ip() || addr.ip().is_loopback()
-            }
-            _ => false,
-        };
-        self.addrs.iter().filter(here).count()
-    }
 }
 
 #[cfg(test)]
@@ -108,19 +95,9 @@ mod tests {
         assert!(!ether.admits(mac(1), NodeId(0)));
     }
 
-    /// Pollers are those of our host: all of a shared memory, and those that share our address.
+    /// Nobody is a peer of its own.
     #[test]
-    fn pollers_of_this_host_are_counted() {
-        assert_eq!(
-            Table::new(&Membership::local(NodeId(1), 5)).pollers_here(),
-            5
-        );
-        let addrs = ["10.0.0.1:7000", "10.0.0.1:7001", "10.0.0.2:7000"]
-            .map(|text| text.parse().expect("addr"));
-        assert_eq!(
-            Table::new(&Membership::inet(NodeId(0), &addrs)).pollers_here(),
-            2
-        );
+    fn peers_are_all_others() {
         let table = Table::new(&Membership::local(NodeId(1), 3));
         assert_eq!(table.peers().collect::<Vec<_>>(), [NodeId(0), NodeId(2)]);
     }

@@ -32,7 +32,6 @@ fn engine(me: u16, now: Instant) -> Engine {
     let mut engine = Engine::new(Config {
         me: NodeId(me),
         incarnation: 1 + u32::from(me),
-        seed: 1,
         frame_bytes: 4096,
         receive_frames: 256,
         lossless: false,

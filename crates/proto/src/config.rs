@@ -11,8 +11,6 @@ pub struct Config {
     pub me: NodeId,
     /// This life of this node: random, never 0, given by the caller.
     pub incarnation: u32,
-    /// Seed of every random choice the engine makes.
-    pub seed: u64,
     /// Largest frame the link carries, in bytes, our header included.
     pub frame_bytes: usize,
     /// How many frames of `frame_bytes` the link's receive side holds for all peers together: Σ credit stays below it.

@@ -1,6 +1,6 @@
 //! The engine: reliability, flow and congestion control between one node and all its peers.
 //!
-//! Sans-I/O: no clock, no socket, no thread, no randomness but the seed it is given. `node` drives it over a link, `sim`
+//! Sans-I/O: no clock, no socket, no thread, no randomness. `node` drives it over a link, `sim`
 //! drives it in virtual time. Same inputs, same outputs. Rules are numbered in docs/protocol.md.
 //!
 //! `engine` is the driver's face; `peer` holds one pairing (`session` shakes hands, `send` and `receive` are its halves);

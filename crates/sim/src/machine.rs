@@ -63,14 +63,13 @@ pub trait Machine {
     fn close(&mut self, now: Instant);
 }
 
-/// An engine's configuration for simulations; the net puts `me`, `incarnation` and `seed` in.
+/// An engine's configuration for simulations; the net puts `me` and `incarnation` in.
 ///
 /// 1500-byte frames, a ring of 256, 16 MiB for arrived messages, 8 MiB of queue per peer, keep-alive 20 ms, death after 100 ms.
 pub fn config() -> Config {
     Config {
         me: NodeId(0),
         incarnation: 1,
-        seed: 0,
         frame_bytes: 1500,
         receive_frames: 256,
         lossless: false,

@@ -31,7 +31,6 @@ use super::{ENV_CONGESTION, ENV_LINK, ENV_NODE, ENV_NODES, ENV_RENDEZVOUS, worke
 use crate::any_link::{AnyLink, Base, LinkSpec, Unsealed};
 use crate::endpoint::Endpoint;
 use crate::error::OpenError;
-use crate::membership::Membership;
 use crate::options::Options;
 use tsumuji_link::Link;
 use tsumuji_link::impair::ImpairConfig;
@@ -354,7 +353,7 @@ impl Launcher {
                 }
             }
         };
-        let membership = Membership::from_table(NodeId(0), members);
+        let membership = rendezvous::membership(NodeId(0), members);
         options.congestion = self.congestion.unwrap_or(options.congestion);
         let link = options
             .security

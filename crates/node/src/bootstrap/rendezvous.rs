@@ -7,7 +7,7 @@
 //! Everything read here may come from any process of the same user: sizes are bounded, nothing panics. Processes of other
 //! users (root's are welcome) are turned away by the kernel's word (`SO_PEERCRED`), before anything of theirs is read.
 
-use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +19,10 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use tsumuji_link::LinkAddr;
 use tsumuji_link::ether::MacAddr;
+use tsumuji_proto::NodeId;
+
+use crate::membership::{Member, Membership};
+use crate::random::random_u64;
 
 /// Spoken by both sides; a worker of another version is refused with a message that says so.
 pub(crate) const VERSION: u32 = 3;
@@ -94,11 +98,17 @@ impl Address {
     }
 }
 
-/// Random 64-bit numbers from the kernel: rendezvous names, incarnations.
-pub(crate) fn random_u64() -> io::Result<u64> {
-    let mut bytes = [0_u8; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
+/// Who takes part, as the table says; where it has no address, a node is reached over shared memory.
+pub(crate) fn membership(me: NodeId, table: Vec<TableEntry>) -> Membership {
+    let member = |(id, entry): (u16, TableEntry)| Member {
+        id: NodeId(id),
+        name: entry.name,
+        addr: entry.addr.map_or(LinkAddr::Local(id), Address::link_addr),
+    };
+    Membership {
+        me,
+        members: (0..=u16::MAX).zip(table).map(member).collect(),
+    }
 }
 
 /// A name that nobody else guesses or takes.

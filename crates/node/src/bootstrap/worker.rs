@@ -177,7 +177,7 @@ fn join(
         (None, Some(memory)) => Base::attach(memory.as_fd(), me.0)?,
         (None, None) => return Err(OpenError::Abandoned),
     };
-    Ok((Membership::from_table(me, table), base))
+    Ok((rendezvous::membership(me, table), base))
 }
 
 /// The launcher bounds the wait: it names who is late and ends everyone, which closes the connection.

@@ -53,7 +53,6 @@ fn engine() -> Engine {
     let mut engine = Engine::new(Config {
         me: NodeId(0),
         incarnation: 1,
-        seed: 1,
         frame_bytes: 1500,
         receive_frames: 256,
         lossless: true,

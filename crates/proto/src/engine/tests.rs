@@ -120,7 +120,6 @@ pub(super) fn config(me: u16, incarnation: u32) -> Config {
     Config {
         me: NodeId(me),
         incarnation,
-        seed: 1,
         frame_bytes: 1472,
         receive_frames: 256,
         lossless: false,

@@ -78,11 +78,9 @@ impl<E: Machine> Net<E> {
     /// A new life begins; peers are the caller's business.
     pub(super) fn start(&mut self, node: NodeId) {
         let life = (self.life_rng.bits() as u32).max(1);
-        let seed = self.life_rng.bits();
         let host = self.host_mut(node);
         host.config.me = node;
         host.config.incarnation = life;
-        host.config.seed = seed;
         host.engine = Some(E::new(host.config.clone()));
         self.oracle.born(node, life);
     }

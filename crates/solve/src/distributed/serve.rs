@@ -11,12 +11,11 @@ use super::run::{BULK, CONTROL};
 use super::stats;
 use super::worker::{Step, To, Way, Worker, WorkerFault};
 use crate::local::Sweeper;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use tsumuji_board::Carrier;
 use tsumuji_node::{
-    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, LinkAddr,
-    NOW_OR_NEVER, NodeId, SendError,
+    Context, Datagram, Delivery, Destination, Endpoint, EndpointError, Handler, Link, NOW_OR_NEVER,
+    NodeId, SendError,
 };
 
 const JUDGE: NodeId = NodeId(0);
@@ -87,8 +86,7 @@ fn serve<L: Link>(
         .filter(|other| *other != me)
         .map(node)
         .collect();
-    let crowded = workers_here(endpoint)
-        > std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let crowded = endpoint.is_oversubscribed(&endpoint.members()[1..]); // the judge sleeps
     let began = Instant::now();
     let now_ns = || began.elapsed().as_nanos() as u64;
     let mut turn = 0;
@@ -138,20 +136,6 @@ fn serve<L: Link>(
             }
         }
     }
-}
-
-/// Workers on this worker's host.
-fn workers_here<L: Link>(endpoint: &Endpoint<L>) -> usize {
-    let host = |addr: &LinkAddr| match addr {
-        LinkAddr::Inet(addr) => Some(addr.ip()),
-        _ => None::<IpAddr>,
-    };
-    let workers = &endpoint.members()[1..];
-    let here = host(&endpoint.members()[usize::from(endpoint.me().0)].addr);
-    workers
-        .iter()
-        .filter(|worker| host(&worker.addr) == here)
-        .count()
 }
 
 /// The worker and what polling found out.
