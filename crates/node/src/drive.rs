@@ -7,6 +7,7 @@
 //! turn that has no backlog and is before `due` is over when it has received; `now` never goes back;
 //! no frame's path allocates, logs, or reads the clock more than once.
 
+mod arrivals;
 mod datagrams;
 mod direct;
 mod lives;
@@ -18,12 +19,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError, Receiver};
+use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
 use tsumuji_proto::{
     Datagram, Delivery, Destination, Engine, Event, Instant, Lane, Loan, NodeId, Payload, Posted,
-    SendId, Sink, SubmitError,
+    SendId, SubmitError,
 };
 
+use self::arrivals::{Arrivals, next_burst};
 pub(crate) use self::direct::{REFERENCE_BYTES, Sent};
 use crate::channel::bell::{self, Bell};
 use crate::channel::{Dropped, Way};
@@ -628,19 +630,6 @@ fn send_run<L: Link>(
     Ok(frames)
 }
 
-/// How many frames the next turn receives, after one that asked for `asked`, got `received`, and had `messages` of them.
-#[inline]
-fn next_burst(asked: usize, received: usize, messages: u64) -> usize {
-    if messages > MESSAGES_PER_TURN {
-        let frames = received as u64 * MESSAGES_PER_TURN / messages;
-        (frames as usize).clamp(RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN)
-    } else if received >= asked {
-        (2 * asked).min(RECEIVE_FRAMES_PER_TURN)
-    } else {
-        asked
-    }
-}
-
 /// Sends one frame to every peer; returns how many had no slot.
 fn fan_out<L: Link>(link: &mut L, table: &Table, frame: &[u8]) -> Result<usize, LinkError> {
     let mut missed = 0;
@@ -663,117 +652,5 @@ pub(crate) fn refused(refusal: SubmitError) -> SendError {
         SubmitError::PeerDead { peer } => SendError::PeerDead { peer },
         SubmitError::UnknownPeer { peer } => SendError::UnknownPeer { peer },
         other => SendError::Refused(other),
-    }
-}
-
-/// What a turn's receive needs.
-struct Arrivals<'a, I> {
-    engine: &'a mut Engine,
-    table: &'a Table,
-    clock: &'a Clock,
-    misplaced_frames: &'a mut u64,
-    intake: &'a mut I,
-    /// The clock, once something arrived.
-    read: Option<Instant>,
-    backlog: bool,
-}
-
-impl<I: Intake> Arrivals<'_, I> {
-    /// Has the engine handle something, and releases what was consumed at once.
-    #[inline(always)] // on every frame's way
-    fn handle(&mut self, handle: impl FnOnce(&mut Engine, Instant, &mut Counted<'_, I>)) {
-        let now = *self.read.get_or_insert_with(|| self.clock.now());
-        let mut sink = Counted {
-            intake: &mut *self.intake,
-            from: NodeId(0),
-            messages: 0,
-            bytes: 0,
-        };
-        handle(self.engine, now, &mut sink);
-        let (from, messages, bytes) = (sink.from, sink.messages, sink.bytes);
-        if messages > 0 {
-            self.engine.release_all(from, messages, bytes);
-        }
-        self.backlog |= self.engine.has_work();
-    }
-
-    #[inline]
-    fn is_misplaced(&self, from: LinkAddr, frame: &[u8]) -> bool {
-        tsumuji_wire::source_of(frame).is_some_and(|source| !self.table.admits(from, source))
-    }
-}
-
-impl<I: Intake> Receiver for Arrivals<'_, I> {
-    #[inline]
-    fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
-        if self.is_misplaced(from, frame) {
-            *self.misplaced_frames += 1;
-            return;
-        }
-        self.handle(|engine, now, sink| engine.handle_frame(now, frame, sink));
-    }
-
-    fn coming(&mut self, from: LinkAddr, start: &[u8], frame_bytes: usize) {
-        if !self.is_misplaced(from, start) {
-            self.handle(|engine, now, sink| engine.foresee(now, start, frame_bytes, sink));
-        }
-    }
-
-    #[inline]
-    fn landing(&mut self) -> Option<tsumuji_link::Landing<'_>> {
-        let landing = self.engine.landing()?;
-        Some(tsumuji_link::Landing {
-            head_bytes: landing.head_bytes,
-            body_bytes: landing.body_bytes,
-            place: landing.place,
-        })
-    }
-
-    fn is_expected(&mut self, from: LinkAddr, index: usize, head: &[u8], body: usize) -> bool {
-        !self.is_misplaced(from, head) && self.engine.is_expected(index, head, body)
-    }
-
-    fn landed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
-        self.handle(|engine, now, sink| engine.handle_landed(now, head, body_bytes, sink));
-    }
-
-    fn bodiless(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
-        if !self.is_misplaced(from, head) {
-            self.handle(|engine, now, _| engine.handle_bodiless(now, head, body_bytes));
-        }
-    }
-}
-
-/// The engine's sink: passes on, and counts what was consumed at once.
-struct Counted<'a, I> {
-    intake: &'a mut I,
-    from: NodeId,
-    messages: usize,
-    bytes: usize,
-}
-
-impl<I: Intake> Sink for Counted<'_, I> {
-    #[inline]
-    fn message(&mut self, delivery: Delivery<'_>) {
-        let (from, bytes) = (delivery.from, delivery.body.bytes().len());
-        if self.intake.message(delivery) {
-            // All deliveries of one frame are its source's.
-            self.from = from;
-            self.messages += 1;
-            self.bytes += bytes;
-        }
-    }
-
-    #[inline]
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
-        self.intake.datagram(life, datagram);
-    }
-
-    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
-        self.intake.place(from, lane, length_bytes)
-    }
-
-    fn put_back(&mut self, posted: Posted) {
-        self.intake.put_back_all(vec![posted]);
     }
 }

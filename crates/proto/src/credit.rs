@@ -8,9 +8,12 @@
 //! what is granted and did not come, and at least what hello and welcome promise: a peer that is gone may be back, and send that
 //! much, before anyone else's credit is used up.
 
+mod schedule;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use self::schedule::{Active, Scheduled};
 use crate::numbers::FIRST_NUMBER;
 use crate::overtaken::Overtaken;
 use crate::path::Path;
@@ -257,62 +260,6 @@ impl Turn {
 
     pub(crate) fn peer(&self) -> Option<u16> {
         self.least.map(|least| least.peer)
-    }
-}
-
-/// A sender that has more for us.
-#[derive(Debug, Clone, Copy)]
-struct Active {
-    peer: u16,
-    urgency: (u8, u64),
-    /// Its frames that were used.
-    served: u64,
-    /// As in `Grant`, when last looked at.
-    used_bytes: usize,
-}
-
-impl Active {
-    fn new(peer: u16, grant: &Grant) -> Self {
-        Self {
-            peer,
-            urgency: grant.urgency,
-            served: grant.served,
-            used_bytes: grant.used_bytes,
-        }
-    }
-}
-
-/// Whose turn it is among more active senders than are scheduled at once: found by one look at all of them, and asked for each.
-#[derive(Debug, Clone, Copy)]
-struct Scheduled {
-    /// Who is as urgent as this, or more, has a turn.
-    least_urgent: ((u8, u64), u16),
-    /// The two that were served least.
-    least_served: [(u64, u16); 2],
-}
-
-impl Scheduled {
-    fn among(active: &[Active]) -> Self {
-        const NOBODY: ((u8, u64), u16) = ((u8::MAX, u64::MAX), u16::MAX);
-        let mut urgent = [NOBODY; SCHEDULED_SENDERS - 1];
-        let mut served = [(u64::MAX, u16::MAX); 2];
-        for entry in active {
-            insert(&mut urgent, (entry.urgency, entry.peer));
-            insert(&mut served, (entry.served, entry.peer));
-        }
-        Self {
-            least_urgent: urgent[SCHEDULED_SENDERS - 2],
-            least_served: served,
-        }
-    }
-}
-
-/// Keeps the smallest, in order.
-fn insert<T: Ord + Copy>(smallest: &mut [T], mut new: T) {
-    for kept in smallest {
-        if new < *kept {
-            core::mem::swap(kept, &mut new);
-        }
     }
 }
 

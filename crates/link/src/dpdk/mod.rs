@@ -27,6 +27,7 @@
 //! - `net_af_packet` does not tell how many frames its full ring lost.
 //! - `net_af_xdp` takes all traffic of its interface from the kernel, which the link `xdp` does not, and frames must fit a page.
 
+mod cards;
 mod device;
 mod eal;
 mod errors;

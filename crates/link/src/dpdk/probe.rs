@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Dpdk, DpdkConfig, DpdkOpenError, NAME, device, eal::Hugepages, sys};
+use super::{Dpdk, DpdkConfig, DpdkOpenError, NAME, cards, eal::Hugepages, sys};
 use crate::{Link, LinkAddr, Probe};
 
 /// Cards described; more are a matter of `dpdk-devbind.py`.
@@ -34,7 +34,7 @@ pub fn probe() -> Probe {
         format!("{version}: a frame passed virtual devices (net_memif)"),
         format!(
             "virtual devices: {}",
-            device::drivers(Path::new(&folder)).join(", ")
+            cards::drivers(Path::new(&folder)).join(", ")
         ),
     ];
     let pages = Hugepages::look();
@@ -45,7 +45,7 @@ pub fn probe() -> Probe {
         ),
         free => format!("{free} hugepages of {} KiB are free", pages.page_kib),
     });
-    let cards = device::cards();
+    let cards = cards::cards();
     if cards.is_empty() {
         notes.push("no network card on the PCI bus".to_owned());
     }

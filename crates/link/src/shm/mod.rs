@@ -21,6 +21,8 @@
 mod broadcast;
 mod doorbell;
 mod errors;
+#[cfg(test)]
+mod garbage_tests;
 mod layout;
 mod memory;
 mod peers;

@@ -24,6 +24,8 @@ mod errors;
 mod open;
 mod probe;
 mod program;
+#[cfg(test)]
+mod refusal_tests;
 mod ring;
 mod rx;
 mod sys;

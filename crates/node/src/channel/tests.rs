@@ -1,3 +1,4 @@
+use super::control::Control;
 use super::mailbox::Mailbox;
 use super::outbox::MessageSender;
 use super::*;

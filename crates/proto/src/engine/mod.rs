@@ -521,7 +521,11 @@ mod lending_tests;
 #[cfg(test)]
 mod limits_tests;
 #[cfg(test)]
+mod lives_tests;
+#[cfg(test)]
 mod posted_tests;
+#[cfg(test)]
+mod stuck_tests;
 #[cfg(test)]
 mod suci_tests;
 #[cfg(test)]

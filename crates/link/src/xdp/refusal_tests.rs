@@ -1,0 +1,165 @@
+//! What cannot be opened, and why; and the other ways to drive a device.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use super::probe::ip;
+use super::tests::{generic, native, on_veth, open, receive, send};
+use super::*;
+
+/// Interfaces of several queues are refused with the command that mends it; taking one of them must be asked for.
+#[test]
+fn many_queues_are_refused() {
+    if !on_veth(1500) {
+        return;
+    }
+    ip("link add m0 numrxqueues 3 numtxqueues 3 type veth peer name m1 numrxqueues 3 numtxqueues 3\n\
+        link set m0 up\nlink set m1 up\n").expect("veth");
+    let error = Xdp::open("m0", generic())
+        .expect_err("three queues")
+        .to_string();
+    assert!(
+        error.contains("has 3 receive queues") && error.contains("`ethtool -L m0 rx 1`"),
+        "{error}"
+    );
+    let config = XdpConfig {
+        one_of_many: true,
+        queue: 2,
+        ..generic()
+    };
+    drop(open("m0", config));
+    let config = XdpConfig { queue: 3, ..config };
+    let error = Xdp::open("m0", config)
+        .expect_err("no such queue")
+        .to_string();
+    assert!(error.contains("no receive queue 3"), "{error}");
+}
+
+/// What the device cannot do is refused by name, and what makes no sense as well.
+#[test]
+fn impossible_wishes_are_refused() {
+    if !on_veth(1500) {
+        return;
+    }
+    let refused = |config| Xdp::open("n0", config).expect_err("refused").to_string();
+    let text = refused(XdpConfig {
+        zero_copy: ZeroCopy::Yes,
+        ..native()
+    });
+    assert!(text.contains("n0 (veth) has no zero-copy"), "{text}");
+    let text = refused(XdpConfig {
+        frame_bytes: Some(1499),
+        ..generic()
+    });
+    assert!(text.contains("take 512 to 1498"), "{text}");
+    let text = refused(XdpConfig {
+        ring_frames: Some(0),
+        ..generic()
+    });
+    assert!(text.contains("no useful ring"), "{text}");
+    let text = refused(XdpConfig {
+        ring_frames: Some(u32::MAX),
+        ..generic()
+    });
+    assert!(text.contains("65536"), "{text}");
+    let text = Xdp::open("nothere", generic())
+        .expect_err("no interface")
+        .to_string();
+    assert!(text.contains("nothere"), "{text}");
+    drop(open("n0", XdpConfig::default()));
+}
+
+/// The four capabilities that we ask for are enough; each that is missing is named, with the command that grants it.
+#[test]
+fn missing_rights_are_named() {
+    if !on_veth(9000) {
+        return;
+    }
+    let all = capabilities(None).expect("capabilities");
+    let mut enough = all;
+    enough.effective = CapabilitySet::NET_RAW
+        | CapabilitySet::NET_ADMIN
+        | CapabilitySet::BPF
+        | CapabilitySet::IPC_LOCK;
+    set_capabilities(None, enough).expect("drop");
+    let opened = Xdp::open("n0", native());
+    set_capabilities(None, all).expect("restore");
+    drop(opened.expect("these four are enough"));
+    for (without, named) in [
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::BPF, "CAP_BPF"),
+    ] {
+        let mut fewer = all;
+        // This one stands for all that BPF needs.
+        fewer.effective -= without | CapabilitySet::SYS_ADMIN;
+        // Of this thread only.
+        set_capabilities(None, fewer).expect("drop");
+        let opened = Xdp::open("n0", generic());
+        set_capabilities(None, all).expect("restore");
+        let text = opened.expect_err("not allowed").to_string();
+        assert!(
+            text.contains(named) && text.contains("setcap cap_net_raw"),
+            "{text}"
+        );
+    }
+}
+
+/// Without CAP_IPC_LOCK the rings shrink to the limit on locked memory, unless their size was asked for.
+#[test]
+fn locked_memory_is_respected() {
+    if !on_veth(9000) {
+        return;
+    }
+    // Of the whole process, but those that have the capability do not feel it.
+    let limits = rustix::process::getrlimit(Resource::Memlock);
+    let current = Some(3 << 20);
+    rustix::process::setrlimit(Resource::Memlock, Rlimit { current, ..limits }).expect("limit");
+    let all = capabilities(None).expect("capabilities");
+    let mut fewer = all;
+    fewer.effective -= CapabilitySet::IPC_LOCK;
+    set_capabilities(None, fewer).expect("drop");
+    let shrunk = Xdp::open("n0", generic());
+    let fixed = Xdp::open(
+        "n1",
+        XdpConfig {
+            ring_frames: Some(3000),
+            ..generic()
+        },
+    );
+    set_capabilities(None, all).expect("restore");
+    rustix::process::setrlimit(Resource::Memlock, limits).expect("restore");
+    let whole = open("n1", generic()).caps().receive_frames;
+    let shrunk = shrunk.expect("smaller rings").caps().receive_frames;
+    assert!(shrunk < whole, "{shrunk} of {whole}");
+    let text = fixed.expect_err("too large").to_string();
+    assert!(
+        text.contains("CAP_IPC_LOCK") && text.contains("ulimit -l"),
+        "{text}"
+    );
+}
+
+/// Busy polling and always kicking change nothing that can be seen.
+#[test]
+fn other_ways_to_drive_the_device_work() {
+    if !on_veth(1500) {
+        return;
+    }
+    let config = XdpConfig {
+        busy_poll: Duration::from_micros(20),
+        need_wakeup: false,
+        ..native()
+    };
+    let (mut a, mut b) = (open("n0", config), open("n1", config));
+    let to = b.local_addr();
+    let mut values = HashSet::new();
+    for value in 0..100 {
+        send(&mut a, to, 60, value);
+        a.flush().expect("flush");
+        values.insert(receive(&mut b).1[0]);
+    }
+    assert_eq!(values.len(), 100);
+}

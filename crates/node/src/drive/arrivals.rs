@@ -1,0 +1,135 @@
+//! What a turn receives, on its way from the link to the engine and to whoever takes it.
+//!
+//! Made by `drive` for one call of the link.
+
+use tsumuji_link::{LinkAddr, Receiver};
+use tsumuji_proto::{Datagram, Delivery, Engine, Instant, Lane, NodeId, Posted, Sink};
+
+use super::{Intake, MESSAGES_PER_TURN, RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN};
+use crate::clock::Clock;
+use crate::table::Table;
+
+/// How many frames the next turn receives, after one that asked for `asked`, got `received`, and had `messages` of them.
+#[inline]
+pub(super) fn next_burst(asked: usize, received: usize, messages: u64) -> usize {
+    if messages > MESSAGES_PER_TURN {
+        let frames = received as u64 * MESSAGES_PER_TURN / messages;
+        (frames as usize).clamp(RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN)
+    } else if received >= asked {
+        (2 * asked).min(RECEIVE_FRAMES_PER_TURN)
+    } else {
+        asked
+    }
+}
+
+/// What a turn's receive needs.
+pub(super) struct Arrivals<'a, I> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) table: &'a Table,
+    pub(super) clock: &'a Clock,
+    pub(super) misplaced_frames: &'a mut u64,
+    pub(super) intake: &'a mut I,
+    /// The clock, once something arrived.
+    pub(super) read: Option<Instant>,
+    pub(super) backlog: bool,
+}
+
+impl<I: Intake> Arrivals<'_, I> {
+    /// Has the engine handle something, and releases what was consumed at once.
+    #[inline(always)] // on every frame's way
+    fn handle(&mut self, handle: impl FnOnce(&mut Engine, Instant, &mut Counted<'_, I>)) {
+        let now = *self.read.get_or_insert_with(|| self.clock.now());
+        let mut sink = Counted {
+            intake: &mut *self.intake,
+            from: NodeId(0),
+            messages: 0,
+            bytes: 0,
+        };
+        handle(self.engine, now, &mut sink);
+        let (from, messages, bytes) = (sink.from, sink.messages, sink.bytes);
+        if messages > 0 {
+            self.engine.release_all(from, messages, bytes);
+        }
+        self.backlog |= self.engine.has_work();
+    }
+
+    #[inline]
+    fn is_misplaced(&self, from: LinkAddr, frame: &[u8]) -> bool {
+        tsumuji_wire::source_of(frame).is_some_and(|source| !self.table.admits(from, source))
+    }
+}
+
+impl<I: Intake> Receiver for Arrivals<'_, I> {
+    #[inline]
+    fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
+        if self.is_misplaced(from, frame) {
+            *self.misplaced_frames += 1;
+            return;
+        }
+        self.handle(|engine, now, sink| engine.handle_frame(now, frame, sink));
+    }
+
+    fn coming(&mut self, from: LinkAddr, start: &[u8], frame_bytes: usize) {
+        if !self.is_misplaced(from, start) {
+            self.handle(|engine, now, sink| engine.foresee(now, start, frame_bytes, sink));
+        }
+    }
+
+    #[inline]
+    fn landing(&mut self) -> Option<tsumuji_link::Landing<'_>> {
+        let landing = self.engine.landing()?;
+        Some(tsumuji_link::Landing {
+            head_bytes: landing.head_bytes,
+            body_bytes: landing.body_bytes,
+            place: landing.place,
+        })
+    }
+
+    fn is_expected(&mut self, from: LinkAddr, index: usize, head: &[u8], body: usize) -> bool {
+        !self.is_misplaced(from, head) && self.engine.is_expected(index, head, body)
+    }
+
+    fn landed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
+        self.handle(|engine, now, sink| engine.handle_landed(now, head, body_bytes, sink));
+    }
+
+    fn bodiless(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+        if !self.is_misplaced(from, head) {
+            self.handle(|engine, now, _| engine.handle_bodiless(now, head, body_bytes));
+        }
+    }
+}
+
+/// The engine's sink: passes on, and counts what was consumed at once.
+struct Counted<'a, I> {
+    intake: &'a mut I,
+    from: NodeId,
+    messages: usize,
+    bytes: usize,
+}
+
+impl<I: Intake> Sink for Counted<'_, I> {
+    #[inline]
+    fn message(&mut self, delivery: Delivery<'_>) {
+        let (from, bytes) = (delivery.from, delivery.body.bytes().len());
+        if self.intake.message(delivery) {
+            // All deliveries of one frame are its source's.
+            self.from = from;
+            self.messages += 1;
+            self.bytes += bytes;
+        }
+    }
+
+    #[inline]
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
+        self.intake.datagram(life, datagram);
+    }
+
+    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
+        self.intake.place(from, lane, length_bytes)
+    }
+
+    fn put_back(&mut self, posted: Posted) {
+        self.intake.put_back_all(vec![posted]);
+    }
+}

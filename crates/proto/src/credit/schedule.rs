@@ -1,0 +1,61 @@
+//! Which of the peers that have more to send share the pool.
+//!
+//! Part of `credit`.
+
+use super::{Grant, SCHEDULED_SENDERS};
+
+/// A sender that has more for us.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Active {
+    pub(super) peer: u16,
+    pub(super) urgency: (u8, u64),
+    /// Its frames that were used.
+    pub(super) served: u64,
+    /// As in `Grant`, when last looked at.
+    pub(super) used_bytes: usize,
+}
+
+impl Active {
+    pub(super) fn new(peer: u16, grant: &Grant) -> Self {
+        Self {
+            peer,
+            urgency: grant.urgency,
+            served: grant.served,
+            used_bytes: grant.used_bytes,
+        }
+    }
+}
+
+/// Whose turn it is among more active senders than are scheduled at once: found by one look at all of them, and asked for each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scheduled {
+    /// Who is as urgent as this, or more, has a turn.
+    pub(super) least_urgent: ((u8, u64), u16),
+    /// The two that were served least.
+    pub(super) least_served: [(u64, u16); 2],
+}
+
+impl Scheduled {
+    pub(super) fn among(active: &[Active]) -> Self {
+        const NOBODY: ((u8, u64), u16) = ((u8::MAX, u64::MAX), u16::MAX);
+        let mut urgent = [NOBODY; SCHEDULED_SENDERS - 1];
+        let mut served = [(u64::MAX, u16::MAX); 2];
+        for entry in active {
+            insert(&mut urgent, (entry.urgency, entry.peer));
+            insert(&mut served, (entry.served, entry.peer));
+        }
+        Self {
+            least_urgent: urgent[SCHEDULED_SENDERS - 2],
+            least_served: served,
+        }
+    }
+}
+
+/// Keeps the smallest, in order.
+fn insert<T: Ord + Copy>(smallest: &mut [T], mut new: T) {
+    for kept in smallest {
+        if new < *kept {
+            core::mem::swap(kept, &mut new);
+        }
+    }
+}
