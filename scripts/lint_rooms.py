@@ -4,7 +4,7 @@
 - dependencies between crates point down only, and the two pure crates use nothing that could reach the host;
 - `unsafe` appears only in the files whose business it is;
 - `wire` and `proto` are `#![no_std]`;
-- no source file is longer than 1000 lines;
+- no source file is longer than 700 lines, but what a program writes;
 - the files and folders that ARCHITECTURE.md names, and the lists here, exist.
 
 Prints one line per breach (file:line: what, and what to do) and exits 1 if there is any.
@@ -68,7 +68,9 @@ MAY_BE_UNSAFE = [
     "bindings/c/src/suci.rs",
     "bindings/c/src/within.rs",
 ]
-LONGEST_FILE_LINES = 1000
+LONGEST_FILE_LINES = 700
+# Written by a program.
+MAY_BE_LONGER = {"bindings/c/include/tsumuji.h"}
 SOURCES = ("*.rs", "*.py", "*.sh", "*.c", "*.h")
 
 # Comments, strings, raw strings and character literals: what must not be searched for keywords.
@@ -127,7 +129,7 @@ def blanked(source):
 def source_breaches(path):
     source = (ROOT / path).read_text(encoding="utf-8")
     lines = source.count("\n")
-    if lines > LONGEST_FILE_LINES:
+    if lines > LONGEST_FILE_LINES and path.as_posix() not in MAY_BE_LONGER:
         yield f"{path}: {lines} lines; split it below {LONGEST_FILE_LINES}"
     if path.suffix != ".rs":
         return

@@ -16,6 +16,7 @@ mod dpdk {
 
     pub(super) fn build() {
         println!("cargo::rerun-if-changed={SOURCE}");
+        println!("cargo::rerun-if-changed=src/dpdk/guards.h");
         for name in ["PKG_CONFIG", "PKG_CONFIG_PATH"] {
             println!("cargo::rerun-if-env-changed={name}");
         }

@@ -3,29 +3,18 @@
  * nothing when it is right; a wrong one names its line.
  */
 #define _POSIX_C_SOURCE 200809L
-#include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <suci.h>
 #include <tsumuji.h>
 
-#define WAIT_US (60 * INT64_C(1000000))
+#include "plain.h"
 
-static void check(int right, int line, const char *what)
-{
-    if (right)
-        return;
-    fprintf(stderr, "plain.c:%d: not so: %s (%s)\n", line, what, tsumuji_last_error());
-    exit(1);
-}
-#define CHECK(right) check((right) ? 1 : 0, __LINE__, #right)
-#define FAILS(call, code, number) CHECK((errno = 0, (call)) == (code) && errno == (number) && *tsumuji_last_error())
+#define WAIT_US (60 * INT64_C(1000000))
 
 static tsumuji *a, *b;
 
