@@ -106,7 +106,6 @@ impl Collectives {
             link: endpoint.link_name(),
             can: Can {
                 broadcast: can.broadcast && bytes > 0 && bytes <= NATIVE_BYTES_MAX,
-                ..can
             },
             nodes,
             bytes: bytes as u64,

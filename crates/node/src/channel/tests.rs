@@ -2,7 +2,7 @@ use super::control::Control;
 use super::mailbox::Mailbox;
 use super::outbox::MessageSender;
 use super::*;
-use crate::error::SendError;
+use crate::error::{ChannelError, SendError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::time::Duration;
 use tsumuji_proto::{Body, Config, Engine};
