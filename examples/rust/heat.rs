@@ -60,9 +60,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         }
         drop(batch); // both leave
         // Values travel while the cells that do not need them are computed.
-        for cell in 2..CELLS {
-            next[cell] = step(&heat, cell);
-        }
+        (2..CELLS).for_each(|cell| next[cell] = step(&heat, cell));
         for (neighbour, cell) in [left, right].into_iter().flatten() {
             let value =
                 (endpoint.recv_from(neighbour, PATIENCE)?).ok_or("a neighbour is silent")?;

@@ -3,9 +3,10 @@
 #[path = "../../bindings/c/tests/common/mod.rs"]
 mod c_library;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use c_library::{installed, skip, text};
@@ -44,15 +45,18 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The example of that name in each language that has it.
-fn programs(name: &str) -> Vec<PathBuf> {
+/// The example of that name in each language that has it. What two tests run is built once.
+fn programs(name: &'static str) -> Vec<PathBuf> {
+    static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut programs = Vec::new();
     if RUST.contains(&name) {
         programs.push(Path::new(env!("CARGO_BIN_EXE_ring")).with_file_name(name));
     }
     if C.contains(&name) {
         let source = format!("../../examples/c/{name}.c");
-        programs.push(installed().build(name, &[&source], &["-lm"]));
+        let build = || installed().build(name, &[&source], &["-lm"]);
+        let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        programs.push(built.entry(name).or_insert_with(build).clone());
     }
     programs
 }
@@ -82,7 +86,7 @@ fn launch(program: &Path, argument: &str, nodes: usize, link: &str, loss: &str) 
 
 /// Runs the example over both links, in each language, and shows each run's output to `is_right`.
 fn everywhere(
-    name: &str,
+    name: &'static str,
     argument: &str,
     nodes: usize,
     is_right: impl Fn(&str, &[String]) -> bool,
@@ -245,7 +249,8 @@ fn joined(program: &Path, file: &Path, command: impl Fn(usize, &Path) -> Command
             .env(library, place)
             .env("TSUMUJI_CLUSTER", file)
             .env("TSUMUJI_NODE", node.to_string())
-            .stdout(Stdio::piped());
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command.spawn().expect("start")
     });
     children.map(|child| {
@@ -254,7 +259,7 @@ fn joined(program: &Path, file: &Path, command: impl Fn(usize, &Path) -> Command
             output.status.success(),
             "{}: {}",
             program.display(),
-            output.status
+            text(&output.stderr)
         );
         text(&output.stdout)
     })
