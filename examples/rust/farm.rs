@@ -85,15 +85,14 @@ fn work(endpoint: &mut Endpoint<AnyLink>, end: u64) -> Result<(), Failure> {
             return Ok(());
         }
         let start = u64::from_le_bytes(task.body[..].try_into()?);
-        let is_prime = |n: &u64| {
-            *n > 1
-                && (2..)
-                    .take_while(|d| d * d <= *n)
-                    .all(|d| !n.is_multiple_of(d))
-        };
-        let primes = (start..end.min(start + TASK_NUMBERS)).filter(is_prime);
-        let count = primes.count() as u64;
+        let numbers = start..end.min(start + TASK_NUMBERS);
+        let count = numbers.filter(|number| is_prime(*number)).count() as u64;
         endpoint.send(MASTER, LANE, &count.to_le_bytes())?;
         endpoint.recycle(task);
     }
+}
+
+fn is_prime(number: u64) -> bool {
+    let mut divisors = (2..).take_while(|divisor| divisor * divisor <= number);
+    number > 1 && divisors.all(|divisor| !number.is_multiple_of(divisor))
 }
