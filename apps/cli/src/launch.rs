@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// fail (128 + signal if it was killed, 2 if it could not be started).
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tsumuji launch -n 4 --link shm -- target/release/examples/ring\n  tsumuji launch --hosts lab.toml --link packet -- ./ring"
+    after_help = "Examples:\n  tsumuji launch -n 4 --link shm -- target/debug/ring\n  tsumuji launch --hosts lab.toml --link packet -- ./ring"
 )]
 pub(crate) struct Args {
     /// How many processes

@@ -2,7 +2,7 @@
 /*
  * suci.h: the calls of the paper "Suci: a UDP message library with user-level flow control", over any link of tsumuji.
  *
- * The manual is suci(3), an example examples/suci_loop.c. datagram_ready, datagram_wait, datagram_queue_length and
+ * The manual is suci(3), an example examples/c/suci_loop.c. datagram_ready, datagram_wait, datagram_queue_length and
  * datagram_retransmission put flow control into the program's hands; everything else of tsumuji.h works on datagram_handle(sock).
  *
  * Functions return 0 or more, or -1 (NULL where they return a pointer) and set errno; tsumuji_last_error() says in words what to do.

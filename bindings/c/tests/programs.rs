@@ -78,7 +78,7 @@ impl Drop for Running {
 }
 
 fn suci_loop() -> PathBuf {
-    installed().build("suci_loop", &["examples/suci_loop.c"], &[])
+    installed().build("suci_loop", &["../../examples/c/suci_loop.c"], &[])
 }
 
 /// An address that no other process of this machine uses: loopback has 16 million.

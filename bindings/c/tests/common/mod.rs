@@ -9,8 +9,13 @@ use std::sync::OnceLock;
 /// Where the tests install to; as in `make install PREFIX=… DESTDIR=…`.
 const PREFIX: &str = "/opt/tsumuji-test";
 
+/// A file of the C library's, also for tests of other packages.
 pub(crate) fn here(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = package
+        .ancestors()
+        .find(|folder| folder.join("Cargo.lock").is_file());
+    root.expect("a workspace").join("bindings/c").join(path)
 }
 
 /// Says that a test cannot run here for want of rights.
@@ -147,10 +152,10 @@ impl Installed {
                 "-O1",
                 "-g",
             ])
-            .args(more.iter().filter(|word| **word != "static-library"))
             .args(sources.iter().map(|source| here(source)))
             .arg("-o")
             .arg(&program)
+            .args(more.iter().filter(|word| **word != "static-library"))
             .args(libs)
             .arg("-pthread"));
         program

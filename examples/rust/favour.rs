@@ -1,18 +1,19 @@
-//! Node 0 gives one sender three quarters of what it can take, and shows how much comes from each. Run it on one host by
+//! A policy of one's own: node 0 gives one sender three quarters of what it can take, and shows how much comes from each.
 //!
 //! ```sh
-//! cargo build --release --example favour -p tsumuji-node
-//! tsumuji launch -n 5 -- target/release/examples/favour 1
+//! cargo build -p tsumuji-examples
+//! tsumuji launch -n 4 --link udp -- target/debug/favour 1
 //! ```
 //!
-//! The last argument is the favoured node. Over UDP it has nearly the share that it is given; over shared memory less, since there
-//! frames are taken as fast as they come, so that windows seldom are what limits.
+//! The argument is the favoured node. Node 0 prints a line for each sender, such as `node 1: 412.70 MB/s, 71.2 % of all`. How near
+//! the favoured one comes to its share depends on what limits: over shared memory, or where processes wait for a core, windows seldom do.
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tsumuji_node::{
-    Context, Delivery, FlowPolicy, Handler, Lane, NodeId, Options, Room, Sender, endpoint_from_env,
-    report_error,
+    Context, Delivery, FlowPolicy, Handler, Lane, NodeId, Options, Room, SendError, Sender,
+    endpoint_from_env, report_error,
 };
 
 /// How long all send.
@@ -52,15 +53,13 @@ impl Handler for Tally {
     }
 }
 
-fn main() -> std::process::ExitCode {
-    match run() {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
-            report_error(&*error); // the launcher tells it, too
-            eprintln!("favour: {error}");
-            std::process::ExitCode::FAILURE
-        }
-    }
+fn main() -> ExitCode {
+    let Err(error) = run() else {
+        return ExitCode::SUCCESS;
+    };
+    report_error(&*error); // the launcher prints it, too
+    eprintln!("favour: {error}");
+    ExitCode::FAILURE
 }
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,9 +68,14 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let receiver = NodeId(0);
     if endpoint.me() != receiver {
         let body = vec![0; MESSAGE_BYTES];
-        // Until the receiver has seen enough, and leaves.
-        while endpoint.send(receiver, Lane::ordered(0), &body).is_ok() {}
-        return Ok(());
+        loop {
+            match endpoint.send(receiver, Lane::ordered(0), &body) {
+                Ok(()) => {}
+                // The receiver has seen enough, and has left.
+                Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
     endpoint.set_policy(Some(Box::new(Favour(NodeId(favoured)))));
     endpoint.wait_up(Duration::from_secs(30))?;
