@@ -1,6 +1,7 @@
 //! Nodes that talk to all without pause and check what they hear, and the test that kills and restarts them.
 //!
-//! Used by `cycles` and `keyed`; each has a test `worker`, which is what the started processes run ([`work`]).
+//! Used by `cycles`, `keyed` and `schedules`. A started process runs the test that its file names as `ENTRY`; there it works, and ends
+//! ([`work_if_started`]).
 
 #![allow(dead_code)] // each test file uses its own part
 
@@ -90,8 +91,8 @@ pub(crate) struct Talker {
     last: BTreeMap<u16, (u32, u64)>,
     heard: Heard,
     reports: BTreeMap<u16, Report>,
-    /// When somebody was first seen to have left.
-    left: Option<Instant>,
+    /// Who was seen to have left and has not come back, and since when.
+    left: BTreeMap<u16, Instant>,
     stopped: bool,
 }
 
@@ -106,7 +107,7 @@ impl Talker {
             last: BTreeMap::new(),
             heard: Heard::new(),
             reports: BTreeMap::new(),
-            left: None,
+            left: BTreeMap::new(),
             stopped: false,
         }
     }
@@ -132,12 +133,14 @@ impl Talker {
                 self.endpoint.try_send(NodeId(peer), TALK, &message)
             };
             match sent {
-                Ok(()) => *self.next.entry(peer).or_default() += 1,
+                Ok(()) => {
+                    *self.next.entry(peer).or_default() += 1;
+                    self.left.remove(&peer);
+                }
                 Err(SendError::WouldBlock { .. }) => {}
                 // In the end one is told to stop before another; but nobody else leaves.
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
-                    if peer != 0
-                        && self.left.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
+                    if peer != 0 && self.comes_back(peer) => {}
                 Err(error) => panic!("{} to {peer}: {error}", self.me()),
             }
         }
@@ -166,6 +169,12 @@ impl Talker {
             }
             self.endpoint.recycle(message);
         }
+    }
+
+    /// It left, and not longer ago than whoever restarts it needs.
+    fn comes_back(&mut self, peer: u16) -> bool {
+        let since = *self.left.entry(peer).or_insert_with(Instant::now);
+        since.elapsed() < PATIENCE
     }
 
     fn hear(&mut self, message: &Message) {
@@ -286,7 +295,7 @@ impl Place {
 
     /// The same with more in its environment.
     pub(crate) fn start_with(&self, node: u16, life: u32, more: &[(&str, String)]) -> Child {
-        let mut command = self.command(node, "worker");
+        let mut command = self.command(node, crate::ENTRY);
         command.env(LIFE_ENV, life.to_string());
         command.envs(more.iter().map(|(name, value)| (name, value)));
         // Inherited as it is: a copy without close-on-exec, gone when the process is started.
@@ -322,8 +331,8 @@ fn endpoint(
     Endpoint::new(link, membership, options).expect("an endpoint")
 }
 
-/// What the started processes run, in a test called `worker`; nothing in the test's own process.
-pub(crate) fn work() {
+/// What a started process does; it does not return to its test.
+pub(crate) fn work_if_started() {
     let Some((life, endpoint)) = started(options()) else {
         return;
     };
@@ -331,6 +340,8 @@ pub(crate) fn work() {
     while !talker.stopped {
         talker.turn();
     }
+    drop(talker); // it leaves in peace
+    std::process::exit(0);
 }
 
 /// Life and endpoint of a process that was started; `None` in the test's own.
@@ -495,11 +506,6 @@ pub(crate) fn run(
     }
     common::assert_nothing_left(&pids);
     talker.endpoint.counters()
-}
-
-/// Whether this process was started by a test, to be a worker or something else.
-pub(crate) fn is_started() -> bool {
-    std::env::var_os(LIFE_ENV).is_some()
 }
 
 pub(crate) fn cluster_file(folder: &Path, address: impl Fn(u16) -> String) -> PathBuf {
