@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 # Debian's own Python has NumPy and SciPy; another one earlier in PATH may not. Tests that need it may not skip here.
 export TSUMUJI_PYTHON=/usr/bin/python3 TSUMUJI_REQUIRE=scipy,c
+# A kernel that tells how long threads wait for a core is read.
+if [ -r /proc/self/schedstat ]; then TSUMUJI_REQUIRE+=,schedstat; fi
 
 # Instructions: 1358 counted with Rust 1.95; little is left to compilers.
 INSTRUCTIONS_LIMIT=${INSTRUCTIONS_LIMIT:-1370}

@@ -14,22 +14,17 @@ mod talk;
 
 use std::process::Command;
 
-use talk::{NODES, Over, Place, cluster_file, is_started, run};
+use talk::{NODES, Over, Place, cluster_file, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::Congestion;
 
-/// Not a test of its own: what the started processes run.
-#[test]
-fn worker() {
-    talk::work();
-}
+/// The test that a started process runs: there it becomes a worker, and ends.
+const ENTRY: &str = "restarts_over_shared_memory";
 
 /// A hundred deaths in shared memory: nobody is harmed, every new life joins, nothing stays.
 #[test]
 fn restarts_over_shared_memory() {
-    if is_started() {
-        return;
-    }
+    talk::work_if_started();
     let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
     let inode = rustix::fs::fstat(&job).expect("fstat").st_ino.to_string();
     run(
@@ -47,9 +42,6 @@ fn restarts_over_shared_memory() {
 /// The same under the other congestion control.
 #[test]
 fn restarts_over_shared_memory_under_suci() {
-    if is_started() {
-        return;
-    }
     let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
     run(&under(Congestion::Suci, Over::Shm(job)), 30, 4, |_, _| {});
 }
@@ -64,9 +56,6 @@ fn under(congestion: Congestion, over: Over) -> Place {
 /// The same over UDP: each life takes up the address of the one before it.
 #[test]
 fn restarts_over_udp() {
-    if is_started() {
-        return;
-    }
     let folder = tempfile::tempdir().expect("folder");
     let pid = std::process::id();
     // Addresses of loopback that no other test has: those of this process.
@@ -83,9 +72,6 @@ fn restarts_over_udp() {
 
 /// The same over raw Ethernet, in a network of this thread's own.
 fn restarts_over_ethernet(link: &str) {
-    if is_started() {
-        return;
-    }
     if let Some(reason) = segment::lacking() {
         return common::skipped(&format!("restarts over {link}"), &reason);
     }

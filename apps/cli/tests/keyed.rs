@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use talk::{NODES, Over, Place, Talker, cluster_file, is_started, run};
+use talk::{NODES, Over, Place, Talker, cluster_file, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::bootstrap::{ENV_CLUSTER, ENV_KEY, ENV_NODE, ENV_OPEN};
 use tsumuji_node::{Lane, NodeId, endpoint_from_env};
@@ -30,15 +30,11 @@ const INTRUDER_ENV: &str = "TSUMUJI_KEYED_TEST_INTRUDER";
 /// Hosts beside those of the nodes: of the one with a wrong key, and of the one without.
 const INTRUDERS: u16 = 2;
 
-/// Not a test of its own: what the started processes run.
-#[test]
-fn worker() {
-    talk::work();
-}
+/// The test that a started process runs: there it becomes a worker or an intruder, and ends.
+const ENTRY: &str = "keyed_restarts_over_shared_memory";
 
-/// Not a test of its own: what an intruder runs. Its exit code tells if it was kept out.
-#[test]
-fn intruder() {
+/// What an intruder does; it does not return to its test. Its exit code tells if it was kept out.
+fn intrude_if_started() {
     if std::env::var_os(INTRUDER_ENV).is_none() {
         return;
     }
@@ -67,6 +63,8 @@ fn intruder() {
         ),
         None => assert_eq!(counters.engine.delivered_messages, 0, "{counters:?}"),
     }
+    drop(endpoint);
+    std::process::exit(0);
 }
 
 /// A key file as `tsumuji key` makes it; its content.
@@ -144,9 +142,8 @@ fn rotate(
 /// In shared memory: every life agrees on keys anew.
 #[test]
 fn keyed_restarts_over_shared_memory() {
-    if is_started() || std::env::var_os(INTRUDER_ENV).is_some() {
-        return;
-    }
+    talk::work_if_started();
+    intrude_if_started();
     let folder = tempfile::tempdir().expect("folder");
     new_key(folder.path(), "key");
     let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
@@ -170,7 +167,7 @@ fn enter(name: &str) {
 
 /// An intruder on its host, as node 3 from there.
 fn start_intruder(place: &Place, host: u16, cluster: &Path, key: Option<&Path>) -> Child {
-    let mut command = place.command(host, "intruder");
+    let mut command = place.command(host, ENTRY);
     command
         .env(INTRUDER_ENV, "1")
         .env(ENV_NODE, (NODES - 1).to_string())
@@ -184,9 +181,6 @@ fn start_intruder(place: &Place, host: u16, cluster: &Path, key: Option<&Path>) 
 }
 
 fn keyed_restarts_over(link: &'static str) {
-    if is_started() || std::env::var_os(INTRUDER_ENV).is_some() {
-        return;
-    }
     if let Some(reason) = segment::lacking() {
         return common::skipped(&format!("keyed restarts over {link}"), &reason);
     }

@@ -5,7 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
-use common::{command, finish, signal, start, text, tsumuji, wait_for_children};
+use common::{command, finish, signal, start, text, tsumuji, wait_for_children, wait_until_stuck};
 
 fn launch(options: &[&str], script: &str) -> std::process::Output {
     let args = [&["launch"], options, &["--", "sh", "-c", script]].concat();
@@ -63,7 +63,7 @@ fn floods_arrive_whole() {
         bytes
     });
     // Read only after both programs found the pipe full and the launcher its queue.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    wait_until_stuck(child.id());
     let mut bytes = Vec::new();
     out.read_to_end(&mut bytes).unwrap();
     assert_eq!(finish(child).status.code(), Some(0));
@@ -100,7 +100,7 @@ fn blocked_output_can_be_interrupted() {
         .unwrap();
     let unread = child.stdout.take();
     let programs = wait_for_children(child.id(), 2);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_until_stuck(child.id());
     signal("-INT", child.id());
     assert_eq!(finish(child).status.code(), Some(1));
     drop(unread);

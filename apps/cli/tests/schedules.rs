@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
-use talk::{NODES, Over, Place, cluster_file, is_started, started};
+use talk::{NODES, Over, Place, cluster_file, started};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::{
     AnyLink, ChannelOptions, CloseError, Endpoint, Lane, NodeId, Options, ProgressBy, SendError,
@@ -38,9 +38,11 @@ const SEED_ENV: &str = "TSUMUJI_SCHEDULE_TEST_SEED";
 const LOG_ENV: &str = "TSUMUJI_SCHEDULE_TEST_LOG";
 const PROGRAM_ENV: &str = "TSUMUJI_SCHEDULE_TEST_PROGRAM";
 
-/// Not a test of its own: what the started processes run.
-#[test]
-fn worker() {
+/// The test that a started process runs: there it becomes a worker, and ends.
+const ENTRY: &str = "nothing_is_lost_or_repeated_unseen";
+
+/// What a started process does; it does not return to its test.
+fn work_if_started() {
     let options = Options {
         keep_alive: Duration::from_millis(50),
         dead_after: DEAD_AFTER,
@@ -71,6 +73,7 @@ fn worker() {
         is_over: false,
     };
     worker.run();
+    std::process::exit(0);
 }
 
 struct Worker {
@@ -424,9 +427,7 @@ fn run(seed: u64, folder: &Path) {
 /// See the head of this file.
 #[test]
 fn nothing_is_lost_or_repeated_unseen() {
-    if is_started() {
-        return;
-    }
+    work_if_started();
     let number = |name, otherwise: u64| {
         let text = std::env::var(name);
         text.map_or(otherwise, |text| text.parse().expect("a number"))

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, command, json, tsumuji};
+use common::{PATIENCE, command, json, tsumuji, wait_for_children, wait_until_at_work};
 use serde_json::Value;
 
 /// A run that lasts far longer than its test, and ends with it.
@@ -201,7 +201,9 @@ fn metrics_are_served() {
 #[test]
 fn metrics_can_be_off() {
     let mut run = Running::start(&["--metrics", "off"]);
-    std::thread::sleep(Duration::from_millis(500));
+    // Where they are shown, they are before they work.
+    let workers = wait_for_children(run.0.id(), 2);
+    wait_until_at_work(&workers);
     assert!(run.nodes().is_empty());
     run.end();
     let output = tsumuji(&["solve", "--generate", "poisson2d:9", "--metrics", "here"]);

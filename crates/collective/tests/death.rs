@@ -245,16 +245,17 @@ fn busy_members_are_alive() {
     let busy = |kind: Busy, slow: u16| {
         let mut options = quick();
         options.keep_alive = Duration::from_millis(100);
+        // So long that 64 broadcasts of the 100, which are what the root may be ahead, take longer than that.
+        let computes = options.dead_after / 42;
         std::thread::scope(|scope| {
             for mut endpoint in cluster(Over::Shm, 2, &options) {
                 scope.spawn(move || {
                     let mut collectives = Collectives::with_table(&mut endpoint, Table::default());
                     let world = collectives.world();
                     let me = endpoint.me();
-                    // So many that 64 of them take longer than `dead_after`.
                     for round in 0..100 {
                         if me.0 == slow {
-                            std::thread::sleep(Duration::from_millis(35));
+                            std::thread::sleep(computes);
                         }
                         let odd = kind == Busy::Alternating && round % 2 == 1;
                         let mut data = vec![1_u8; if odd { 60 } else { 64 }];

@@ -1,4 +1,5 @@
-//! Real processes, one of which is killed without warning: they are this same test program, entered by `worker`.
+//! Real processes, one of which is killed without warning: they are this same test program, whose test [`ENTRY`] then
+//! is a worker.
 
 mod common;
 
@@ -13,6 +14,8 @@ use tsumuji_node::{
 };
 
 const ROLE: &str = "TSUMUJI_TEST_ROLE";
+/// The test that a spawned process runs: there it becomes a worker, and ends.
+const ENTRY: &str = "killed_process_is_named_to_all";
 const VICTIM: NodeId = NodeId(2);
 
 fn options() -> Options {
@@ -104,9 +107,8 @@ fn stream_until_failure(
     }
 }
 
-/// The entry of spawned processes; does nothing when run as a test.
-#[test]
-fn worker() {
+/// What a spawned process does; it does not return to its test.
+fn work_if_spawned() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
@@ -134,6 +136,7 @@ fn worker() {
 /// A process is killed in the middle of its work: all others are told its name and go on without it.
 #[test]
 fn killed_process_is_named_to_all() {
+    work_if_spawned();
     for link in ["shm", "udp"] {
         with_victim(link, "member", |endpoint, kill| {
             until_failure(endpoint, |round| {
@@ -166,7 +169,7 @@ fn with_victim(
     body: impl FnOnce(&mut Endpoint<AnyLink>, &dyn Fn()) -> Result<(), String>,
 ) {
     let program = std::env::current_exe().expect("own path").into_os_string();
-    let arguments = ["worker", "--exact", "--nocapture", "--test-threads=1"].map(OsString::from);
+    let arguments = [ENTRY, "--exact", "--nocapture", "--test-threads=1"].map(OsString::from);
     let mut spec = LaunchSpec::new(3, std::iter::once(program).chain(arguments));
     spec.link = link.parse::<LinkSpec>().expect("link");
     spec.with_self = true;

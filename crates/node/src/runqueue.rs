@@ -45,6 +45,16 @@ fn second_number(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// Says that the kernel does not tell; where TSUMUJI_REQUIRE has the word `schedstat`, it must.
+    fn skip(test: &str) {
+        println!("SKIPPED {test}: this kernel has no schedstat");
+        let required = std::env::var("TSUMUJI_REQUIRE").unwrap_or_default();
+        assert!(
+            !required.split(',').any(|word| word == "schedstat"),
+            "TSUMUJI_REQUIRE=schedstat, and nothing was read"
+        );
+    }
+
     /// The second number is taken, and nothing else for it.
     #[test]
     fn accounts_are_read() {
@@ -59,8 +69,7 @@ mod tests {
     fn delays_are_of_the_thread_that_asks() {
         let mut queue = Runqueue::default();
         let Some(first) = queue.delay_ns() else {
-            eprintln!("skipped: this kernel does not tell");
-            return;
+            return skip("delays_are_of_the_thread_that_asks");
         };
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -79,8 +88,7 @@ mod tests {
     fn an_account_that_ended_is_forgotten() {
         let mut queue = Runqueue::default();
         if queue.delay_ns().is_none() {
-            eprintln!("skipped: this kernel does not tell");
-            return;
+            return skip("an_account_that_ended_is_forgotten");
         }
         let ended = std::thread::spawn(|| File::open("/proc/thread-self/schedstat"));
         let ended = ended.join().expect("thread").expect("file");

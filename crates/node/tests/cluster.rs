@@ -11,18 +11,25 @@ const LONG: Duration = Duration::from_secs(60);
 const ENTER: &str = "TSUMUJI_TEST_CLUSTER_WORKER";
 const MESSAGES: u32 = 200;
 
-/// The entry of spawned processes; does nothing when run as a test.
-#[test]
-fn worker() {
-    if std::env::var_os(ENTER).is_some() {
-        match talk() {
-            Ok(impaired) => println!("impaired={impaired}"),
-            Err(error) => {
-                eprintln!("failed: {error}");
-                std::process::exit(2);
-            }
-        }
+/// The test that a spawned process runs: there it talks, and ends.
+const ENTRY: &str = "cluster_file_joins_processes";
+
+/// What a spawned process does; it does not return to its test.
+fn talk_if_spawned() {
+    if std::env::var_os(ENTER).is_none() {
+        return;
     }
+    let code = match talk() {
+        Ok(impaired) => {
+            println!("impaired={impaired}");
+            0
+        }
+        Err(error) => {
+            eprintln!("failed: {error}");
+            2
+        }
+    };
+    std::process::exit(code);
 }
 
 /// Node 0 sends messages of many sizes, node 1 sends each back. Returns the frames dropped on purpose.
@@ -50,7 +57,7 @@ fn talk() -> Result<u64, Box<dyn std::error::Error>> {
 
 fn start(cluster: &Path, node: &str, env: &[(&str, &str)]) -> Child {
     Command::new(std::env::current_exe().expect("own path"))
-        .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
+        .args([ENTRY, "--exact", "--nocapture", "--test-threads=1"])
         .env(ENTER, "1")
         .env("TSUMUJI_CLUSTER", cluster)
         .env("TSUMUJI_NODE", node)
@@ -160,6 +167,7 @@ fn tshark_count(path: &Path) -> Option<usize> {
 /// Two processes, one cluster file: all messages arrive, also when frames are dropped on purpose.
 #[test]
 fn cluster_file_joins_processes() {
+    talk_if_spawned();
     let folder = Folder::new("cluster");
     assert_eq!(run(&folder.cluster(), &[]), [0, 0]);
     let dropped = run(

@@ -1,4 +1,5 @@
-//! Launches of real processes with endpoints: they are this same test program, entered by `worker`.
+//! Launches of real processes with endpoints: they are this same test program, whose test [`ENTRY`] then is a
+//! worker.
 
 mod common;
 
@@ -20,7 +21,7 @@ const ROLE: &str = "TSUMUJI_TEST_ROLE";
 
 fn spec(nodes: usize, link: &str, role: &str) -> LaunchSpec {
     let program = std::env::current_exe().expect("own path").into_os_string();
-    let arguments = ["worker", "--exact", "--nocapture", "--test-threads=1"].map(OsString::from);
+    let arguments = [ENTRY, "--exact", "--nocapture", "--test-threads=1"].map(OsString::from);
     let mut spec = LaunchSpec::new(nodes, std::iter::once(program).chain(arguments));
     spec.link = link.parse::<LinkSpec>().expect("link");
     spec.env.push((ROLE.into(), role.into()));
@@ -36,15 +37,11 @@ fn options() -> Options {
     }
 }
 
-/// The entry of strangers; does nothing when run as a test.
-#[test]
-fn stranger() {
-    common::stranger::act();
-}
+/// The test that a spawned process runs: there it becomes a worker, and ends.
+const ENTRY: &str = "ring_of_processes_completes";
 
-/// The entry of spawned processes; does nothing when run as a test.
-#[test]
-fn worker() {
+/// What a spawned process does; it does not return to its test.
+fn work_if_spawned() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
@@ -138,6 +135,7 @@ fn is_gone(pid: u32) -> bool {
 /// A ring of processes passes its token over every link, also when a fifth of the frames is dropped, and all end well.
 #[test]
 fn ring_of_processes_completes() {
+    work_if_spawned();
     for (link, loss) in [
         ("shm", None),
         ("udp", None),
@@ -161,6 +159,7 @@ fn ring_of_processes_completes() {
 /// Another user who calls at the rendezvous without end does not keep the processes from meeting there.
 #[test]
 fn strangers_do_not_hold_up_a_launch() {
+    common::stranger::act_if_spawned();
     let name = "strangers_do_not_hold_up_a_launch";
     let prefix = "tsumuji-";
     let strangers: Vec<_> = (0..2)

@@ -351,6 +351,7 @@ fn foreign_names_hide_no_node() {
 /// Another user who calls without end is turned away, and takes neither our time nor the place of those who may ask.
 #[test]
 fn strangers_keep_nobody_out() {
+    common::stranger::act_if_spawned();
     let (a, b) = pair(Over::Udp, &shown_at(MetricsAt::Local), 1);
     let id = std::process::id();
     let prefix = format!("tsumuji-metrics-{id}-");
@@ -368,12 +369,6 @@ fn strangers_keep_nobody_out() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     drop((stranger, a, b));
-}
-
-/// The entry of strangers; does nothing when run as a test.
-#[test]
-fn stranger() {
-    common::stranger::act();
 }
 
 /// Without the option nothing listens; with an impossible address the endpoint is refused, and the message names it.

@@ -1,7 +1,7 @@
 //! A launcher and its agents whose way to each other is dead without a word: each notices within the agreed time, the launcher
 //! names the host, and the agent ends what it started. Played by processes that are stopped (SIGSTOP): their pipes stay open.
 //!
-//! Launcher and agents are this same test program, entered by `entry`.
+//! Launcher and agents are this same test program, whose test [`ENTRY`] then is one of them.
 
 mod common;
 
@@ -21,9 +21,11 @@ const PROGRAM: &str = "TSUMUJI_SILENCE_TEST_PROGRAM";
 /// Long enough for a busy machine, short enough to wait for.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Not a test of its own: what the started processes run.
-#[test]
-fn entry() {
+/// The test that a started process runs: there it becomes an agent or a launcher, and ends.
+const ENTRY: &str = "silent_programs_live";
+
+/// What a started process does; it does not return to its test.
+fn act_if_started() {
     match std::env::var(ROLE).as_deref() {
         Ok("agent") => {
             let code = i32::from(serve_agent().is_err());
@@ -49,7 +51,7 @@ fn spec(program: &str) -> LaunchSpec {
     });
     let file = ClusterFile::parse(&nodes.collect::<String>(), Path::new("test.toml"));
     let own = std::env::current_exe().expect("own path");
-    let entry = ["entry", "--exact", "--nocapture", "--test-threads=1"].map(str::to_owned);
+    let entry = [ENTRY, "--exact", "--nocapture", "--test-threads=1"].map(str::to_owned);
     let mut agent = vec![own.to_str().expect("text").to_owned()];
     agent.extend(entry);
     let mut spec = LaunchSpec::new(2, ["sh", "-c", program]);
@@ -150,6 +152,7 @@ fn stopped_launcher_is_given_up() {
 /// Nobody who only has nothing to say is taken for dead.
 #[test]
 fn silent_programs_live() {
+    act_if_started();
     let mut launcher = Launcher::start(spec("sleep 5")).expect("start");
     assert_eq!(launcher.wait(LONG), Progress::Finished);
 }
@@ -161,7 +164,7 @@ impl Stopped {
     fn start(program: &str) -> Self {
         let own = std::env::current_exe().expect("own path");
         let child = Command::new(own)
-            .args(["entry", "--exact", "--nocapture", "--test-threads=1"])
+            .args([ENTRY, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, "launcher")
             .env(PROGRAM, program)
             .stdin(Stdio::null())

@@ -311,6 +311,33 @@ pub(crate) fn wait_for_children(pid: u32, count: usize) -> Vec<u32> {
     }
 }
 
+/// Bytes that `pid`, those that it started and those that they did have written.
+fn written(pid: u32) -> u64 {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let own = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    let own: u64 = own.and_then(|count| count.parse().ok()).unwrap_or(0);
+    own + children_of(pid).into_iter().map(written).sum::<u64>()
+}
+
+/// Waits until `pid` and what it started have written more than a pipe holds, and write no more: nobody reads.
+pub(crate) fn wait_until_stuck(pid: u32) {
+    const PIPE_BYTES: u64 = 64 << 10;
+    const LOOKS: u32 = 20; // that see the same: a busy machine lets a program write now and then
+    let begun = Instant::now();
+    let (mut before, mut same) = (0, 0);
+    while same < LOOKS {
+        assert!(begun.elapsed() < PATIENCE, "{pid} writes on and on");
+        std::thread::sleep(Duration::from_millis(10));
+        let now = written(pid);
+        same = if now == before && now > PIPE_BYTES {
+            same + 1
+        } else {
+            0
+        };
+        before = now;
+    }
+}
+
 /// Fails the test if any of the processes still runs, or if something of ours lies in /dev/shm.
 pub(crate) fn assert_nothing_left(pids: &[u32]) {
     for &pid in pids {

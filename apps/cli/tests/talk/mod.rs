@@ -1,38 +1,30 @@
 //! Nodes that talk to all without pause and check what they hear, and the test that kills and restarts them.
 //!
-//! Used by `cycles` and `keyed`; each has a test `worker`, which is what the started processes run ([`work`]).
+//! Used by `cycles`, `keyed` and `schedules`. A started process runs the test that its file names as `ENTRY`; there it works, and ends
+//! ([`work_if_started`]).
 
 #![allow(dead_code)] // each test file uses its own part
 
+mod place;
+
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
-use tsumuji_link::shm::Shm;
-use tsumuji_node::any_link::{Base, Unsealed};
-use tsumuji_node::bootstrap::{
-    ENV_CLUSTER, ENV_CONGESTION, ENV_KEY, ENV_NODE as NODE_ENV, ENV_OPEN,
-};
+use tsumuji_node::bootstrap::ENV_CONGESTION;
 use tsumuji_node::{
-    AnyLink, ClusterFile, Congestion, Counters, Endpoint, Lane, Membership, Message, NodeId,
-    Options, SealMode, Security, SendError, endpoint_from_env,
+    AnyLink, Congestion, Counters, Endpoint, Lane, Message, NodeId, Options, SendError,
 };
 
 use crate::common;
+pub(crate) use place::{Over, Place, cluster_file, started};
 
 pub(crate) const NODES: u16 = 4;
 const TALK: Lane = Lane::ordered(0);
 const REPORT: Lane = Lane::ordered(1);
 const STOP: Lane = Lane::ordered(2);
-
-const FD_ENV: &str = "TSUMUJI_CYCLES_TEST_FD";
-const LIFE_ENV: &str = "TSUMUJI_CYCLES_TEST_LIFE";
 
 /// Messages heard of somebody that prove that it is heard.
 const ENOUGH: u64 = 3;
@@ -90,8 +82,8 @@ pub(crate) struct Talker {
     last: BTreeMap<u16, (u32, u64)>,
     heard: Heard,
     reports: BTreeMap<u16, Report>,
-    /// When somebody was first seen to have left.
-    left: Option<Instant>,
+    /// Who was seen to have left and has not come back, and since when.
+    left: BTreeMap<u16, Instant>,
     stopped: bool,
 }
 
@@ -106,7 +98,7 @@ impl Talker {
             last: BTreeMap::new(),
             heard: Heard::new(),
             reports: BTreeMap::new(),
-            left: None,
+            left: BTreeMap::new(),
             stopped: false,
         }
     }
@@ -132,12 +124,14 @@ impl Talker {
                 self.endpoint.try_send(NodeId(peer), TALK, &message)
             };
             match sent {
-                Ok(()) => *self.next.entry(peer).or_default() += 1,
+                Ok(()) => {
+                    *self.next.entry(peer).or_default() += 1;
+                    self.left.remove(&peer);
+                }
                 Err(SendError::WouldBlock { .. }) => {}
                 // In the end one is told to stop before another; but nobody else leaves.
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
-                    if peer != 0
-                        && self.left.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
+                    if peer != 0 && self.comes_back(peer) => {}
                 Err(error) => panic!("{} to {peer}: {error}", self.me()),
             }
         }
@@ -166,6 +160,12 @@ impl Talker {
             }
             self.endpoint.recycle(message);
         }
+    }
+
+    /// It left, and not longer ago than whoever restarts it needs.
+    fn comes_back(&mut self, peer: u16) -> bool {
+        let since = *self.left.entry(peer).or_insert_with(Instant::now);
+        since.elapsed() < PATIENCE
     }
 
     fn hear(&mut self, message: &Message) {
@@ -207,123 +207,8 @@ impl Talker {
     }
 }
 
-/// How the processes of one test reach each other.
-pub(crate) enum Over {
-    Shm(OwnedFd),
-    Cluster(PathBuf),
-}
-
-/// Where and how they run.
-pub(crate) struct Place {
-    pub(crate) over: Over,
-    /// All frames are sealed with it.
-    pub(crate) key: Option<PathBuf>,
-    /// Of all nodes.
-    pub(crate) congestion: Congestion,
-    /// Namespaces by node; empty: all run where the test does. Node 0's is the test's thread's business.
-    pub(crate) namespaces: Vec<String>,
-}
-
-impl From<Over> for Place {
-    fn from(over: Over) -> Self {
-        Self {
-            over,
-            key: None,
-            congestion: Congestion::default(),
-            namespaces: Vec::new(),
-        }
-    }
-}
-
-impl Place {
-    /// Node 0's endpoint.
-    fn open(&self) -> Endpoint<AnyLink> {
-        let (base, membership) = match &self.over {
-            Over::Shm(job) => {
-                let link = Shm::attach(job, 0).expect("attach");
-                (Base::Shm(link), Membership::local(NodeId(0), NODES))
-            }
-            Over::Cluster(path) => {
-                let file = ClusterFile::read(path).expect("a cluster file");
-                let base = Base::open(&file.hosts()[0].link).expect("a link");
-                (base, file.membership(NodeId(0), path).expect("node 0"))
-            }
-        };
-        let options = Options {
-            congestion: self.congestion,
-            ..options()
-        };
-        endpoint(base, membership, self.key.as_deref(), options)
-    }
-
-    /// This program again, in a node's namespace, to run the test `test`.
-    pub(crate) fn command(&self, node: u16, test: &str) -> Command {
-        let program = std::env::current_exe().expect("own path");
-        let mut command = match self.namespaces.get(usize::from(node)) {
-            None => Command::new(program),
-            Some(name) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", name]).arg(program);
-                command
-            }
-        };
-        command
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env(NODE_ENV, node.to_string())
-            .env(ENV_CONGESTION, self.congestion.name())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        match &self.key {
-            Some(key) => command.env(ENV_KEY, key),
-            None => command.env(ENV_OPEN, "1"), // its network has no others
-        };
-        command
-    }
-
-    fn start(&self, node: u16, life: u32) -> Child {
-        self.start_with(node, life, &[])
-    }
-
-    /// The same with more in its environment.
-    pub(crate) fn start_with(&self, node: u16, life: u32, more: &[(&str, String)]) -> Child {
-        let mut command = self.command(node, "worker");
-        command.env(LIFE_ENV, life.to_string());
-        command.envs(more.iter().map(|(name, value)| (name, value)));
-        // Inherited as it is: a copy without close-on-exec, gone when the process is started.
-        let inherited = match &self.over {
-            Over::Shm(job) => Some(rustix::io::dup(job).expect("dup")),
-            Over::Cluster(path) => {
-                command.env(ENV_CLUSTER, path);
-                None
-            }
-        };
-        if let Some(job) = &inherited {
-            command.env(FD_ENV, job.as_raw_fd().to_string());
-        }
-        command.spawn().expect("spawn")
-    }
-}
-
-fn endpoint(
-    base: Base,
-    membership: Membership,
-    key: Option<&Path>,
-    options: Options,
-) -> Endpoint<AnyLink> {
-    let security = match key {
-        None => Security::Open,
-        Some(key) => Security::Sealed {
-            key_file: key.to_owned(),
-            mode: SealMode::Encrypt,
-        },
-    };
-    let link = Unsealed::open(base, None, None).expect("a link");
-    let link = security.apply(link).expect("a key");
-    Endpoint::new(link, membership, options).expect("an endpoint")
-}
-
-/// What the started processes run, in a test called `worker`; nothing in the test's own process.
-pub(crate) fn work() {
+/// What a started process does; it does not return to its test.
+pub(crate) fn work_if_started() {
     let Some((life, endpoint)) = started(options()) else {
         return;
     };
@@ -331,32 +216,8 @@ pub(crate) fn work() {
     while !talker.stopped {
         talker.turn();
     }
-}
-
-/// Life and endpoint of a process that was started; `None` in the test's own.
-pub(crate) fn started(options: Options) -> Option<(u32, Endpoint<AnyLink>)> {
-    let life = std::env::var_os(LIFE_ENV)?;
-    // This process has one test, whose thread may go; its parent's thread stays until all are stopped.
-    set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
-    let life = life.to_str().and_then(|life| life.parse().ok());
-    let life = life.expect("a number");
-    let endpoint = match std::env::var(FD_ENV) {
-        Ok(fd) => {
-            let node = std::env::var(NODE_ENV).expect("a node");
-            let node: u16 = node.parse().expect("a number");
-            let job = File::options()
-                .read(true)
-                .write(true)
-                .open(format!("/proc/self/fd/{fd}"))
-                .expect("the job's memory");
-            let base = Base::Shm(Shm::attach(&job, node).expect("attach"));
-            let key = std::env::var_os(ENV_KEY).map(PathBuf::from);
-            let membership = Membership::local(NodeId(node), NODES);
-            endpoint(base, membership, key.as_deref(), options)
-        }
-        Err(_) => endpoint_from_env(options).expect("an endpoint"),
-    };
-    Some((life, endpoint))
+    drop(talker); // it leaves in peace
+    std::process::exit(0);
 }
 
 /// Kills whatever is left when a test fails.
@@ -495,15 +356,4 @@ pub(crate) fn run(
     }
     common::assert_nothing_left(&pids);
     talker.endpoint.counters()
-}
-
-/// Whether this process was started by a test, to be a worker or something else.
-pub(crate) fn is_started() -> bool {
-    std::env::var_os(LIFE_ENV).is_some()
-}
-
-pub(crate) fn cluster_file(folder: &Path, address: impl Fn(u16) -> String) -> PathBuf {
-    let nodes = (0..NODES).map(|id| format!("[[node]]\nid = {id}\n{}\n", address(id)));
-    let text: String = nodes.collect();
-    PathBuf::from(common::file(folder, "cluster.toml", text))
 }

@@ -1,4 +1,5 @@
-//! A process of another user that calls our sockets without end: this same test program, entered by its test `stranger`.
+//! A process of another user that calls our sockets without end: this same test program, whose test that calls
+//! [`Stranger::call`] then is the stranger.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -19,7 +20,7 @@ const LIFE: Duration = Duration::from_secs(120);
 pub(crate) struct Stranger(Child);
 
 impl Stranger {
-    /// Calls every abstract socket of this kind whose name begins so. `None`: there can be no other user here, which is printed.
+    /// Calls every abstract socket of this kind whose name begins so. The test of that name begins with [`act_if_spawned`]. `None`: there can be no other user here, which is printed.
     pub(crate) fn call(test: &str, kind: SocketType, prefix: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("SKIPPED {test}: only root can be another user");
@@ -32,7 +33,7 @@ impl Stranger {
             "packets"
         };
         let child = Command::new(program)
-            .args(["stranger", "--exact", "--test-threads=1"])
+            .args([test, "--exact", "--test-threads=1"])
             .env(TARGET, format!("{kind} {prefix}"))
             .uid(USER)
             .gid(USER)
@@ -56,8 +57,8 @@ impl Drop for Stranger {
     }
 }
 
-/// What the test `stranger` does; nothing in an ordinary run.
-pub(crate) fn act() {
+/// What a spawned process does; it does not return to its test.
+pub(crate) fn act_if_spawned() {
     let Ok(target) = std::env::var(TARGET) else {
         return;
     };
