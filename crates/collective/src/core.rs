@@ -58,7 +58,7 @@ impl Core {
         let me = endpoint.me();
         let options = ChannelOptions {
             budget_bytes: BUDGET_BYTES,
-            all_shares: true,
+            all_datagrams: true,
         };
         let _ = endpoint.open(CHANNEL, options); // it may be from before
         let mut wires = Wires::new(endpoint);

@@ -26,7 +26,7 @@ pub mod flags {
     pub const NACK: u8 = 1 << 4;
     /// Hello, welcome: the sender runs the congestion control `suci`; without it, `credit`.
     pub const SUCI: u8 = 1 << 5;
-    /// Data: a whole message without a number, over a link that keeps frames in order and loses none.
+    /// Data: a message, or a part of one, without a number, over a link that keeps frames in order and loses none.
     pub const DIRECT: u8 = 1 << 5;
     /// Ack: the sender takes such.
     pub const TAKES_DIRECT: u8 = 1 << 6;

@@ -23,7 +23,7 @@ pub const PERMIT_BYTES: usize = size_of::<RawPermit>();
 /// The length field has 16 bits.
 pub const MAX_PAYLOAD_BYTES: usize = u16::MAX as usize;
 
-/// Low half of a frame's first byte. 11, 14 and 15 are unassigned.
+/// Low half of a frame's first byte. 12 to 15 are unassigned, and 11 is the link's.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const DATAGRAM: u8 = 1;

@@ -209,6 +209,11 @@ impl Outbox {
             + to_it(&self.remote.lock().letters)
     }
 
+    /// Of the endpoint's own, those to a peer whose queue is full.
+    pub(crate) fn controls_to(&self, to: NodeId) -> usize {
+        (self.held.get(&(to, Lane::CONTROL_CHANNEL))).map_or(0, VecDeque::len)
+    }
+
     /// A handler's message.
     pub(crate) fn put(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
         self.remote.takes(to, lane)?;

@@ -12,8 +12,8 @@ use super::outbox::Outbox;
 use crate::handler::Handler;
 
 /// Datagrams kept for a library that has not opened its channel, and their bytes: peers can fill some 250 of these.
-const EARLY_SHARES: usize = 1024;
-const EARLY_SHARE_BYTES: usize = 256 << 10;
+const EARLY_DATAGRAMS: usize = 1024;
+const EARLY_DATAGRAM_BYTES: usize = 256 << 10;
 
 /// What an owner chooses about its channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub struct ChannelOptions {
     /// endpoint's `budget_bytes`. Peers stop when half is used. At least 1.
     pub budget_bytes: usize,
     /// Of datagrams that wait, each is kept, and not only the newest of each source and start.
-    pub all_shares: bool,
+    pub all_datagrams: bool,
 }
 
 impl Default for ChannelOptions {
     fn default() -> Self {
         Self {
             budget_bytes: 4 << 20,
-            all_shares: false,
+            all_datagrams: false,
         }
     }
 }
@@ -152,7 +152,7 @@ pub(super) struct Delivered {
 /// For what comes before a library has opened its channel.
 pub(super) fn early(number: u16) -> Channel {
     let mut channel = Channel::new(Books::new(number, 0, 0), Keeps::All);
-    channel.stash.limit(EARLY_SHARES, EARLY_SHARE_BYTES);
+    channel.stash.limit(EARLY_DATAGRAMS, EARLY_DATAGRAM_BYTES);
     channel.is_open = false;
     channel
 }

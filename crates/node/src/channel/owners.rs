@@ -29,7 +29,7 @@ impl Channels {
             return Err(ChannelError::AlreadyOpen { channel: number });
         }
         self.generation += 1;
-        let keeps = if options.all_shares {
+        let keeps = if options.all_datagrams {
             Keeps::All
         } else {
             Keeps::Newest

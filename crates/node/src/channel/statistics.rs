@@ -98,6 +98,11 @@ impl Statistics {
         self.answer.is_some()
     }
 
+    /// What the call waits for can still come: the session did not end.
+    pub(crate) fn is_awaited(&self) -> bool {
+        (self.awaited).is_some_and(|(node, number)| self.open.get(&node) == Some(&number))
+    }
+
     /// Peers wait for answers.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
@@ -297,5 +302,9 @@ mod tests {
         let response = asked.next_request().expect("one").1.answer([].into_iter());
         asker.forget(PEER);
         assert!(asker.take(PEER, &response).is_none(), "the session is over");
+        asker.ask(PEER, NodeId(0), 1, true);
+        assert!(asker.is_awaited());
+        asker.forget(PEER);
+        assert!(!asker.is_awaited(), "it is to be asked again");
     }
 }

@@ -133,11 +133,11 @@ fn newest_share_of_a_place_is_kept() {
 
 /// A channel whose owner wants them has all datagrams, in order of arrival, those included that came before it was opened.
 #[test]
-fn owners_may_want_all_shares() {
+fn owners_may_want_all_datagrams() {
     let mut channels = channels();
     channels.datagram(0, datagram(0, 1, b"first"));
     let options = ChannelOptions {
-        all_shares: true,
+        all_datagrams: true,
         ..ChannelOptions::default()
     };
     channels.open(2, &options, None).expect("open");

@@ -13,8 +13,8 @@ use super::{Channels, Notice, lose};
 use crate::handler::{Handler, Nobody};
 use crate::peers::Peers;
 
-/// A peer to which more messages than that wait to leave gets no answer about flows: it may ask without taking any.
-const ANSWERED_QUEUE: usize = 256;
+/// A peer for which so many control messages wait, its queue being full, gets no answer about flows: it may ask without taking any.
+const ANSWERS_HELD: usize = 64;
 
 impl Channels {
     /// There is room in the queue to `peer`.
@@ -93,7 +93,7 @@ impl Channels {
         self.tools.outbox.put_control(node, control::LANE, &request);
     }
 
-    /// A peer is told of flows, if it takes what it was told before.
+    /// A peer is told of flows.
     #[cold]
     pub(super) fn answer(
         &mut self,
@@ -102,8 +102,7 @@ impl Channels {
         way: &mut impl Way,
         peers: &Peers,
     ) -> usize {
-        let queued = way.engine().queued(to);
-        if queued.is_none_or(|queued| queued.messages > ANSWERED_QUEUE) {
+        if self.tools.outbox.controls_to(to) > ANSWERS_HELD {
             return 0;
         }
         let ids = (request.first.0..=u16::MAX).take_while(|id| peers.knows(NodeId(*id)));

@@ -10,7 +10,7 @@ use crate::handler::Handler;
 
 impl<L: Link> Endpoint<L> {
     /// Begins to keep what comes on `channel`, in every class and priority, apart from all else: messages wait for `recv_on`, `recv_kept`
-    /// and `poll_on`, and its datagrams for `poll_on`. What came before and was not taken is its first.
+    /// and `poll_on`, and its datagrams for `recv_datagram` and `poll_on`. What came before and was not taken is its first.
     ///
     /// What waits counts against the channel's own budget ([`ChannelOptions`]), so however long nobody reads it, other channels go on. When
     /// half of it is used, peers are told to stop sending on this channel: their `send` waits, and `try_send` says `WouldBlock`.

@@ -188,16 +188,24 @@ impl<L: Link> Core<L> {
         most: u16,
         until: std::time::Instant,
     ) -> Result<Option<Answer>, SendError> {
-        self.ask(node, first, most, true)?;
-        let left = until.saturating_duration_since(std::time::Instant::now());
-        let waited = self.run_until(left, |_, intake| {
-            intake.channels.statistics.has_answer() || intake.peers.is_lost(node)
-        });
-        let answer = self.channels.statistics.take_answer();
-        waited?;
-        if answer.is_none() {
+        loop {
+            self.ask(node, first, most, true)?;
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            let waited = self.run_until(left, |_, intake| {
+                let statistics = &intake.channels.statistics;
+                statistics.has_answer() || !statistics.is_awaited() || intake.peers.is_lost(node)
+            });
+            // Where the session has ended, and the peer is back already, it is asked again.
+            let is_over = self.channels.statistics.is_awaited() || left.is_zero();
+            let answer = self.channels.statistics.take_answer();
+            waited?;
+            if answer.is_some() {
+                return Ok(answer);
+            }
             self.alive(node)?;
+            if is_over {
+                return Ok(None);
+            }
         }
-        Ok(answer)
     }
 }
