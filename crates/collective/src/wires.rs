@@ -21,6 +21,9 @@ use crate::header::{HEADER_BYTES, Header, Kind};
 /// their sender has them: they are received where they belong, and that is worth the message that opens them.
 pub(crate) const EAGER_BYTES: usize = 8 << 10;
 
+/// The same over shared memory, where it is one frame: a longer transfer is read where its sender has it, which costs a question and a confirmation.
+const EAGER_ON_HOST_BYTES: usize = 24 << 10;
+
 /// The same where a message between two costs as much as copying this: between hosts.
 const EAGER_BETWEEN_HOSTS_BYTES: usize = 64 << 10;
 
@@ -177,11 +180,12 @@ impl Wires {
         let limit_bytes = endpoint.message_limit_bytes().max(PIECE_BYTES_LEAST);
         let eager_window_bytes =
             (EAGER_TOTAL_BYTES / nodes.max(1)).clamp(EAGER_LEAST_BYTES, EAGER_MOST_BYTES);
-        let eager_bytes = if endpoint.link_name() == "shm" {
-            EAGER_BYTES
+        let most = if endpoint.link_name() == "shm" {
+            EAGER_ON_HOST_BYTES
         } else {
-            (eager_window_bytes / EAGER_TRANSFERS).clamp(EAGER_BYTES, EAGER_BETWEEN_HOSTS_BYTES)
+            EAGER_BETWEEN_HOSTS_BYTES
         };
+        let eager_bytes = (eager_window_bytes / EAGER_TRANSFERS).clamp(EAGER_BYTES, most);
         Self {
             peers: endpoint
                 .members()
