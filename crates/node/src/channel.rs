@@ -50,6 +50,7 @@ pub use self::statistics::RemoteFlow;
 use self::statistics::Statistics;
 use crate::handler::{Context, Handler, Nobody, notify};
 use crate::peers::Peers;
+use crate::random::random_u64;
 
 /// Notices (peer up, peer dead, sent) kept for the next handler; of more, the oldest go.
 const NOTICES_LIMIT: usize = 16 * 1024;
@@ -140,7 +141,7 @@ impl Channels {
             wants: BTreeSet::new(),
             is_woken: false,
             generation: 0,
-            statistics: Statistics::default(),
+            statistics: Statistics::beginning_at(random_u64().map_or(0, |number| number as u32)),
             dropped: Dropped::default(),
         }
     }

@@ -1,6 +1,5 @@
-//! The one door to calls that the compiler cannot check: work between `fork` and `exec` of a worker, noticing a fork, and
-//! threads without signals, and the length of
-//! their turns.
+//! The one door to calls that the compiler cannot check: work between `fork` and `exec` of a worker, noticing a fork,
+//! threads without signals, and the length of their slices.
 //!
 //! Called by `bootstrap::keeper`, `lock` and `assistant`.
 #![allow(

@@ -451,3 +451,34 @@ fn flows_of_others_are_told() {
         );
     }
 }
+
+/// A peer that asks for flows again and again does not keep a flush from ending; it gets its answers all the same.
+#[test]
+fn flushes_end_while_peers_ask() {
+    for over in [Over::Shm, Over::Udp] {
+        let (mut a, mut b) = pair(over, &Options::default());
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = std::sync::Arc::clone(&stop);
+        let asker = thread::spawn(move || {
+            assert!(b.wait_up(LONG).expect("up").is_empty());
+            let mut answers = 0;
+            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+                answers += usize::from(b.remote_flow(A, B, LONG).expect("a node").is_some());
+                while b.try_recv().expect("link").is_some() {}
+            }
+            (b, answers)
+        });
+        assert!(a.wait_up(LONG).expect("up").is_empty());
+        for number in 0..200 {
+            a.send(B, LANE, &[1; 100]).expect("send");
+            assert!(a.flush(LONG).expect("flush"), "{over:?}: {number}");
+            a.progress().expect("link");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        while !asker.is_finished() {
+            a.progress().expect("link");
+        }
+        let (_b, answers) = asker.join().expect("asker");
+        assert!(answers > 0, "{over:?}");
+    }
+}

@@ -26,7 +26,7 @@ use super::errors::{ShmAttachError, ShmCreateError};
 use super::layout::{Layout, PAGE_BYTES, ShmConfig, head, life};
 use super::sys::{self, Map, ReadWord, WriteWord};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"tsumuji\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"tsumuji\x03");
 
 /// Makes the memory of a job.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What endpoints say to each other of their channels, by messages of 4 bytes on [`Lane::CONTROL_CHANNEL`].
+//! What endpoints say to each other of their channels, by short messages on [`Lane::CONTROL_CHANNEL`].
 
 use tsumuji_proto::{DeliveryClass, Lane, Priority};
 

@@ -56,8 +56,10 @@ pub(crate) struct Request {
 /// See the head of this module.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics {
-    /// Of peers, to be answered.
-    requests: BTreeMap<NodeId, Request>,
+    /// Of peers, to be answered; with the life that asked.
+    requests: BTreeMap<NodeId, (u64, Request)>,
+    /// The program waits until all has left: what peers ask waits until then.
+    pub(crate) is_paused: bool,
     /// Ours, by whom they are for.
     open: BTreeMap<NodeId, u32>,
     number: u32,
@@ -67,6 +69,14 @@ pub(crate) struct Statistics {
 }
 
 impl Statistics {
+    /// With requests that go on from that number, which the process before this one did not begin with.
+    pub(crate) fn beginning_at(number: u32) -> Self {
+        Self {
+            number,
+            ..Self::default()
+        }
+    }
+
     /// A request to `node`, in place of an open one. `waits`: the calling program waits for the response.
     pub(crate) fn ask(
         &mut self,
@@ -106,21 +116,25 @@ impl Statistics {
     /// Peers wait for answers.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        !self.requests.is_empty()
+        !self.is_paused && !self.requests.is_empty()
     }
 
     pub(crate) fn next_request(&mut self) -> Option<(NodeId, Request)> {
-        self.requests.pop_first()
+        if self.is_paused {
+            return None;
+        }
+        let (peer, (_, request)) = self.requests.pop_first()?;
+        Some((peer, request))
     }
 
-    /// A session with `peer` is over.
-    pub(crate) fn forget(&mut self, peer: NodeId) {
-        self.requests.remove(&peer);
+    /// A session with `peer` is over, which has died so often. What its next life has asked already stays.
+    pub(crate) fn forget(&mut self, peer: NodeId, deaths: u64) {
+        (self.requests).retain(|whose, (life, _)| *whose != peer || *life >= deaths);
         self.open.remove(&peer);
     }
 
     /// Takes a message of these kinds; `Some`: a response for whoever takes notices.
-    pub(crate) fn take(&mut self, from: NodeId, bytes: &[u8]) -> Option<Answer> {
+    pub(crate) fn take(&mut self, (from, life): (NodeId, u64), bytes: &[u8]) -> Option<Answer> {
         let (head, flows) = bytes.split_first_chunk::<HEAD_BYTES>()?;
         let &[kind, 0, a, b, c, d, 0, 0, n0, n1, n2, n3] = head else {
             return None;
@@ -134,7 +148,7 @@ impl Statistics {
                     first: NodeId(one),
                     most: two,
                 };
-                self.requests.insert(from, request);
+                self.requests.insert(from, (life, request));
                 None
             }
             RESPONSE if two == 0 && self.open.get(&from) == Some(&number) => {
@@ -264,11 +278,11 @@ mod tests {
         let (mut told, mut first) = (Vec::new(), NodeId(0));
         for waits in [true, false, true] {
             let request = asker.ask(PEER, first, u16::MAX, waits);
-            assert!(asked.take(NodeId(0), &request).is_none());
+            assert!(asked.take((NodeId(0), 0), &request).is_none());
             let (to, request) = asked.next_request().expect("one");
             assert!(to == NodeId(0) && request.first == first && !asked.is_due());
             let response = request.answer((first.0..70).map(flow));
-            let noticed = asker.take(PEER, &response);
+            let noticed = asker.take((PEER, 0), &response);
             assert_eq!((noticed.is_none(), asker.has_answer()), (waits, waits));
             let (flows, next) = noticed.or_else(|| asker.take_answer()).expect("told");
             told.extend(flows);
@@ -284,27 +298,46 @@ mod tests {
         let (mut asker, mut asked) = (Statistics::default(), Statistics::default());
         for _ in 0..100 {
             let request = asker.ask(PEER, NodeId(0), 1, true);
-            asked.take(NodeId(0), &request);
+            asked.take((NodeId(0), 0), &request);
         }
         let (_, request) = asked.next_request().expect("the newest");
         assert!(!asked.is_due());
         let response = request.answer([flow(4)].into_iter());
-        assert!(asker.take(NodeId(2), &response).is_none() && !asker.has_answer());
+        assert!(asker.take((NodeId(2), 0), &response).is_none() && !asker.has_answer());
         for length in 0..response.len() {
-            let cut = asker.take(PEER, &response[..length]);
+            let cut = asker.take((PEER, 0), &response[..length]);
             assert!(cut.is_none_or(|(flows, _)| flows.is_empty()), "{length}");
             asker.ask(PEER, NodeId(0), 1, true);
         }
-        assert!(asker.take(PEER, &response).is_none() && !asker.has_answer());
+        assert!(asker.take((PEER, 0), &response).is_none() && !asker.has_answer());
         assert!(asker.take_answer().is_none());
         let request = asker.ask(PEER, NodeId(0), 1, false);
-        asked.take(NodeId(0), &request);
+        asked.take((NodeId(0), 0), &request);
         let response = asked.next_request().expect("one").1.answer([].into_iter());
-        asker.forget(PEER);
-        assert!(asker.take(PEER, &response).is_none(), "the session is over");
+        asker.forget(PEER, 1);
+        assert!(
+            asker.take((PEER, 0), &response).is_none(),
+            "the session is over"
+        );
         asker.ask(PEER, NodeId(0), 1, true);
         assert!(asker.is_awaited());
-        asker.forget(PEER);
+        asker.forget(PEER, 1);
         assert!(!asker.is_awaited(), "it is to be asked again");
+    }
+
+    /// What is asked while the program waits for all to leave is answered afterwards; what a next life asks outlives the death of the one before.
+    #[test]
+    fn requests_outlive_pauses_and_deaths() {
+        let mut asked = Statistics::default();
+        let request = Statistics::beginning_at(7).ask(PEER, NodeId(0), 1, false);
+        asked.is_paused = true;
+        asked.take((NodeId(0), 1), &request);
+        assert!(!asked.is_due() && asked.next_request().is_none());
+        asked.forget(NodeId(0), 1);
+        asked.is_paused = false;
+        assert!(asked.is_due() && asked.next_request().is_some());
+        asked.take((NodeId(0), 1), &request);
+        asked.forget(NodeId(0), 2);
+        assert!(!asked.is_due(), "of the life that died");
     }
 }

@@ -41,7 +41,7 @@ impl Channels {
     /// A session with `peer` is over.
     pub(super) fn forget(&mut self, peer: NodeId, peers: &mut Peers) {
         let deaths = peers.deaths(peer);
-        self.statistics.forget(peer);
+        self.statistics.forget(peer, deaths);
         // What a later life of it has said already stays.
         (self.stops).retain(|(whose, _), life| *whose != peer || *life >= deaths);
         for channel in self.opened.values_mut() {
@@ -60,6 +60,8 @@ impl Channels {
     /// An endpoint speaks of its channels.
     pub(super) fn control(&mut self, from: NodeId, life: u64, bytes: &[u8]) {
         match Control::parse(bytes) {
+            // Nobody stops what endpoints say to each other: it would wait here for ever.
+            Some(Control::Stop(Lane::CONTROL_CHANNEL) | Control::Go(Lane::CONTROL_CHANNEL)) => {}
             Some(Control::Stop(channel)) => drop(self.stops.insert((from, channel), life)),
             Some(Control::Go(channel)) => {
                 self.stops.remove(&(from, channel));
@@ -67,7 +69,7 @@ impl Channels {
                 self.tell_writable(from, None::<&mut Nobody>);
             }
             None => {
-                if let Some(answer) = self.statistics.take(from, bytes) {
+                if let Some(answer) = self.statistics.take((from, life), bytes) {
                     self.put_notice(Notice::Flows(from, answer));
                 }
             }

@@ -155,7 +155,7 @@ impl<L: Link> Drive<L> {
             return Ok(Sent::No);
         };
         let Some(mut direct) = self.engine.direct(to, lane, bytes) else {
-            let is_behind = (self.engine.queued(to)).is_some_and(|queued| queued.messages > 0);
+            let is_behind = self.engine.is_direct_in_its_turn(to, lane, bytes);
             return Ok(if is_behind && self.link.reference_room(at).is_some() {
                 Sent::Full
             } else {

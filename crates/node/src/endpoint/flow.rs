@@ -164,9 +164,7 @@ impl<L: Link> Core<L> {
         waits: bool,
     ) -> Result<(), SendError> {
         self.known(node)?;
-        if self.peers.is_dead(node) {
-            return Err(SendError::PeerDead { peer: node });
-        }
+        self.alive(node)?;
         let Self {
             drive,
             channels,

@@ -271,6 +271,14 @@ impl<L: Link> Core<L> {
     }
 
     pub(super) fn flush(&mut self, timeout: Duration) -> Result<bool, SendError> {
+        // A peer that asks again with each answer would keep the queue from ever being empty.
+        self.channels.statistics.is_paused = true;
+        let flushed = self.flush_all(timeout);
+        self.channels.statistics.is_paused = false;
+        flushed
+    }
+
+    fn flush_all(&mut self, timeout: Duration) -> Result<bool, SendError> {
         self.peers.tell_any_losses()?;
         let nodes = self.membership.members.len();
         let all_sent = |engine: &Engine| {

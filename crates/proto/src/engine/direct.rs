@@ -188,14 +188,8 @@ impl Engine {
     pub fn direct(&mut self, to: NodeId, lane: Lane, bytes: usize) -> Option<Direct<'_>> {
         let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
         let (frame_bytes, ring_bytes) = (peer.send.fragment_bytes(), self.shared.config.ring_bytes);
-        let may = peer.direct.is(Talk::PERMITTED)
-            && peer.send.is_idle()
-            && bytes <= frame_bytes.max(ring_bytes)
-            && bytes <= peer.message_limit_bytes
-            && !lane.is_datagram()
-            && peer.send.admits(lane)
-            && peer.is_up()
-            && !self.closed;
+        let may =
+            peer.send.is_idle() && peer.may_take_directly(lane, bytes, ring_bytes) && !self.closed;
         let counts = self.shared.direct.get_mut(usize::from(to.0))?;
         may.then_some(Direct {
             peer,
@@ -205,6 +199,16 @@ impl Engine {
             lane,
             frame_bytes,
             ring_bytes,
+        })
+    }
+
+    /// The message could leave directly if nothing waited before it.
+    pub fn is_direct_in_its_turn(&self, to: NodeId, lane: Lane, bytes: usize) -> bool {
+        let peer = (self.peers.get(usize::from(to.0))).and_then(Option::as_deref);
+        peer.is_some_and(|peer| {
+            peer.may_take_directly(lane, bytes, self.shared.config.ring_bytes)
+                && !peer.send.is_idle()
+                && !self.closed
         })
     }
 
@@ -434,6 +438,19 @@ impl Engine {
         let has_room =
             self.shared.memory.headroom_bytes() > rings_bytes.saturating_mul(HEADROOM_RINGS);
         usize::from(has_room) * REFERENCE_RINGS * self.shared.config.ring_bytes
+    }
+}
+
+impl Peer {
+    /// But for what waits before it.
+    #[inline]
+    fn may_take_directly(&self, lane: Lane, bytes: usize, ring_bytes: usize) -> bool {
+        self.direct.is(Talk::PERMITTED)
+            && bytes <= self.send.fragment_bytes().max(ring_bytes)
+            && bytes <= self.message_limit_bytes
+            && !lane.is_datagram()
+            && self.send.admits(lane)
+            && self.is_up()
     }
 }
 
