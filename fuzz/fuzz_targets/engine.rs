@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tsumuji_proto::{
-    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId,
+    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, Loan, NodeId,
     Payload, Posted, Sink,
 };
 
@@ -54,12 +54,12 @@ fn engine(me: u16, now: Instant, congestion: Congestion, ring_bytes: usize) -> E
 /// As a link hands in what it copies where it belongs, if that is known.
 fn take(now: Instant, victim: &mut Engine, frame: &[u8], inbox: &mut Inbox) {
     victim.foresee(now, frame, frame.len(), inbox);
-    if let Some(landing) = victim.landing() {
-        let (head, body) = frame.split_at(landing.head_bytes.min(frame.len()));
-        if body.len() <= landing.body_bytes.min(landing.place.len()) {
-            landing.place[..body.len()].copy_from_slice(body);
+    if let Some(placement) = victim.placement() {
+        let (head, body) = frame.split_at(placement.head_bytes.min(frame.len()));
+        if body.len() <= placement.body_bytes.min(placement.place.len()) {
+            placement.place[..body.len()].copy_from_slice(body);
             if victim.is_expected(0, head, body.len()) {
-                return victim.handle_landed(now, head, body.len(), inbox);
+                return victim.handle_placed(now, head, body.len(), inbox);
             }
         }
     }
@@ -71,7 +71,7 @@ fn drain(now: Instant, from: &mut Engine, mut each: impl FnMut(&[u8])) {
     let mut slot = [0; FRAME_BYTES];
     let mut frames = 0;
     while let Some(to) = from.next_destination(now) {
-        let bytes = from.write_frame(now, to, &mut slot);
+        let bytes = from.write_frame(now, to, &Loan::NONE, &mut slot);
         assert!(bytes > 0, "nothing written to {to:?}");
         each(&slot[..bytes]);
         frames += 1;

@@ -25,7 +25,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::ether::{ETHERTYPE, HEADER_BYTES, LENGTH_BYTES};
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
+use crate::{
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, SealCounters,
+    each, hand_over,
+};
 
 /// Written to the file at a time.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -107,11 +110,11 @@ impl<W: Write> Recorder<W> {
         recorder
     }
 
-    fn frame(&mut self, direction: Direction, peer: LinkAddr, frame: &[u8]) {
+    fn frame(&mut self, direction: Direction, peer: LinkAddr, frame: &Frame<'_>) {
         if self.failed.is_some() || self.full {
             return;
         }
-        if self.written_bytes + (self.buffer.len() + frame.len()) as u64 > FILE_BYTES_MAX {
+        if self.written_bytes + (self.buffer.len() + frame.bytes()) as u64 > FILE_BYTES_MAX {
             self.full = true;
             tracing::warn!(
                 "the capture is full at {FILE_BYTES_MAX} bytes; later frames are not in it"
@@ -123,7 +126,7 @@ impl<W: Write> Recorder<W> {
             Direction::Inbound => (mac_of(peer), self.local),
             Direction::Outbound => (self.local, mac_of(peer)),
         };
-        let bytes = (HEADER_BYTES + LENGTH_BYTES + frame.len()) as u32;
+        let bytes = (HEADER_BYTES + LENGTH_BYTES + frame.bytes()) as u32;
         self.block(pcapng::ENHANCED_PACKET, |body| {
             body.extend([0; 4]); // interface 0
             body.extend(((time >> 32) as u32).to_le_bytes());
@@ -133,8 +136,9 @@ impl<W: Write> Recorder<W> {
             body.extend(to);
             body.extend(from);
             body.extend(ETHERTYPE.to_be_bytes());
-            body.extend((frame.len() as u16).to_le_bytes());
-            body.extend_from_slice(frame);
+            body.extend((frame.bytes() as u16).to_le_bytes());
+            body.extend_from_slice(frame.head);
+            body.extend_from_slice(frame.body);
             pad(body);
             option(body, pcapng::EPB_FLAGS, &(direction as u32).to_le_bytes());
             option(body, pcapng::OPTION_END, &[]);
@@ -294,31 +298,29 @@ impl<L: Link, W: Write> Link for Capture<L, W> {
         self.inner.local_addr()
     }
 
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        let recorder = &mut self.recorder;
-        self.inner.recv_burst(max, |from, frame| {
-            recorder.frame(Direction::Inbound, from, frame);
-            on_frame(from, frame);
-        })
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        self.inner.capacity(to)
     }
 
-    fn send_with(
+    fn send<'a>(
         &mut self,
         to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
+    ) -> Result<usize, LinkError> {
+        let sent = self.inner.send(to, frames.clone())?;
+        for frame in frames.take(sent) {
+            self.recorder.frame(Direction::Outbound, to, &frame);
+        }
+        Ok(sent)
+    }
+
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         let recorder = &mut self.recorder;
-        self.inner.send_with(to, |slot| {
-            let bytes = fill(slot);
-            if bytes > 0 {
-                recorder.frame(Direction::Outbound, to, &slot[..bytes]);
-            }
-            bytes
-        })
+        let mut take = each(|from, frame| {
+            recorder.frame(Direction::Inbound, from, &Frame::whole(frame));
+            hand_over(receiver, from, frame);
+        });
+        self.inner.receive(max, &mut take)
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
@@ -385,22 +387,15 @@ mod tests {
         {
             let mut a = Capture::new(a, &mut file);
             for bytes in 1..10 {
-                a.send_with(LinkAddr::Local(1), |slot| {
-                    slot[..bytes].fill(bytes as u8);
-                    bytes
-                })
-                .expect("send");
+                a.send_one(LinkAddr::Local(1), Frame::whole(&vec![bytes as u8; bytes]))
+                    .expect("send");
                 a.flush().expect("flush");
-                while b.recv_burst(1, |_, _| {}).expect("recv") == 0 {}
-                b.send_with(LinkAddr::Local(0), |slot| {
-                    slot[..3].copy_from_slice(b"ack");
-                    3
-                })
-                .expect("send");
+                while b.receive(1, &mut each(|_, _| {})).expect("recv") == 0 {}
+                b.send_one(LinkAddr::Local(0), Frame::whole(b"ack"))
+                    .expect("send");
                 b.flush().expect("flush");
-                while a.recv_burst(1, |_, _| {}).expect("recv") == 0 {}
+                while a.receive(1, &mut each(|_, _| {})).expect("recv") == 0 {}
             }
-            a.send_with(LinkAddr::Local(1), |_| 0).expect("declined");
         }
         let blocks = blocks(&file);
         assert_eq!(blocks[0].0, pcapng::SECTION_HEADER);
@@ -479,9 +474,10 @@ mod tests {
             .expect("/dev/full");
         let mut a = Capture::new(a, full);
         a.wait(Duration::ZERO).expect("wait");
-        a.send_with(LinkAddr::Local(1), |_| 5).expect("send");
+        a.send_one(LinkAddr::Local(1), Frame::whole(&[0; 5]))
+            .expect("send");
         a.flush().expect("flush");
-        assert_eq!(b.recv_burst(1, |_, _| {}).expect("recv"), 1);
+        assert_eq!(b.receive(1, &mut each(|_, _| {})).expect("recv"), 1);
         let error = a.finish().expect_err("the disk is full");
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }

@@ -3,22 +3,19 @@
 //! Wraps any link, beneath the engine, as a seal does; what it wraps may lose, change and cut frames as a cable does. Whether there is
 //! anything to do is the wrapped link's word (`LinkCaps::damages`): over shared memory, and around a seal, calls pass through.
 //!
-//! A frame leaves with a header of its own in front, so that it can also be sent from two places (`send_run`) and received into two
-//! (`recv_landing`). A payload that a link has put into its place counts only once it was checked there (`Receiver::is_sound`); until
-//! then the bytes there mean nothing.
+//! A frame leaves with a header of its own in front of its head. A body that a link has put into its place counts only once it was
+//! checked there (`Receiver::is_sound`); until then the bytes there mean nothing.
 //!
 //! Invariant: nothing is handed up that its sender did not write, but by a chance of one in 2³² for each damaged frame.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use crc32c::{crc32c, crc32c_append};
 
 use crate::{
-    LANDING_HEAD_BYTES_MAX, Landing, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver,
-    RunRoom, SealCounters,
+    Capacity, Coming, Frame, HEAD_BYTES_MAX, Link, LinkAddr, LinkCaps, LinkCounters, LinkError,
+    Placement, Receiver, Rings, SealCounters,
 };
 
 /// Bytes before each frame.
@@ -109,20 +106,39 @@ fn sum(prefix: &[u8], head: &[u8], body: &[u8]) -> u32 {
     }
 }
 
-/// Of a run: a frame's header and head together.
+/// A frame's header and head together; of a longer head, as much as fits.
 #[derive(Debug, Clone, Copy)]
 struct Head {
-    bytes: [u8; LANDING_HEAD_BYTES_MAX],
+    bytes: [u8; HEAD_BYTES_MAX],
     length: usize,
 }
 
 impl Head {
-    fn new(head: &[u8], body: &[u8]) -> Self {
-        let mut bytes = [0; LANDING_HEAD_BYTES_MAX];
-        let length = CHECK_BYTES + head.len();
-        bytes[..CHECK_BYTES].copy_from_slice(&header_of(head, body));
-        bytes[CHECK_BYTES..length].copy_from_slice(head);
+    #[inline]
+    fn new(frame: &Frame<'_>) -> Self {
+        let mut bytes = [0; HEAD_BYTES_MAX];
+        let length = if frame.head.len() <= HEAD_BYTES_MAX - CHECK_BYTES {
+            CHECK_BYTES + frame.head.len()
+        } else {
+            CHECK_BYTES
+        };
+        bytes[..CHECK_BYTES].copy_from_slice(&header_of(frame.head, frame.body));
+        bytes[CHECK_BYTES..length].copy_from_slice(&frame.head[..length - CHECK_BYTES]);
         Self { bytes, length }
+    }
+
+    /// What follows it: a frame has either a head that fits, or no body.
+    #[inline]
+    fn body_of<'a>(&self, frame: &Frame<'a>) -> &'a [u8] {
+        if self.length == CHECK_BYTES + frame.head.len() {
+            return frame.body;
+        }
+        assert!(
+            frame.body.is_empty(),
+            "a head of {} bytes",
+            frame.head.len()
+        );
+        frame.head
     }
 }
 
@@ -152,7 +168,7 @@ pub struct Checked<L> {
     /// Frames bear checksums.
     on: bool,
     refused: Refused,
-    /// Of the run that is sent.
+    /// Of the frames that are sent.
     heads: Vec<Head>,
 }
 
@@ -194,11 +210,12 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
         }
     }
 
+    /// Of what is coming nothing is known for sure before it was checked.
     #[inline]
-    fn landing(&mut self) -> Option<Landing<'_>> {
-        let mut landing = self.receiver.landing()?;
-        landing.head_bytes += CHECK_BYTES;
-        (landing.head_bytes <= LANDING_HEAD_BYTES_MAX).then_some(landing)
+    fn placement(&mut self, _: Option<Coming<'_>>) -> Option<Placement<'_>> {
+        let mut placement = self.receiver.placement(None)?;
+        placement.head_bytes += CHECK_BYTES;
+        (placement.head_bytes <= HEAD_BYTES_MAX).then_some(placement)
     }
 
     fn is_expected(
@@ -220,18 +237,19 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
             return false;
         };
         // Nothing was handed over since: the same place.
-        let Some(landing) = self.receiver.landing() else {
+        let Some(placement) = self.receiver.placement(None) else {
             return false;
         };
-        let start = index.saturating_mul(landing.body_bytes);
-        let body = landing.place.get(start..start.saturating_add(body_bytes));
+        let start = index.saturating_mul(placement.body_bytes);
+        let body = placement.place.get(start..start.saturating_add(body_bytes));
         body.is_some_and(|body| is_sound(header, head, body))
+            && self.receiver.is_sound(index, head, body_bytes)
     }
 
-    fn landed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+    fn placed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
         if let Some(head) = head.get(CHECK_BYTES..) {
             self.frames += 1;
-            self.receiver.landed(from, head, body_bytes);
+            self.receiver.placed(from, head, body_bytes);
         }
     }
 }
@@ -256,100 +274,52 @@ impl<L: Link> Link for Checked<L> {
     }
 
     #[inline]
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        if !self.on {
-            return self.inner.recv_burst(max, on_frame);
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        let capacity = self.inner.capacity(to)?;
+        if !self.on || capacity.frames == 0 {
+            return Ok(capacity);
         }
-        let (refused, mut frames) = (&mut self.refused, 0);
-        self.inner
-            .recv_burst(max, |from, frame| match open(frame) {
-                Ok(inner) => {
-                    frames += 1;
-                    on_frame(from, inner);
-                }
-                Err(why) => refused.count(why, frame.len()),
-            })?;
-        Ok(frames)
+        let headers_bytes = capacity.frames * CHECK_BYTES;
+        Ok(Capacity {
+            bytes: capacity.bytes.saturating_sub(headers_bytes),
+            ..capacity
+        })
     }
 
     #[inline]
-    fn recv_landing(
+    fn send<'a>(
         &mut self,
-        max: usize,
-        receiver: &mut impl Receiver,
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
         if !self.on {
-            return self.inner.recv_landing(max, receiver);
+            return self.inner.send(to, frames);
+        }
+        let Self { inner, heads, .. } = self;
+        heads.clear();
+        heads.extend(frames.clone().map(|frame| Head::new(&frame)));
+        let parts = heads.iter().zip(frames);
+        inner.send(
+            to,
+            parts.map(|(head, frame)| Frame {
+                head: &head.bytes[..head.length],
+                body: head.body_of(&frame),
+            }),
+        )
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+        if !self.on {
+            return self.inner.receive(max, receiver);
         }
         let mut checking = Checking {
             receiver,
             refused: &mut self.refused,
             frames: 0,
         };
-        self.inner.recv_landing(max, &mut checking)?;
+        self.inner.receive(max, &mut checking)?;
         Ok(checking.frames)
-    }
-
-    fn sends_runs(&self) -> bool {
-        self.inner.sends_runs()
-    }
-
-    #[inline]
-    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
-        let room = self.inner.run_room(to)?;
-        if !self.on {
-            return Ok(room);
-        }
-        // One frame of the largest size fits wherever one fitted before.
-        let one_bytes = self.caps().frame_bytes;
-        Ok(room.map(|RunRoom { frames, bytes }| {
-            let most_bytes = bytes.saturating_sub(CHECK_BYTES);
-            let all_bytes = bytes.saturating_sub(frames * CHECK_BYTES);
-            RunRoom {
-                frames,
-                bytes: all_bytes.max(one_bytes).min(most_bytes),
-            }
-        }))
-    }
-
-    fn send_run<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<(), LinkError> {
-        if !self.on {
-            return self.inner.send_run(to, frames);
-        }
-        let Self { inner, heads, .. } = self;
-        heads.clear();
-        heads.extend(frames.clone().map(|(head, body)| Head::new(head, body)));
-        let parts = heads.iter().zip(frames);
-        inner.send_run(
-            to,
-            parts.map(|(head, (_, body))| (&head.bytes[..head.length], body)),
-        )
-    }
-
-    #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        if !self.on {
-            return self.inner.send_with(to, fill);
-        }
-        self.inner.send_with(to, |slot| {
-            let most = slot.len().min(CHECK_BYTES + INNER_BYTES_MAX);
-            match fill(&mut slot[CHECK_BYTES..most]) {
-                0 => 0,
-                bytes => close(slot, bytes),
-            }
-        })
     }
 
     #[inline]
@@ -365,52 +335,13 @@ impl<L: Link> Link for Checked<L> {
         self.inner.fd()
     }
 
-    fn process_at(&self, peer: LinkAddr) -> Option<u64> {
-        self.inner.process_at(peer)
-    }
-
-    fn ring_bytes(&self) -> usize {
-        self.inner.ring_bytes()
-    }
-
-    fn life_heard(&self, peer: LinkAddr) -> Option<u64> {
-        self.inner.life_heard(peer)
+    fn rings(&self) -> Option<&impl Rings> {
+        self.inner.rings()
     }
 
     #[inline]
-    fn send_counted(
-        &mut self,
-        to: (LinkAddr, u64),
-        counted: bool,
-        parts: [&[u8]; 3],
-    ) -> Result<bool, LinkError> {
-        self.inner.send_counted(to, counted, parts)
-    }
-
-    fn counted_room(&mut self, to: (LinkAddr, u64), frame_bytes: usize) -> usize {
-        self.inner.counted_room(to, frame_bytes)
-    }
-
-    fn unread(&self, of: (LinkAddr, u64)) -> usize {
-        self.inner.unread(of)
-    }
-
-    fn reference_room(&mut self, to: (LinkAddr, u64)) -> Option<usize> {
-        self.inner.reference_room(to)
-    }
-
-    fn send_reference(
-        &mut self,
-        to: (LinkAddr, u64),
-        counted: bool,
-        head: &[u8],
-        body: &Bytes,
-    ) -> Result<bool, LinkError> {
-        self.inner.send_reference(to, counted, head, body)
-    }
-
-    fn set_reference_max(&mut self, bytes: usize) {
-        self.inner.set_reference_max(bytes);
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        self.inner.rings_mut()
     }
 
     fn arm_fd(&mut self) -> Result<bool, LinkError> {

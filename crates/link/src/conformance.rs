@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::{Link, LinkAddr};
+use crate::{Coming, Frame, HEAD_BYTES_MAX, Link, LinkAddr, Placement, Receiver, each};
 
 /// Nothing here takes this long on a machine that is alive.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,7 +37,8 @@ pub fn run_all<L: Link + Send>(make: impl Fn(usize) -> Vec<L>) {
     frames_arrive_intact(&make);
     burst_arrives(&make);
     full_link_refuses_and_recovers(&make);
-    declined_fill_sends_nothing(&make);
+    batches_arrive(&make);
+    bodies_find_their_places(&make);
     wait_ends_without_frames(&make);
     broadcast_reaches_all_others(&make);
     counters_add_up(&make);
@@ -75,10 +76,13 @@ pub fn damage_is_found<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
         let (mut looked, mut seen) = (Instant::now(), 0);
         while seen < u64::from(sent) && looked.elapsed() < QUIET {
             let frames = b
-                .recv_burst(64, |_, frame| {
-                    assert!(arrived.insert(number_of(frame)), "it came twice");
-                })
-                .expect("recv_burst");
+                .receive(
+                    64,
+                    &mut each(|_, frame| {
+                        assert!(arrived.insert(number_of(frame)), "it came twice");
+                    }),
+                )
+                .expect("receive");
             let (damaged, unchecked) = refused(&b);
             let now = arrived.len() as u64 + damaged + unchecked;
             if now > seen {
@@ -138,20 +142,15 @@ fn number_of(frame: &[u8]) -> u32 {
     number
 }
 
+/// A frame in a head and a body, cut somewhere.
+fn cut(frame: &[u8]) -> Frame<'_> {
+    let (head, body) = frame.split_at(frame.len().min(frame.len() * 7 % 57));
+    Frame { head, body }
+}
+
 /// Offers a frame once.
 fn offer<L: Link>(link: &mut L, to: LinkAddr, frame: &[u8]) -> bool {
-    let slot_bytes = link.caps().frame_bytes;
-    let mut called = false;
-    let taken = link
-        .send_with(to, |slot| {
-            called = true;
-            assert_eq!(slot.len(), slot_bytes, "a slot has frame_bytes");
-            slot[..frame.len()].copy_from_slice(frame);
-            frame.len()
-        })
-        .expect("send_with");
-    assert_eq!(taken, called, "a slot is lent exactly if one was free");
-    taken
+    link.send_one(to, cut(frame)).expect("send")
 }
 
 /// Sends a frame now; the link has room.
@@ -175,8 +174,8 @@ fn collect_until<L: Link>(
     let piece = link.caps().frame_bytes / 3 + 1;
     while !enough() {
         let frames = link
-            .recv_burst(64, |from, frame| on_frame(from, frame))
-            .expect("recv_burst");
+            .receive(64, &mut each(|from, frame| on_frame(from, frame)))
+            .expect("receive");
         assert!(frames < 64 + piece, "more frames than asked for");
         if frames == 0 {
             assert!(begun.elapsed() < PATIENCE, "frames are missing");
@@ -207,8 +206,11 @@ fn drain<L: Link>(link: &mut L) -> Vec<(LinkAddr, Vec<u8>)> {
     let mut last = Instant::now();
     while last.elapsed() < QUIET {
         let more = link
-            .recv_burst(64, |from, frame| frames.push((from, frame.to_vec())))
-            .expect("recv_burst");
+            .receive(
+                64,
+                &mut each(|from, frame| frames.push((from, frame.to_vec()))),
+            )
+            .expect("receive");
         if more > 0 {
             last = Instant::now();
         } else {
@@ -334,36 +336,139 @@ pub fn full_link_refuses_and_recovers<L: Link>(make: &impl Fn(usize) -> Vec<L>) 
     }
 }
 
-/// A filler that returns 0 sends nothing, whatever it wrote into the slot; neither do bytes beyond a frame's length travel on.
-pub fn declined_fill_sends_nothing<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
+/// A link takes all that its capacity states, in one call, short frames and long ones, of one size and of many; and all of it arrives.
+pub fn batches_arrive<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
+    let caps = a.caps();
     let to = b.local_addr();
-    let before = a.counters();
-    for _ in 0..20 {
-        let taken = a
-            .send_with(to, |slot| {
-                slot.fill(0xff);
-                0
-            })
-            .expect("send_with");
-        assert!(taken, "the slot was free");
-    }
-    a.flush().expect("flush");
-    assert_eq!(drain(&mut b), [], "nothing was sent");
-    assert_eq!(a.counters().sent_frames, before.sent_frames);
-    for number in 0..200u32 {
-        let bytes = 1 + number as usize % 150;
-        a.send_with(to, |slot| {
-            slot.fill(0xee);
-            fill_pattern(&mut slot[..bytes], number);
-            bytes
-        })
-        .expect("send_with");
+    let most = (caps.receive_frames / 2).clamp(1, 100);
+    let mut number = 0;
+    for round in 0..40 {
+        let capacity = a.capacity(to).expect("capacity");
+        assert!(capacity.frames > 0, "nothing was sent");
+        let (mut frames, mut bytes) = (Vec::new(), 0);
+        while frames.len() < capacity.frames.min(most) {
+            let length = match round % 4 {
+                0 => 70,
+                1 => caps.frame_bytes.min(1400),
+                2 => caps.frame_bytes - number as usize % 90,
+                _ => 4 + (number as usize * 37) % (caps.frame_bytes.min(3000) - 3),
+            };
+            if !frames.is_empty() && bytes + length > capacity.bytes {
+                break;
+            }
+            bytes += length;
+            frames.push(numbered(number, length));
+            number += 1;
+        }
+        let batch = frames.iter().map(|frame| cut(frame));
+        let sent = a.send(to, batch).expect("send");
+        assert_eq!(sent, frames.len(), "{capacity:?} in round {round}");
         a.flush().expect("flush");
-        let frames = collect(&mut b, 1);
-        assert!(frames[0].1 == pattern(number, bytes));
+        let arrived = collect(&mut b, frames.len());
+        let numbers: HashSet<u32> = arrived.iter().map(|(_, frame)| number_of(frame)).collect();
+        assert_eq!(numbers.len(), frames.len(), "frames repeated");
     }
-    assert_eq!(drain(&mut b), []);
+    assert_eq!(a.counters().sent_frames, u64::from(number));
+}
+
+/// Of the next frames, where the bodies belong.
+struct Placing {
+    place: Vec<u8>,
+    body_bytes: usize,
+    /// Bodies that lie in their places.
+    filled: usize,
+    /// Nothing is expected, or nothing sound.
+    refuses: bool,
+    spoils: bool,
+    placed: Vec<Vec<u8>>,
+    whole: Vec<Vec<u8>>,
+}
+
+impl Placing {
+    const HEAD_BYTES: usize = 40;
+}
+
+impl Receiver for Placing {
+    fn frame(&mut self, _: LinkAddr, frame: &[u8]) {
+        self.whole.push(frame.to_vec());
+    }
+
+    fn placement(&mut self, coming: Option<Coming<'_>>) -> Option<Placement<'_>> {
+        if let Some(coming) = coming {
+            assert!(coming.start.len() <= coming.bytes.min(HEAD_BYTES_MAX));
+        }
+        Some(Placement {
+            head_bytes: Self::HEAD_BYTES,
+            body_bytes: self.body_bytes,
+            place: self.place.get_mut(self.filled * self.body_bytes..)?,
+        })
+    }
+
+    fn is_expected(&mut self, _: LinkAddr, _: usize, head: &[u8], body_bytes: usize) -> bool {
+        assert_eq!(head.len(), Self::HEAD_BYTES);
+        !self.refuses && body_bytes == self.body_bytes
+    }
+
+    fn is_sound(&mut self, _: usize, _: &[u8], _: usize) -> bool {
+        !self.spoils
+    }
+
+    fn placed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
+        let start = self.filled * self.body_bytes;
+        let body = &self.place[start..start + body_bytes];
+        self.placed.push([head, body].concat());
+        self.filled += 1;
+    }
+
+    fn bodiless(&mut self, _: LinkAddr, _: &[u8], _: usize) {
+        panic!("every body is with its head");
+    }
+}
+
+/// Whether bodies are put into their places or not, whether they are expected there or not: all frames arrive once, as they were sent.
+pub fn bodies_find_their_places<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
+    for (refuses, spoils) in [(false, false), (true, false), (false, true)] {
+        for short in [true, false] {
+            let (mut a, mut b) = pair(make);
+            let (caps, to) = (a.caps(), b.local_addr());
+            let bytes = if short {
+                caps.frame_bytes.min(600)
+            } else {
+                caps.frame_bytes
+            };
+            let count = (caps.receive_frames / 2).clamp(1, 12);
+            let body_bytes = bytes - Placing::HEAD_BYTES;
+            let mut placing = Placing {
+                place: vec![0; count * body_bytes],
+                body_bytes,
+                filled: 0,
+                refuses,
+                spoils,
+                placed: Vec::new(),
+                whole: Vec::new(),
+            };
+            for number in 0..count as u32 {
+                // The last is another, of which the place knows nothing.
+                let length = bytes - usize::from(number as usize == count - 1);
+                send(&mut a, to, &numbered(number, length));
+            }
+            a.flush().expect("flush");
+            let begun = Instant::now();
+            while placing.placed.len() + placing.whole.len() < count {
+                if b.receive(4, &mut placing).expect("receive") == 0 {
+                    assert!(begun.elapsed() < PATIENCE, "frames are missing");
+                    a.flush().expect("flush");
+                    b.wait(LOOK).expect("wait");
+                }
+            }
+            assert!(placing.placed.is_empty() || !refuses && !spoils);
+            let all = placing.placed.iter().chain(&placing.whole);
+            let numbers: HashSet<u32> = all.map(|frame| number_of(frame)).collect();
+            assert_eq!(numbers.len(), count, "frames repeated");
+            assert_eq!(drain(&mut b), []);
+        }
+    }
 }
 
 /// `wait` ends after its time-out when nothing comes, and at once when a frame is there.
@@ -371,11 +476,11 @@ pub fn wait_ends_without_frames<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let (mut a, mut b) = pair(make);
     b.wait(Duration::ZERO).expect("wait");
     b.wait(Duration::from_millis(3)).expect("wait");
-    assert_eq!(b.recv_burst(8, |_, _| {}).expect("recv_burst"), 0);
+    assert_eq!(b.receive(8, &mut each(|_, _| {})).expect("receive"), 0);
     send(&mut a, b.local_addr(), &[1, 2, 3]);
     a.flush().expect("flush");
     let begun = Instant::now();
-    while b.recv_burst(8, |_, _| {}).expect("recv_burst") == 0 {
+    while b.receive(8, &mut each(|_, _| {})).expect("receive") == 0 {
         b.wait(PATIENCE).expect("wait");
     }
     assert!(begun.elapsed() < LOST_WAKE, "slept over a waiting frame");
@@ -385,7 +490,8 @@ pub fn wait_ends_without_frames<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
 pub fn broadcast_reaches_all_others<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let mut links = make(4);
     if !links[0].caps().broadcast {
-        assert!(links[0].send_with(LinkAddr::Broadcast, |_| 1).is_err());
+        let sent = links[0].send_one(LinkAddr::Broadcast, Frame::whole(&[1]));
+        assert!(sent.is_err());
         return;
     }
     let bytes = links[0].caps().frame_bytes;
@@ -451,10 +557,7 @@ pub fn garbage_addresses_do_no_harm<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     ];
     for to in garbage {
         for _ in 0..3 {
-            let _ = a.send_with(to, |slot| {
-                slot[..8].fill(7);
-                8
-            });
+            let _ = a.send_one(to, Frame::whole(&[7; 8]));
             a.flush().expect("a bad address is no error of the link");
         }
     }
@@ -472,7 +575,7 @@ pub fn many_peers_talk<L: Link>(make: &impl Fn(usize) -> Vec<L>) {
     let frames = frames.clamp(1, FRAMES_MAX);
     for link in &mut links {
         // What the others announced when they were opened takes room, too.
-        link.recv_burst(FRAMES_MAX, |_, _| panic!("nobody sent anything"))
+        link.receive(FRAMES_MAX, &mut each(|_, _| panic!("nobody sent anything")))
             .expect("receive");
     }
     let addrs: Vec<_> = links.iter().map(Link::local_addr).collect();
@@ -545,19 +648,22 @@ fn stream<L: Link>(mut link: L, to: LinkAddr) {
         }
         link.flush().expect("flush");
         let frames = link
-            .recv_burst(48, |_, frame| {
-                let has = u32::from_le_bytes(frame[4..8].try_into().expect("4 bytes"));
-                peer_has = peer_has.max(has);
-                let number = u32::from_le_bytes(frame[..4].try_into().expect("4 bytes"));
-                if number == u32::MAX {
-                    return;
-                }
-                let mut expected = numbered(number, frame.len());
-                expected[4..8].copy_from_slice(&frame[4..8]);
-                assert!(frame == expected, "frame {number} arrived damaged");
-                assert!(seen.insert(number), "frame {number} arrived twice");
-            })
-            .expect("recv_burst");
+            .receive(
+                48,
+                &mut each(|_, frame| {
+                    let has = u32::from_le_bytes(frame[4..8].try_into().expect("4 bytes"));
+                    peer_has = peer_has.max(has);
+                    let number = u32::from_le_bytes(frame[..4].try_into().expect("4 bytes"));
+                    if number == u32::MAX {
+                        return;
+                    }
+                    let mut expected = numbered(number, frame.len());
+                    expected[4..8].copy_from_slice(&frame[4..8]);
+                    assert!(frame == expected, "frame {number} arrived damaged");
+                    assert!(seen.insert(number), "frame {number} arrived twice");
+                }),
+            )
+            .expect("receive");
         if frames == 0 && burst == 0 {
             assert!(
                 begun.elapsed() < PATIENCE,
@@ -610,11 +716,14 @@ fn wake_cycles<L: Link + Send>(
             let mut arrived = false;
             while !arrived {
                 let frames = link
-                    .recv_burst(4, |_, frame| {
-                        assert_eq!(number_of(frame), number);
-                        arrived = true;
-                    })
-                    .expect("recv_burst");
+                    .receive(
+                        4,
+                        &mut each(|_, frame| {
+                            assert_eq!(number_of(frame), number);
+                            arrived = true;
+                        }),
+                    )
+                    .expect("receive");
                 if frames == 0 {
                     let begun = Instant::now();
                     sleep(link);

@@ -20,7 +20,10 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
+use crate::{
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, SealCounters,
+    each, hand_over,
+};
 
 /// A reordered frame is overtaken by at most this many others.
 const OVERTAKEN_FRAMES_MAX: u64 = 8;
@@ -337,12 +340,7 @@ impl Mangler {
     }
 
     /// Hands over at most `max` waiting frames whose time has come.
-    fn release(
-        &mut self,
-        now: Duration,
-        max: usize,
-        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
-    ) -> usize {
+    fn release(&mut self, now: Duration, max: usize, receiver: &mut impl Receiver) -> usize {
         let arrived = self.arrived;
         let mut frames = 0;
         while frames < max {
@@ -361,7 +359,7 @@ impl Mangler {
                 break;
             };
             self.count(&held.frame);
-            on_frame(held.from, &held.frame);
+            hand_over(receiver, held.from, &held.frame);
             frames += 1;
             held.frame.clear();
             self.spare.push(held.frame);
@@ -516,43 +514,44 @@ impl<L: Link, C: Clock> Link for Impair<L, C> {
     }
 
     #[inline]
-    fn recv_burst(
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        self.inner.capacity(to)
+    }
+
+    #[inline]
+    fn send<'a>(
         &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        self.inner.send(to, frames)
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         let mangler = &mut self.mangler;
         if self.holds {
             let now = self.clock.now();
             let fetch = mangler.fetch_frames();
             if fetch > 0 {
-                self.inner.recv_burst(fetch, |from, frame| {
-                    mangler.queue(now, from, frame);
-                })?;
+                let mut take = each(|from, frame| mangler.queue(now, from, frame));
+                self.inner.receive(fetch, &mut take)?;
             }
-            return Ok(mangler.release(now, max, &mut on_frame));
+            return Ok(mangler.release(now, max, receiver));
         }
         let mut frames = 0;
-        self.inner.recv_burst(max, |from, frame| {
+        let mut take = each(|from, frame| {
             let Some(frame) = mangler.mangle(frame) else {
                 return;
             };
-            on_frame(from, frame);
+            hand_over(receiver, from, frame);
             let bytes = frame.len() as u64;
             mangler.delivered_frames += 1;
             mangler.delivered_bytes += bytes;
             frames += 1;
-        })?;
+        });
+        self.inner.receive(max, &mut take)?;
         Ok(frames)
-    }
-
-    #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        self.inner.send_with(to, fill)
     }
 
     #[inline]

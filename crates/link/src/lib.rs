@@ -8,8 +8,10 @@ pub mod checked;
 pub mod conformance;
 pub mod dpdk;
 pub mod ether;
+mod gather;
 pub mod impair;
 pub mod packet;
+mod rings;
 mod sealing;
 pub mod shm;
 pub mod udp;
@@ -20,8 +22,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use bytes::Bytes;
-
+pub use rings::{NoRings, Rings};
 pub use sealing::SealCounters;
 
 /// Where a frame comes from or goes to, as the link knows it.
@@ -61,6 +62,8 @@ pub struct LinkCaps {
     pub receive_frames: usize,
     /// Frames worth handing over before `flush`.
     pub burst_frames: usize,
+    /// Bodies of frames leave from where they lie, without a copy of the link's own.
+    pub gathers: bool,
     /// One transmit reaches all.
     pub broadcast: bool,
     /// Nothing is lost between a live sender and a live receiver: a full ring refuses the sender instead (broadcast excepted).
@@ -76,7 +79,7 @@ pub struct LinkCounters {
     pub sent_frames: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Frames given to `on_frame`.
+    /// Frames given to the receiver.
     pub received_frames: u64,
     /// Their bytes.
     pub received_bytes: u64,
@@ -84,7 +87,7 @@ pub struct LinkCounters {
     pub overrun_frames: u64,
     /// Frames dropped on purpose by `impair`.
     pub impaired_frames: u64,
-    /// Times that a transmit slot was asked for and none was free.
+    /// Times that a frame was to leave and there was no room.
     pub refused: u64,
     /// Frames that the medium or the kernel reported dropped.
     pub dropped_frames: u64,
@@ -116,35 +119,98 @@ pub enum LinkError {
     },
 }
 
-/// Where the payloads of frames belong that are likely to come next: one after the other, while each frame's head goes elsewhere.
+/// A frame on its way out: its bytes follow each other, but need not lie together.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Frame<'a> {
+    /// First bytes: a header, or all of it.
+    pub head: &'a [u8],
+    /// The other bytes.
+    pub body: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// A frame that lies in one piece.
+    pub const fn whole(bytes: &'a [u8]) -> Self {
+        Self {
+            head: bytes,
+            body: &[],
+        }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub const fn bytes(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+
+    /// Copies the frame into the front of `slot`; returns its length.
+    ///
+    /// # Panics
+    /// If `slot` is shorter.
+    #[inline]
+    pub fn write(&self, slot: &mut [u8]) -> usize {
+        let (head, rest) = slot.split_at_mut(self.head.len());
+        head.copy_from_slice(self.head);
+        rest[..self.body.len()].copy_from_slice(self.body);
+        self.bytes()
+    }
+}
+
+/// What one call of [`Link::send`] takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Frames; 0: none now.
+    pub frames: usize,
+    /// Their bytes, together; one frame of any length always fits.
+    pub bytes: usize,
+}
+
+impl Capacity {
+    /// Nothing now.
+    pub const NONE: Self = Self {
+        frames: 0,
+        bytes: 0,
+    };
+}
+
+/// Where the bodies of the next frames belong: one after the other, while each frame's head goes elsewhere.
 #[derive(Debug)]
-pub struct Landing<'a> {
-    /// Bytes of each head, at most [`LANDING_HEAD_BYTES_MAX`].
+pub struct Placement<'a> {
+    /// Bytes of each head, at most [`HEAD_BYTES_MAX`].
     pub head_bytes: usize,
-    /// Bytes of each payload but perhaps the last.
+    /// Bytes of each body but perhaps the last.
     pub body_bytes: usize,
-    /// Room for some payloads.
+    /// Room for some bodies.
     pub place: &'a mut [u8],
 }
 
-/// Longest head that a link can part from its payload.
-pub const LANDING_HEAD_BYTES_MAX: usize = 64;
+/// Longest head that a link can part from its body.
+pub const HEAD_BYTES_MAX: usize = 64;
 
-/// Takes received frames, and may know beforehand where the next ones belong.
+/// The frame that is received next, as far as a link knows it before it asks where its body belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct Coming<'a> {
+    /// Where it comes from.
+    pub from: LinkAddr,
+    /// Its first bytes.
+    pub start: &'a [u8],
+    /// All its bytes.
+    pub bytes: usize,
+}
+
+/// Takes received frames, and may know beforehand where the bodies of the next ones belong.
 pub trait Receiver {
     /// A frame, borrowed from the link for this call.
     fn frame(&mut self, from: LinkAddr, frame: &[u8]);
 
-    /// The next frame begins so and has so many bytes, says a link that knows before it asks where that frame belongs.
-    fn coming(&mut self, _from: LinkAddr, _start: &[u8], _frame_bytes: usize) {}
-
-    /// Where payloads of the next frames belong, if anywhere. A link may write there whatever comes.
-    fn landing(&mut self) -> Option<Landing<'_>> {
+    /// Where bodies of the next frames belong, if anywhere; `coming`: the next frame, if the link knows it already. A link may write there
+    /// whatever comes.
+    fn placement(&mut self, _coming: Option<Coming<'_>>) -> Option<Placement<'_>> {
         None
     }
 
-    /// Does this head, with `body_bytes` at `index` in the place last lent, belong just there? The link asks of all frames that it
-    /// put there, before it hands over any.
+    /// Does the body of the frame with this head, of `body_bytes`, belong at `index` in the place named last? A link asks of all frames that it puts there,
+    /// before it hands over any. Where the answer is no, it hands over a frame like any other, and what lies in the place means nothing.
     fn is_expected(
         &mut self,
         _from: LinkAddr,
@@ -155,36 +221,53 @@ pub trait Receiver {
         false
     }
 
-    /// Did that frame, now that its payload lies in its place, come as it was sent? If not, it is handed over as a frame like any other,
-    /// and what lies in its place means nothing.
+    /// Did that frame, now that its body lies in its place, come as it was sent? If not, it is handed over as a frame like any other.
     fn is_sound(&mut self, _index: usize, _head: &[u8], _body_bytes: usize) -> bool {
         true
     }
 
-    /// Such a frame, all of them in order: its payload lies in its place, and is sound.
-    fn landed(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
+    /// Such a frame, all of them in order: its body lies in its place, and is sound.
+    fn placed(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
 
-    /// A frame that was coming, and whose payload cannot be had where its sender left it, or has no place.
+    /// A frame whose body cannot be had where its sender left it, or has no place.
     fn bodiless(&mut self, _from: LinkAddr, _head: &[u8], _body_bytes: usize) {}
 }
 
-/// A receiver that has no places to lend.
-pub(crate) struct Plain<F>(pub(crate) F);
+/// A receiver without places, of a function: [`each`].
+#[derive(Debug)]
+pub struct Each<F>(F);
 
-impl<F: FnMut(LinkAddr, &[u8])> Receiver for Plain<F> {
+/// Calls `take` with each received frame.
+pub fn each<F: FnMut(LinkAddr, &[u8])>(take: F) -> Each<F> {
+    Each(take)
+}
+
+impl<F: FnMut(LinkAddr, &[u8])> Receiver for Each<F> {
     #[inline]
     fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
         (self.0)(from, frame);
     }
 }
 
-/// What fits one call of [`Link::send_run`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunRoom {
-    /// Frames.
-    pub frames: usize,
-    /// Their bytes, together.
-    pub bytes: usize,
+/// Hands over a frame that lies in one piece, its body where `receiver` says that it belongs.
+#[inline]
+pub fn hand_over(receiver: &mut impl Receiver, from: LinkAddr, frame: &[u8]) {
+    let coming = Coming {
+        from,
+        start: &frame[..frame.len().min(HEAD_BYTES_MAX)],
+        bytes: frame.len(),
+    };
+    if let Some(placement) = receiver.placement(Some(coming))
+        && let Some((head, body)) = frame.split_at_checked(placement.head_bytes)
+        && body.len() <= placement.body_bytes.min(placement.place.len())
+    {
+        placement.place[..body.len()].copy_from_slice(body);
+        if receiver.is_expected(from, 0, head, body.len()) && receiver.is_sound(0, head, body.len())
+        {
+            return receiver.placed(from, head, body.len());
+        }
+    }
+    receiver.frame(from, frame);
 }
 
 /// Moves opaque frames in bursts; may lose, repeat or reorder them. Never blocks (but in `wait`).
@@ -195,107 +278,30 @@ pub trait Link {
     /// Our own address, as peers must name it.
     fn local_addr(&self) -> LinkAddr;
 
-    /// Hands received frames to `on_frame`, each borrowed from the link for that call, until there are none or `max` were: the
-    /// rest of what came in one piece with the last of them goes with it. Returns how many.
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError>;
+    /// What `send` takes towards `to` now.
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError>;
 
-    /// As `recv_burst`. A link that can do so puts payloads where `receiver` says that they belong, and may then hand over all that
-    /// came in one piece, even if it is more than `max`.
-    fn recv_landing(
-        &mut self,
-        max: usize,
-        receiver: &mut impl Receiver,
-    ) -> Result<usize, LinkError> {
-        self.recv_burst(max, |from, frame| receiver.frame(from, frame))
-    }
-
-    /// Whether frames may be sent from where they lie (`run_room`, `send_run`). Does not change while the link lives.
-    fn sends_runs(&self) -> bool {
-        false
-    }
-
-    /// What `send_run` takes towards `to` now; `None`: nothing.
-    fn run_room(&mut self, _to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
-        Ok(None)
-    }
-
-    /// Sends frames in two parts each, without a copy of its own: of one size but perhaps the last, and no more than `run_room` said
-    /// just before. They are on their way at the latest after `flush`. Not called where `run_room` has no room.
-    fn send_run<'a>(
-        &mut self,
-        _to: LinkAddr,
-        _frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<(), LinkError> {
-        Ok(())
-    }
-
-    /// Lends a free transmit slot towards `to`, of `caps().frame_bytes`; `fill` writes a frame and returns its length (0: none).
+    /// Takes as many of `frames` towards `to` as there is room for now, in order; returns how many: all, if `capacity` said so just before. They are
+    /// on their way at the latest after `flush`.
     ///
-    /// `Ok(false)`: no slot towards `to` is free now and `fill` was not called. The frame is on its way at the latest after
-    /// `flush`. A slot that `fill` sees may hold any old bytes.
-    fn send_with(
+    /// No frame is empty, or longer than `caps().frame_bytes`.
+    fn send<'a>(
         &mut self,
         to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError>;
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
+    ) -> Result<usize, LinkError>;
 
-    /// Bytes of frames that lie between this process and one peer at most, where frames come in order, none is lost, and it can be told which
-    /// were read (`send_counted`, `unread`). 0: this link is of another kind, and has no lives.
-    fn ring_bytes(&self) -> usize {
-        0
+    /// As `send`, of one frame; whether it was taken.
+    #[inline]
+    fn send_one(&mut self, to: LinkAddr, frame: Frame<'_>) -> Result<bool, LinkError> {
+        Ok(self.send(to, std::iter::once(frame))? == 1)
     }
 
-    /// The life of a peer from which the last frame came, as `process_at` numbers them.
-    fn life_heard(&self, _peer: LinkAddr) -> Option<u64> {
-        None
-    }
+    /// Hands received frames to `receiver`, until there are none or `max` were: the rest of what came in one piece with the last of
+    /// them goes with it. Returns how many.
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError>;
 
-    /// As `send_with`, to that life of the peer and no other, of a frame whose parts follow one another. `counted`: until it is read, `unread`
-    /// counts the frame.
-    fn send_counted(
-        &mut self,
-        _to: (LinkAddr, u64),
-        _counted: bool,
-        _parts: [&[u8]; 3],
-    ) -> Result<bool, LinkError> {
-        Ok(false)
-    }
-
-    /// How many frames of `frame_bytes` each the next calls of `send_counted` take to that life of the peer.
-    fn counted_room(&mut self, _to: (LinkAddr, u64), _frame_bytes: usize) -> usize {
-        0
-    }
-
-    /// How many counted frames that life of the peer has not read, as far as it has said: the present life, or the one before.
-    fn unread(&self, _of: (LinkAddr, u64)) -> usize {
-        0
-    }
-
-    /// How many bytes more that life of the peer takes by reference (`send_reference`); `None`: it cannot read this process's memory.
-    fn reference_room(&mut self, _to: (LinkAddr, u64)) -> Option<usize> {
-        None
-    }
-
-    /// As `send_counted`, of a frame whose body its receiver reads where it lies: the link holds it until then, or until its receiver is gone; `flush` and receiving give up what was read.
-    /// `Ok(false)`: also if there is no such room.
-    fn send_reference(
-        &mut self,
-        _to: (LinkAddr, u64),
-        _counted: bool,
-        _head: &[u8],
-        _body: &Bytes,
-    ) -> Result<bool, LinkError> {
-        Ok(false)
-    }
-
-    /// How many bytes of bodies each peer may refer to, of those that this process has not read; 0 at first.
-    fn set_reference_max(&mut self, _bytes: usize) {}
-
-    /// Pushes out what `send_with` gathered and wakes sleeping receivers.
+    /// Pushes out what `send` gathered and wakes sleeping receivers.
     fn flush(&mut self) -> Result<(), LinkError>;
 
     /// Sleeps until a frame may be there, or `timeout` has passed. May return early.
@@ -304,18 +310,22 @@ pub trait Link {
     /// Readable when a frame may be there, once `arm_fd` was called.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Which process lives behind `peer`, as the kernel says: a number that none before it had, or 0 if there is none. One that is
-    /// stopped lives. `None`: this link cannot tell.
-    fn process_at(&self, _peer: LinkAddr) -> Option<u64> {
-        None
-    }
+    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now, poll first.
+    fn arm_fd(&mut self) -> Result<bool, LinkError>;
 
     /// Longer frames than that do not reach `to`: a link that joins several for one station joins no more than that. One that is longer by
     /// itself still leaves.
     fn set_reach(&mut self, _to: LinkAddr, _frame_bytes: usize) {}
 
-    /// Asks that the next frame make `fd` readable. `false`: frames are waiting now, poll first.
-    fn arm_fd(&mut self) -> Result<bool, LinkError>;
+    /// The rings through which frames go, where there are such.
+    fn rings(&self) -> Option<&impl Rings> {
+        None::<&NoRings>
+    }
+
+    /// The same, to be written.
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        None::<&mut NoRings>
+    }
 
     /// What went through.
     fn counters(&self) -> LinkCounters;

@@ -49,7 +49,8 @@ macro_rules! pair_tests {
             frames_arrive_intact
             burst_arrives
             full_link_refuses_and_recovers
-            declined_fill_sends_nothing
+            batches_arrive
+            bodies_find_their_places
             wait_ends_without_frames
             counters_add_up
             garbage_addresses_do_no_harm
@@ -123,7 +124,8 @@ mod packet_jumbo {
         caps_are_sane
         frames_arrive_intact
         burst_arrives
-        declined_fill_sends_nothing
+        batches_arrive
+            bodies_find_their_places
         wait_ends_without_frames
         broadcast_reaches_all_others
         counters_add_up

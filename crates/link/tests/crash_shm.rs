@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::{Link, LinkAddr};
+use tsumuji_link::{Frame, Link, LinkAddr, each};
 
 const KILLS: u32 = 50;
 /// No survivor goes without frames of the other for this long.
@@ -34,7 +34,8 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 /// Checksum, life, number, kind, then bytes that depend on the number.
-fn compose(slot: &mut [u8], kind: u8, life: u32, number: u32, bytes: usize) {
+fn compose(kind: u8, life: u32, number: u32, bytes: usize) -> Vec<u8> {
+    let mut slot = vec![0; bytes];
     slot[8..12].copy_from_slice(&life.to_le_bytes());
     slot[12..16].copy_from_slice(&number.to_le_bytes());
     slot[16] = kind;
@@ -43,6 +44,7 @@ fn compose(slot: &mut [u8], kind: u8, life: u32, number: u32, bytes: usize) {
     }
     let sum = checksum(&slot[8..bytes]);
     slot[..8].copy_from_slice(&sum.to_le_bytes());
+    slot
 }
 
 struct Chatter {
@@ -83,11 +85,9 @@ impl Chatter {
             let life = self.life;
             if self.dice.u64(..8) == 0 {
                 let number = self.broadcast;
-                self.shm
-                    .send_with(LinkAddr::Broadcast, |slot| {
-                        compose(slot, TO_ALL, life, number, bytes);
-                        bytes
-                    })
+                let frame = compose(TO_ALL, life, number, bytes);
+                (self.shm)
+                    .send_one(LinkAddr::Broadcast, Frame::whole(&frame))
                     .expect("broadcast");
                 self.broadcast += 1;
                 continue;
@@ -97,13 +97,10 @@ impl Chatter {
                 continue;
             }
             let number = self.sent[usize::from(to)];
-            let taken = self
-                .shm
-                .send_with(LinkAddr::Local(to), |slot| {
-                    compose(slot, TO_ONE, life, number, bytes);
-                    bytes
-                })
-                .expect("send_with");
+            let frame = compose(TO_ONE, life, number, bytes);
+            let taken = (self.shm)
+                .send_one(LinkAddr::Local(to), Frame::whole(&frame))
+                .expect("send");
             self.sent[usize::from(to)] += u32::from(taken);
         }
         if self.dice.u64(..3) > 0 {
@@ -128,33 +125,36 @@ impl Chatter {
             stopped,
             ..
         } = self;
-        shm.recv_burst(32, |from, frame| {
-            let LinkAddr::Local(from) = from else {
-                panic!("a frame from {from}");
-            };
-            let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().expect("4"));
-            let sum = u64::from_le_bytes(frame[..8].try_into().expect("8 bytes"));
-            assert_eq!(sum, checksum(&frame[8..]), "a damaged frame from {from}");
-            let (life, number, kind) = (word(8), word(12), frame[16]);
-            received[usize::from(from)] += 1;
-            match kind {
-                STOP => *stopped = true,
-                TO_ONE | TO_ALL => {
-                    match last.insert((from, kind), (life, number)) {
-                        Some((old_life, old)) if old_life == life => {
-                            let next = old + 1;
-                            // Broadcasts may be overwritten, never repeated; the rest is lossless between the living.
-                            assert!(number == next || kind == TO_ALL && number > next);
+        shm.receive(
+            32,
+            &mut each(|from, frame| {
+                let LinkAddr::Local(from) = from else {
+                    panic!("a frame from {from}");
+                };
+                let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().expect("4"));
+                let sum = u64::from_le_bytes(frame[..8].try_into().expect("8 bytes"));
+                assert_eq!(sum, checksum(&frame[8..]), "a damaged frame from {from}");
+                let (life, number, kind) = (word(8), word(12), frame[16]);
+                received[usize::from(from)] += 1;
+                match kind {
+                    STOP => *stopped = true,
+                    TO_ONE | TO_ALL => {
+                        match last.insert((from, kind), (life, number)) {
+                            Some((old_life, old)) if old_life == life => {
+                                let next = old + 1;
+                                // Broadcasts may be overwritten, never repeated; the rest is lossless between the living.
+                                assert!(number == next || kind == TO_ALL && number > next);
+                            }
+                            // We were there before the sender was, so all it sent us is here.
+                            _ if *me == 0 && kind == TO_ONE => assert_eq!(number, 0),
+                            _ => {}
                         }
-                        // We were there before the sender was, so all it sent us is here.
-                        _ if *me == 0 && kind == TO_ONE => assert_eq!(number, 0),
-                        _ => {}
                     }
+                    other => panic!("a frame of kind {other}"),
                 }
-                other => panic!("a frame of kind {other}"),
-            }
-        })
-        .expect("recv_burst");
+            }),
+        )
+        .expect("receive");
     }
 }
 
@@ -250,13 +250,10 @@ fn killed_peers_harm_nobody() {
     let begun = Instant::now();
     while survivor.try_wait().expect("wait").is_none() {
         let life = chatter.life;
-        chatter
-            .shm
-            .send_with(LinkAddr::Local(SURVIVOR), |slot| {
-                compose(slot, STOP, life, 0, 20);
-                20
-            })
-            .expect("send_with");
+        let stop = compose(STOP, life, 0, 20);
+        (chatter.shm)
+            .send_one(LinkAddr::Local(SURVIVOR), Frame::whole(&stop))
+            .expect("send");
         chatter.turn();
         assert!(begun.elapsed() < PATIENCE, "the survivor hangs");
     }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
-use tsumuji_link::{Link, LinkAddr};
+use tsumuji_link::{Frame, Link, LinkAddr, each};
 
 /// Nothing here takes this long on a machine that is alive.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,16 +33,12 @@ fn answer_frames() {
     let mut answers: Vec<(LinkAddr, Vec<u8>)> = Vec::new();
     while begun.elapsed() < PATIENCE {
         let got = link
-            .recv_burst(32, |from, frame| answers.push((from, frame.to_vec())))
-            .expect("recv_burst");
-        answers.retain(|(to, frame)| {
-            !link
-                .send_with(*to, |slot| {
-                    slot[..frame.len()].copy_from_slice(frame);
-                    frame.len()
-                })
-                .expect("send_with")
-        });
+            .receive(
+                32,
+                &mut each(|from, frame| answers.push((from, frame.to_vec()))),
+            )
+            .expect("receive");
+        answers.retain(|(to, frame)| !link.send_one(*to, Frame::whole(frame)).expect("send_with"));
         link.flush().expect("flush");
         if got == 0 {
             link.wait(LOOK).expect("wait");
@@ -72,13 +68,9 @@ fn exchange(link: &mut Dpdk, frames: u32) {
     while back < frames {
         while sent < frames && sent - back < WINDOW {
             let bytes = 4 + sent as usize % 1400;
-            let taken = link
-                .send_with(LinkAddr::Broadcast, |slot| {
-                    slot[..bytes].fill(sent as u8);
-                    slot[..4].copy_from_slice(&sent.to_le_bytes());
-                    bytes
-                })
-                .expect("send_with");
+            let mut frame = vec![sent as u8; bytes];
+            frame[..4].copy_from_slice(&sent.to_le_bytes());
+            let taken = (link.send_one(LinkAddr::Broadcast, Frame::whole(&frame))).expect("send");
             if !taken {
                 break;
             }
@@ -86,13 +78,16 @@ fn exchange(link: &mut Dpdk, frames: u32) {
         }
         link.flush().expect("flush");
         let got = link
-            .recv_burst(64, |_, frame| {
-                assert_eq!(frame[..4], back.to_le_bytes(), "in order");
-                assert_eq!(frame.len(), 4 + back as usize % 1400);
-                assert!(frame[4..].iter().all(|byte| *byte == back as u8));
-                back += 1;
-            })
-            .expect("recv_burst");
+            .receive(
+                64,
+                &mut each(|_, frame| {
+                    assert_eq!(frame[..4], back.to_le_bytes(), "in order");
+                    assert_eq!(frame.len(), 4 + back as usize % 1400);
+                    assert!(frame[4..].iter().all(|byte| *byte == back as u8));
+                    back += 1;
+                }),
+            )
+            .expect("receive");
         if got == 0 {
             assert!(begun.elapsed() < PATIENCE, "{back} of {sent} came back");
             link.wait(LOOK).expect("wait");
@@ -132,16 +127,13 @@ fn send_in_vain(link: &mut Dpdk) {
     let dropped = link.counters().dropped_frames;
     let begun = Instant::now();
     while link.counters().dropped_frames == dropped {
-        link.send_with(LinkAddr::Broadcast, |slot| {
-            slot[..100].fill(1);
-            100
-        })
-        .expect("send_with");
+        link.send_one(LinkAddr::Broadcast, Frame::whole(&[1; 100]))
+            .expect("send_with");
         link.flush().expect("flush");
         link.wait(Duration::from_millis(1)).expect("wait");
         assert!(begun.elapsed() < PATIENCE, "frames go nowhere, uncounted");
     }
-    assert_eq!(link.recv_burst(8, |_, _| {}).expect("recv_burst"), 0);
+    assert_eq!(link.receive(8, &mut each(|_, _| {})).expect("receive"), 0);
 }
 
 /// Frames pass between two processes; when the server is killed the client lives on, its frames are dropped and counted, its mbufs come
@@ -201,14 +193,11 @@ fn killed_client_is_survived() {
 fn stream(link: &mut Dpdk, bursts: u32) {
     for _ in 0..bursts {
         for _ in 0..64 {
-            link.send_with(LinkAddr::Broadcast, |slot| {
-                slot[..1400].fill(1);
-                1400
-            })
-            .expect("send_with");
+            link.send_one(LinkAddr::Broadcast, Frame::whole(&[1; 1400]))
+                .expect("send_with");
         }
         link.flush().expect("flush");
-        link.recv_burst(64, |_, _| {}).expect("recv_burst");
+        link.receive(64, &mut each(|_, _| {})).expect("receive");
     }
 }
 

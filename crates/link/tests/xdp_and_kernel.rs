@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use segment::{Segment, ip, lacking};
 use tsumuji_link::xdp::{Xdp, XdpConfig, XdpMode};
-use tsumuji_link::{Link, LinkAddr};
+use tsumuji_link::{Frame, Link, LinkAddr, each};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(10);
@@ -57,32 +57,29 @@ fn answer_frames(link: &mut Xdp) {
     while !last {
         link.wait(LOOK).expect("wait");
         let mut got = Vec::new();
-        link.recv_burst(16, |from, frame| got.push((from, frame.to_vec())))
-            .expect("recv_burst");
+        link.receive(
+            16,
+            &mut each(|from, frame| got.push((from, frame.to_vec()))),
+        )
+        .expect("receive");
         for (from, frame) in got {
             last |= frame.len() == 1;
-            link.send_with(from, |slot| {
-                slot[..frame.len()].copy_from_slice(&frame);
-                frame.len()
-            })
-            .expect("send_with");
+            link.send_one(from, Frame::whole(&frame))
+                .expect("send_with");
         }
         link.flush().expect("flush");
     }
 }
 
 fn ask_frame(link: &mut Xdp, to: LinkAddr, bytes: usize) {
-    link.send_with(to, |slot| {
-        slot[..bytes].fill(bytes as u8);
-        bytes
-    })
-    .expect("send_with");
+    link.send_one(to, Frame::whole(&vec![bytes as u8; bytes]))
+        .expect("send_with");
     link.flush().expect("flush");
     for _ in 0..LOOKS_MAX {
         link.wait(LOOK).expect("wait");
         let mut answer = None;
-        link.recv_burst(1, |_, frame| answer = Some(frame.to_vec()))
-            .expect("recv_burst");
+        link.receive(1, &mut each(|_, frame| answer = Some(frame.to_vec())))
+            .expect("receive");
         if let Some(answer) = answer {
             assert!(answer == vec![bytes as u8; bytes]);
             return;

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tsumuji_link::capture::Capture;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkSpec, DpdkSpecError};
 use tsumuji_link::impair::{Impair, ImpairConfig};
@@ -18,7 +17,8 @@ use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{
-    Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, RunRoom, SealCounters,
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
+    SealCounters,
 };
 
 use crate::error::OpenError;
@@ -328,32 +328,18 @@ macro_rules! delegate {
             }
 
             #[inline]
-            fn recv_burst(&mut self, max: usize, on_frame: impl FnMut(LinkAddr, &[u8])) -> Result<usize, LinkError> {
-                match self { $(Self::$variant(link) => link.recv_burst(max, on_frame),)* }
+            fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+                match self { $(Self::$variant(link) => link.capacity(to),)* }
             }
 
             #[inline]
-            fn recv_landing(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-                match self { $(Self::$variant(link) => link.recv_landing(max, receiver),)* }
-            }
-
-            fn sends_runs(&self) -> bool {
-                match self { $(Self::$variant(link) => link.sends_runs(),)* }
+            fn send<'a>(&mut self, to: LinkAddr, frames: impl Iterator<Item = Frame<'a>> + Clone) -> Result<usize, LinkError> {
+                match self { $(Self::$variant(link) => link.send(to, frames),)* }
             }
 
             #[inline]
-            fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
-                match self { $(Self::$variant(link) => link.run_room(to),)* }
-            }
-
-            #[inline]
-            fn send_run<'a>(&mut self, to: LinkAddr, frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone) -> Result<(), LinkError> {
-                match self { $(Self::$variant(link) => link.send_run(to, frames),)* }
-            }
-
-            #[inline]
-            fn send_with(&mut self, to: LinkAddr, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool, LinkError> {
-                match self { $(Self::$variant(link) => link.send_with(to, fill),)* }
+            fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+                match self { $(Self::$variant(link) => link.receive(max, receiver),)* }
             }
 
             #[inline]
@@ -369,41 +355,13 @@ macro_rules! delegate {
                 match self { $(Self::$variant(link) => link.fd(),)* }
             }
 
-            fn process_at(&self, peer: LinkAddr) -> Option<u64> {
-                match self { $(Self::$variant(link) => link.process_at(peer),)* }
-            }
-
-            fn ring_bytes(&self) -> usize {
-                match self { $(Self::$variant(link) => link.ring_bytes(),)* }
-            }
-
-            fn life_heard(&self, peer: LinkAddr) -> Option<u64> {
-                match self { $(Self::$variant(link) => link.life_heard(peer),)* }
+            fn rings(&self) -> Option<&impl Rings> {
+                self.shm()
             }
 
             #[inline]
-            fn send_counted(&mut self, to: (LinkAddr, u64), counted: bool, parts: [&[u8]; 3]) -> Result<bool, LinkError> {
-                match self { $(Self::$variant(link) => link.send_counted(to, counted, parts),)* }
-            }
-
-            fn counted_room(&mut self, to: (LinkAddr, u64), frame_bytes: usize) -> usize {
-                match self { $(Self::$variant(link) => link.counted_room(to, frame_bytes),)* }
-            }
-
-            fn unread(&self, of: (LinkAddr, u64)) -> usize {
-                match self { $(Self::$variant(link) => link.unread(of),)* }
-            }
-
-            fn reference_room(&mut self, to: (LinkAddr, u64)) -> Option<usize> {
-                match self { $(Self::$variant(link) => link.reference_room(to),)* }
-            }
-
-            fn send_reference(&mut self, to: (LinkAddr, u64), counted: bool, head: &[u8], body: &Bytes) -> Result<bool, LinkError> {
-                match self { $(Self::$variant(link) => link.send_reference(to, counted, head, body),)* }
-            }
-
-            fn set_reference_max(&mut self, bytes: usize) {
-                match self { $(Self::$variant(link) => link.set_reference_max(bytes),)* }
+            fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+                self.shm_mut()
             }
 
             fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
@@ -423,6 +381,57 @@ macro_rules! delegate {
             }
         }
     };
+}
+
+impl Base {
+    fn shm(&self) -> Option<&Shm> {
+        match self {
+            Self::Shm(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    fn shm_mut(&mut self) -> Option<&mut Shm> {
+        match self {
+            Self::Shm(link) => Some(link),
+            _ => None,
+        }
+    }
+}
+
+/// What wraps shared memory has no rings: whatever it does to frames, it would have to do to what passes them by.
+impl Unsealed {
+    fn shm(&self) -> Option<&Shm> {
+        match self {
+            Self::Shm(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn shm_mut(&mut self) -> Option<&mut Shm> {
+        match self {
+            Self::Shm(link) => Some(link),
+            _ => None,
+        }
+    }
+}
+
+impl AnyLink {
+    fn shm(&self) -> Option<&Shm> {
+        match self {
+            Self::Open(link) => link.shm(),
+            Self::Sealed(_) => None,
+        }
+    }
+
+    #[inline]
+    fn shm_mut(&mut self) -> Option<&mut Shm> {
+        match self {
+            Self::Open(link) => link.shm_mut(),
+            Self::Sealed(_) => None,
+        }
+    }
 }
 
 delegate!(Base: Shm Udp Packet Xdp Dpdk);

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkError};
+use tsumuji_link::{Frame, Link, LinkAddr, LinkCaps, LinkError};
 use tsumuji_proto::{
     Datagram, Delivery, Destination, Engine, Event, Instant, Lane, Loan, NodeId, Payload, Posted,
     SendId, SubmitError,
@@ -109,16 +109,12 @@ pub(crate) struct Drive<L: Link> {
     receive_frames: usize,
     idle: Idle,
     runqueue: Runqueue,
-    /// The link sends frames from where they lie.
-    runs: bool,
     /// Messages that the program wants to leave together.
     cork: Cork,
     /// The link holds datagrams that were written to it and wait for `flush`.
     gathered: bool,
     /// Rung by other threads.
     bell: Arc<Bell>,
-    /// A frame to be fanned out, where the link has no broadcast.
-    scratch: Vec<u8>,
     /// Frames that did not come from where their source lives.
     pub(crate) misplaced_frames: u64,
     pub(crate) publisher: Option<Publisher>,
@@ -148,11 +144,9 @@ impl<L: Link> Drive<L> {
         bell: Arc<Bell>,
     ) -> Self {
         let caps = link.caps();
-        let scratch = vec![0; if caps.broadcast { 0 } else { caps.frame_bytes }];
         let now = clock.now();
         Self {
             direct: direct::Lives::default(),
-            runs: link.sends_runs(),
             cork: Cork::default(),
             gathered: false,
             bell,
@@ -167,7 +161,6 @@ impl<L: Link> Drive<L> {
             receive_frames: RECEIVE_FRAMES_PER_TURN,
             idle,
             runqueue: Runqueue::default(),
-            scratch,
             misplaced_frames: 0,
             turned_at: now,
             failure: None,
@@ -219,7 +212,7 @@ impl<L: Link> Drive<L> {
             read,
             backlog: self.backlog,
         };
-        let received = link.recv_landing(self.receive_frames, &mut arrivals)?;
+        let received = link.receive(self.receive_frames, &mut arrivals)?;
         let Arrivals { read, backlog, .. } = arrivals;
         self.backlog = backlog;
         self.direct.heard();
@@ -286,37 +279,22 @@ impl<L: Link> Drive<L> {
             engine,
             table,
             now,
-            scratch,
             ..
         } = self;
         let (mut sent, mut refused, mut stuck) = (0, 0, None);
         self.cork.leaves();
         self.backlog = false;
         while let Some(to) = engine.next_destination(*now) {
-            let taken = match to {
-                Destination::Peer(peer) if self.runs && engine.has_run(*now, to) => {
-                    let frames = send_run(link, engine, table.addr(peer), *now, to, lent)?;
-                    sent += frames.saturating_sub(1);
-                    frames > 0
-                }
-                Destination::Peer(peer) => match table.addr(peer) {
-                    Some(addr) => {
-                        link.send_with(addr, |slot| engine.write_frame_lent(*now, to, lent, slot))?
-                    }
-                    None => false, // the engine knows no peer that is not in the table
-                },
-                Destination::Broadcast if self.caps.broadcast => link
-                    .send_with(LinkAddr::Broadcast, |slot| {
-                        engine.write_frame(*now, to, slot)
-                    })?,
-                Destination::Broadcast => {
-                    let bytes = engine.write_frame(*now, to, scratch);
-                    fan_out(link, table, &scratch[..bytes])?;
-                    true // best effort: a peer without a free slot misses this one
-                }
+            let addr = match to {
+                Destination::Peer(peer) => table.addr(peer),
+                Destination::Broadcast => Some(LinkAddr::Broadcast).filter(|_| self.caps.broadcast),
             };
-            if taken {
-                (sent, stuck) = (sent + 1, None);
+            let taken = match addr {
+                Some(addr) => send_batch(link, engine, addr, *now, to, lent)?,
+                None => fan_out(link, table, engine, *now, to)?,
+            };
+            if taken > 0 {
+                (sent, stuck) = (sent + taken, None);
             } else {
                 engine.defer(to);
                 refused += 1;
@@ -424,7 +402,7 @@ impl<L: Link> Drive<L> {
     /// A message leaves at once, by a call of its own that takes it from where it lies.
     #[inline]
     pub(crate) fn gathers_alone(&self) -> bool {
-        self.runs && !self.cork.is_in()
+        self.caps.gathers && !self.cork.is_in()
     }
 
     /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a loan.
@@ -608,39 +586,46 @@ fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>, most: Duration) {
 /// Attempts that found no slot in one turn: more peers than that are full, and we go on receiving.
 const REFUSALS_PER_TURN: usize = 16;
 
-/// Sends what is due of a long message, as far as it fits one call; returns how many frames.
-fn send_run<L: Link>(
+/// Sends what is due to `to`, as far as the link has room for it; returns how many frames.
+#[inline]
+fn send_batch<L: Link>(
     link: &mut L,
     engine: &mut Engine,
-    addr: Option<LinkAddr>,
+    addr: LinkAddr,
     now: Instant,
     to: Destination,
     lent: &Loan<'_>,
 ) -> Result<usize, LinkError> {
-    let Some(addr) = addr else {
-        return Ok(0); // the engine knows no peer that is not in the table
-    };
-    let Some(room) = link.run_room(addr)? else {
+    let room = link.capacity(addr)?;
+    if room.frames == 0 {
         return Ok(0);
-    };
-    let frames = engine.begin_run(now, to, lent, (room.frames, room.bytes));
-    if frames > 0 {
-        link.send_run(addr, engine.run(lent))?;
     }
-    Ok(frames)
+    let planned = engine.plan(now, to, lent, (room.frames, room.bytes));
+    if planned == 0 {
+        return Ok(1); // what was due is not any more
+    }
+    let frames = engine.batch(lent);
+    link.send(addr, frames.map(|(head, body)| Frame { head, body }))
 }
 
-/// Sends one frame to every peer; returns how many had no slot.
-fn fan_out<L: Link>(link: &mut L, table: &Table, frame: &[u8]) -> Result<usize, LinkError> {
-    let mut missed = 0;
-    for addr in table.peers().filter_map(|peer| table.addr(peer)) {
-        let fill = |slot: &mut [u8]| {
-            slot[..frame.len()].copy_from_slice(frame); // `scratch` is as long as a slot
-            frame.len()
-        };
-        missed += usize::from(!link.send_with(addr, fill)?);
+/// Sends one frame to every peer, where the link cannot do so: best effort, a peer without room misses it.
+#[cold]
+fn fan_out<L: Link>(
+    link: &mut L,
+    table: &Table,
+    engine: &mut Engine,
+    now: Instant,
+    to: Destination,
+) -> Result<usize, LinkError> {
+    if to != Destination::Broadcast {
+        return Ok(0); // the engine knows no peer that is not in the table
     }
-    Ok(missed)
+    engine.plan(now, to, &Loan::NONE, (1, usize::MAX));
+    for addr in table.peers().filter_map(|peer| table.addr(peer)) {
+        let frames = engine.batch(&Loan::NONE);
+        link.send(addr, frames.map(|(head, body)| Frame { head, body }))?;
+    }
+    Ok(1)
 }
 
 #[cold]

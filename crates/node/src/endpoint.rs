@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tsumuji_link::checked::Checked;
-use tsumuji_link::{Link, LinkCounters, LinkError, SealCounters};
+use tsumuji_link::{Link, LinkCounters, LinkError, Rings, SealCounters};
 use tsumuji_proto::{Config, Engine, Loan, NodeId};
 
 pub use self::batch::Batch;
@@ -129,14 +129,17 @@ impl<L: Link> Endpoint<L> {
         let table = Table::new(&membership);
         let kernel_tells = (table.peers())
             .filter_map(|peer| table.addr(peer))
-            .any(|addr| link.process_at(addr).is_some());
+            .any(|addr| {
+                link.rings()
+                    .is_some_and(|rings| rings.process_at(addr).is_some())
+            });
         let mut engine = Engine::new(Config {
             me: membership.me,
             incarnation,
             frame_bytes: caps.frame_bytes,
             receive_frames: caps.receive_frames,
             lossless: caps.lossless,
-            ring_bytes: link.ring_bytes(),
+            ring_bytes: link.rings().map_or(0, Rings::ring_bytes),
             congestion: options.congestion,
             budget_bytes: options.budget_bytes,
             message_limit_bytes: options.message_limit_bytes,

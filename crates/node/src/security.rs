@@ -9,7 +9,9 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, SealCounters};
+use tsumuji_link::{
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, SealCounters,
+};
 use tsumuji_seal::{Keys, SealMode, Sealed};
 
 use crate::any_link::{AnyLink, Unsealed};
@@ -139,25 +141,26 @@ impl Link for Keyed {
     }
 
     #[inline]
-    fn recv_burst(
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        self.sealed.capacity(to)
+    }
+
+    #[inline]
+    fn send<'a>(
         &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        self.sealed.send(to, frames)
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         self.receives += 1;
         if self.receives >= RECEIVES_PER_LOOK {
             self.look();
         }
-        self.sealed.recv_burst(max, on_frame)
-    }
-
-    #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        self.sealed.send_with(to, fill)
+        self.sealed.receive(max, receiver)
     }
 
     #[inline]

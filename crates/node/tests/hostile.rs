@@ -31,12 +31,12 @@ use common::meddled::Meddled;
 use fastrand::Rng;
 use liar::Liar;
 use stranger::{ACTS, NODES, STRANGER, Stranger};
-use tsumuji_link::SealCounters;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig, DpdkOpenError, DpdkSpec};
 use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_link::xdp::{Xdp, XdpConfig};
+use tsumuji_link::{Frame, SealCounters, each};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
     AnyLink, Counters, Endpoint, Lane, Link, LinkAddr, Membership, Message, NodeId, Options,
@@ -345,14 +345,11 @@ fn in_the_memory(run: &Arc<Run>, told: &Arc<Mutex<Told>>, job: &OwnedFd) {
             } else {
                 LinkAddr::Local(sent.to as u16)
             };
-            let fill = |slot: &mut [u8]| {
-                slot[..sent.frame.len()].copy_from_slice(&sent.frame);
-                sent.frame.len()
-            };
-            let _ = link.send_with(to, fill).expect("the link"); // full: it is lost
+            let frame = Frame::whole(&sent.frame);
+            let _ = link.send_one(to, frame).expect("the link"); // full: it is lost
         }
         link.flush().expect("the link");
-        link.recv_burst(64, |_, _| {}).expect("the link");
+        link.receive(64, &mut each(|_, _| {})).expect("the link");
         told.lock().expect("no panic").done = stranger.done;
         thread::sleep(Duration::from_micros(200));
     }

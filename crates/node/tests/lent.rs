@@ -31,16 +31,16 @@ struct Fuse {
     frames: Arc<AtomicI64>,
     /// It panics where it would fail.
     panics: Arc<AtomicBool>,
-    /// Sends runs, or each frame by itself.
-    runs: bool,
+    /// Sends batches, or each frame by itself.
+    batches: bool,
 }
 
 impl Fuse {
-    fn new(runs: bool) -> Self {
+    fn new(batches: bool) -> Self {
         Self {
             frames: Arc::new(AtomicI64::new(i64::MAX)),
             panics: Arc::default(),
-            runs,
+            batches,
         }
     }
 
@@ -50,8 +50,8 @@ impl Fuse {
 }
 
 impl Meddler for Fuse {
-    fn allows_runs(&self) -> bool {
-        self.runs
+    fn most_frames(&self) -> usize {
+        if self.batches { usize::MAX } else { 1 }
     }
 
     fn decide(&mut self, frames: usize) -> Result<Fate, LinkError> {
@@ -70,10 +70,10 @@ impl Meddler for Fuse {
 type Failing = Meddled<Udp, Fuse>;
 
 /// Three endpoints on loopback; the first one's link fails when told to.
-fn three(options: &Options, runs: bool) -> (Endpoint<Failing>, [Endpoint<Udp>; 2], Fuse) {
+fn three(options: &Options, batches: bool) -> (Endpoint<Failing>, [Endpoint<Udp>; 2], Fuse) {
     let [a, b, c] = [udp(), udp(), udp()];
     let addrs = [inet(&a), inet(&b), inet(&c)];
-    let fuse = Fuse::new(runs);
+    let fuse = Fuse::new(batches);
     let link = Meddled {
         link: a,
         meddler: fuse.clone(),
@@ -113,7 +113,7 @@ fn collect(mut endpoint: Endpoint<Udp>, sent: Vec<Vec<u8>>) -> thread::JoinHandl
 #[test]
 fn a_link_fails_in_the_middle() {
     const BYTES: usize = 4 << 20; // 64 frames or more
-    for (index, (congestion, runs, frames, scarce)) in [
+    for (index, (congestion, batches, frames, scarce)) in [
         (Congestion::Credit, true, 5, true),
         (Congestion::Credit, false, 20, true),
         (Congestion::Credit, true, 20, false),
@@ -128,7 +128,7 @@ fn a_link_fails_in_the_middle() {
             congestion,
             ..Options::default()
         };
-        let (mut a, [b, c], fuse) = three(&options, runs);
+        let (mut a, [b, c], fuse) = three(&options, batches);
         let message = |which: u64| pattern(BYTES, 10 * index as u64 + which);
         let to_b = collect(b, vec![message(1), message(3)]);
         let to_c = collect(c, vec![message(2)]);
@@ -141,7 +141,7 @@ fn a_link_fails_in_the_middle() {
         };
         assert!(
             matches!(failed, Err(SendError::Link(_))),
-            "{congestion} {runs} {frames} {scarce}: {failed:?}"
+            "{congestion} {batches} {frames} {scarce}: {failed:?}"
         );
         drop(first);
         fuse.set(i64::MAX);
@@ -195,7 +195,7 @@ fn memory_is_waited_for() {
 /// Messages of one frame and of several, sent in loops and one by one, in frames of a cable's size: what leaves by one call is of many
 /// messages, lent or not, and all arrive as they were and in order.
 #[test]
-fn runs_of_many_messages() {
+fn batches_of_many_messages() {
     // Fragments as long as the agreed size and shorter, of one length in a row and mixed; from 12 KiB on one may be lent.
     const SIZES: [usize; 12] = [
         16 << 10,
@@ -281,8 +281,8 @@ fn a_copy_waits_for_memory_of_another() {
 #[test]
 fn a_panic_leaves_nothing_lent() {
     const BYTES: usize = 4 << 20;
-    for (runs, frames) in [(true, 5), (false, 20), (true, 0), (false, 0)] {
-        let (mut a, [b, c], fuse) = three(&Options::default(), runs);
+    for (batches, frames) in [(true, 5), (false, 20), (true, 0), (false, 0)] {
+        let (mut a, [b, c], fuse) = three(&Options::default(), batches);
         let messages = [pattern(BYTES, 1), pattern(BYTES, 2)];
         let to_b = collect(b, messages.to_vec());
         let to_c = collect(c, vec![b"end".to_vec()]);
@@ -290,7 +290,7 @@ fn a_panic_leaves_nothing_lent() {
         fuse.panics.store(true, Ordering::Relaxed);
         fuse.set(frames);
         let call = AssertUnwindSafe(|| a.send(B, LANE, &messages[0]));
-        assert!(catch_unwind(call).is_err(), "{runs} {frames}");
+        assert!(catch_unwind(call).is_err(), "{batches} {frames}");
         assert_eq!(a.deaths(B), 0, "there is memory to keep it");
         fuse.set(i64::MAX);
         a.send(C, LANE, b"end").expect("send");

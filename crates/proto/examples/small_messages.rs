@@ -5,8 +5,8 @@
 //! `-- 1000 1024 64`: of 1,024 bytes, 64 one way before the other way has its turn.
 
 use tsumuji_proto::{
-    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, NodeId,
-    Payload, Sink,
+    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, Loan,
+    NodeId, Payload, Sink,
 };
 
 /// Releases what it is given.
@@ -56,7 +56,7 @@ fn exchange(
     counter: &mut Counter,
 ) {
     while let Some(destination) = from.next_destination(now) {
-        let bytes = from.write_frame(now, destination, slot);
+        let bytes = from.write_frame(now, destination, &Loan::NONE, slot);
         let before = counter.messages;
         to.handle_frame(now, &slot[..bytes], counter);
         let Destination::Peer(peer) = destination else {

@@ -33,7 +33,7 @@ mod suci;
 pub use config::Config;
 pub use congestion::{Congestion, UnknownCongestion};
 pub use counters::{Counters, Drop, DropCounts};
-pub use engine::{Direct, DirectFrame, Engine, Landing};
+pub use engine::{Direct, DirectFrame, Engine, Placement};
 pub use event::{Accounts, Destination, Event, Flow, Queued, Window};
 pub use message::{Body, Delivery, Loan, Payload, SendId, Sink, SubmitError};
 pub use peer::pace::Pace;

@@ -5,7 +5,7 @@ mod counting_alloc;
 
 use tsumuji_proto::{
     Body, Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane,
-    NodeId, Payload, Sink,
+    Loan, NodeId, Payload, Sink,
 };
 
 /// Counts messages, and gives assembled ones back for the pool.
@@ -74,7 +74,8 @@ impl Pair {
             self.engines[from].handle_timeout(self.now);
             while let Some(to) = self.engines[from].next_destination(self.now) {
                 assert_eq!(to, Destination::Peer(NodeId(1 - from as u16)));
-                let bytes = self.engines[from].write_frame(self.now, to, &mut self.slot);
+                let bytes =
+                    self.engines[from].write_frame(self.now, to, &Loan::NONE, &mut self.slot);
                 let receiver = &mut self.engines[1 - from];
                 let before = (counter.messages, counter.bytes);
                 receiver.handle_frame(self.now, &self.slot[..bytes], counter);

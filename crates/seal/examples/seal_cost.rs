@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::{Link, LinkAddr};
+use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 
 const ROUNDS: usize = 9;
@@ -136,18 +136,12 @@ fn handshakes() -> Vec<Candidate> {
     let refuse = move |times| {
         for _ in 0..times {
             // As long as a first message, with the proof wrong.
-            stranger
-                .send_with(LinkAddr::Local(1), |slot| {
-                    slot[..140].fill(0);
-                    slot[0] = 0x18;
-                    slot[2] = 92;
-                    slot[4] = 2;
-                    slot[8..16].copy_from_slice(&name.to_be_bytes());
-                    140
-                })
-                .expect("send");
+            let mut frame = [0; 140];
+            (frame[0], frame[2], frame[4]) = (0x18, 92, 2);
+            frame[8..16].copy_from_slice(&name.to_be_bytes());
+            (stranger.send_one(LinkAddr::Local(1), Frame::whole(&frame))).expect("send");
             stranger.flush().expect("flush");
-            node.recv_burst(1, |_, _| {}).expect("recv");
+            node.receive(1, &mut each(|_, _| {})).expect("recv");
         }
     };
     let bogus_first = |times| {

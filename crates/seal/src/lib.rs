@@ -6,24 +6,20 @@
 //!
 //! ```
 //! use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-//! use tsumuji_link::{Link, LinkAddr};
+//! use tsumuji_link::{Frame, Link, LinkAddr, each};
 //! use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 //!
 //! let keys = Keys::new([ClusterKey::generate()?])?;
 //! let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
 //! let mut a = Sealed::new(Shm::attach(&job, 0)?, &keys, SealMode::Encrypt)?;
 //! let mut b = Sealed::new(Shm::attach(&job, 1)?, &keys, SealMode::Encrypt)?;
-//! let hello = |slot: &mut [u8]| {
-//!     slot[..5].copy_from_slice(b"hello");
-//!     5
-//! };
 //! // What is sent before the two have met is lost, as on any link; then frames arrive.
 //! let mut arrived = Vec::new();
 //! while arrived != b"hello" {
-//!     a.send_with(LinkAddr::Local(1), hello)?;
+//!     a.send_one(LinkAddr::Local(1), Frame::whole(b"hello"))?;
 //!     a.flush()?;
-//!     b.recv_burst(8, |_, frame| arrived = frame.to_vec())?;
-//!     a.recv_burst(8, |_, _| {})?;
+//!     b.receive(8, &mut each(|_, frame| arrived = frame.to_vec()))?;
+//!     a.receive(8, &mut each(|_, _| {}))?;
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -51,13 +47,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tsumuji_link::impair::{Clock, SystemClock};
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use tsumuji_link::{
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each, hand_over,
+};
 
 pub use envelope::OVERHEAD_BYTES;
 pub use key::{ClusterKey, KEY_BYTES, KEYS_MAX, KeyError, KeyPrint, Keys};
 pub use tsumuji_link::SealCounters;
 
-use envelope::{HEADER_BYTES, INNER_BYTES_MAX};
+use envelope::{HEADER_BYTES, INNER_BYTES_MAX, TAG_BYTES};
 use peers::{NEVER, Out, Peers};
 
 /// A sealed link must have room for this much in a frame: handshakes, and an engine's smallest frames.
@@ -125,7 +123,7 @@ pub enum SealError {
 
 /// A link whose every frame is sealed.
 ///
-/// Handshakes run within `recv_burst`, `send_with`, `flush` and `wait`; who polls or waits for frames needs nothing else. Until
+/// Handshakes run within `receive`, `send`, `flush` and `wait`; who polls or waits for frames needs nothing else. Until
 /// there is a session with an address, frames to it are dropped and counted (`SealCounters::no_session`). On `fd`'s owner: a
 /// handshake message that got lost is repeated at the next call, not by the descriptor.
 #[derive(Debug)]
@@ -134,13 +132,12 @@ pub struct Sealed<L, C = SystemClock> {
     clock: C,
     peers: Peers,
     frame_bytes: usize,
-    broadcast: bool,
     /// Frames of the layer above and their bytes; the wrapped link counts ours, too.
     counted: LinkCounters,
     /// Calls since the clock was looked at for what is minutes away.
     calls: u32,
-    /// For frames that have no session.
-    void: Box<[u8]>,
+    /// What is sent now.
+    sealed: SealedFrames,
 }
 
 impl<L: Link> Sealed<L> {
@@ -164,10 +161,9 @@ impl<L: Link, C: Clock> Sealed<L, C> {
             inner,
             clock,
             frame_bytes,
-            broadcast: caps.broadcast,
             counted: LinkCounters::default(),
             calls: 0,
-            void: vec![0; frame_bytes].into(),
+            sealed: SealedFrames::new(frame_bytes),
         })
     }
 
@@ -233,16 +229,13 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         let mut any = false;
         while let Some(out) = peers.next_out() {
             let (to, sent) = match out {
-                Out::Handshake(to, frame) => {
-                    let fill = |slot: &mut [u8]| {
-                        slot[..frame.len()].copy_from_slice(&frame); // `FRAME_BYTES_MIN` is more
-                        frame.len()
-                    };
-                    (to, inner.send_with(to, fill))
-                }
+                Out::Handshake(to, frame) => (to, inner.send_one(to, Frame::whole(&frame))),
                 Out::Control { to, wants_answer } => {
-                    let fill = |slot: &mut [u8]| peers.write_control(to, wants_answer, slot);
-                    (to, inner.send_with(to, fill))
+                    let mut slot = [0; FRAME_BYTES_MIN];
+                    match peers.write_control(to, wants_answer, &mut slot) {
+                        0 => continue,
+                        bytes => (to, inner.send_one(to, Frame::whole(&slot[..bytes]))),
+                    }
                 }
             };
             any = true;
@@ -264,19 +257,63 @@ impl<L: Link, C: Clock> Sealed<L, C> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// There is no session: the frame goes nowhere, a handshake begins.
+    /// There is no session: the frames go nowhere, a handshake begins.
     #[cold]
-    fn send_nowhere(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        if fill(&mut self.void) > 0 {
-            self.peers.counters.no_session += 1;
+    fn send_nowhere(&mut self, to: LinkAddr, frames: usize) -> Result<usize, LinkError> {
+        if frames > 0 {
+            self.peers.counters.no_session += frames as u64;
             self.peers.wish(self.clock.now(), to);
             self.send_own(Some(to))?;
         }
-        Ok(true)
+        Ok(frames)
+    }
+}
+
+/// Frames that were sealed, one after the other.
+#[derive(Debug)]
+struct SealedFrames {
+    arena: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl SealedFrames {
+    /// With room for one frame; more is taken once batches are sent.
+    fn new(frame_bytes: usize) -> Self {
+        Self {
+            arena: Vec::with_capacity(frame_bytes + OVERHEAD_BYTES),
+            ends: Vec::with_capacity(1),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.arena.clear();
+        self.ends.clear();
+    }
+
+    /// Copies a frame behind room for its header; `seal` is given both with room for the tag, and returns the length of all, or 0: then there
+    /// is no frame.
+    #[inline]
+    fn push(&mut self, frame: &Frame<'_>, seal: impl FnOnce(&mut [u8]) -> usize) -> bool {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(&[0; HEADER_BYTES]);
+        self.arena.extend_from_slice(frame.head);
+        self.arena.extend_from_slice(frame.body);
+        self.arena.extend_from_slice(&[0; TAG_BYTES]);
+        let end = start + seal(&mut self.arena[start..]);
+        self.arena.truncate(end);
+        if end > start {
+            self.ends.push(end);
+        }
+        end > start
+    }
+
+    fn frames(&self) -> impl Iterator<Item = Frame<'_>> + Clone {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        starts.zip(&self.ends).map(|(start, end)| {
+            let (head, body) = self.arena[*start..*end].split_at(HEADER_BYTES);
+            Frame { head, body }
+        })
     }
 }
 
@@ -286,6 +323,7 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
             frame_bytes: self.frame_bytes,
             // Frames without a session are lost.
             lossless: false,
+            gathers: false,
             // Tags find what is damaged.
             damages: false,
             ..self.inner.caps()
@@ -296,12 +334,62 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
         self.inner.local_addr()
     }
 
-    #[inline]
-    fn recv_burst(
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        let capacity = self.inner.capacity(to)?;
+        if capacity.frames == 0 {
+            return Ok(capacity);
+        }
+        let added_bytes = capacity.frames * OVERHEAD_BYTES;
+        Ok(Capacity {
+            bytes: capacity.bytes.saturating_sub(added_bytes),
+            ..capacity
+        })
+    }
+
+    fn send<'a>(
         &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        let room = self.inner.capacity(to)?;
+        let Self {
+            peers,
+            inner,
+            counted,
+            sealed,
+            ..
+        } = self;
+        let sealer = match to {
+            LinkAddr::Broadcast => peers.group_sealer(),
+            _ => peers.sealer(to),
+        };
+        let Some((sealer, flag_bits)) = sealer else {
+            return self.send_nowhere(to, frames.count());
+        };
+        sealed.clear();
+        let (mut taken, mut exhausted, mut bytes) = (0, 0, 0);
+        for frame in frames.take(room.frames) {
+            bytes += frame.bytes() + OVERHEAD_BYTES;
+            if taken > 0 && bytes > room.bytes {
+                break;
+            }
+            assert!(frame.bytes() <= self.frame_bytes, "a frame is too long");
+            taken += 1;
+            if sealed.push(&frame, |slot| sealer.seal(slot, frame.bytes(), flag_bits)) {
+                counted.sent_frames += 1;
+                counted.sent_bytes += frame.bytes() as u64;
+            } else {
+                exhausted += 1;
+            }
+        }
+        inner.send(to, sealed.frames())?;
+        peers.counters.sealed += taken as u64 - exhausted;
+        peers.counters.exhausted += exhausted;
+        Ok(taken)
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         let Self {
             inner,
             clock,
@@ -311,51 +399,18 @@ impl<L: Link, C: Clock> Link for Sealed<L, C> {
         } = self;
         peers.begin_burst();
         let mut frames = 0;
-        inner.recv_burst(max, |from, frame| {
+        let mut open = each(|from, frame| {
             if let Some(opened) = peers.receive(|| clock.now(), from, frame) {
                 frames += 1;
                 counted.received_frames += 1;
                 counted.received_bytes += opened.len() as u64;
-                on_frame(from, opened);
+                hand_over(receiver, from, opened);
             }
-        })?;
+        });
+        inner.receive(max, &mut open)?;
         self.look();
         self.send_own(None)?;
         Ok(frames)
-    }
-
-    #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        let sealer = match to {
-            LinkAddr::Broadcast if self.broadcast => self.peers.group_sealer(),
-            LinkAddr::Broadcast => return self.inner.send_with(to, |_| 0), // the link says why not
-            _ => self.peers.sealer(to),
-        };
-        let Some((sealer, flag_bits)) = sealer else {
-            return self.send_nowhere(to, fill);
-        };
-        let (mut filled, mut sealed) = (0, 0);
-        let frame_bytes = self.frame_bytes;
-        let taken = self.inner.send_with(to, |slot| {
-            filled = fill(&mut slot[HEADER_BYTES..HEADER_BYTES + frame_bytes]);
-            assert!(filled <= frame_bytes, "a frame is longer than its slot");
-            if filled > 0 {
-                sealed = sealer.seal(slot, filled, flag_bits);
-            }
-            sealed
-        })?;
-        if sealed > 0 {
-            self.peers.counters.sealed += 1;
-            self.counted.sent_frames += 1;
-            self.counted.sent_bytes += filled as u64;
-        } else if filled > 0 {
-            self.peers.counters.exhausted += 1;
-        }
-        Ok(taken)
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {

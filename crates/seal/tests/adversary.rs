@@ -489,7 +489,8 @@ fn nowhere() {
     let mut nodes = net.nodes(1, SealMode::Encrypt);
     for _ in 0..3 {
         assert!(nodes[0].connect(LinkAddr::Local(77)).is_err());
-        let sent = tsumuji_link::Link::send_with(&mut nodes[0], LinkAddr::Local(77), |_| 5);
+        let frame = tsumuji_link::Frame::whole(&[0; 5]);
+        let sent = tsumuji_link::Link::send_one(&mut nodes[0], LinkAddr::Local(77), frame);
         assert!(sent.is_err());
     }
     settle(&net, &mut nodes);

@@ -4,7 +4,7 @@
 mod counting_alloc;
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::{Link, LinkAddr};
+use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 
 /// Frames of all sizes, both ways and to all, once the two have met.
@@ -22,22 +22,27 @@ fn frames_allocate_nothing() {
         nodes[0].connect(to[0]).expect("connect");
         for _ in 0..10 {
             for node in &mut nodes {
-                node.recv_burst(64, |_, _| {}).expect("recv");
+                node.receive(64, &mut each(|_, _| {})).expect("recv");
             }
         }
         assert!(nodes[0].has_session(to[0]) && nodes[1].has_session(to[1]));
         let limit = nodes[0].caps().frame_bytes;
+        let frame = vec![7; limit];
         let before = counting_alloc::allocations();
         let mut received = 0;
         for round in 0..3000 {
             let me = round % 2;
             for addr in [to[me], LinkAddr::Broadcast] {
                 let bytes = 1 + round * 37 % limit;
-                let taken = nodes[me].send_with(addr, |_| bytes).expect("send");
+                let taken = nodes[me]
+                    .send_one(addr, Frame::whole(&frame[..bytes]))
+                    .expect("send");
                 assert!(taken);
             }
             nodes[me].flush().expect("flush");
-            received += nodes[1 - me].recv_burst(8, |_, _| {}).expect("recv");
+            received += nodes[1 - me]
+                .receive(8, &mut each(|_, _| {}))
+                .expect("recv");
         }
         assert_eq!(received, 6000);
         assert_eq!(counting_alloc::allocations() - before, 0, "{mode}");

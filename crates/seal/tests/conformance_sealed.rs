@@ -6,9 +6,9 @@ mod common;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use tsumuji_link::Link;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
+use tsumuji_link::{Link, each};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 
 /// Seals links that then all have sessions with each other: the suite sends without awaiting an answer.
@@ -34,7 +34,7 @@ fn sealed<L: Link>(links: Vec<L>, mode: SealMode) -> Vec<Sealed<L>> {
                     quiet = 0;
                 }
             }
-            let frames = link.recv_burst(64, |_, _| {}).expect("recv_burst");
+            let frames = link.receive(64, &mut each(|_, _| {})).expect("receive");
             assert_eq!(frames, 0, "nothing was sent");
             link.wait(Duration::from_millis(1)).expect("wait");
         }

@@ -45,7 +45,7 @@ pub trait Machine {
         true
     }
     fn next_destination(&mut self, now: Instant) -> Option<Destination>;
-    fn write_frame_lent(
+    fn write_frame(
         &mut self,
         now: Instant,
         to: Destination,
@@ -131,14 +131,14 @@ impl Machine for Engine {
     fn next_destination(&mut self, now: Instant) -> Option<Destination> {
         self.next_destination(now)
     }
-    fn write_frame_lent(
+    fn write_frame(
         &mut self,
         now: Instant,
         to: Destination,
         loan: &Loan<'_>,
         slot: &mut [u8],
     ) -> usize {
-        self.write_frame_lent(now, to, loan, slot)
+        self.write_frame(now, to, loan, slot)
     }
     fn defer(&mut self, to: Destination) {
         self.defer(to);

@@ -3,7 +3,7 @@
 #[path = "../../link/tests/common/counting_alloc.rs"]
 mod counting_alloc;
 
-use tsumuji_proto::{Config, Destination, Duration, Engine, Instant, Lane, NodeId, Payload};
+use tsumuji_proto::{Config, Destination, Duration, Engine, Instant, Lane, Loan, NodeId, Payload};
 use tsumuji_proto::{Datagram, Delivery, Sink};
 use tsumuji_sim::config;
 
@@ -32,12 +32,12 @@ fn engine(me: u16) -> Engine {
 fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) {
     for _ in 0..8 {
         while let Some(to) = hub.next_destination(now) {
-            let bytes = hub.write_frame(now, to, slot);
+            let bytes = hub.write_frame(now, to, &Loan::NONE, slot);
             leaf.handle_frame(now, &slot[..bytes], &mut Nobody);
         }
         while let Some(to) = leaf.next_destination(now) {
             assert_eq!(to, Destination::Peer(ME));
-            let bytes = leaf.write_frame(now, to, slot);
+            let bytes = leaf.write_frame(now, to, &Loan::NONE, slot);
             hub.handle_frame(now, &slot[..bytes], &mut Nobody);
         }
     }

@@ -503,8 +503,13 @@ impl Datagram<'_> {
     };
 
     /// Writes the frame; `None` if `slot` is too small.
-    #[inline]
     pub fn write(&self, slot: &mut [u8]) -> Option<usize> {
+        write_parts(slot, &self.head(), self.payload)
+    }
+
+    /// The header alone.
+    #[inline]
+    pub fn head(&self) -> [u8; raw::DATAGRAM_HEADER_BYTES] {
         let header = RawDatagram {
             version_kind: first_byte(kind::DATAGRAM),
             flags: 0,
@@ -516,7 +521,7 @@ impl Datagram<'_> {
             lap: self.lap.into(),
             key: self.key.into(),
         };
-        write_parts(slot, &header, self.payload)
+        zerocopy::transmute!(header)
     }
 
     /// What stands before the payload in a message of several frames.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_link::{Link, LinkAddr};
+use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_node::{LinkSpec, SealMode, Security};
 use tsumuji_seal::{ClusterKey, Keys, Sealed};
 
@@ -152,13 +152,11 @@ fn gigahertz() -> Option<f64> {
 fn round<L: Link>(ends: [L; 2], size: usize) -> [f64; 2] {
     let [mut a, mut b] = ends;
     let (mut sending, mut receiving) = (Duration::ZERO, Duration::ZERO);
+    let frame = vec![7; size];
     for _ in 0..FRAMES / BURST_FRAMES {
         let begun = Instant::now();
         for _ in 0..BURST_FRAMES {
-            let sent = a.send_with(LinkAddr::Local(1), |slot| {
-                slot[0] = 7; // what writes the frame is not measured
-                size
-            });
+            let sent = a.send_one(LinkAddr::Local(1), Frame::whole(&frame));
             assert!(sent.is_ok_and(|sent| sent), "the ring has room");
         }
         a.flush().expect("shared memory does not fail");
@@ -166,9 +164,12 @@ fn round<L: Link>(ends: [L; 2], size: usize) -> [f64; 2] {
         let mut received = 0;
         for _ in 0..BURST_FRAMES {
             let wanted = BURST_FRAMES - received;
-            let taken = b.recv_burst(wanted, |_, frame| {
-                black_box(frame[frame.len() - 1]);
-            });
+            let taken = b.receive(
+                wanted,
+                &mut each(|_, frame| {
+                    black_box(frame[frame.len() - 1]);
+                }),
+            );
             received += taken.expect("shared memory does not fail");
             if received == BURST_FRAMES {
                 break;
@@ -190,7 +191,7 @@ fn met(mode: SealMode) -> [Sealed<Shm>; 2] {
     a.connect(LinkAddr::Local(1)).expect("it is there");
     while !(a.has_session(LinkAddr::Local(1)) && b.has_session(LinkAddr::Local(0))) {
         for end in [&mut b, &mut a] {
-            end.recv_burst(BURST_FRAMES, |_, _| {})
+            end.receive(BURST_FRAMES, &mut each(|_, _| {}))
                 .expect("shared memory does not fail");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tsumuji_link::{Link, LinkAddr, LinkError};
+use tsumuji_link::{Frame, Link, LinkAddr, LinkError, each};
 
 /// The last frames are waited for so long, in milliseconds: where the link lost some, all of it.
 const LINGER_MS: u32 = 100;
@@ -24,17 +24,17 @@ pub fn broadcast<L: Link>(
     // Whether all have all.
     let mut collect = |receivers: &mut [L]| -> Result<bool, LinkError> {
         for (link, received) in receivers.iter_mut().zip(&mut received) {
-            *received += link.recv_burst(64, |_, bytes| {
-                std::hint::black_box(bytes);
-            })? as u64;
+            *received += link.receive(
+                64,
+                &mut each(|_, bytes| {
+                    std::hint::black_box(bytes);
+                }),
+            )? as u64;
         }
         Ok(received.iter().all(|&received| received >= frames))
     };
     for _ in 0..frames {
-        while !sender.send_with(LinkAddr::Broadcast, |slot| {
-            slot[..size].copy_from_slice(&frame);
-            size
-        })? {
+        while !sender.send_one(LinkAddr::Broadcast, Frame::whole(&frame))? {
             sender.flush()?;
             std::thread::yield_now();
         }

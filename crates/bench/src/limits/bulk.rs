@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tsumuji_link::{Link, LinkAddr, LinkError};
+use tsumuji_link::{Frame, Link, LinkAddr, LinkError, each};
 
 use super::{pin_to, relax};
 use crate::machine;
@@ -100,13 +100,14 @@ impl<L: Link> End<L> {
         });
         let kind = if start.is_some() { DATA } else { TOLD };
         let number = (self.received_frames as u32).to_le_bytes();
-        while !self.link.send_with(self.to, |slot| {
-            slot[..HEAD_BYTES].fill(0);
-            slot[0] = kind;
-            slot[4..HEAD_BYTES].copy_from_slice(&number);
-            slot[HEAD_BYTES..][..payload.len()].copy_from_slice(payload);
-            HEAD_BYTES + payload.len()
-        })? {
+        let mut head = [0; HEAD_BYTES];
+        head[0] = kind;
+        head[4..].copy_from_slice(&number);
+        let frame = Frame {
+            head: &head,
+            body: payload,
+        };
+        while !self.link.send_one(self.to, frame)? {
             self.link.flush()?;
             relax(self.cpus);
         }
@@ -134,25 +135,28 @@ impl<L: Link> End<L> {
             told_frames,
             ..
         } = self;
-        let taken = link.recv_burst(BURST_FRAMES, |_, frame| {
-            let Some((head, payload)) = frame.split_first_chunk::<HEAD_BYTES>() else {
-                return; // nobody else sends on this cable
-            };
-            if head[0] == TOLD {
-                let [_, _, _, _, number @ ..] = *head;
-                // What lies between is far less than 2³² frames.
-                let ahead = u32::from_le_bytes(number).wrapping_sub(*told_frames as u32);
-                *told_frames += u64::from(ahead);
-                return;
-            }
-            let bytes = payload.len().min(message.len() - *filled_bytes);
-            message[*filled_bytes..][..bytes].copy_from_slice(&payload[..bytes]);
-            *filled_bytes += bytes;
-            *received_frames += 1;
-            if *filled_bytes == message.len() {
-                *filled_bytes = 0;
-            }
-        })?;
+        let taken = link.receive(
+            BURST_FRAMES,
+            &mut each(|_, frame| {
+                let Some((head, payload)) = frame.split_first_chunk::<HEAD_BYTES>() else {
+                    return; // nobody else sends on this cable
+                };
+                if head[0] == TOLD {
+                    let [_, _, _, _, number @ ..] = *head;
+                    // What lies between is far less than 2³² frames.
+                    let ahead = u32::from_le_bytes(number).wrapping_sub(*told_frames as u32);
+                    *told_frames += u64::from(ahead);
+                    return;
+                }
+                let bytes = payload.len().min(message.len() - *filled_bytes);
+                message[*filled_bytes..][..bytes].copy_from_slice(&payload[..bytes]);
+                *filled_bytes += bytes;
+                *received_frames += 1;
+                if *filled_bytes == message.len() {
+                    *filled_bytes = 0;
+                }
+            }),
+        )?;
         if taken == 0 {
             self.empty_polls += 1;
             if self.empty_polls.is_multiple_of(POLLS_PER_LOOK) && self.heard.elapsed() > LOST_AFTER

@@ -2,6 +2,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use super::*;
+use crate::each;
 use crate::udp::{Udp, UdpConfig};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -69,7 +70,7 @@ const BODY_BYTES: usize = 500;
 #[derive(Default)]
 struct Taker {
     place: Vec<u8>,
-    landed: Vec<u8>,
+    placed: Vec<u8>,
     frames: Vec<Vec<u8>>,
 }
 
@@ -78,8 +79,8 @@ impl Receiver for Taker {
         self.frames.push(frame.to_vec());
     }
 
-    fn landing(&mut self) -> Option<Landing<'_>> {
-        Some(Landing {
+    fn placement(&mut self, _: Option<Coming<'_>>) -> Option<Placement<'_>> {
+        Some(Placement {
             head_bytes: HEAD.len() + 1,
             body_bytes: BODY_BYTES,
             place: &mut self.place,
@@ -90,9 +91,9 @@ impl Receiver for Taker {
         index == 0 && head[..4] == HEAD && body_bytes == BODY_BYTES
     }
 
-    fn landed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
+    fn placed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
         assert_eq!(self.place[..body_bytes], body(head[4]));
-        self.landed.push(head[4]);
+        self.placed.push(head[4]);
     }
 }
 
@@ -127,7 +128,7 @@ fn damaged_bodies_do_not_land() {
         }
         damaged += u64::from(number % 3 != 0);
         from.send_to(&frame, to).expect("send");
-        let seen = taker.landed.len() as u64 + taker.frames.len() as u64;
+        let seen = taker.placed.len() as u64 + taker.frames.len() as u64;
         let begun = Instant::now();
         let refused = |link: &Checked<Udp>| {
             let counters = link.counters();
@@ -135,8 +136,8 @@ fn damaged_bodies_do_not_land() {
         };
         let before = refused(&link);
         loop {
-            link.recv_landing(8, &mut taker).expect("receive");
-            let now = taker.landed.len() as u64 + taker.frames.len() as u64;
+            link.receive(8, &mut taker).expect("receive");
+            let now = taker.placed.len() as u64 + taker.frames.len() as u64;
             if now + refused(&link) > seen + before {
                 break;
             }
@@ -147,8 +148,8 @@ fn damaged_bodies_do_not_land() {
     assert_eq!(counters.damaged_frames + counters.unchecked_frames, damaged);
     assert_eq!(counters.received_frames, 60 - damaged);
     // After a wrong guess some frames are received without one.
-    let mut came = taker.landed.clone();
-    assert!(!came.is_empty(), "nothing landed");
+    let mut came = taker.placed.clone();
+    assert!(!came.is_empty(), "nothing placed");
     for frame in &taker.frames {
         assert_eq!(frame[5..], body(frame[4]));
         came.push(frame[4]);
@@ -157,27 +158,26 @@ fn damaged_bodies_do_not_land() {
     assert_eq!(came, (0..60).step_by(3).collect::<Vec<u8>>());
 }
 
-/// Runs leave with their sums: of frames sent from where they lie, all arrive, and the link's own size of a run holds.
+/// Batches leave with their sums: of frames sent from where they lie, all arrive, and the capacity stated holds.
 #[test]
-fn runs_are_checked() {
+fn batches_are_checked() {
     let (mut a, mut b) = (udp(), udp());
-    assert!(a.sends_runs());
     let to = b.local_addr();
-    let room = a.run_room(to).expect("room").expect("some");
-    let largest = a.caps().frame_bytes;
-    assert!(room.bytes >= largest, "{room:?}: a frame of {largest} fits");
+    let room = a.capacity(to).expect("capacity");
     let bodies: Vec<Vec<u8>> = (0..room.frames.min(20) as u8).map(body).collect();
     let heads: Vec<[u8; 5]> = (0..).take(bodies.len()).map(|n| [1, 2, 3, 4, n]).collect();
-    let frames = heads.iter().zip(&bodies).map(|(h, b)| (&h[..], &b[..]));
-    a.send_run(to, frames.clone()).expect("send");
+    let frames = (heads.iter().zip(&bodies)).map(|(head, body)| Frame { head, body });
+    assert_eq!(a.send(to, frames.clone()).expect("send"), bodies.len());
     a.flush().expect("flush");
     let (mut arrived, begun) = (Vec::new(), Instant::now());
     while arrived.len() < bodies.len() {
-        b.recv_burst(64, |_, frame| arrived.push(frame.to_vec()))
+        b.receive(64, &mut each(|_, frame| arrived.push(frame.to_vec())))
             .expect("receive");
         assert!(begun.elapsed() < PATIENCE, "only {} came", arrived.len());
     }
-    let wanted: Vec<Vec<u8>> = frames.map(|(h, b)| [h, b].concat()).collect();
+    let wanted: Vec<Vec<u8>> = frames
+        .map(|frame| [frame.head, frame.body].concat())
+        .collect();
     assert_eq!(arrived, wanted);
     assert_eq!(a.counters().sent_bytes, b.counters().received_bytes);
 }

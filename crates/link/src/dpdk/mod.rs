@@ -4,13 +4,13 @@
 //! only C. The module is there without the feature `dpdk`, too: `Dpdk::open` then says what is missing.
 //!
 //! ```no_run
-//! use tsumuji_link::{Link, LinkAddr, dpdk::{Dpdk, DpdkConfig}};
+//! use tsumuji_link::{Frame, Link, LinkAddr, each, dpdk::{Dpdk, DpdkConfig}};
 //! let spec = "dpdk:net_memif,role=client,socket=/run/x.sock,id=0".parse()?;
 //! let mut link = Dpdk::open(&spec, DpdkConfig::default())?;
-//! link.send_with(LinkAddr::Broadcast, |slot| { slot[..5].copy_from_slice(b"hello"); 5 })?;
+//! link.send_one(LinkAddr::Broadcast, Frame::whole(b"hello"))?;
 //! link.flush()?;
 //! link.wait(std::time::Duration::from_secs(5))?;
-//! link.recv_burst(16, |from, frame| println!("{} bytes from {from}", frame.len()))?;
+//! link.receive(16, &mut each(|from, frame| println!("{} bytes from {from}", frame.len())))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -54,7 +54,7 @@ pub use probe::probe;
 pub use spec::{DpdkMeetError, DpdkSpec, DpdkSpecError};
 
 use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, RunRoom};
+use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use rx::Rx;
 use sys::Port;
 use tx::Tx;
@@ -169,6 +169,7 @@ impl Dpdk {
 
     fn new(spec: &DpdkSpec, opened: device::Opened) -> Result<Self, DpdkOpenError> {
         let (mac, burst_frames) = (opened.mac, opened.port.burst_frames());
+        let gathers = opened.port.copies();
         let (interface, claim) = opened.interface.unzip();
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
@@ -191,6 +192,7 @@ impl Dpdk {
                 frame_bytes: opened.frame_bytes,
                 receive_frames: opened.receive_frames,
                 burst_frames,
+                gathers,
                 broadcast: true,
                 lossless: false,
                 damages: true,
@@ -285,14 +287,56 @@ impl Link for Dpdk {
     }
 
     #[inline]
-    fn recv_burst(
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        ether::destination(NAME, self.mac, to)?;
+        let mut frames = self.tx.free_frames();
+        if frames == 0 {
+            self.flush()?;
+            frames = self.tx.free_frames();
+            self.counters.refused += u64::from(frames == 0);
+        }
+        Ok(Capacity {
+            frames,
+            bytes: usize::MAX,
+        })
+    }
+
+    #[inline]
+    fn send<'a>(
         &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        let mac = ether::destination(NAME, self.mac, to)?;
+        let bodies_bytes: usize = frames.clone().map(|frame| frame.body.len()).sum();
+        if bodies_bytes >= tx::COPIED_BYTES && self.port.copies() {
+            self.flush()?;
+            if self.tx.waiting() == 0 {
+                let most = self.tx.free_frames();
+                let frames = frames.take(most);
+                return Ok((self.tx).send_parted(&self.port, &mut self.counters, mac, frames));
+            }
+        }
+        let mut sent = 0;
+        for frame in frames {
+            if self.tx.free_frames() == 0 {
+                self.flush()?;
+                if self.tx.free_frames() == 0 {
+                    self.counters.refused += 1;
+                    break;
+                }
+            }
+            self.tx.gather(&self.port, mac, &frame);
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         let handed = self
             .rx
-            .receive(&self.port, &mut self.counters, max, &mut on_frame);
+            .receive(&self.port, &mut self.counters, max, receiver);
         if handed > 0 {
             self.nap = NAP_MIN;
             self.idle_polls = 0;
@@ -303,47 +347,6 @@ impl Link for Dpdk {
             self.look()?;
         }
         Ok(0)
-    }
-
-    fn sends_runs(&self) -> bool {
-        self.port.copies()
-    }
-
-    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
-        ether::destination(NAME, self.mac, to)?;
-        self.flush()?;
-        let room = self.tx.run_room(&self.port);
-        self.counters.refused += u64::from(room.is_none());
-        Ok(room)
-    }
-
-    fn send_run<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<(), LinkError> {
-        let mac = ether::destination(NAME, self.mac, to)?;
-        self.tx
-            .send_run(&self.port, &mut self.counters, mac, frames);
-        Ok(())
-    }
-
-    #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        let mac = ether::destination(NAME, self.mac, to)?;
-        if !self.tx.has_room() {
-            self.flush()?;
-            if !self.tx.has_room() {
-                self.counters.refused += 1;
-                return Ok(false);
-            }
-        }
-        self.tx.gather(&self.port, mac, fill);
-        Ok(true)
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Dpdk, DpdkConfig, DpdkOpenError, NAME, cards, eal::Hugepages, sys};
-use crate::{Link, LinkAddr, Probe};
+use crate::{Frame, Link, LinkAddr, Probe, each};
 
 /// Cards described; more are a matter of `dpdk-devbind.py`.
 const CARDS_MAX: usize = 16;
@@ -67,15 +67,12 @@ fn try_out() -> Result<(), String> {
         Dpdk::memif_pair("", DpdkConfig::default()).map_err(|error| error.to_string())?;
     let text = |error: crate::LinkError| error.to_string();
     client
-        .send_with(LinkAddr::Broadcast, |slot| {
-            slot[0] = 1;
-            1
-        })
+        .send_one(LinkAddr::Broadcast, Frame::whole(&[1]))
         .map_err(text)?;
     for _ in 0..LOOKS_MAX {
         client.flush().map_err(text)?;
         server.wait(LOOK).map_err(text)?;
-        if server.recv_burst(1, |_, _| {}).map_err(text)? > 0 {
+        if server.receive(1, &mut each(|_, _| {})).map_err(text)? > 0 {
             return Ok(());
         }
     }

@@ -1,11 +1,11 @@
 //! Receive half: frames as they lie in the device's mbufs, handed on, then given back in one go.
 //!
-//! Called by `Dpdk::recv_burst`, and by `wait` to see whether there is anything. A frame that lies in several mbufs is gathered in
+//! Called by `Dpdk::receive`, and by `wait` to see whether there is anything. A frame that lies in several mbufs is gathered in
 //! a scratch; one longer than our frames is dropped and counted. Frames of others are counted apart.
 
 use super::sys::{Port, Slots};
 use crate::ether::{self, HEADER_BYTES, Ignored, LENGTH_BYTES, MacAddr};
-use crate::{LinkAddr, LinkCounters};
+use crate::{LinkCounters, Receiver};
 
 /// Bursts of others' frames that one call passes over, beyond what it hands on.
 const FOREIGN_BURSTS: usize = 2;
@@ -54,7 +54,7 @@ impl Rx {
         port: &Port,
         counters: &mut LinkCounters,
         max: usize,
-        on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+        receiver: &mut impl Receiver,
     ) -> usize {
         let longest = self.scratch.len();
         let mut handed = 0;
@@ -74,7 +74,7 @@ impl Rx {
                 };
                 match ether::accept(frame, self.me) {
                     Ok((from, payload)) if frame.len() <= longest => {
-                        handed += ether::hand_over(from, payload, counters, on_frame);
+                        handed += ether::hand_over(from, payload, counters, receiver);
                     }
                     Ok(_) => counters.dropped_frames += 1,
                     Err(Ignored::EtherType | Ignored::Destination | Ignored::Short) => {

@@ -1,12 +1,11 @@
-//! Transmit half: mbufs lent for filling, queued with their header, and handed to the device in bursts.
+//! Transmit half: mbufs filled, queued with their header, and handed to the device in bursts.
 //!
-//! Called by `Dpdk::send_with` and `Dpdk::flush`. A device takes as many as its ring has place for; the rest stays queued, in order,
+//! Called by `Dpdk::send` and `Dpdk::flush`. A device takes as many as its ring has place for; the rest stays queued, in order,
 //! and is offered again.
 //!
-//! A frame joins the Ethernet frame before it if that goes to the same station and has room: it is copied over, and its mbuf
-//! stays spare.
+//! A frame joins the Ethernet frame before it if that goes to the same station and has room.
 //!
-//! A run of frames (`send_run`) goes to a driver that copies from where the frames lie, only their headers being written.
+//! To a driver that copies, long bodies go from where they lie, only their heads being written.
 //!
 //! Invariant: an mbuf is spare, queued, or the device's; none is lost on the way between. `contents` tells of each queued one.
 
@@ -14,8 +13,11 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::sys::{Port, Slots};
-use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, MacAddr, Reach, STUCK_MAX};
-use crate::{LinkCounters, RunRoom};
+use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach, STUCK_MAX};
+use crate::{Frame, LinkCounters};
+
+/// Bodies of fewer bytes are copied with their heads, as in `gather`.
+pub(super) const COPIED_BYTES: usize = 2 << 10;
 
 /// What is in a queued Ethernet frame.
 #[derive(Debug, Clone, Copy)]
@@ -68,58 +70,50 @@ impl Tx {
         self.queue.len()
     }
 
-    /// Whether a frame can be queued; takes mbufs from the pool if none is spare.
+    /// How many frames can be queued; takes mbufs from the pool if none is spare.
     #[inline]
-    pub(super) fn has_room(&mut self) -> bool {
-        self.queue.len() < self.burst_frames
-            && (!self.spare.is_empty()
-                || self.spare.take(self.burst_frames / 2)
-                || self.spare.take(1))
+    pub(super) fn free_frames(&mut self) -> usize {
+        let most = self.burst_frames - self.queue.len().min(self.burst_frames);
+        let is_short = 2 * self.spare.len() < most;
+        if is_short && !self.spare.take(self.burst_frames / 2) && self.spare.is_empty() {
+            self.spare.take(1);
+        }
+        most.min(self.spare.len())
     }
 
-    /// Queues one frame. `has_room` said so.
+    /// Queues a copy of one frame. There is room, as `free_frames` said.
     #[inline]
-    pub(super) fn gather(
-        &mut self,
-        port: &Port,
-        to: MacAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) {
-        let frame = self.spare.last_mut(port, LEAD_BYTES + self.frame_bytes_max);
-        let bytes = fill(&mut frame[LEAD_BYTES..]);
+    pub(super) fn gather(&mut self, port: &Port, to: MacAddr, frame: &Frame<'_>) {
+        let bytes = frame.bytes();
         assert!(
             bytes <= self.frame_bytes_max,
-            "a filler claims {bytes} bytes of a {}-byte slot",
+            "a frame of {bytes} bytes; the link has {}",
             self.frame_bytes_max
         );
-        if bytes == 0 {
-            return;
-        }
-        ether::write_length(&mut frame[HEADER_BYTES..], bytes);
-        let with_length = &frame[HEADER_BYTES..LEAD_BYTES + bytes];
         if let Some(last) = self.contents.back_mut()
             && last.to == to
-            && last.ethernet_bytes + with_length.len()
+            && last.ethernet_bytes + LENGTH_BYTES + bytes
                 <= LEAD_BYTES + self.reach.of(to, self.frame_bytes_max)
         {
             let at = last.ethernet_bytes;
-            last.ethernet_bytes += with_length.len();
+            last.ethernet_bytes += LENGTH_BYTES + bytes;
             last.frames += 1;
             last.frame_bytes += bytes as u64;
             let whole = last.ethernet_bytes.max(self.frame_bytes_least);
             let joined = self.queue.last_mut(port, whole);
-            joined[at..last.ethernet_bytes].copy_from_slice(with_length);
+            ether::write_length(&mut joined[at..], bytes);
+            frame.write(&mut joined[at + LENGTH_BYTES..]);
             joined[last.ethernet_bytes..].fill(0);
             self.queue.set_last_bytes(port, whole);
             return;
         }
-        ether::write_header(frame, to, self.me);
         let ethernet_bytes = LEAD_BYTES + bytes;
         let whole = ethernet_bytes.max(self.frame_bytes_least);
-        if whole > ethernet_bytes {
-            // Old bytes of the mbuf are nobody's business.
-            self.spare.last_mut(port, whole)[ethernet_bytes..].fill(0);
-        }
+        let slot = self.spare.last_mut(port, whole);
+        ether::write_header(slot, to, self.me);
+        ether::write_length(&mut slot[HEADER_BYTES..], bytes);
+        frame.write(&mut slot[LEAD_BYTES..]);
+        slot[ethernet_bytes..].fill(0); // old bytes of the mbuf are nobody's business
         self.spare.give_last(port, whole, &mut self.queue);
         self.contents.push_back(Content {
             to,
@@ -129,57 +123,45 @@ impl Tx {
         });
     }
 
-    /// What `send_run` takes now that all was pushed out; `None`: something is still queued, mbufs lack, or the driver does not copy.
-    pub(super) fn run_room(&mut self, port: &Port) -> Option<RunRoom> {
-        if !port.copies() || !self.queue.is_empty() {
-            return None;
-        }
-        if self.spare.len() < self.burst_frames {
-            self.spare.take(self.burst_frames - self.spare.len());
-        }
-        let frames = self.spare.len().min(self.burst_frames);
-        (frames > 0).then_some(RunRoom {
-            frames,
-            bytes: frames * self.frame_bytes_max,
-        })
-    }
-
-    /// Sends frames in two parts, each as an Ethernet frame of its own, from where they lie. What the device does not take now is queued.
-    pub(super) fn send_run<'a>(
+    /// Sends frames, each as an Ethernet frame of its own, whose bodies the driver copies from where they lie. Nothing is queued, and there is room for all. What
+    /// the device does not take now is queued. How many they are.
+    pub(super) fn send_parted<'a>(
         &mut self,
         port: &Port,
         counters: &mut LinkCounters,
         to: MacAddr,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) {
-        for (head, body) in frames.clone() {
-            let lead_bytes = LEAD_BYTES + head.len();
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
+    ) -> usize {
+        let mut count = 0;
+        for frame in frames.clone() {
+            let lead_bytes = LEAD_BYTES + frame.head.len();
             let lead = self.spare.last_mut(port, lead_bytes);
             ether::write_header(lead, to, self.me);
-            ether::write_length(&mut lead[HEADER_BYTES..], head.len() + body.len());
-            lead[LEAD_BYTES..].copy_from_slice(head);
+            ether::write_length(&mut lead[HEADER_BYTES..], frame.bytes());
+            lead[LEAD_BYTES..].copy_from_slice(frame.head);
             self.spare.give_last(port, lead_bytes, &mut self.queue);
+            count += 1;
         }
-        let bodies = frames.clone().map(|(_, body)| body);
+        let bodies = frames.clone().map(|frame| frame.body);
         let taken = self.queue.transmit_parted(port, bodies);
         if taken > 0 {
             self.stuck_since = None;
         }
-        for (at, (head, body)) in frames.enumerate() {
-            let bytes = head.len() + body.len();
+        for (at, frame) in frames.enumerate() {
             if at < taken {
                 counters.sent_frames += 1;
-                counters.sent_bytes += bytes as u64;
+                counters.sent_bytes += frame.bytes() as u64;
                 continue;
             }
-            self.queue.append(port, at - taken, body);
+            self.queue.append(port, at - taken, frame.body);
             self.contents.push_back(Content {
                 to,
-                ethernet_bytes: LEAD_BYTES + bytes,
+                ethernet_bytes: LEAD_BYTES + frame.bytes(),
                 frames: 1,
-                frame_bytes: bytes as u64,
+                frame_bytes: frame.bytes() as u64,
             });
         }
+        count
     }
 
     /// Offers the device what is queued.
@@ -203,7 +185,7 @@ impl Tx {
     /// Tells the switch where we are, uncounted. If the device takes nothing now, the next frame does it.
     pub(super) fn announce(&mut self, port: &Port, counters: &mut LinkCounters) {
         self.push_out(port, counters);
-        if !self.queue.is_empty() || !self.has_room() {
+        if !self.queue.is_empty() || self.free_frames() == 0 {
             return;
         }
         let frame = ether::announcement(self.me);

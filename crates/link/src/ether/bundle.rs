@@ -5,7 +5,7 @@
 //! bytes from anyone: it never panics, and each step consumes some of them.
 
 use super::{HEADER_BYTES, MacAddr};
-use crate::{LinkAddr, LinkCounters};
+use crate::{LinkAddr, LinkCounters, Receiver};
 
 /// The length before each frame, little-endian. 0: no more frames, the rest is padding.
 pub const LENGTH_BYTES: usize = 2;
@@ -102,14 +102,14 @@ pub(crate) fn hand_over(
     from: MacAddr,
     payload: &[u8],
     counters: &mut LinkCounters,
-    on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+    receiver: &mut impl Receiver,
 ) -> usize {
     let (mut frames, mut handed) = (Frames::new(payload), 0);
     for frame in frames.by_ref() {
         handed += 1;
         counters.received_frames += 1;
         counters.received_bytes += frame.len() as u64;
-        on_frame(LinkAddr::Ether(from), frame);
+        receiver.frame(LinkAddr::Ether(from), frame);
     }
     counters.dropped_frames += u64::from(frames.is_cut());
     handed

@@ -2,6 +2,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::*;
+use crate::each;
 
 /// Receives the numbers 0, 1, 2 … as frames of 100 bytes, as fast as asked.
 struct Numbers(u64);
@@ -13,6 +14,7 @@ impl Link for Numbers {
             frame_bytes: 1000,
             receive_frames: 1000,
             burst_frames: 1,
+            gathers: false,
             broadcast: false,
             lossless: true,
             damages: false,
@@ -23,26 +25,26 @@ impl Link for Numbers {
         LinkAddr::Local(0)
     }
 
-    fn recv_burst(
+    fn capacity(&mut self, _: LinkAddr) -> Result<Capacity, LinkError> {
+        Ok(Capacity::NONE)
+    }
+
+    fn send<'a>(
         &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+        _: LinkAddr,
+        _: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        Ok(0)
+    }
+
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         for _ in 0..max {
             let mut frame = [0; 100];
             frame[..8].copy_from_slice(&self.0.to_le_bytes());
             self.0 += 1;
-            on_frame(LinkAddr::Local(1), &frame);
+            receiver.frame(LinkAddr::Local(1), &frame);
         }
         Ok(max)
-    }
-
-    fn send_with(
-        &mut self,
-        _: LinkAddr,
-        _: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        Ok(false)
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
@@ -84,10 +86,13 @@ fn impaired(config: ImpairConfig) -> (Impair<Numbers, Hand>, Hand) {
 fn numbers(link: &mut Impair<Numbers, Hand>, bursts: usize) -> Vec<u64> {
     let mut numbers = Vec::new();
     for _ in 0..bursts {
-        link.recv_burst(64, |_, frame| {
-            numbers.push(u64::from_le_bytes(frame[..8].try_into().expect("8 bytes")));
-        })
-        .expect("recv_burst");
+        link.receive(
+            64,
+            &mut each(|_, frame| {
+                numbers.push(u64::from_le_bytes(frame[..8].try_into().expect("8 bytes")));
+            }),
+        )
+        .expect("receive");
     }
     numbers
 }
@@ -138,18 +143,21 @@ fn corruption_flips_one_bit() {
     };
     let (mut link, _) = impaired(config);
     let mut expected = 0u64;
-    link.recv_burst(64, |_, frame| {
-        let mut sound = [0; 100];
-        sound[..8].copy_from_slice(&expected.to_le_bytes());
-        let bits: u32 = frame
-            .iter()
-            .zip(sound)
-            .map(|(a, b)| (a ^ b).count_ones())
-            .sum();
-        assert_eq!(bits, 1);
-        expected += 1;
-    })
-    .expect("recv_burst");
+    link.receive(
+        64,
+        &mut each(|_, frame| {
+            let mut sound = [0; 100];
+            sound[..8].copy_from_slice(&expected.to_le_bytes());
+            let bits: u32 = frame
+                .iter()
+                .zip(sound)
+                .map(|(a, b)| (a ^ b).count_ones())
+                .sum();
+            assert_eq!(bits, 1);
+            expected += 1;
+        }),
+    )
+    .expect("receive");
     assert_eq!(link.tally().corrupted, 64);
 }
 

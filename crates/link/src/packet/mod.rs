@@ -4,12 +4,12 @@
 //! EtherType; all other traffic of the interface passes by and costs nothing. One process has an interface (`ether::claim`).
 //!
 //! ```no_run
-//! use tsumuji_link::{Link, LinkAddr, packet::{Packet, PacketConfig}};
+//! use tsumuji_link::{Frame, Link, LinkAddr, each, packet::{Packet, PacketConfig}};
 //! let mut link = Packet::open("eth1", PacketConfig::default())?;
-//! link.send_with(LinkAddr::Broadcast, |slot| { slot[..5].copy_from_slice(b"hello"); 5 })?;
+//! link.send_one(LinkAddr::Broadcast, Frame::whole(b"hello"))?;
 //! link.flush()?;
 //! link.wait(std::time::Duration::from_secs(5))?;
-//! link.recv_burst(16, |from, frame| println!("{} bytes from {from}", frame.len()))?;
+//! link.receive(16, &mut each(|from, frame| println!("{} bytes from {from}", frame.len())))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -36,10 +36,11 @@ pub use probe::probe;
 use crate::ether::{
     self, Capability, Claim, ClaimError, Interface, InterfaceError, InterfaceState, Watch,
 };
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, RunRoom};
+use crate::gather::{self, Blocked, Gather, Pushed};
+use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use rx::Geometry;
 use sys::RxRing;
-use tx::{Blocked, Pushed, Tx};
+use tx::Outlet;
 
 /// The link's name.
 const NAME: &str = "packet";
@@ -134,7 +135,7 @@ pub struct Packet {
     looked: Instant,
     idle_polls: u32,
     frame_bytes: usize,
-    tx: Tx,
+    tx: Gather<Outlet>,
     counters: LinkCounters,
     /// The kernel forgets its count when asked.
     ring_drops: Cell<u64>,
@@ -203,7 +204,7 @@ impl Packet {
             looked: Instant::now(),
             idle_polls: 0,
             frame_bytes,
-            tx: Tx::new(found.mac, frame_bytes),
+            tx: Gather::new(Outlet::new(found.mac, frame_bytes), frame_bytes),
             counters: LinkCounters::default(),
             ring_drops: Cell::new(0),
             interface: found,
@@ -300,7 +301,8 @@ impl Link for Packet {
             name: NAME,
             frame_bytes: self.frame_bytes,
             receive_frames: ether::granted_slots(self.ring.slots()),
-            burst_frames: tx::BURST_FRAMES,
+            burst_frames: gather::BURST_FRAMES,
+            gathers: true,
             broadcast: true,
             lossless: false,
             damages: true,
@@ -312,11 +314,34 @@ impl Link for Packet {
     }
 
     #[inline]
-    fn recv_burst(
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        ether::destination(NAME, self.interface.mac, to)?;
+        let mut capacity = self.tx.capacity();
+        if capacity == Capacity::NONE {
+            self.flush()?;
+            capacity = self.tx.capacity();
+            self.counters.refused += u64::from(capacity == Capacity::NONE);
+        }
+        Ok(capacity)
+    }
+
+    #[inline]
+    fn send<'a>(
         &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        let mac = ether::destination(NAME, self.interface.mac, to)?;
+        let fd = self.socket.as_fd();
+        let (sent, pushed) = self.tx.send(fd, &mut self.counters, mac, frames)?;
+        if pushed == Pushed::Lost {
+            self.look()?;
+        }
+        Ok(sent)
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         if !self.ring.is_ready() {
             self.idle_polls += 1;
             if self.idle_polls >= LOOK_EVERY_POLLS {
@@ -330,54 +355,14 @@ impl Link for Packet {
             self.interface.mtu_bytes,
             &mut self.counters,
             max,
-            &mut on_frame,
+            receiver,
         ))
-    }
-
-    fn sends_runs(&self) -> bool {
-        true
-    }
-
-    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
-        ether::destination(NAME, self.interface.mac, to)?;
-        self.flush()?;
-        let room = self.tx.run_room();
-        self.counters.refused += u64::from(room.is_none());
-        Ok(room)
-    }
-
-    fn send_run<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<(), LinkError> {
-        let mac = ether::destination(NAME, self.interface.mac, to)?;
-        self.tx
-            .send_run(&self.socket, &mut self.counters, mac, frames);
-        Ok(())
-    }
-
-    #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        let mac = ether::destination(NAME, self.interface.mac, to)?;
-        if self.tx.is_full() {
-            self.flush()?;
-            if self.tx.is_full() {
-                self.counters.refused += 1;
-                return Ok(false);
-            }
-        }
-        self.tx.gather(mac, fill);
-        Ok(true)
     }
 
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
-        match self.tx.push_out(&self.socket, &mut self.counters)? {
+        let fd = self.socket.as_fd();
+        match self.tx.push_out(fd, &mut self.counters)? {
             Pushed::Done => Ok(()),
             Pushed::Lost => self.look(),
         }
@@ -427,7 +412,7 @@ impl Link for Packet {
     fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
         if let Ok(mac) = ether::destination(NAME, self.interface.mac, to) {
             let most = self.frame_bytes;
-            self.tx.reach.set(mac, frame_bytes, most);
+            self.tx.outlet.reach.set(mac, frame_bytes, most);
         }
     }
 

@@ -1,11 +1,11 @@
 //! Receive half: the ring's shape, the walk through its slots, and the handing over of frames as they lie there.
 //!
-//! Called by `Packet::recv_burst`. The kernel fills the slots in order and is done with a frame before it hands the slot over, so
+//! Called by `Packet::receive`. The kernel fills the slots in order and is done with a frame before it hands the slot over, so
 //! one cursor is all the state there is. What the kernel says about a frame is checked against its slot.
 
 use super::sys::RxRing;
 use crate::ether::{self, MacAddr};
-use crate::{LinkAddr, LinkCounters};
+use crate::{LinkCounters, Receiver};
 
 /// What stands before a frame in its slot: the kernel's header and the sender's address (52 bytes), padding, and a VLAN tag.
 const SLOT_OVERHEAD_BYTES: usize = 80 + 4;
@@ -121,7 +121,7 @@ pub(super) fn receive(
     payload_bytes_max: usize,
     counters: &mut LinkCounters,
     max: usize,
-    on_frame: &mut impl FnMut(LinkAddr, &[u8]),
+    receiver: &mut impl Receiver,
 ) -> usize {
     let mut handed = 0;
     for _ in 0..max {
@@ -132,7 +132,7 @@ pub(super) fn receive(
             let accepted = raw.frame().map(|frame| ether::accept(frame, me));
             match accepted {
                 Some(Ok((from, payload))) if payload.len() <= payload_bytes_max => {
-                    handed += ether::hand_over(from, payload, counters, on_frame);
+                    handed += ether::hand_over(from, payload, counters, receiver);
                 }
                 Some(Err(ignored)) if !ignored.is_drop() => {}
                 _ => counters.dropped_frames += 1,

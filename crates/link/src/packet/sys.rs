@@ -1,9 +1,9 @@
-//! The only door of `packet` to the kernel: options of the socket, the mapped receive ring, and batched sends.
+//! The only door of `packet` to the kernel: options of the socket, and the mapped receive ring.
 //!
 //! Invariant of `RxRing`: `base` is a mapping of `geometry.bytes()` bytes that lives as long as the ring, and every offset that
 //! `Cursor` gives lies a whole slot before its end. A slot belongs to the kernel while its status word lacks TP_STATUS_USER and to
 //! us from then until we store TP_STATUS_KERNEL; the frame is lent out only in between.
-#![allow(unsafe_code)] // mmap and slots shared with the kernel; setsockopt, bind, sendmmsg with structures of AF_PACKET.
+#![allow(unsafe_code)] // mmap and slots shared with the kernel; setsockopt, bind with structures of AF_PACKET.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -221,93 +221,5 @@ impl Drop for RxRing {
     fn drop(&mut self) {
         // SAFETY: `base` and the length are what mmap gave; frames are lent out only within `next`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.geometry.bytes()) };
-    }
-}
-
-/// Sends one frame, without waiting. A plain system call: the C library's is a point of cancellation, which takes it longer in a
-/// process of several threads.
-#[inline]
-pub(super) fn send(fd: BorrowedFd<'_>, frame: &[u8]) -> io::Result<()> {
-    use rustix::net::SendFlags;
-    let sent = rustix::net::send(fd, frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    sent.map(drop).map_err(io::Error::from)
-}
-
-/// Headers for sending several frames at once.
-pub(super) struct SendBatch {
-    headers: Box<[libc::mmsghdr]>,
-    vectors: Box<[libc::iovec]>,
-}
-
-// SAFETY: the raw pointers lead into boxed slices that this value owns, or are stale and rewritten before use.
-unsafe impl Send for SendBatch {}
-
-impl std::fmt::Debug for SendBatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SendBatch({})", self.headers.len())
-    }
-}
-
-impl SendBatch {
-    pub(super) fn new(frames: usize) -> Self {
-        let vector = libc::iovec {
-            iov_base: ptr::null_mut(),
-            iov_len: 0,
-        };
-        // Two for each frame: what is sent in two parts needs both.
-        let mut vectors = vec![vector; 2 * frames].into_boxed_slice();
-        let vectors_at = vectors.as_mut_ptr();
-        let headers = (0..frames)
-            .map(|index| {
-                // SAFETY: all-zero bytes are a valid `mmsghdr` (null pointers, zero lengths).
-                let mut header: libc::mmsghdr = unsafe { zeroed() };
-                header.msg_hdr.msg_iov = vectors_at.wrapping_add(2 * index);
-                header.msg_hdr.msg_iovlen = 1;
-                header
-            })
-            .collect();
-        Self { headers, vectors }
-    }
-
-    /// Sends up to the batch's size of `frames`, without waiting; returns how many the kernel took.
-    pub(super) fn send<'a>(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        frames: impl Iterator<Item = &'a [u8]>,
-    ) -> io::Result<usize> {
-        self.send_parts(fd, frames.map(|frame| (frame, &[][..])))
-    }
-
-    /// The same of frames in two parts each, of which the second may be empty.
-    pub(super) fn send_parts<'a>(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> io::Result<usize> {
-        let part = |bytes: &[u8]| libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
-        let mut count = 0;
-        let places = self.vectors.chunks_exact_mut(2).zip(&mut self.headers);
-        for ((vectors, header), (first, second)) in places.zip(frames) {
-            vectors.copy_from_slice(&[part(first), part(second)]);
-            header.msg_hdr.msg_iovlen = if second.is_empty() { 1 } else { 2 };
-            count += 1;
-        }
-        // SAFETY: the first `count` headers lead to the two vectors of their own in this batch (set in `new`; the box never moves its
-        // content), and those to `frames`, borrowed for this call; the kernel only reads them, but for `msg_len`.
-        let sent = unsafe {
-            libc::sendmmsg(
-                fd.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                count,
-                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
-            )
-        };
-        if sent < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(sent as usize)
     }
 }

@@ -124,26 +124,32 @@ fn full_socket_keeps_frames() {
     let me = MacAddr([2, 0, 0, 0, 0, 1]);
     let to = MacAddr([2, 0, 0, 0, 0, 2]);
     let (near, far) = narrow_socket();
-    let mut tx = Tx::new(me, 1500);
+    let mut tx = Gather::new(Outlet::new(me, 1500), 1500);
     let mut counters = LinkCounters::default();
     let mut arrived = Vec::new();
     let mut offered = 0;
     let (mut blocked, mut joined) = (0, 0);
     while arrived.len() < FRAMES as usize {
         let mut ethernet_frames = Vec::new();
-        while offered < FRAMES && !tx.is_full() {
-            tx.gather(to, |slot| {
-                assert_eq!(slot.len(), 1500);
-                slot[..4].copy_from_slice(&offered.to_le_bytes());
-                4 + offered as usize % 1497
-            });
-            offered += 1;
-            // Bursts of all lengths, single frames among them.
-            if offered.is_multiple_of(1 + offered % 37) {
+        // Bursts of all lengths, single frames among them: some copied, others sent from where they lie.
+        let mut batch = Vec::new();
+        while offered + (batch.len() as u32) < FRAMES {
+            let number = offered + batch.len() as u32;
+            let mut frame = vec![0; 4 + number as usize % 1497];
+            frame[..4].copy_from_slice(&number.to_le_bytes());
+            batch.push(frame);
+            if number.is_multiple_of(1 + number % 37) {
                 break;
             }
         }
-        let pushed = tx.push_out(&near, &mut counters).expect("push_out");
+        let cut = |frame: &'_ Vec<u8>| frame.len().min(20);
+        let frames = batch.iter().map(|frame| Frame {
+            head: &frame[..cut(frame)],
+            body: &frame[cut(frame)..],
+        });
+        let (taken, _) = (tx.send(near.as_fd(), &mut counters, to, frames)).expect("send");
+        offered += taken as u32;
+        let pushed = tx.push_out(near.as_fd(), &mut counters).expect("push_out");
         assert_eq!(pushed, Pushed::Done);
         if tx.blocked() == Some(Blocked::Buffer) {
             blocked += 1;
@@ -177,7 +183,7 @@ fn small_frames_join() {
     let me = MacAddr([2, 0, 0, 0, 0, 1]);
     let stations = [MacAddr([2, 0, 0, 0, 0, 2]), MacAddr::BROADCAST];
     let (near, far) = narrow_socket();
-    let mut tx = Tx::new(me, 600);
+    let mut tx = Gather::new(Outlet::new(me, 600), 600);
     let mut counters = LinkCounters::default();
     // 2 x (2 + 299) is the whole payload; another byte would be too many.
     let sent = [
@@ -190,12 +196,12 @@ fn small_frames_join() {
         (0, 300),
     ];
     for (station, bytes) in sent {
-        tx.gather(stations[station], |slot| {
-            slot[..bytes].fill(bytes as u8);
-            bytes
-        });
+        let frame = vec![bytes as u8; bytes];
+        let frames = std::iter::once(Frame::whole(&frame));
+        let sent = tx.send(near.as_fd(), &mut counters, stations[station], frames);
+        assert_eq!(sent.expect("send").0, 1);
     }
-    tx.push_out(&near, &mut counters).expect("push_out");
+    tx.push_out(near.as_fd(), &mut counters).expect("push_out");
     let arrived: Vec<(MacAddr, Vec<usize>)> = read_all(&far)
         .iter()
         .map(|frame| {
@@ -224,24 +230,19 @@ fn small_frames_join() {
 #[test]
 fn refused_frames_are_counted() {
     let (near, far) = narrow_socket();
-    let mut tx = Tx::new(MacAddr([2, 0, 0, 0, 0, 1]), 600);
+    let mut tx = Gather::new(Outlet::new(MacAddr([2, 0, 0, 0, 0, 1]), 600), 600);
     let mut counters = LinkCounters::default();
     drop(far);
     for count in [1, 5] {
         for _ in 0..count {
-            tx.gather(MacAddr::BROADCAST, |_| 600);
+            let frames = std::iter::once(Frame::whole(&[0; 600]));
+            let sent = tx.send(near.as_fd(), &mut counters, MacAddr::BROADCAST, frames);
+            assert_eq!(sent.expect("send").0, 1);
         }
-        tx.push_out(&near, &mut counters).expect("push_out");
+        tx.push_out(near.as_fd(), &mut counters).expect("push_out");
         assert_eq!(tx.blocked(), None);
     }
     assert_eq!((counters.sent_frames, counters.dropped_frames), (0, 6));
-}
-
-/// A filler that claims more than its slot is a programmer's mistake, not a long frame.
-#[test]
-#[should_panic(expected = "a filler claims 601 bytes of a 600-byte slot")]
-fn lying_filler_is_caught() {
-    Tx::new(MacAddr([2, 0, 0, 0, 0, 1]), 600).gather(MacAddr::BROADCAST, |_| 601);
 }
 
 /// Not every slot is granted: some are left for what comes without credit, however few there are, and no ring is without credit.

@@ -5,13 +5,13 @@
 //! `broadcast` the two kinds of rings, `memory` the bodies that pass none of them, `doorbell` is the waking, `sys` the only `unsafe` beside them.
 //!
 //! ```
-//! use tsumuji_link::{Link, LinkAddr, shm::{Shm, ShmConfig, ShmJob}};
+//! use tsumuji_link::{Frame, Link, LinkAddr, each, shm::{Shm, ShmConfig, ShmJob}};
 //! let job = ShmJob::create(2, ShmConfig::for_nodes(2)).unwrap();
 //! let mut a = Shm::attach(&job, 0).unwrap(); // in one process
 //! let mut b = Shm::attach(&job, 1).unwrap(); // in another
-//! a.send_with(LinkAddr::Local(1), |slot| { slot[..5].copy_from_slice(b"hello"); 5 }).unwrap();
+//! a.send_one(LinkAddr::Local(1), Frame::whole(b"hello")).unwrap();
 //! a.flush().unwrap();
-//! b.recv_burst(16, |from, frame| assert_eq!((from, frame), (LinkAddr::Local(0), &b"hello"[..]))).unwrap();
+//! b.receive(16, &mut each(|from, frame| assert_eq!((from, frame), (LinkAddr::Local(0), &b"hello"[..])))).unwrap();
 //! ```
 //!
 //! Left out on purpose: protection against a process of the same job that forges memory (they are one user's programs; garbage
@@ -48,7 +48,7 @@ pub use sys::coarse_ms;
 
 use bytes::Bytes;
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Plain, Receiver};
+use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings};
 use broadcast::Writer;
 use doorbell::{Doze, Sleeper};
 use peers::Peer;
@@ -229,6 +229,7 @@ impl Link for Shm {
             // One ring a sender, so the sum is what all senders together have.
             receive_frames: (per_ring - 1) as usize * (layout.nodes - 1).max(1),
             burst_frames: BURST_FRAMES,
+            gathers: false,
             broadcast: true,
             lossless: true,
             damages: false,
@@ -240,20 +241,55 @@ impl Link for Shm {
     }
 
     #[inline]
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        self.recv_landing(max, &mut Plain(on_frame))
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        self.notice_changes()?;
+        let frames = match to {
+            LinkAddr::Local(node) if node != self.me => {
+                let peer = self.peers.get_mut(usize::from(node));
+                peer.ok_or(LinkError::NoSuchPeer { link: NAME, to })?
+                    .free_frames(self.life)
+            }
+            LinkAddr::Broadcast => BURST_FRAMES,
+            _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
+        };
+        self.counters.refused += u64::from(frames == 0);
+        Ok(Capacity {
+            frames: frames.min(BURST_FRAMES),
+            bytes: usize::MAX,
+        })
     }
 
     #[inline]
-    fn recv_landing(
+    fn send<'a>(
         &mut self,
-        max: usize,
-        receiver: &mut impl Receiver,
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        self.notice_changes()?;
+        let mut sent = 0;
+        for frame in frames {
+            match to {
+                LinkAddr::Local(node) => {
+                    let parts = [frame.head, frame.body, &[]];
+                    let is_sent = self.send_to((node, None), |producer, lines, head| {
+                        producer.send(lines, head, 0, parts)
+                    })?;
+                    if !is_sent {
+                        break;
+                    }
+                }
+                LinkAddr::Broadcast => self.send_to_all(&frame),
+                LinkAddr::Inet(_) | LinkAddr::Ether(_) => {
+                    return Err(LinkError::NoSuchPeer { link: NAME, to });
+                }
+            }
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         self.notice_changes()?;
         if self.armed {
             self.disarm();
@@ -261,28 +297,65 @@ impl Link for Shm {
         if self.has_referred {
             self.take_back();
         }
-        Ok(self.receive(max, receiver))
+        Ok(self.take_frames(max, receiver))
     }
 
     #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        self.notice_changes()?;
-        match to {
-            LinkAddr::Local(node) => self.send_to((node, None), |producer, lines, head| {
-                producer.send(lines, head, fill)
-            }),
-            LinkAddr::Broadcast => {
-                self.send_to_all(fill);
-                Ok(true)
-            }
-            LinkAddr::Inet(_) | LinkAddr::Ether(_) => Err(LinkError::NoSuchPeer { link: NAME, to }),
-        }
+    fn rings(&self) -> Option<&impl Rings> {
+        Some(self)
     }
 
+    #[inline]
+    fn rings_mut(&mut self) -> Option<&mut impl Rings> {
+        Some(self)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.ring_bells();
+        if self.has_referred {
+            self.take_back();
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.ring_bells();
+        if self.armed {
+            self.disarm();
+        }
+        let Some(word) = self.doze(Doze::Futex) else {
+            return Ok(());
+        };
+        let waited = self.bell.futex_wait(word, timeout);
+        self.sleeper.wake(&self.bell);
+        waited.map_err(|source| LinkError::Io {
+            what: "futex wait on the doorbell",
+            source,
+        })
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(BellSocket::fd)
+    }
+
+    fn arm_fd(&mut self) -> Result<bool, LinkError> {
+        self.ring_bells();
+        let Some(socket) = &self.socket else {
+            return Ok(false);
+        };
+        // Before the announcement: a byte that comes after it stays.
+        socket.drain();
+        self.armed = self.doze(Doze::Fd).is_some();
+        Ok(self.armed)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+}
+
+impl Rings for Shm {
     fn ring_bytes(&self) -> usize {
         self.job.layout.ring_bytes
     }
@@ -308,7 +381,7 @@ impl Link for Shm {
         match to {
             LinkAddr::Local(node) => self.send_to((node, Some(life)), |producer, lines, head| {
                 let marks = if counted { ring::COUNTED } else { 0 };
-                producer.send_parts(lines, head, marks, parts)
+                producer.send(lines, head, marks, parts)
             }),
             _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
         }
@@ -359,46 +432,6 @@ impl Link for Shm {
         }
     }
 
-    #[inline]
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.ring_bells();
-        if self.has_referred {
-            self.take_back();
-        }
-        Ok(())
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.ring_bells();
-        if self.armed {
-            self.disarm();
-        }
-        let Some(word) = self.doze(Doze::Futex) else {
-            return Ok(());
-        };
-        let waited = self.bell.futex_wait(word, timeout);
-        self.sleeper.wake(&self.bell);
-        waited.map_err(|source| LinkError::Io {
-            what: "futex wait on the doorbell",
-            source,
-        })
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(BellSocket::fd)
-    }
-
-    fn arm_fd(&mut self) -> Result<bool, LinkError> {
-        self.ring_bells();
-        let Some(socket) = &self.socket else {
-            return Ok(false);
-        };
-        // Before the announcement: a byte that comes after it stays.
-        socket.drain();
-        self.armed = self.doze(Doze::Fd).is_some();
-        Ok(self.armed)
-    }
-
     /// Whoever lives as a node holds the lock on its byte, until the last of its mappings goes.
     fn process_at(&self, peer: LinkAddr) -> Option<u64> {
         match peer {
@@ -412,9 +445,5 @@ impl Link for Shm {
             }
             _ => None,
         }
-    }
-
-    fn counters(&self) -> LinkCounters {
-        self.counters
     }
 }

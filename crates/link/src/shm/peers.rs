@@ -216,6 +216,15 @@ impl Peer {
         Ok(true)
     }
 
+    /// Frames of any length that surely find room in the ring to the peer that lives now.
+    #[inline]
+    pub(super) fn free_frames(&mut self, our_life: u64) -> usize {
+        match self.inbound.as_ref().filter(|inbound| inbound.sendable) {
+            Some(inbound) => self.producer.free_frames(|| inbound.taken(our_life)),
+            None => 0,
+        }
+    }
+
     /// Frames of that length that find room in the ring to that life of the peer.
     pub(super) fn room(&mut self, life: u64, our_life: u64, frame_bytes: usize) -> usize {
         let open = self.inbound.as_ref().filter(|inbound| inbound.sendable);

@@ -1,7 +1,7 @@
 //! What `tsumuji doctor` asks: does shared memory work for this user on this machine, and if not, why.
 
 use super::{Shm, ShmAttachError, ShmConfig, ShmCreateError, ShmJob};
-use crate::{Link, LinkAddr, Probe};
+use crate::{Frame, Link, LinkAddr, Probe, each};
 
 /// Makes a small job in this process and sends a frame through it and a wake-up.
 pub fn probe() -> Probe {
@@ -41,13 +41,10 @@ fn try_out() -> Result<Vec<String>, (String, String)> {
         let mend = "allow futex in this container's seccomp profile";
         (error.to_string(), mend.to_owned())
     })?;
-    a.send_with(LinkAddr::Local(1), |slot| {
-        slot[0] = 1;
-        1
-    })
-    .map_err(failed)?;
+    a.send_one(LinkAddr::Local(1), Frame::whole(&[1]))
+        .map_err(failed)?;
     a.flush().map_err(failed)?;
-    let frames = b.recv_burst(1, |_, _| {}).map_err(failed)?;
+    let frames = b.receive(1, &mut each(|_, _| {})).map_err(failed)?;
     if frames != 1 {
         let reason = "a frame written into shared memory did not arrive";
         return Err((reason.to_owned(), String::new()));

@@ -126,9 +126,7 @@ pub(crate) trait RingWrite {
 pub(crate) enum Sent {
     /// Published, with this length.
     Frame(usize),
-    /// The filler wanted no frame.
-    Declined,
-    /// No room; the filler was not called.
+    /// No room.
     Full,
     /// The consumer's head makes no sense: its process wrote garbage.
     Broken,
@@ -177,38 +175,13 @@ impl Producer {
         self.head = self.tail;
     }
 
-    /// Lends the next slot to `fill` and publishes what it wrote. `load_head` reads the consumer's
-    /// published head, if it has published one.
-    #[inline]
-    pub(crate) fn send<M: RingWrite>(
-        &mut self,
-        memory: &M,
-        load_head: impl FnOnce() -> Option<u64>,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Sent {
-        if let Some(refusal) = self.refusal(load_head) {
-            return refusal;
-        }
-        let line = self.line_of(self.tail);
-        // SAFETY: the slot covers positions [tail, tail + reach - 1), all below head + lines by the check above (invariant 2).
-        let bytes = unsafe { memory.write(line, self.frame_bytes, fill) };
-        if bytes == 0 {
-            return Sent::Declined;
-        }
-        assert!(
-            bytes <= self.frame_bytes,
-            "a filler claims {bytes} bytes of a {}-byte slot",
-            self.frame_bytes
-        );
-        self.publish(memory, 0, bytes)
-    }
-
-    /// Publishes a frame whose parts follow one another, with these marks.
+    /// Publishes a frame whose parts follow one another, with these marks. `load_head` reads the consumer's published head, if it has
+    /// published one.
     ///
     /// # Panics
     /// If they are nothing, or more than a frame.
     #[inline]
-    pub(crate) fn send_parts<M: RingWrite>(
+    pub(crate) fn send<M: RingWrite>(
         &mut self,
         memory: &M,
         load_head: impl FnOnce() -> Option<u64>,
@@ -240,7 +213,8 @@ impl Producer {
             slot[..FIRST_BYTES].copy_from_slice(&first);
         };
         let line = self.line_of(self.tail);
-        // SAFETY: as in `send`; a record has at least one line.
+        // SAFETY: the record covers positions below tail + reach - 1, and has at least one line; all lie below head + lines by the check above
+        // (invariant 2).
         unsafe { memory.write(line, bytes.max(FIRST_BYTES), fill) };
         self.publish(memory, marks, bytes)
     }
@@ -291,6 +265,16 @@ impl Producer {
             self.head = head;
         }
         is_possible
+    }
+
+    /// How many frames of any length surely find room now; looks how far the consumer has read only if there seems to be none.
+    #[inline]
+    pub(crate) fn free_frames(&mut self, load_head: impl FnOnce() -> Option<u64>) -> usize {
+        if self.refusal(load_head).is_some() {
+            return 0;
+        }
+        let free_lines = self.head + self.lines - self.tail;
+        ((free_lines - 1) / (self.reach_lines - 1)) as usize
     }
 
     /// How many frames of that length find room now, one after the other.

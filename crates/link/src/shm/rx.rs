@@ -1,6 +1,6 @@
 //! Receive half: which peer to look at, and the handing over of frames.
 //!
-//! Called by `Shm::recv_burst` and, before a sleep, by `Shm::wait`.
+//! Called by `Shm::receive` and, before a sleep, by `Shm::wait`.
 //!
 //! The cost of an empty look at N−1 peers is two loads each, of lines that stay in our own cache until a peer writes them, plus
 //! one load for the directory. A frame found at the peer that was busy last costs one line fetched from it: the other peers are
@@ -13,12 +13,12 @@ use super::broadcast::Heard;
 use super::memory::{self, ProcessMemory};
 use super::peers::{Peer, Receiving};
 use super::ring::{Received, Record, RingRead};
-use crate::{LANDING_HEAD_BYTES_MAX, Landing, LinkAddr, LinkCounters, Receiver};
+use crate::{Coming, HEAD_BYTES_MAX, LinkAddr, LinkCounters, Placement, Receiver};
 
 /// Calls in a row that may return with frames of the last busy peer alone.
 const HOT_CALLS_MAX: u32 = 4;
 /// Of a shorter frame, asking where it belongs costs more than copying it twice.
-const LANDED_BYTES: usize = 12 << 10;
+const PLACED_BYTES: usize = 12 << 10;
 /// Frames taken from one peer before the next gets its turn.
 const TURN_FRAMES: usize = 16;
 
@@ -26,7 +26,7 @@ impl Shm {
     /// Hands over up to `max` frames, peers in turn; with a body that was read elsewhere the call ends, for what is to be said of so much
     /// leaves between two calls.
     #[inline]
-    pub(super) fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
+    pub(super) fn take_frames(&mut self, max: usize, receiver: &mut impl Receiver) -> usize {
         let mut frames = 0;
         if self.hot_calls < HOT_CALLS_MAX {
             frames = self.take(self.cursor, max.min(TURN_FRAMES), receiver);
@@ -204,32 +204,36 @@ fn hand_over<M: RingRead>(
     scratch: &mut [u8],
     receiver: &mut impl Receiver,
 ) {
-    if record.bytes >= LANDED_BYTES && land(record, addr, scratch, receiver) {
+    if record.bytes >= PLACED_BYTES && place(record, addr, scratch, receiver) {
         return;
     }
     receiver.frame(addr, record.copy_whole(scratch));
 }
 
-/// Copies a frame's payload where the receiver expects the next one; `false`: it is another frame, or none is expected.
-fn land<M: RingRead>(
+/// Copies a frame's body where the receiver expects it; `false`: it is another frame, or none is expected.
+fn place<M: RingRead>(
     record: &Record<'_, M>,
     addr: LinkAddr,
     scratch: &mut [u8],
     receiver: &mut impl Receiver,
 ) -> bool {
-    let start = &mut scratch[..LANDING_HEAD_BYTES_MAX];
+    let start = &mut scratch[..HEAD_BYTES_MAX];
     record.copy(0, start);
-    receiver.coming(addr, start, record.bytes);
-    let Some(Landing {
+    let coming = Coming {
+        from: addr,
+        start,
+        bytes: record.bytes,
+    };
+    let Some(Placement {
         head_bytes,
         body_bytes: most,
         place,
-    }) = receiver.landing()
+    }) = receiver.placement(Some(coming))
     else {
         return false;
     };
     let body_bytes = record.bytes.saturating_sub(head_bytes);
-    if head_bytes > LANDING_HEAD_BYTES_MAX || body_bytes > most.min(place.len()) {
+    if head_bytes > HEAD_BYTES_MAX || body_bytes > most.min(place.len()) {
         return false;
     }
     record.copy(head_bytes, &mut place[..body_bytes]);
@@ -237,7 +241,7 @@ fn land<M: RingRead>(
     let is_there =
         receiver.is_expected(addr, 0, head, body_bytes) && receiver.is_sound(0, head, body_bytes);
     if is_there {
-        receiver.landed(addr, head, body_bytes);
+        receiver.placed(addr, head, body_bytes);
     }
     is_there
 }
@@ -250,15 +254,20 @@ fn fetch(
     addr: LinkAddr,
     receiver: &mut impl Receiver,
 ) -> bool {
-    receiver.coming(addr, head, head.len() + bytes);
-    if let (Some(memory), Some(landing)) = (memory, receiver.landing())
-        && landing.head_bytes == head.len()
-        && bytes <= landing.body_bytes.min(landing.place.len())
-        && memory.read(address, &mut landing.place[..bytes])
+    let coming = Coming {
+        from: addr,
+        start: head,
+        bytes: head.len() + bytes,
+    };
+    let placement = receiver.placement(Some(coming));
+    if let (Some(memory), Some(placement)) = (memory, placement)
+        && placement.head_bytes == head.len()
+        && bytes <= placement.body_bytes.min(placement.place.len())
+        && memory.read(address, &mut placement.place[..bytes])
         && receiver.is_expected(addr, 0, head, bytes)
         && receiver.is_sound(0, head, bytes)
     {
-        receiver.landed(addr, head, bytes);
+        receiver.placed(addr, head, bytes);
         return true;
     }
     receiver.bodiless(addr, head, bytes);

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use fastrand::Rng;
 
 use super::*;
+use crate::each;
 
 pub(super) fn small(nodes: usize) -> OwnedFd {
     let config = ShmConfig {
@@ -17,12 +18,7 @@ pub(super) fn small(nodes: usize) -> OwnedFd {
 }
 
 pub(super) fn send(shm: &mut Shm, to: LinkAddr, text: &[u8]) -> bool {
-    let taken = shm
-        .send_with(to, |slot| {
-            slot[..text.len()].copy_from_slice(text);
-            text.len()
-        })
-        .expect("send_with");
+    let taken = shm.send_one(to, Frame::whole(text)).expect("send_with");
     shm.flush().expect("flush");
     taken
 }
@@ -30,8 +26,8 @@ pub(super) fn send(shm: &mut Shm, to: LinkAddr, text: &[u8]) -> bool {
 pub(super) fn receive(shm: &mut Shm) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while shm
-        .recv_burst(64, |_, frame| frames.push(frame.to_vec()))
-        .expect("recv_burst")
+        .receive(64, &mut each(|_, frame| frames.push(frame.to_vec())))
+        .expect("receive")
         > 0
     {}
     frames
@@ -52,7 +48,7 @@ fn room_is_as_told() {
         assert_eq!(a.counted_room(to, a.caps().frame_bytes), 0, "{round}");
         assert!(!count(&mut a, to, &text), "{round}");
         let read = (0..room).take_while(|_| rng.u32(..20) > 0).count();
-        b.recv_burst(read, |_, _| {}).expect("recv");
+        b.receive(read, &mut each(|_, _| {})).expect("recv");
         receive(&mut b);
     }
     assert_eq!(a.counted_room((to.0, to.1 + 1), 8), 0, "another life");
@@ -88,7 +84,7 @@ fn memory_comes_ahead_of_use() {
 /// Lends one place to whatever comes, if it is to; and what came of it, or as a frame.
 struct Places {
     room: Option<Vec<u8>>,
-    landed: Vec<(Vec<u8>, Vec<u8>)>,
+    placed: Vec<(Vec<u8>, Vec<u8>)>,
     frames: Vec<Vec<u8>>,
     bodiless: Vec<(Vec<u8>, usize)>,
 }
@@ -97,7 +93,7 @@ impl Places {
     fn new(room_bytes: Option<usize>) -> Self {
         Self {
             room: room_bytes.map(|bytes| vec![0; bytes]),
-            landed: Vec::new(),
+            placed: Vec::new(),
             frames: Vec::new(),
             bodiless: Vec::new(),
         }
@@ -109,9 +105,9 @@ impl Receiver for Places {
         self.frames.push(frame.to_vec());
     }
 
-    fn landing(&mut self) -> Option<crate::Landing<'_>> {
+    fn placement(&mut self, _: Option<crate::Coming<'_>>) -> Option<crate::Placement<'_>> {
         let place = self.room.as_mut()?;
-        Some(crate::Landing {
+        Some(crate::Placement {
             head_bytes: 4,
             body_bytes: place.len(),
             place,
@@ -122,9 +118,9 @@ impl Receiver for Places {
         head == b"head"
     }
 
-    fn landed(&mut self, _from: LinkAddr, head: &[u8], body_bytes: usize) {
+    fn placed(&mut self, _from: LinkAddr, head: &[u8], body_bytes: usize) {
         let body = self.room.as_ref().map(|room| room[..body_bytes].to_vec());
-        self.landed.push((head.to_vec(), body.unwrap_or_default()));
+        self.placed.push((head.to_vec(), body.unwrap_or_default()));
     }
 
     fn bodiless(&mut self, _from: LinkAddr, head: &[u8], body_bytes: usize) {
@@ -174,13 +170,13 @@ fn bodies_are_read_where_they_lie() {
         assert_eq!((a.unread(to), body.is_unique()), (3, false));
         let mut places = Places::new(Some(6000));
         assert_eq!(
-            b.recv_landing(64, &mut places).expect("receive"),
+            b.receive(64, &mut places).expect("receive"),
             1,
             "one body a call"
         );
-        while b.recv_landing(64, &mut places).expect("receive") > 0 {}
+        while b.receive(64, &mut places).expect("receive") > 0 {}
         let whole = (b"head".to_vec(), body.to_vec());
-        assert!(places.landed == [whole.clone(), whole], "{round}");
+        assert!(places.placed == [whole.clone(), whole], "{round}");
         assert_eq!(places.frames, [b"between"]);
         a.flush().expect("flush");
         assert_eq!((a.unread(to), body.is_unique()), (0, true));
@@ -209,8 +205,8 @@ fn readers_wake_who_waits_for_memory() {
     let reader = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
         let mut places = Places::new(Some(1000));
-        b.recv_landing(64, &mut places).expect("receive");
-        (b, places.landed.len())
+        b.receive(64, &mut places).expect("receive");
+        (b, places.placed.len())
     });
     while !body.is_unique() {
         a.wait(Duration::from_secs(20)).expect("wait");
@@ -234,8 +230,8 @@ fn bodies_without_a_place_are_not_taken() {
         assert!(a.send_reference(to, true, head, &body).expect("send"));
         assert!(count(&mut a, to, b"behind"));
         let mut places = Places::new(room);
-        while b.recv_landing(64, &mut places).expect("receive") > 0 {}
-        assert!(places.landed.is_empty(), "{room:?}");
+        while b.receive(64, &mut places).expect("receive") > 0 {}
+        assert!(places.placed.is_empty(), "{room:?}");
         assert_eq!(places.bodiless, vec![(head.to_vec(), 1000); 2]);
         assert_eq!(places.frames, [b"behind"]);
         assert_eq!(a.reference_room(to), None);
@@ -256,8 +252,8 @@ fn bodies_end_with_either_side() {
     drop(a);
     assert!(body.is_unique());
     let mut places = Places::new(Some(1000));
-    b.recv_landing(64, &mut places).expect("receive");
-    assert!(places.landed.is_empty() && places.bodiless.len() == 1);
+    b.receive(64, &mut places).expect("receive");
+    assert!(places.placed.is_empty() && places.bodiless.len() == 1);
 
     let mut a = Shm::attach(&job, 0).expect("attach");
     receive(&mut b);
@@ -510,8 +506,8 @@ fn busy_peer_starves_nobody() {
         while !heard {
             while send(&mut third[0], LinkAddr::Local(0), b"often") {}
             first[0]
-                .recv_burst(8, |from, _| heard |= from == LinkAddr::Local(1))
-                .expect("recv_burst");
+                .receive(8, &mut each(|from, _| heard |= from == LinkAddr::Local(1)))
+                .expect("receive");
             bursts += 1;
             assert!(bursts < 20, "starved in round {round}");
         }

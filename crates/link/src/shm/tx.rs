@@ -1,6 +1,6 @@
 //! Transmit half: frames into our own rings, references to bodies, and the ringing of bells.
 //!
-//! Called by `Shm::send_with`, its like, and `Shm::flush`.
+//! Called by `Shm::send`, its like, and `Shm::flush`.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use super::doorbell::{self, Ring};
 use super::memory::reference;
 use super::ring::{COUNTED, Producer, REFERS, Sent};
 use super::sys::{self, LinesRw};
-use crate::{LinkAddr, LinkError};
+use crate::{Frame, LinkAddr, LinkError};
 
 /// No honest peer takes more by reference, in rings.
 const REFERENCE_RINGS: usize = 2;
@@ -52,7 +52,6 @@ impl Shm {
                 }
                 Ok(true)
             }
-            Sent::Declined => Ok(true),
             Sent::Full => {
                 self.counters.refused += 1;
                 Ok(false)
@@ -91,7 +90,7 @@ impl Shm {
         let marks = REFERS | if counted { COUNTED } else { 0 };
         let parts = [head, &reference(body), &[]];
         let is_sent = self.send_to((node, Some(life)), |producer, lines, taken| {
-            producer.send_parts(lines, taken, marks, parts)
+            producer.send(lines, taken, marks, parts)
         })?;
         if is_sent {
             let peer = &mut self.peers[usize::from(node)];
@@ -127,11 +126,8 @@ impl Shm {
     }
 
     /// Writes a frame into our broadcast ring, over whatever is oldest there.
-    pub(super) fn send_to_all(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) {
-        let bytes = fill(&mut self.slot);
-        if bytes == 0 {
-            return;
-        }
+    pub(super) fn send_to_all(&mut self, frame: &Frame<'_>) {
+        let bytes = frame.write(&mut self.slot);
         let frame = &self.slot[..bytes];
         self.broadcast.send(&self.words, frame);
         self.counters.sent_frames += 1;

@@ -1,18 +1,18 @@
 //! `udp`: any IP network, one socket for all peers, no rights needed.
 //!
-//! `rx` receives, `tx` gathers and sends, `sys` is the only `unsafe`. Frames are datagrams: they may be lost, repeated and
+//! `rx` receives, `tx` sends by `gather`, `sys` is the only `unsafe`. Frames are datagrams: they may be lost, repeated and
 //! reordered; answers by ICMP fail nothing. A datagram is never larger than the MTU of the interface that `bind` names, so that
 //! no fragment is lost for all; on the loopback interface that is nearly 64 KiB.
 //!
 //! ```
-//! use tsumuji_link::{Link, udp::{Udp, UdpConfig}};
+//! use tsumuji_link::{Frame, Link, each, udp::{Udp, UdpConfig}};
 //! let any = "127.0.0.1:0".parse().unwrap();
 //! let mut a = Udp::bind(any, UdpConfig::default()).unwrap();
 //! let mut b = Udp::bind(any, UdpConfig::default()).unwrap();
-//! a.send_with(b.local_addr(), |slot| { slot[..5].copy_from_slice(b"hello"); 5 }).unwrap();
+//! a.send_one(b.local_addr(), Frame::whole(b"hello")).unwrap();
 //! a.flush().unwrap();
 //! b.wait(std::time::Duration::from_secs(5)).unwrap();
-//! b.recv_burst(16, |from, frame| assert_eq!((from, frame), (a.local_addr(), &b"hello"[..]))).unwrap();
+//! b.receive(16, &mut each(|from, frame| assert_eq!((from, frame), (a.local_addr(), &b"hello"[..])))).unwrap();
 //! ```
 //!
 //! Long messages are copied by the kernel only: it gathers their frames from where the sender has them (`send_run`), and scatters
@@ -40,9 +40,10 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 pub use probe::probe;
 
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Plain, Receiver, RunRoom};
+use crate::gather::{self, Gather};
+use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use rx::Rx;
-use tx::Tx;
+use tx::Outlet;
 
 /// The link's name.
 const NAME: &str = "udp";
@@ -125,7 +126,7 @@ pub struct Udp {
     frame_bytes: usize,
     receive_buffer_bytes: usize,
     rx: Rx,
-    tx: Tx,
+    tx: Gather<Outlet>,
     counters: LinkCounters,
 }
 
@@ -184,7 +185,7 @@ impl Udp {
             frame_bytes,
             receive_buffer_bytes,
             rx: Rx::new(),
-            tx: Tx::new(frame_bytes, mapped, segmenting),
+            tx: Gather::new(Outlet { mapped, segmenting }, frame_bytes),
             counters: LinkCounters::default(),
             socket,
         })
@@ -270,7 +271,8 @@ impl Link for Udp {
             name: NAME,
             frame_bytes: self.frame_bytes,
             receive_frames: (self.receive_buffer_bytes / charge_bytes(self.frame_bytes)).max(1),
-            burst_frames: tx::BURST_FRAMES,
+            burst_frames: gather::BURST_FRAMES,
+            gathers: true,
             broadcast: false,
             lossless: false,
             damages: true,
@@ -282,61 +284,39 @@ impl Link for Udp {
     }
 
     #[inline]
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        self.recv_landing(max, &mut Plain(on_frame))
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        self.inet(to)?;
+        let mut capacity = self.tx.capacity();
+        if capacity == Capacity::NONE {
+            self.flush()?;
+            capacity = self.tx.capacity();
+            self.counters.refused += u64::from(capacity == Capacity::NONE);
+        }
+        Ok(capacity)
     }
 
     #[inline]
-    fn recv_landing(
+    fn send<'a>(
         &mut self,
-        max: usize,
-        receiver: &mut impl Receiver,
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        let addr = self.inet(to)?;
+        let fd = self.socket.as_fd();
+        let (sent, _) = self.tx.send(fd, &mut self.counters, addr, frames)?;
+        Ok(sent)
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         self.rx
             .receive(self.socket.as_fd(), &mut self.counters, max, receiver)
     }
 
-    fn sends_runs(&self) -> bool {
-        true
-    }
-
-    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
-        self.inet(to)?;
-        self.tx.run_room(self.socket.as_fd(), &mut self.counters)
-    }
-
-    fn send_run<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<(), LinkError> {
-        let addr = self.inet(to)?;
-        self.tx
-            .send_run(self.socket.as_fd(), &mut self.counters, addr, frames)
-    }
-
-    #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        let addr = self.inet(to)?;
-        let fd = self.socket.as_fd();
-        let gathered = self.tx.gather(fd, &mut self.counters, addr, fill)?;
-        if !gathered {
-            self.counters.refused += 1;
-        }
-        Ok(gathered)
-    }
-
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
-        self.tx.push_out(self.socket.as_fd(), &mut self.counters)
+        let fd = self.socket.as_fd();
+        self.tx.push_out(fd, &mut self.counters).map(drop)
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {

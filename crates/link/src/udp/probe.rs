@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::{Udp, UdpConfig};
-use crate::{Link, Probe};
+use crate::{Frame, Link, Probe, each};
 
 /// Looks at the loopback interface this often before the frame counts as lost; each look waits at most `LOOK`.
 const LOOKS_MAX: usize = 20;
@@ -43,15 +43,12 @@ fn try_out(addr: SocketAddr) -> Result<(usize, usize), String> {
     let bind = || Udp::bind(addr, UdpConfig::default()).map_err(|error| error.to_string());
     let (mut a, mut b) = (bind()?, bind()?);
     let text = |error: crate::LinkError| error.to_string();
-    a.send_with(b.local_addr(), |slot| {
-        slot[0] = 1;
-        1
-    })
-    .map_err(text)?;
+    a.send_one(b.local_addr(), Frame::whole(&[1]))
+        .map_err(text)?;
     a.flush().map_err(text)?;
     for _ in 0..LOOKS_MAX {
         b.wait(LOOK).map_err(text)?;
-        if b.recv_burst(1, |_, _| {}).map_err(text)? > 0 {
+        if b.receive(1, &mut each(|_, _| {})).map_err(text)? > 0 {
             return Ok((b.receive_buffer_bytes(), b.caps().frame_bytes));
         }
     }

@@ -1,10 +1,10 @@
 //! Receive half: datagrams into reused buffers, and their handing over.
 //!
-//! Called by `Udp::recv_burst`. While frames come singly, one `recvmsg` fetches one frame and no second call asks for more:
+//! Called by `Udp::receive`. While frames come singly, one `recvmsg` fetches one frame and no second call asks for more:
 //! an answer should not wait for a look at an empty socket. Two successful calls in a row switch to `recvmmsg`, one frame alone
 //! in a batch switches back. A datagram may hold several frames of one size (UDP_GRO).
 //!
-//! While the receiver says where the next payloads belong, one datagram at a time is scattered to there. Whether it was the one
+//! While the receiver says where the next bodys belong, one datagram at a time is scattered to there. Whether it was the one
 //! expected is known only afterwards: if not, it is put together again and handed over like any other.
 
 use std::io;
@@ -73,9 +73,9 @@ impl Rx {
         while frames < max {
             if self.unguessed > 0 {
                 self.unguessed -= 1;
-            } else if let Some(landed) = self.fetch_scattered(fd, counters, receiver)? {
-                frames += landed;
-                if landed == 0 {
+            } else if let Some(placed) = self.fetch_scattered(fd, counters, receiver)? {
+                frames += placed;
+                if placed == 0 {
                     break;
                 }
                 continue;
@@ -96,12 +96,12 @@ impl Rx {
         counters: &mut LinkCounters,
         receiver: &mut impl Receiver,
     ) -> Result<Option<usize>, LinkError> {
-        let Some(mut landing) = receiver.landing() else {
+        let Some(mut placement) = receiver.placement(None) else {
             return Ok(None);
         };
-        let (head_bytes, body_bytes) = (landing.head_bytes, landing.body_bytes);
-        let place_bytes = landing.place.len();
-        let scattered = match self.batch.recv_scattered(fd, &mut landing) {
+        let (head_bytes, body_bytes) = (placement.head_bytes, placement.body_bytes);
+        let place_bytes = placement.place.len();
+        let scattered = match self.batch.recv_scattered(fd, &mut placement) {
             Ok(scattered) => scattered,
             Err(error) => return self.nothing(error).map(Some),
         };
@@ -119,7 +119,7 @@ impl Rx {
         } = scattered;
         let full_bytes = head_bytes + body_bytes;
         let in_place = in_place_bytes.div_ceil(segment_bytes);
-        // Of frame `index` the head lies apart and the payload in its place, if all are as long as expected.
+        // Of frame `index` the head lies apart and the body in its place, if all are as long as expected.
         let body_of = |index: usize| {
             let frame_bytes = segment_bytes.min(in_place_bytes - index * segment_bytes);
             frame_bytes.checked_sub(head_bytes)
@@ -138,16 +138,16 @@ impl Rx {
             self.distrust = 1;
             for index in 0..in_place {
                 let head = self.batch.head(index, head_bytes);
-                receiver.landed(from, head, body_of(index).unwrap_or(0));
+                receiver.placed(from, head, body_of(index).unwrap_or(0));
             }
             self.batch.spill(bytes - in_place_bytes)
         } else {
             self.unguessed = self.distrust;
             self.distrust = (2 * self.distrust).min(DISTRUST_MAX);
             // Nothing was handed over since: the same place.
-            match receiver.landing() {
-                Some(landing) if landing.place.len() == place_bytes => {
-                    self.batch.rejoin(&scattered, &landing);
+            match receiver.placement(None) {
+                Some(placement) if placement.place.len() == place_bytes => {
+                    self.batch.rejoin(&scattered, &placement);
                 }
                 _ => {
                     counters.dropped_frames += 1;

@@ -1,7 +1,7 @@
-//! Runs sent from where they lie, and payloads received to where they are expected.
+//! Batches sent from where they lie, and bodies received to where they are expected.
 
 use super::*;
-use crate::Landing;
+use crate::{Coming, Placement};
 
 const HEAD_BYTES: usize = 8;
 const BODY_BYTES: usize = 1000;
@@ -25,19 +25,15 @@ fn message(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 7 + i / 253) as u8).collect()
 }
 
-/// Sends the parts of `message` from the one numbered `first` on, in as few runs as there is room for.
+/// Sends the parts of `message` from the one numbered `first` on, in as few sends as there is room for.
 fn send(a: &mut Udp, to: LinkAddr, message: &[u8], first: usize, count: usize) {
     let heads: Vec<_> = (first..first + count).map(head).collect();
     let bodies: Vec<_> = message.chunks(BODY_BYTES).skip(first).take(count).collect();
     let mut done = 0;
     while done < bodies.len() {
-        let room = a.run_room(to).expect("run_room").expect("room");
-        let frames = room.frames.min(room.bytes / (HEAD_BYTES + BODY_BYTES));
-        let frames = frames.min(bodies.len() - done);
-        let run = heads.iter().zip(&bodies).skip(done).take(frames);
-        a.send_run(to, run.map(|(head, body)| (&head[..], *body)))
-            .expect("send_run");
-        done += frames;
+        let frames = heads.iter().zip(&bodies).skip(done);
+        let sent = a.send(to, frames.map(|(head, body)| Frame { head, body }));
+        done += sent.expect("send");
     }
     a.flush().expect("flush");
 }
@@ -50,7 +46,7 @@ struct Taker {
     /// The part expected next.
     next: usize,
     came: Vec<bool>,
-    landed: usize,
+    placed: usize,
     others: Vec<Vec<u8>>,
 }
 
@@ -61,7 +57,7 @@ impl Taker {
             most,
             next: 0,
             came: vec![false; bytes.div_ceil(BODY_BYTES)],
-            landed: 0,
+            placed: 0,
             others: Vec::new(),
         }
     }
@@ -89,7 +85,7 @@ impl Taker {
     fn receive(&mut self, b: &mut Udp) {
         let mut quiet = 0;
         while quiet < 3 {
-            if b.recv_landing(64, self).expect("recv_landing") == 0 {
+            if b.receive(64, self).expect("receive") == 0 {
                 quiet += 1;
                 b.wait(Duration::from_millis(10)).expect("wait");
             } else {
@@ -111,9 +107,9 @@ impl Receiver for Taker {
         self.take(number);
     }
 
-    fn landing(&mut self) -> Option<Landing<'_>> {
+    fn placement(&mut self, _: Option<Coming<'_>>) -> Option<Placement<'_>> {
         let place = self.place();
-        (!place.is_empty()).then(|| Landing {
+        (!place.is_empty()).then(|| Placement {
             head_bytes: HEAD_BYTES,
             body_bytes: BODY_BYTES,
             place: &mut self.message[place],
@@ -128,23 +124,22 @@ impl Receiver for Taker {
             && body_bytes == BODY_BYTES.min(self.message.len() - start)
     }
 
-    fn landed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
+    fn placed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
         let number = Self::number(head).expect("it was expected");
         assert_eq!(
             body_bytes,
             BODY_BYTES.min(self.message.len() - number * BODY_BYTES)
         );
         self.take(number);
-        self.landed += 1;
+        self.placed += 1;
     }
 }
 
-/// Runs of every length arrive in their places, cut by the kernel or by us.
+/// Batches of every length arrive in their places, cut by the kernel or by us.
 #[test]
-fn runs_land() {
+fn batches_are_placed() {
     for offload in [true, false] {
         let (mut a, mut b) = (bind(offload), bind(offload));
-        assert!(a.sends_runs());
         for parts in [1, 2, 3, 63, 64, 65, 200] {
             let bytes = parts * BODY_BYTES - 300;
             let sent = message(bytes);
@@ -154,7 +149,7 @@ fn runs_land() {
             send(&mut a, to, &sent, 0, parts);
             taker.receive(&mut b);
             assert!(taker.message == sent, "{parts} parts, offload {offload}");
-            assert_eq!((taker.landed, taker.others.len()), (parts, 0));
+            assert_eq!((taker.placed, taker.others.len()), (parts, 0));
             let after = a.counters();
             assert_eq!(after.sent_frames - before.sent_frames, parts as u64);
             let headed = (bytes + parts * HEAD_BYTES) as u64;
@@ -175,7 +170,7 @@ fn more_than_was_expected() {
         send(&mut a, to, &sent, 0, 30);
         taker.receive(&mut b);
         assert!(taker.message == sent, "{most} at once");
-        assert!(taker.landed >= most.min(30));
+        assert!(taker.placed >= most.min(30));
     }
 }
 
@@ -194,11 +189,7 @@ fn wrong_guesses_are_put_together_again() {
                 let frame: Vec<u8> = (0..bytes)
                     .map(|i| (i + copy + round) as u8 & 0x7f)
                     .collect();
-                c.send_with(to, |slot| {
-                    slot[..bytes].copy_from_slice(&frame);
-                    bytes
-                })
-                .expect("send");
+                c.send_one(to, Frame::whole(&frame)).expect("send");
                 strangers.push(frame);
             }
         }

@@ -1,99 +1,26 @@
 //! The only door of `udp` to the kernel: messages with addresses and segment sizes, and what no safe wrapper offers.
 //!
-//! `RecvBatch` and `SendBatch` own the header arrays that the kernel reads and writes; they are built once and reused for every
-//! call, so that nothing is allocated per frame. Invariant: a pointer in a header array leads into a boxed slice that the same
-//! batch owns and never replaces, or (sends, scattered receives) into what the call borrows.
-#![allow(unsafe_code)] // recvmsg, recvmmsg, sendmsg, sendmmsg with control messages; getifaddrs; ioctl.
+//! `RecvBatch` owns the header arrays that the kernel reads and writes; they are built once and reused for every call, so that
+//! nothing is allocated per frame. Invariant: a pointer in a header array leads into a boxed slice that the same
+//! batch owns and never replaces, or (scattered receives) into what the call borrows.
+#![allow(unsafe_code)] // recvmsg, recvmmsg with control messages; getifaddrs; ioctl.
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use crate::{LANDING_HEAD_BYTES_MAX, Landing};
-use libc::{c_int, c_void, iovec, mmsghdr, msghdr, socklen_t};
+use crate::gather::{RawAddr, SEGMENTS_MAX};
+use crate::{HEAD_BYTES_MAX, Placement};
+use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
 
 /// A datagram never is larger, nor is what the kernel coalesces.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_536;
-/// Frames of one datagram that are parted from their payloads: as many as one send is cut into.
-const SCATTERED_MAX: usize = 64;
+/// Frames of one datagram that are parted from their bodies: as many as one send is cut into.
+const SCATTERED_MAX: usize = SEGMENTS_MAX;
 /// Enough for one control message with a 4-byte value.
 const CONTROL_WORDS: usize = 4;
-
-/// A socket address as the kernel wants it.
-#[derive(Clone, Copy)]
-#[repr(C)]
-union RawAddr {
-    v4: libc::sockaddr_in,
-    v6: libc::sockaddr_in6,
-}
-
-impl RawAddr {
-    const EMPTY: Self = Self {
-        // SAFETY: all-zero bytes are a valid `sockaddr_in6` (family AF_UNSPEC).
-        v6: unsafe { zeroed() },
-    };
-
-    /// `mapped`: the socket is IPv6 for both, so IPv4 addresses go as ::ffff:a.b.c.d.
-    fn encode(addr: SocketAddr, mapped: bool) -> (Self, socklen_t) {
-        match addr {
-            SocketAddr::V4(addr) if !mapped => {
-                let mut raw = Self::EMPTY;
-                raw.v4 = libc::sockaddr_in {
-                    sin_family: libc::AF_INET as _,
-                    sin_port: addr.port().to_be(),
-                    sin_addr: libc::in_addr {
-                        s_addr: u32::from_ne_bytes(addr.ip().octets()),
-                    },
-                    sin_zero: [0; 8],
-                };
-                (raw, size_of::<libc::sockaddr_in>() as socklen_t)
-            }
-            SocketAddr::V4(addr) => {
-                let addr = SocketAddrV6::new(addr.ip().to_ipv6_mapped(), addr.port(), 0, 0);
-                Self::encode_v6(addr)
-            }
-            SocketAddr::V6(addr) => Self::encode_v6(addr),
-        }
-    }
-
-    fn encode_v6(addr: SocketAddrV6) -> (Self, socklen_t) {
-        let raw = libc::sockaddr_in6 {
-            sin6_family: libc::AF_INET6 as _,
-            sin6_port: addr.port().to_be(),
-            sin6_flowinfo: addr.flowinfo(),
-            sin6_addr: libc::in6_addr {
-                s6_addr: addr.ip().octets(),
-            },
-            sin6_scope_id: addr.scope_id(),
-        };
-        (
-            Self { v6: raw },
-            size_of::<libc::sockaddr_in6>() as socklen_t,
-        )
-    }
-
-    fn decode(&self) -> SocketAddr {
-        // SAFETY: both variants start with the family, and all bytes are initialised (by `EMPTY` or by the kernel).
-        let family = unsafe { self.v4.sin_family };
-        if c_int::from(family) == libc::AF_INET6 {
-            // SAFETY: plain integers, initialised; the family says that the kernel wrote this variant.
-            let raw = unsafe { self.v6 };
-            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-            let port = u16::from_be(raw.sin6_port);
-            match ip.to_ipv4_mapped() {
-                Some(ip) => SocketAddrV4::new(ip, port).into(),
-                None => SocketAddrV6::new(ip, port, 0, raw.sin6_scope_id).into(),
-            }
-        } else {
-            // SAFETY: plain integers, initialised.
-            let raw = unsafe { self.v4 };
-            let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
-            SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into()
-        }
-    }
-}
 
 /// One received datagram, or several of one size that the kernel coalesced.
 #[derive(Debug, Clone, Copy)]
@@ -142,7 +69,7 @@ pub(super) struct RecvBatch {
     // The headers point into these; the field keeps them alive.
     _vectors: Box<[iovec]>,
     /// Heads of frames whose payloads go elsewhere.
-    heads: Box<[[u8; LANDING_HEAD_BYTES_MAX]]>,
+    heads: Box<[[u8; HEAD_BYTES_MAX]]>,
     /// Head and payload of each of them, and what is left.
     scattered: Box<[iovec]>,
 }
@@ -187,20 +114,20 @@ impl RecvBatch {
             controls,
             buffers,
             _vectors: vectors,
-            heads: vec![[0; LANDING_HEAD_BYTES_MAX]; SCATTERED_MAX].into(),
+            heads: vec![[0; HEAD_BYTES_MAX]; SCATTERED_MAX].into(),
             scattered: vec![NO_VECTOR; 2 * SCATTERED_MAX + 1].into(),
         }
     }
 
-    /// Receives one datagram, without waiting: as far as it goes, heads apart and payloads into `landing`; what is more goes into
+    /// Receives one datagram, without waiting: as far as it goes, heads apart and payloads into `placement`; what is more goes into
     /// the first buffer.
     pub(super) fn recv_scattered(
         &mut self,
         fd: BorrowedFd<'_>,
-        landing: &mut Landing<'_>,
+        placement: &mut Placement<'_>,
     ) -> io::Result<Scattered> {
-        let head_bytes = landing.head_bytes.min(LANDING_HEAD_BYTES_MAX);
-        let bodies = landing.place.chunks_mut(landing.body_bytes.max(1));
+        let head_bytes = placement.head_bytes.min(HEAD_BYTES_MAX);
+        let bodies = placement.place.chunks_mut(placement.body_bytes.max(1));
         let (mut frames, mut in_place_bytes) = (0, 0);
         for ((head, body), pair) in self
             .heads
@@ -222,7 +149,7 @@ impl RecvBatch {
         header.msg_iov = self.scattered.as_mut_ptr();
         header.msg_iovlen = 2 * frames + 1;
         // SAFETY: name and control of the first header are memory of this batch, of the stated lengths; the vectors were just pointed
-        // at heads and a buffer of this batch and at chunks of `landing.place`, disjoint and all borrowed mutably for the call.
+        // at heads and a buffer of this batch and at chunks of `placement.place`, disjoint and all borrowed mutably for the call.
         let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
         if got < 0 {
             return Err(io::Error::last_os_error());
@@ -251,7 +178,7 @@ impl RecvBatch {
     }
 
     /// Puts a scattered datagram together again, as the second buffer.
-    pub(super) fn rejoin(&mut self, scattered: &Scattered, landing: &Landing<'_>) {
+    pub(super) fn rejoin(&mut self, scattered: &Scattered, placement: &Placement<'_>) {
         let (spill, whole) = self.buffers.split_at_mut(DATAGRAM_BYTES_MAX);
         let whole = &mut whole[..DATAGRAM_BYTES_MAX];
         let mut at = 0;
@@ -260,9 +187,9 @@ impl RecvBatch {
             whole[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         };
-        let bodies = landing.place.chunks(landing.body_bytes.max(1));
+        let bodies = placement.place.chunks(placement.body_bytes.max(1));
         for (head, body) in self.heads.iter().zip(bodies) {
-            add(&head[..landing.head_bytes.min(LANDING_HEAD_BYTES_MAX)]);
+            add(&head[..placement.head_bytes.min(HEAD_BYTES_MAX)]);
             add(body);
         }
         add(spill);
@@ -349,187 +276,6 @@ const _: () = assert!(
     size_of::<libc::cmsghdr>() == 16 && cfg!(target_endian = "little"),
     "the reading of control messages is written for 64-bit little-endian targets"
 );
-
-/// One send: a range of the arena to one address, cut into datagrams of `segment_bytes` (0: it is one datagram).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Outgoing {
-    pub(super) to: SocketAddr,
-    pub(super) at: usize,
-    pub(super) bytes: usize,
-    pub(super) segment_bytes: u16,
-}
-
-/// Headers for sending.
-pub(super) struct SendBatch {
-    headers: Box<[mmsghdr]>,
-    vectors: Box<[iovec]>,
-    names: Box<[RawAddr]>,
-    controls: Box<[[u64; CONTROL_WORDS]]>,
-    /// Head and payload of each frame of a run.
-    gathered: Box<[iovec]>,
-    mapped: bool,
-}
-
-// SAFETY: the raw pointers lead into boxed slices that this value owns, or are stale and rewritten before use.
-unsafe impl Send for SendBatch {}
-
-impl std::fmt::Debug for SendBatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SendBatch({})", self.headers.len())
-    }
-}
-
-impl SendBatch {
-    /// `mapped`: IPv4 addresses go over an IPv6 socket.
-    pub(super) fn new(sends: usize, run_frames: usize, mapped: bool) -> Self {
-        // SAFETY: all-zero bytes are a valid `mmsghdr`.
-        let header: mmsghdr = unsafe { zeroed() };
-        Self {
-            headers: vec![header; sends].into(),
-            vectors: vec![NO_VECTOR; sends].into(),
-            gathered: vec![NO_VECTOR; 2 * run_frames].into(),
-            names: vec![RawAddr::EMPTY; sends].into(),
-            controls: vec![[0; CONTROL_WORDS]; sends].into(),
-            mapped,
-        }
-    }
-
-    /// Sends one datagram, without waiting.
-    #[inline]
-    pub(super) fn send_one(
-        &self,
-        fd: BorrowedFd<'_>,
-        to: SocketAddr,
-        frame: &[u8],
-    ) -> io::Result<()> {
-        let (name, name_bytes) = RawAddr::encode(to, self.mapped);
-        // SAFETY: frame and name live for the call and have the stated lengths.
-        let sent = unsafe {
-            libc::sendto(
-                fd.as_raw_fd(),
-                frame.as_ptr().cast(),
-                frame.len(),
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-                ptr::from_ref(&name).cast(),
-                name_bytes,
-            )
-        };
-        if sent < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
-    }
-
-    /// Sends frames of two parts each, all of one size but perhaps the last, in one call and without waiting: no more of them than the
-    /// batch was made for. Returns how many they are, and their bytes.
-    pub(super) fn send_run<'a>(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        to: SocketAddr,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> io::Result<(usize, usize)> {
-        let (mut count, mut bytes, mut segment_bytes) = (0, 0, 0);
-        for (head, body) in frames {
-            let Some(pair) = self.gathered.get_mut(2 * count..2 * count + 2) else {
-                return Err(io::ErrorKind::InvalidInput.into());
-            };
-            for (vector, part) in pair.iter_mut().zip([head, body]) {
-                *vector = iovec {
-                    iov_base: part.as_ptr().cast_mut().cast(),
-                    iov_len: part.len(),
-                };
-                bytes += part.len();
-            }
-            if count == 0 {
-                segment_bytes = bytes;
-            }
-            count += 1;
-        }
-        let (mut name, name_bytes) = RawAddr::encode(to, self.mapped);
-        let mut control = segment_control(segment_bytes as u16);
-        // SAFETY: all-zero bytes are a valid `msghdr`.
-        let mut header: msghdr = unsafe { zeroed() };
-        header.msg_name = ptr::from_mut(&mut name).cast();
-        header.msg_namelen = name_bytes;
-        header.msg_iov = self.gathered.as_mut_ptr();
-        header.msg_iovlen = 2 * count;
-        if count > 1 {
-            header.msg_control = ptr::from_mut(&mut control).cast();
-            header.msg_controllen = SEGMENT_CONTROL_BYTES.next_multiple_of(8);
-        }
-        // SAFETY: name and control live here; the first `2 * count` vectors were just pointed at slices that outlive the call
-        // (`'a`), with their lengths. The kernel only reads all of them.
-        let sent = unsafe {
-            libc::sendmsg(
-                fd.as_raw_fd(),
-                &header,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
-        if sent < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok((count, bytes))
-    }
-
-    /// Sends up to the batch's size of `outgoing`, without waiting; returns how many the kernel took.
-    pub(super) fn send_many(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        arena: &[u8],
-        outgoing: &[Outgoing],
-    ) -> io::Result<usize> {
-        let sends = outgoing.len().min(self.headers.len());
-        let names_at = self.names.as_mut_ptr();
-        let controls_at = self.controls.as_mut_ptr();
-        let vectors_at = self.vectors.as_mut_ptr();
-        for (index, send) in outgoing[..sends].iter().enumerate() {
-            let (name, name_bytes) = RawAddr::encode(send.to, self.mapped);
-            self.names[index] = name;
-            let bytes = &arena[send.at..send.at + send.bytes];
-            self.vectors[index] = iovec {
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            };
-            let header: &mut msghdr = &mut self.headers[index].msg_hdr;
-            header.msg_name = names_at.wrapping_add(index).cast();
-            header.msg_namelen = name_bytes;
-            header.msg_iov = vectors_at.wrapping_add(index);
-            header.msg_iovlen = 1;
-            header.msg_flags = 0;
-            if send.segment_bytes == 0 {
-                header.msg_control = ptr::null_mut();
-                header.msg_controllen = 0;
-            } else {
-                self.controls[index] = segment_control(send.segment_bytes);
-                header.msg_control = controls_at.wrapping_add(index).cast();
-                header.msg_controllen = SEGMENT_CONTROL_BYTES.next_multiple_of(8);
-            }
-        }
-        // SAFETY: the first `sends` headers were just pointed at names, vectors and controls of this batch and at ranges of
-        // `arena` (bounds-checked above), all alive for the call; the kernel only reads them, but for `msg_len`.
-        let sent = unsafe {
-            libc::sendmmsg(
-                fd.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                sends as u32,
-                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
-            )
-        };
-        if sent < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(sent as usize)
-    }
-}
-
-const SEGMENT_CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<u16>();
-
-/// Asks that a send be cut into datagrams of that size.
-fn segment_control(segment_bytes: u16) -> [u64; CONTROL_WORDS] {
-    let kind = libc::SOL_UDP as u32 as u64 | (libc::UDP_SEGMENT as u32 as u64) << 32;
-    [SEGMENT_CONTROL_BYTES as u64, kind, segment_bytes.into(), 0]
-}
 
 /// Sets an integer option.
 pub(super) fn set_option(

@@ -1,6 +1,7 @@
 //! What is UDP's own: sizes, buffers, drops, runs of frames. Delivery is the conformance suite's.
 
 use super::*;
+use crate::each;
 
 fn any() -> SocketAddr {
     "127.0.0.1:0".parse().expect("an address")
@@ -22,8 +23,8 @@ fn receive(udp: &mut Udp) -> Vec<Vec<u8>> {
     let mut quiet = 0;
     while quiet < 3 {
         let more = udp
-            .recv_burst(64, |_, frame| frames.push(frame.to_vec()))
-            .expect("recv_burst");
+            .receive(64, &mut each(|_, frame| frames.push(frame.to_vec())))
+            .expect("receive");
         if more == 0 {
             quiet += 1;
             udp.wait(Duration::from_millis(10)).expect("wait");
@@ -66,10 +67,9 @@ fn stated_frames_fit_the_buffer() {
         let count = b.caps().receive_frames;
         assert!(count >= 10, "{count} frames of {frame_bytes}");
         for _ in 0..count {
-            assert!(
-                a.send_with(b.local_addr(), |slot| slot.len())
-                    .expect("send")
-            );
+            let frame = vec![0; frame_bytes];
+            let sent = a.send_one(b.local_addr(), Frame::whole(&frame));
+            assert!(sent.expect("send"));
             a.flush().expect("flush");
         }
         assert_eq!(receive(&mut b).len(), count, "{frame_bytes}");
@@ -86,7 +86,7 @@ fn kernel_drops_are_counted() {
     };
     let (mut a, mut b) = (bind(config), bind(config));
     for _ in 0..1000 {
-        a.send_with(b.local_addr(), |slot| slot.len())
+        a.send_one(b.local_addr(), Frame::whole(&[0; 1472]))
             .expect("send");
         a.flush().expect("flush");
     }
@@ -105,11 +105,8 @@ fn runs_are_cut_where_they_were_joined() {
     ];
     for (number, &bytes) in sizes.iter().enumerate() {
         let to = if number < 12 { &b } else { &c };
-        a.send_with(to.local_addr(), |slot| {
-            slot[..bytes].fill(number as u8);
-            bytes
-        })
-        .expect("send");
+        a.send_one(to.local_addr(), Frame::whole(&vec![number as u8; bytes]))
+            .expect("send");
     }
     a.flush().expect("flush");
     let mut frames = receive(&mut b);
@@ -128,18 +125,15 @@ fn runs_are_cut_where_they_were_joined() {
 fn joined_frames_respect_max() {
     let (mut a, mut b) = (bind(ethernet()), bind(ethernet()));
     for number in 0..60u8 {
-        a.send_with(b.local_addr(), |slot| {
-            slot[..10].fill(number);
-            10
-        })
-        .expect("send");
+        a.send_one(b.local_addr(), Frame::whole(&[number; 10]))
+            .expect("send");
     }
     a.flush().expect("flush");
     let mut numbers = Vec::new();
     for _ in 0..200 {
         let got = b
-            .recv_burst(7, |_, frame| numbers.push(frame[0]))
-            .expect("recv_burst");
+            .receive(7, &mut each(|_, frame| numbers.push(frame[0])))
+            .expect("receive");
         assert!(got <= 7);
         if numbers.len() < 60 {
             b.wait(Duration::from_millis(20)).expect("wait");
@@ -170,11 +164,12 @@ fn refusals_fail_nothing() {
     let (mut a, mut b) = (bind(ethernet()), bind(ethernet()));
     let gone = bind(ethernet()).local_addr();
     for _ in 0..20 {
-        a.send_with(gone, |_| 5).expect("send");
+        a.send_one(gone, Frame::whole(&[0; 5])).expect("send");
         a.flush().expect("flush");
-        a.recv_burst(8, |_, _| {}).expect("recv_burst");
+        a.receive(8, &mut each(|_, _| {})).expect("receive");
     }
-    a.send_with(b.local_addr(), |_| 5).expect("send");
+    a.send_one(b.local_addr(), Frame::whole(&[0; 5]))
+        .expect("send");
     a.flush().expect("flush");
     assert_eq!(receive(&mut b).len(), 1);
 }
@@ -192,14 +187,15 @@ fn dual_stack_speaks_ipv4() {
         panic!("UDP has Inet addresses");
     };
     let both_addr = LinkAddr::Inet(SocketAddr::from(([127, 0, 0, 1], local.port())));
-    v4.send_with(both_addr, |_| 5).expect("send");
+    v4.send_one(both_addr, Frame::whole(&[0; 5])).expect("send");
     v4.flush().expect("flush");
     both.wait(Duration::from_secs(5)).expect("wait");
     let mut from = None;
-    both.recv_burst(1, |sender, _| from = Some(sender))
-        .expect("recv_burst");
+    both.receive(1, &mut each(|sender, _| from = Some(sender)))
+        .expect("receive");
     assert_eq!(from, Some(v4.local_addr()));
-    both.send_with(v4.local_addr(), |_| 6).expect("send");
+    both.send_one(v4.local_addr(), Frame::whole(&[0; 6]))
+        .expect("send");
     both.flush().expect("flush");
     assert_eq!(receive(&mut v4).len(), 1);
 }

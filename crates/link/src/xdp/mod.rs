@@ -7,9 +7,9 @@
 //! The program is held by a descriptor: it is detached when the link is dropped, and as well when the process is killed.
 //!
 //! ```no_run
-//! use tsumuji_link::{Link, LinkAddr, xdp::{Xdp, XdpConfig}};
+//! use tsumuji_link::{Frame, Link, LinkAddr, xdp::{Xdp, XdpConfig}};
 //! let mut link = Xdp::open("eth1", XdpConfig::default()).unwrap();
-//! link.send_with(LinkAddr::Broadcast, |slot| { slot[..5].copy_from_slice(b"hello"); 5 }).unwrap();
+//! link.send_one(LinkAddr::Broadcast, Frame::whole(b"hello")).unwrap();
 //! link.flush().unwrap();
 //! ```
 //!
@@ -44,7 +44,7 @@ pub use errors::XdpOpenError;
 pub use probe::probe;
 
 use crate::ether::{self, Claim, InterfaceState, MacAddr, Watch};
-use crate::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Plain, Receiver};
+use crate::{Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver};
 use rx::Rx;
 use tx::Tx;
 use umem::Umem;
@@ -220,6 +220,7 @@ impl Link for Xdp {
             frame_bytes: self.frame_bytes,
             receive_frames: self.receive_frames,
             burst_frames: tx::BURST_FRAMES as usize,
+            gathers: false,
             broadcast: true,
             lossless: false,
             damages: true,
@@ -231,42 +232,45 @@ impl Link for Xdp {
     }
 
     #[inline]
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        self.recv_landing(max, &mut Plain(on_frame))
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        ether::destination(NAME, self.mac, to)?;
+        let fd = self.socket.as_fd();
+        let frames = self
+            .tx
+            .free_frames(fd, &mut self.umem, &mut self.counters)?;
+        self.counters.refused += u64::from(frames == 0);
+        Ok(Capacity {
+            frames,
+            bytes: usize::MAX,
+        })
     }
 
     #[inline]
-    fn recv_landing(
+    fn send<'a>(
         &mut self,
-        max: usize,
-        receiver: &mut impl Receiver,
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
+        let mac = ether::destination(NAME, self.mac, to)?;
+        let fd = self.socket.as_fd();
+        let mut sent = 0;
+        for frame in frames {
+            if !(self.tx).gather(fd, &mut self.umem, &mut self.counters, mac, &frame)? {
+                self.counters.refused += 1;
+                break;
+            }
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    #[inline]
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
         let frames = self
             .rx
             .receive(&mut self.umem, &mut self.counters, self.mac, max, receiver);
         self.drive_receive();
         Ok(frames)
-    }
-
-    #[inline]
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        let mac = ether::destination(NAME, self.mac, to)?;
-        let fd = self.socket.as_fd();
-        let gathered = self
-            .tx
-            .gather(fd, &mut self.umem, &mut self.counters, mac, fill)?;
-        if !gathered {
-            self.counters.refused += 1;
-        }
-        Ok(gathered)
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use super::device::Device;
 use super::errors::{mend_rights, missing_rights};
 use super::{NAME, Xdp, XdpConfig, XdpMode, sys};
 use crate::ether::{self, Capability, InterfaceKind};
-use crate::{Link, LinkError, Probe};
+use crate::{Frame, Link, LinkError, Probe, each};
 
 /// Looks for the frame of a trial this often; each look waits at most `LOOK`.
 const LOOKS_MAX: usize = 20;
@@ -131,15 +131,12 @@ fn try_out(config: XdpConfig) -> Result<usize, String> {
     let open = |name| Xdp::open(name, config).map_err(|error| error.to_string());
     let (mut a, mut b) = (open("n0")?, open("n1")?);
     let text = |error: LinkError| error.to_string();
-    a.send_with(b.local_addr(), |slot| {
-        slot[0] = 1;
-        1
-    })
-    .map_err(text)?;
+    a.send_one(b.local_addr(), Frame::whole(&[1]))
+        .map_err(text)?;
     for _ in 0..LOOKS_MAX {
         a.flush().map_err(text)?;
         b.wait(LOOK).map_err(text)?;
-        if b.recv_burst(1, |_, _| {}).map_err(text)? > 0 {
+        if b.receive(1, &mut each(|_, _| {})).map_err(text)? > 0 {
             return Ok(b.caps().receive_frames);
         }
     }

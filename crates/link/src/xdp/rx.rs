@@ -1,6 +1,6 @@
 //! Receive half: frames out of the receive ring, and their chunks back into the fill ring.
 //!
-//! Called by `Xdp::recv_landing`. A frame in one chunk is lent as it lies in the UMEM. A frame in several chunks (a jumbo frame: a
+//! Called by `Xdp::receive`. A frame in one chunk is lent as it lies in the UMEM. A frame in several chunks (a jumbo frame: a
 //! chunk is a page at most) goes straight to its place if the receiver says that it is the one expected there; else it is joined in
 //! one buffer of ours and lent from there: one copy more. Chunks go back as soon as their frame was handled, the kernel being told
 //! once for each batch, so that the fill ring runs empty only if the program is slow.
@@ -11,7 +11,7 @@ use super::JOIN_BYTES_MAX;
 use super::ring::{CONTINUED, Consumer, Desc, Producer};
 use super::umem::{Received, Umem};
 use crate::ether::{self, LEAD_BYTES, LENGTH_BYTES, MacAddr};
-use crate::{LANDING_HEAD_BYTES_MAX, LinkAddr, LinkCounters, Receiver};
+use crate::{HEAD_BYTES_MAX, LinkAddr, LinkCounters, Receiver};
 
 /// Chunks handled before the kernel is told: often enough that it never waits for them, seldom enough to cost nothing.
 const REFILL_CHUNKS: u32 = 32;
@@ -117,7 +117,7 @@ fn hand_over(
     receiver: &mut impl Receiver,
 ) -> usize {
     match ether::accept(whole, own) {
-        Ok((from, payload)) => hand_over_frames(from, payload, counters, receiver),
+        Ok((from, payload)) => ether::hand_over(from, payload, counters, receiver),
         Err(ignored) => {
             counters.dropped_frames += u64::from(ignored.is_drop());
             0
@@ -125,29 +125,17 @@ fn hand_over(
     }
 }
 
-#[inline]
-fn hand_over_frames(
-    from: MacAddr,
-    payload: &[u8],
-    counters: &mut LinkCounters,
-    receiver: &mut impl Receiver,
-) -> usize {
-    ether::hand_over(from, payload, counters, &mut |from, frame: &[u8]| {
-        receiver.frame(from, frame);
-    })
-}
-
 /// A frame that was put into its place and is not sound, in one piece.
 #[cold]
 fn rejoined(head: &[u8], body_bytes: usize, receiver: &mut impl Receiver) -> Option<Vec<u8>> {
-    let landing = receiver.landing()?; // nothing was handed over since: the same place
-    Some([head, landing.place.get(..body_bytes)?].concat())
+    let placement = receiver.placement(None)?; // nothing was handed over since: the same place
+    Some([head, placement.place.get(..body_bytes)?].concat())
 }
 
 /// A frame of ours of which the receiver knows where its payload belongs.
 struct Expected {
     from: MacAddr,
-    head: [u8; LANDING_HEAD_BYTES_MAX],
+    head: [u8; HEAD_BYTES_MAX],
     head_bytes: usize,
     body_bytes: usize,
 }
@@ -155,7 +143,7 @@ struct Expected {
 impl Expected {
     /// The first frame in an Ethernet frame that begins with `chunk` and goes on behind it. `None`: the receiver does not expect it.
     fn find(chunk: &[u8], own: MacAddr, receiver: &mut impl Receiver) -> Option<Self> {
-        let head_bytes = receiver.landing()?.head_bytes;
+        let head_bytes = receiver.placement(None)?.head_bytes;
         let (from, payload) = ether::accept(chunk, own).ok()?;
         let (length, frame) = payload.split_first_chunk::<LENGTH_BYTES>()?;
         let bytes = usize::from(u16::from_le_bytes(*length));
@@ -165,7 +153,7 @@ impl Expected {
         if !goes_on || !receiver.is_expected(LinkAddr::Ether(from), 0, head, body_bytes) {
             return None;
         }
-        let mut copied = [0; LANDING_HEAD_BYTES_MAX];
+        let mut copied = [0; HEAD_BYTES_MAX];
         copied.get_mut(..head_bytes)?.copy_from_slice(head);
         Some(Self {
             from,
@@ -270,8 +258,8 @@ impl Round<'_> {
         let first = self.next().map_or(&[][..], |(bytes, _)| bytes);
         let expected = Expected::find(first, own, receiver);
         let place = expected.as_ref().and_then(|expected| {
-            let landing = receiver.landing()?;
-            landing.place.get_mut(..expected.body_bytes)
+            let placement = receiver.placement(None)?;
+            placement.place.get_mut(..expected.body_bytes)
         });
         let from_byte = match (&expected, &place) {
             (Some(expected), Some(_)) => expected.body_at(),
@@ -302,11 +290,11 @@ impl Round<'_> {
                 counters.received_bytes += (head.len() + expected.body_bytes) as u64;
                 let from_addr = LinkAddr::Ether(from);
                 if receiver.is_sound(0, head, expected.body_bytes) {
-                    receiver.landed(from_addr, head, expected.body_bytes);
+                    receiver.placed(from_addr, head, expected.body_bytes);
                 } else if let Some(frame) = rejoined(head, expected.body_bytes, receiver) {
                     receiver.frame(from_addr, &frame);
                 }
-                1 + hand_over_frames(from, joined, counters, receiver)
+                1 + ether::hand_over(from, joined, counters, receiver)
             }
         }
     }
@@ -339,7 +327,7 @@ mod tests {
     use super::super::ring::plain::PlainRing;
     use super::super::umem::{HEADROOM_BYTES, Layout};
     use super::*;
-    use crate::{Landing, Plain};
+    use crate::{Coming, Placement, each};
 
     const LAYOUT: Layout = Layout {
         chunk_bytes: 2048,
@@ -425,7 +413,7 @@ mod tests {
         refuses: bool,
         doubts: bool,
         panics: bool,
-        landed: Vec<usize>,
+        placed: Vec<usize>,
         frames: Vec<Vec<u8>>,
     }
 
@@ -435,8 +423,8 @@ mod tests {
             self.frames.push(frame.to_vec());
         }
 
-        fn landing(&mut self) -> Option<Landing<'_>> {
-            (!self.place.is_empty()).then_some(Landing {
+        fn placement(&mut self, _: Option<Coming<'_>>) -> Option<Placement<'_>> {
+            (!self.place.is_empty()).then_some(Placement {
                 head_bytes: HEAD.len(),
                 body_bytes: 6000,
                 place: &mut self.place,
@@ -452,9 +440,9 @@ mod tests {
             !self.doubts
         }
 
-        fn landed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+        fn placed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
             assert_eq!((from, head), (LinkAddr::Ether(PEER), &HEAD[..]));
-            self.landed.push(body_bytes);
+            self.placed.push(body_bytes);
         }
     }
 
@@ -474,7 +462,7 @@ mod tests {
         bench.frame(&ethernet(&[&unexpected, b"more"]));
         bench.frame(&ethernet(&[b"short"]));
         assert_eq!(bench.receive(64, &mut taker), 6);
-        assert_eq!(taker.landed, [6000]);
+        assert_eq!(taker.placed, [6000]);
         assert_eq!(taker.place, long[HEAD.len()..]);
         let frames: [&[u8]; 5] = [b"behind", &[7; 300], &unexpected, b"more", b"short"];
         assert_eq!(taker.frames, frames);
@@ -490,7 +478,7 @@ mod tests {
         let long = data(6000, 9);
         bench.frame(&ethernet(&[&long, b"behind"]));
         assert_eq!(bench.receive(64, &mut taker), 2);
-        assert!(taker.landed.is_empty());
+        assert!(taker.placed.is_empty());
         assert_eq!(taker.frames, [&long[..], b"behind"]);
     }
 
@@ -505,7 +493,7 @@ mod tests {
             bench.frame(&ethernet(&[&long, b"behind"]));
             assert_eq!(bench.receive(64, &mut taker), 2);
             assert_eq!(taker.frames, [&long[..], b"behind"], "{place_bytes}");
-            assert!(taker.landed.is_empty());
+            assert!(taker.placed.is_empty());
         }
     }
 
@@ -520,7 +508,7 @@ mod tests {
             bench.frame(&ethernet(&[b"next"]));
             assert_eq!(bench.receive(64, &mut taker), 1);
             assert_eq!(taker.frames, [b"next"]);
-            assert!(taker.landed.is_empty());
+            assert!(taker.placed.is_empty());
             assert_eq!(bench.counters.dropped_frames, 1);
         }
     }
@@ -540,7 +528,7 @@ mod tests {
         bench.frame(&ethernet(&[b"b"]));
         for count in 1..=3 {
             assert_eq!(bench.receive(1, &mut taker), 1);
-            assert_eq!(taker.landed.len() + taker.frames.len(), 1 + count);
+            assert_eq!(taker.placed.len() + taker.frames.len(), 1 + count);
         }
         assert_eq!(bench.receive(1, &mut taker), 0);
         assert_eq!(taker.frames, [&long[..], b"a", b"b"]);
@@ -573,7 +561,7 @@ mod tests {
         assert!(caught.is_err());
         bench.frame(&ethernet(&[b"next"]));
         let mut seen = Vec::new();
-        bench.receive(64, &mut Plain(|_, frame: &[u8]| seen.push(frame.to_vec())));
+        bench.receive(64, &mut each(|_, frame: &[u8]| seen.push(frame.to_vec())));
         assert_eq!(seen, [b"next"]);
         assert_eq!(bench.counters.dropped_frames, 2);
     }

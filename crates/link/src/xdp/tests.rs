@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::probe::{ip, veth_pair};
 use super::umem::Accounts;
 use super::*;
+use crate::each;
 use crate::ether::ETHERTYPE;
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -43,10 +44,7 @@ pub(super) fn native() -> XdpConfig {
 /// Sends a frame of payload `bytes`, all of one value.
 pub(super) fn send(link: &mut Xdp, to: LinkAddr, bytes: usize, value: u8) {
     for _ in 0..LOOKS_MAX {
-        let sent = link.send_with(to, |slot| {
-            slot[..bytes].fill(value);
-            bytes
-        });
+        let sent = link.send_one(to, Frame::whole(&vec![value; bytes]));
         if sent.expect("send_with") {
             return;
         }
@@ -82,8 +80,11 @@ fn send_raw(link: &mut Xdp, frame: &[u8]) {
 pub(super) fn receive(link: &mut Xdp) -> (LinkAddr, Vec<u8>) {
     let mut got = None;
     for _ in 0..LOOKS_MAX {
-        link.recv_burst(1, |from, frame| got = Some((from, frame.to_vec())))
-            .expect("recv_burst");
+        link.receive(
+            1,
+            &mut each(|from, frame| got = Some((from, frame.to_vec()))),
+        )
+        .expect("receive");
         if let Some(got) = got {
             return got;
         }
@@ -109,7 +110,7 @@ fn drain(link: &mut Xdp) -> usize {
     let mut frames = 0;
     let mut quiet = 0;
     while quiet < 3 {
-        match link.recv_burst(64, |_, _| {}).expect("recv_burst") {
+        match link.receive(64, &mut each(|_, _| {})).expect("receive") {
             0 => {
                 quiet += 1;
                 link.wait(LOOK).expect("wait");
@@ -176,10 +177,13 @@ fn no_chunk_is_lost() {
                 b.flush().expect("flush");
                 for link in [&mut a, &mut b] {
                     received += link
-                        .recv_burst(usize::MAX, |_, frame| {
-                            assert!(frame.iter().all(|byte| *byte == frame[0]))
-                        })
-                        .expect("recv_burst");
+                        .receive(
+                            usize::MAX,
+                            &mut each(|_, frame| {
+                                assert!(frame.iter().all(|byte| *byte == frame[0]))
+                            }),
+                        )
+                        .expect("receive");
                 }
             }
             received += drain(&mut a) + drain(&mut b);
@@ -239,7 +243,7 @@ fn joined_frames_fill_a_burst() {
     assert_settled(&mut a);
 }
 
-/// A handler or a filler that panics costs no chunk, and no frame but those that came in one piece with its own.
+/// A handler that panics costs no chunk, and no frame but those that came in one piece with its own.
 #[test]
 fn panics_lose_no_chunk() {
     if !on_veth(1500) {
@@ -248,17 +252,16 @@ fn panics_lose_no_chunk() {
     let (mut a, mut b) = (open("n0", generic()), open("n1", generic()));
     let to = b.local_addr();
     for round in 0..50 {
-        let filler = catch_unwind(AssertUnwindSafe(|| {
-            let _ = a.send_with(to, |_| panic!("filler {round}"));
-        }));
-        assert!(filler.is_err());
         for number in 0..4 {
             send(&mut a, to, 30, number);
             a.flush().expect("flush");
         }
         let handler = catch_unwind(AssertUnwindSafe(|| {
             for _ in 0..LOOKS_MAX {
-                let _ = b.recv_burst(9, |_, frame| assert!(frame[0] != 1, "handler {round}"));
+                let _ = b.receive(
+                    9,
+                    &mut each(|_, frame| assert!(frame[0] != 1, "handler {round}")),
+                );
                 let _ = b.wait(LOOK);
             }
         }));
@@ -430,11 +433,8 @@ fn down_interface_drops() {
             let slots = a.umem.layout().slots as usize;
             for _ in 0..slots * 3 {
                 assert!(
-                    a.send_with(to, |slot| {
-                        slot[0] = 1;
-                        1
-                    })
-                    .expect("down is no error")
+                    a.send_one(to, Frame::whole(&[1]))
+                        .expect("down is no error")
                 );
                 a.flush().expect("flush");
                 a.wait(Duration::ZERO).expect("wait");
@@ -447,8 +447,11 @@ fn down_interface_drops() {
                 send(&mut a, to, 80, 7);
                 a.flush().expect("flush");
                 b.wait(LOOK).expect("wait");
-                b.recv_burst(999, |_, frame| arrived += usize::from(frame == [7; 80]))
-                    .expect("recv");
+                b.receive(
+                    999,
+                    &mut each(|_, frame| arrived += usize::from(frame == [7; 80])),
+                )
+                .expect("recv");
                 if arrived > 0 {
                     break;
                 }
@@ -501,7 +504,7 @@ fn announces_itself() {
                 assert!(b.umem.received(received) == crate::ether::announcement(a.mac));
                 // As if it had not been looked at.
                 b.umem.give_back(received);
-                assert_eq!(b.recv_burst(9, |_, _| {}).expect("recv_burst"), 0);
+                assert_eq!(b.receive(9, &mut each(|_, _| {})).expect("receive"), 0);
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -533,10 +536,7 @@ fn removed_interface_is_an_error() {
     ip("link del n0\n").expect("remove");
     let mut failed = None;
     for _ in 0..LOOKS_MAX {
-        let sent = a.send_with(LinkAddr::Broadcast, |slot| {
-            slot[0] = 1;
-            1
-        });
+        let sent = a.send_one(LinkAddr::Broadcast, Frame::whole(&[1]));
         if let Err(error) = sent.and_then(|_| a.flush()) {
             failed = Some(error.to_string());
             break;

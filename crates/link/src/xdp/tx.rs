@@ -1,16 +1,15 @@
 //! Transmit half: frames written straight into the UMEM, their descriptors, and the kick that makes the kernel look.
 //!
-//! Called by `Xdp::send_with` and `Xdp::flush`. A slot is contiguous memory; the Ethernet header lies in front of the frame, and a
-//! frame longer than a chunk is described by several descriptors that follow each other (`CONTINUED`): no copy of ours. The last
-//! Ethernet frame stays open until the next push: a small frame to the same station is copied into it, its slot is free again.
+//! Called by `Xdp::send` and `Xdp::flush`. A slot is contiguous memory; the Ethernet header lies in front of the frame, and a
+//! frame longer than a chunk is described by several descriptors that follow each other (`CONTINUED`): no copy of ours but the one into the slot. The last
+//! Ethernet frame stays open until the next push: a small frame to the same station is written behind it.
 //!
 //! In copy mode the kernel sends within our system call, some 32 frames each, so `push_out` calls until the ring is empty or
 //! nothing moves. Whatever it does not take now stays in the ring and is tried again at the next `flush`.
 //!
-//! Invariant: a slot is free, being filled, open, or with the kernel; both rings hold the descriptors of all slots, so neither overflows.
+//! Invariant: a slot is free, open, or with the kernel; both rings hold the descriptors of all slots, so neither overflows.
 
 use std::io;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
@@ -20,7 +19,7 @@ use super::removed;
 use super::ring::{Consumer, Desc, Producer};
 use super::umem::{Slot, Umem};
 use crate::ether::{self, HEADER_BYTES, LEAD_BYTES, LENGTH_BYTES, MacAddr, Reach};
-use crate::{LinkCounters, LinkError};
+use crate::{Frame, LinkCounters, LinkError};
 
 /// Ethernet frames gathered at most before the kernel is kicked: what it sends in one system call.
 pub(super) const BURST_FRAMES: u32 = 32;
@@ -59,8 +58,6 @@ pub(super) struct Tx {
     zero_copy: bool,
     /// The interface is down: what does not fit the ring is dropped.
     down: bool,
-    /// Where dropped frames are written to; made when first needed.
-    void: Vec<u8>,
 }
 
 impl Tx {
@@ -84,7 +81,6 @@ impl Tx {
             kick_when_asked,
             zero_copy,
             down: false,
-            void: Vec::new(),
         }
     }
 
@@ -97,7 +93,27 @@ impl Tx {
         self.down
     }
 
-    /// Writes one frame into a slot. `false`: no slot is free.
+    /// How many frames surely find a slot now; the kernel is asked for some if there seem to be none.
+    #[inline]
+    pub(super) fn free_frames(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        umem: &mut Umem,
+        counters: &mut LinkCounters,
+    ) -> Result<usize, LinkError> {
+        if umem.free_slots() == 0 {
+            self.reap(umem);
+        }
+        if umem.free_slots() == 0 {
+            self.push_out(fd, umem, counters)?;
+        }
+        Ok(match umem.free_slots() {
+            0 if self.down => BURST_FRAMES as usize, // they are dropped
+            free => free.min(BURST_FRAMES as usize),
+        })
+    }
+
+    /// Writes one frame into a slot, or into that of the Ethernet frame before it. `false`: no slot is free.
     #[inline]
     pub(super) fn gather(
         &mut self,
@@ -105,51 +121,38 @@ impl Tx {
         umem: &mut Umem,
         counters: &mut LinkCounters,
         to: MacAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
+        frame: &Frame<'_>,
     ) -> Result<bool, LinkError> {
-        let Some(slot) = self.find_slot(fd, umem, counters)? else {
-            return Ok(self.drop_while_down(counters, fill));
+        let bytes = frame.bytes();
+        let joins = |open: &Open| {
+            let most = LEAD_BYTES + self.reach.of(to, self.frame_bytes);
+            open.to == to && open.bytes + LENGTH_BYTES + bytes <= most
         };
-        // Put back also if `fill` panics.
-        let mut lent = Lent {
-            umem,
-            slot: Some(slot),
-        };
-        let memory = lent.memory();
-        let frame = &mut memory[LEAD_BYTES..][..self.frame_bytes];
-        let bytes = fill(frame);
-        assert!(
-            bytes <= self.frame_bytes,
-            "a filler claims {bytes} bytes of a {}-byte slot",
-            self.frame_bytes
-        );
-        if bytes == 0 {
-            return Ok(true);
-        }
-        ether::write_length(&mut memory[HEADER_BYTES..], bytes);
-        counters.sent_frames += 1;
-        counters.sent_bytes += bytes as u64;
-        if let Some(open) = &mut self.open
-            && open.to == to
-            && open.bytes + LENGTH_BYTES + bytes <= LEAD_BYTES + self.reach.of(to, self.frame_bytes)
-        {
-            lent.copy(HEADER_BYTES..LEAD_BYTES + bytes, &open.slot, open.bytes);
-            open.bytes += LENGTH_BYTES + bytes;
-            open.frames += 1;
-            drop(lent);
-        } else {
-            ether::write_header(lent.memory(), to, self.source);
-            let next = lent.slot.take().map(|slot| Open {
+        if !self.open.as_ref().is_some_and(joins) {
+            let Some(slot) = self.find_slot(fd, umem, counters)? else {
+                // A link that is down loses frames and does not hold its sender up.
+                counters.dropped_frames += u64::from(self.down);
+                return Ok(self.down);
+            };
+            self.close(umem);
+            ether::write_header(umem.slot_mut(&slot), to, self.source);
+            self.open = Some(Open {
                 slot,
                 to,
-                bytes: LEAD_BYTES + bytes,
-                frames: 1,
+                bytes: HEADER_BYTES,
+                frames: 0,
             });
-            drop(lent);
-            self.close(umem);
-            self.open = next;
             self.gathered += 1;
         }
+        if let Some(open) = &mut self.open {
+            let rest = &mut umem.slot_mut(&open.slot)[open.bytes..];
+            ether::write_length(rest, bytes);
+            frame.write(&mut rest[LENGTH_BYTES..]);
+            open.bytes += LENGTH_BYTES + bytes;
+            open.frames += 1;
+        }
+        counters.sent_frames += 1;
+        counters.sent_bytes += bytes as u64;
         self.gathered_bytes += bytes;
         if self.gathered >= BURST_FRAMES || self.gathered_bytes >= BURST_BYTES {
             self.push_out(fd, umem, counters)?;
@@ -197,20 +200,6 @@ impl Tx {
         }
         self.push_out(fd, umem, counters)?;
         Ok(umem.take_slot())
-    }
-
-    /// A link that is down loses frames and does not hold its sender up.
-    #[cold]
-    fn drop_while_down(
-        &mut self,
-        counters: &mut LinkCounters,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> bool {
-        if self.down {
-            self.void.resize(self.frame_bytes, 0);
-            counters.dropped_frames += u64::from(fill(&mut self.void) > 0);
-        }
-        self.down
     }
 
     /// Takes back what the kernel has sent. Answers how many frames of ours were in the last of it, if anything came back whole.
@@ -296,27 +285,6 @@ fn kicked(answer: rustix::io::Result<()>) -> Result<Kick, LinkError> {
     }
 }
 
-/// A slot lent to a filler, put back unless it is sent.
-struct Lent<'a> {
-    umem: &'a mut Umem,
-    slot: Option<Slot>,
-}
-
-impl Lent<'_> {
-    fn memory(&mut self) -> &mut [u8] {
-        match &self.slot {
-            Some(slot) => self.umem.slot_mut(slot),
-            None => &mut [],
-        }
-    }
-
-    fn copy(&mut self, part: Range<usize>, to: &Slot, at: usize) {
-        if let Some(slot) = &self.slot {
-            self.umem.copy(slot, part, to, at);
-        }
-    }
-}
-
 /// Gives the first `bytes` of a slot to the kernel, in which lie `frames` of ours.
 #[inline]
 fn send(umem: &mut Umem, slot: Slot, bytes: usize, frames: u32, ring: &mut Producer<Desc>) {
@@ -324,14 +292,6 @@ fn send(umem: &mut Umem, slot: Slot, bytes: usize, frames: u32, ring: &mut Produ
         let pushed = ring.push(desc);
         debug_assert!(pushed, "the ring holds the descriptors of all slots");
     });
-}
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.umem.put_back(slot);
-        }
-    }
 }
 
 #[cfg(test)]

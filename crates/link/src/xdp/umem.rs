@@ -11,7 +11,6 @@
 //! that a descriptor that names a chunk the kernel does not have is counted (`astray`) and ignored; no chunk is lost.
 #![allow(unsafe_code)] // Slices of shared memory, each with the proof that the chunk is ours.
 
-use std::ops::Range;
 use std::{fmt, io};
 
 use super::ring::{CONTINUED, Desc};
@@ -176,10 +175,10 @@ impl Umem {
         self.free_slots.pop().map(Slot)
     }
 
-    /// Puts a slot back that was not sent.
+    /// How many slots are free.
     #[inline]
-    pub(super) fn put_back(&mut self, slot: Slot) {
-        self.free_slots.push(slot.0);
+    pub(super) fn free_slots(&self) -> usize {
+        self.free_slots.len()
     }
 
     /// The slot's memory.
@@ -187,23 +186,12 @@ impl Umem {
     pub(super) fn slot_mut(&mut self, slot: &Slot) -> &mut [u8] {
         let bytes = self.layout.chunks_per_slot as usize * self.layout.chunk_bytes;
         let first = self.first_chunk(slot.0);
-        // SAFETY: a `Slot` exists only once, between `take_slot` and `send`/`put_back`, and a slot becomes free only when the
+        // SAFETY: a `Slot` exists only once, between `take_slot` and `send`, and a slot becomes free only when the
         // kernel has returned its last chunk: all its chunks are ours while `self` is borrowed.
         unsafe {
             self.memory
                 .slice_mut(first as usize * self.layout.chunk_bytes, bytes)
         }
-    }
-
-    /// Copies a part of one slot into another.
-    #[inline]
-    pub(super) fn copy(&mut self, from: &Slot, part: Range<usize>, to: &Slot, at: usize) {
-        assert_ne!(from, to);
-        let source = self.slot_mut(from)[part.clone()].as_ptr();
-        let target = self.slot_mut(to)[at..at + part.len()].as_mut_ptr();
-        // SAFETY: both parts lie in their slots (checked just above), the slots are two (a `Slot` exists once) and do not overlap,
-        // and both are ours while `self` is borrowed.
-        unsafe { std::ptr::copy_nonoverlapping(source, target, part.len()) }
     }
 
     fn first_chunk(&self, slot: u32) -> u32 {
@@ -310,7 +298,7 @@ mod tests {
         let mut slots_held: Vec<Slot> = Vec::new();
         let mut ours: Vec<Received> = Vec::new();
         for step in 0..50_000u64 {
-            match random.u8(..6) {
+            match random.u8(..5) {
                 0 if !kernel_fill.is_empty() => {
                     let addr = kernel_fill.pop_front().expect("not empty");
                     let desc = Desc {
@@ -347,10 +335,6 @@ mod tests {
                         kernel_send.push(desc.addr);
                     });
                     assert_eq!((total, last), (bytes, 0));
-                }
-                4 if !slots_held.is_empty() => {
-                    let slot = slots_held.pop().expect("not empty");
-                    umem.put_back(slot);
                 }
                 _ if !kernel_send.is_empty() => {
                     let addr = kernel_send.swap_remove(random.usize(..kernel_send.len()));

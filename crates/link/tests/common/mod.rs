@@ -55,7 +55,8 @@ macro_rules! conformance_tests {
             frames_arrive_intact
             burst_arrives
             full_link_refuses_and_recovers
-            declined_fill_sends_nothing
+            batches_arrive
+            bodies_find_their_places
             wait_ends_without_frames
             broadcast_reaches_all_others
             counters_add_up

@@ -2,7 +2,7 @@
 //!
 //! Made by `drive` for one call of the link.
 
-use tsumuji_link::{LinkAddr, Receiver};
+use tsumuji_link::{Coming, LinkAddr, Receiver};
 use tsumuji_proto::{Datagram, Delivery, Engine, Instant, Lane, NodeId, Posted, Sink};
 
 use super::{Intake, MESSAGES_PER_TURN, RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN};
@@ -69,19 +69,18 @@ impl<I: Intake> Receiver for Arrivals<'_, I> {
         self.handle(|engine, now, sink| engine.handle_frame(now, frame, sink));
     }
 
-    fn coming(&mut self, from: LinkAddr, start: &[u8], frame_bytes: usize) {
-        if !self.is_misplaced(from, start) {
-            self.handle(|engine, now, sink| engine.foresee(now, start, frame_bytes, sink));
-        }
-    }
-
     #[inline]
-    fn landing(&mut self) -> Option<tsumuji_link::Landing<'_>> {
-        let landing = self.engine.landing()?;
-        Some(tsumuji_link::Landing {
-            head_bytes: landing.head_bytes,
-            body_bytes: landing.body_bytes,
-            place: landing.place,
+    fn placement(&mut self, coming: Option<Coming<'_>>) -> Option<tsumuji_link::Placement<'_>> {
+        if let Some(Coming { from, start, bytes }) = coming
+            && !self.is_misplaced(from, start)
+        {
+            self.handle(|engine, now, sink| engine.foresee(now, start, bytes, sink));
+        }
+        let placement = self.engine.placement()?;
+        Some(tsumuji_link::Placement {
+            head_bytes: placement.head_bytes,
+            body_bytes: placement.body_bytes,
+            place: placement.place,
         })
     }
 
@@ -89,8 +88,8 @@ impl<I: Intake> Receiver for Arrivals<'_, I> {
         !self.is_misplaced(from, head) && self.engine.is_expected(index, head, body)
     }
 
-    fn landed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
-        self.handle(|engine, now, sink| engine.handle_landed(now, head, body_bytes, sink));
+    fn placed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
+        self.handle(|engine, now, sink| engine.handle_placed(now, head, body_bytes, sink));
     }
 
     fn bodiless(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {

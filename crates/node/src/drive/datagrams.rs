@@ -1,8 +1,8 @@
-//! Datagrams of the program: written into the link's slots at once, past the engine's queues; what finds no slot waits there.
+//! Datagrams of the program: given to the link at once, past the engine's queues; what finds no room waits there.
 
 use std::time::Duration;
 
-use tsumuji_link::{Link, LinkAddr, LinkError};
+use tsumuji_link::{Frame, Link, LinkAddr, LinkError};
 use tsumuji_proto::{Datagram, Destination, Instant, Loan, NodeId};
 
 use super::{Drive, refused};
@@ -90,11 +90,14 @@ impl<L: Link> Drive<L> {
         to: Destination,
         datagram: Datagram<'_>,
     ) -> Result<bool, LinkError> {
-        let Self { link, engine, .. } = self;
-        let write = |slot: &mut [u8]| engine.write_datagram(slot, datagram).unwrap_or(0);
-        let left = link.send_with(addr, write)?;
+        let head = self.engine.datagram_head(datagram);
+        let frame = Frame {
+            head: &head,
+            body: datagram.payload,
+        };
+        let left = self.link.send_one(addr, frame)?;
         if left {
-            engine.supersede_datagram(to, (datagram.channel, datagram.key));
+            self.engine.datagram_left(to, datagram);
         }
         Ok(left)
     }

@@ -4,7 +4,7 @@
 //! Called by `endpoint::send` and, with `unread`, by who waits for acknowledgements.
 
 use bytes::Bytes;
-use tsumuji_link::{Link, LinkAddr, LinkError};
+use tsumuji_link::{Link, LinkAddr, LinkError, Rings};
 use tsumuji_proto::{Direct, Engine, Event, Flow, Lane, NodeId, Payload, SendId, SubmitError};
 
 use super::{Drive, UNTRACKED};
@@ -103,8 +103,11 @@ impl<L: Link> Drive<L> {
             return Ok(Sent::No);
         }
         let is_sent = if bytes <= direct.frame_message_bytes() {
+            let Some(rings) = link.rings_mut() else {
+                return Ok(Sent::No);
+            };
             let frame = direct.whole(message);
-            let is_sent = link.send_counted(at, counted, frame.parts())?;
+            let is_sent = rings.send_counted(at, counted, frame.parts())?;
             if is_sent {
                 direct.sent(&frame);
             }
@@ -140,7 +143,7 @@ impl<L: Link> Drive<L> {
     /// Whether the peer can read this process's memory.
     pub(crate) fn reads_here(&mut self, to: NodeId) -> bool {
         let at = (self.table.addr(to)).zip(self.direct.of(to));
-        at.is_some_and(|at| self.link.reference_room(at).is_some())
+        at.is_some_and(|at| reference_room(&mut self.link, at).is_some())
     }
 
     fn send_reference(
@@ -156,22 +159,25 @@ impl<L: Link> Drive<L> {
         };
         let Some(mut direct) = self.engine.direct(to, lane, bytes) else {
             let is_behind = self.engine.is_direct_in_its_turn(to, lane, bytes);
-            return Ok(if is_behind && self.link.reference_room(at).is_some() {
-                Sent::Full
-            } else {
-                Sent::No
-            });
+            return Ok(
+                if is_behind && reference_room(&mut self.link, at).is_some() {
+                    Sent::Full
+                } else {
+                    Sent::No
+                },
+            );
         };
-        match self.link.reference_room(at) {
+        match reference_room(&mut self.link, at) {
             None => return Ok(Sent::No),
             Some(room) if room < bytes => return Ok(Sent::Full),
             Some(_) => {}
         }
         let head = direct.reference_head(bytes);
-        if !self
-            .link
-            .send_reference(at, !lane.is_library(), &head, message)?
-        {
+        let rings = self.link.rings_mut();
+        let is_sent = rings
+            .map(|rings| rings.send_reference(at, !lane.is_library(), &head, message))
+            .transpose()?;
+        if is_sent != Some(true) {
             return Ok(Sent::Full);
         }
         direct.referred(bytes);
@@ -198,8 +204,9 @@ impl<L: Link> Drive<L> {
 
     /// Peers are told how much they may refer to at a time; also when the budget has changed.
     pub(crate) fn tell_reference_max(&mut self) {
-        self.link
-            .set_reference_max(self.engine.reference_max_bytes());
+        if let Some(rings) = self.link.rings_mut() {
+            rings.set_reference_max(self.engine.reference_max_bytes());
+        }
     }
 
     /// Gives up what was sent by reference and has been read.
@@ -209,10 +216,9 @@ impl<L: Link> Drive<L> {
 
     /// Direct messages of the program to that peer which it has not read.
     pub(crate) fn unread(&self, peer: NodeId) -> usize {
-        match (self.direct.of(peer), self.table.addr(peer)) {
-            (Some(life), Some(addr)) => self.link.unread((addr, life)),
-            _ => 0,
-        }
+        let at = (self.table.addr(peer)).zip(self.direct.of(peer));
+        let rings = at.and_then(|at| Some((self.link.rings()?, at)));
+        rings.map_or(0, |(rings, at)| rings.unread(at))
     }
 
     /// The same of all peers.
@@ -228,7 +234,8 @@ impl<L: Link> Drive<L> {
         match *event {
             Event::PeerUp { peer, .. } => {
                 let addr = self.table.addr(peer);
-                if let Some(life) = addr.and_then(|addr| self.link.life_heard(addr)) {
+                let heard = addr.and_then(|addr| self.link.rings()?.life_heard(addr));
+                if let Some(life) = heard {
                     self.direct.set(peer, life);
                 }
                 self.tell_reference_max();
@@ -276,6 +283,11 @@ impl<L: Link> Way for Drive<L> {
     }
 }
 
+/// How many bytes more that life of a peer takes where they lie; `None`: it does not.
+fn reference_room<L: Link>(link: &mut L, at: (LinkAddr, u64)) -> Option<usize> {
+    link.rings_mut()?.reference_room(at)
+}
+
 /// Sends a message of several frames if the link has room for all. Its reader may begin when the first is there.
 fn send_parts<L: Link>(
     link: &mut L,
@@ -284,12 +296,18 @@ fn send_parts<L: Link>(
     (mut direct, message): (Direct<'_>, (&[u8], &[u8])),
 ) -> Result<bool, LinkError> {
     let (frames, frame_bytes) = direct.frames(message.0.len() + message.1.len());
-    if link.counted_room(to, frame_bytes) < frames {
+    let Some(rings) = link.rings_mut() else {
+        return Ok(false);
+    };
+    if rings.counted_room(to, frame_bytes) < frames {
         return Ok(false);
     }
     for index in 0..frames {
         let frame = direct.part(message, index);
-        if !link.send_counted(to, counted && frame.is_last, frame.parts())? {
+        let is_counted = counted && frame.is_last;
+        let rings = link.rings_mut();
+        let is_sent = rings.map(|rings| rings.send_counted(to, is_counted, frame.parts()));
+        if is_sent.transpose()? != Some(true) {
             return Ok(false); // that life of the peer is over, and what was written with it
         }
         direct.sent(&frame);

@@ -1,6 +1,6 @@
 //! Which processes live, where the kernel says so: sessions with the others end, when what those had sent is taken in.
 
-use tsumuji_link::Link;
+use tsumuji_link::{Link, Rings};
 use tsumuji_proto::{Event, NodeId};
 
 use super::Drive;
@@ -66,7 +66,7 @@ impl<L: Link> Drive<L> {
     }
 
     pub(super) fn process_of(&self, peer: NodeId) -> Option<u64> {
-        self.link.process_at(self.table.addr(peer)?)
+        self.link.rings()?.process_at(self.table.addr(peer)?)
     }
 
     /// Keeps in mind with whose process a session is.

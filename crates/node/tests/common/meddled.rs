@@ -3,7 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use tsumuji_link::{LinkCaps, LinkCounters, LinkError, RunRoom, SealCounters};
+use tsumuji_link::{
+    Capacity, Frame, LinkCaps, LinkCounters, LinkError, Receiver, SealCounters, each, hand_over,
+};
 use tsumuji_node::{Link, LinkAddr};
 
 /// What becomes of frames that are about to be sent.
@@ -14,8 +16,12 @@ pub(crate) enum Fate {
 }
 
 pub(crate) trait Meddler {
-    /// Whether the link may send frames from where they lie, if it can.
-    fn allows_runs(&self) -> bool {
+    /// How many frames the link takes by one call, at most.
+    fn most_frames(&self) -> usize {
+        usize::MAX
+    }
+    /// Whether `change` is to be called.
+    fn changes(&self) -> bool {
         false
     }
     /// Before so many frames are sent; an error is what the link then returns.
@@ -28,7 +34,7 @@ pub(crate) trait Meddler {
     }
     /// Frames are about to be received.
     fn before_receiving(&mut self) {}
-    /// A frame as it is going to leave. Not called for what is sent from where it lies.
+    /// A frame as it is going to leave.
     fn change(&mut self, _frame: &mut [u8]) {}
 }
 
@@ -44,46 +50,37 @@ impl<L: Link, M: Meddler> Link for Meddled<L, M> {
     fn local_addr(&self) -> LinkAddr {
         self.link.local_addr()
     }
-    fn recv_burst(
+    fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
+        let mut capacity = self.link.capacity(to)?;
+        capacity.frames = capacity.frames.min(self.meddler.most_frames());
+        Ok(capacity)
+    }
+    fn send<'a>(
         &mut self,
-        max: usize,
-        on_frame: impl FnMut(LinkAddr, &[u8]),
+        to: LinkAddr,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
     ) -> Result<usize, LinkError> {
-        self.meddler.before_receiving();
-        self.link.recv_burst(max, on_frame)
-    }
-    fn sends_runs(&self) -> bool {
-        self.meddler.allows_runs() && self.link.sends_runs()
-    }
-    fn run_room(&mut self, to: LinkAddr) -> Result<Option<RunRoom>, LinkError> {
-        self.link.run_room(to)
-    }
-    fn send_run<'a>(
-        &mut self,
-        to: LinkAddr,
-        frames: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    ) -> Result<(), LinkError> {
-        match self.meddler.decide(frames.clone().count())? {
-            Fate::Sent => self.link.send_run(to, frames),
-            Fate::Lost => Ok(()),
-        }
-    }
-    fn send_with(
-        &mut self,
-        to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
-        match self.meddler.decide(1)? {
-            Fate::Sent => self.link.send_with(to, |slot| {
-                let bytes = fill(slot);
-                self.meddler.change(&mut slot[..bytes]);
-                bytes
-            }),
-            Fate::Lost => {
-                fill(&mut vec![0; self.caps().frame_bytes]);
-                Ok(true)
+        let count = frames.clone().count();
+        match self.meddler.decide(count)? {
+            Fate::Lost => Ok(count),
+            Fate::Sent if !self.meddler.changes() => self.link.send(to, frames),
+            Fate::Sent => {
+                let mut changed = Vec::new();
+                for frame in frames {
+                    let mut bytes = [frame.head, frame.body].concat();
+                    self.meddler.change(&mut bytes);
+                    changed.push(bytes);
+                }
+                (self.link).send(to, changed.iter().map(|frame| Frame::whole(frame)))
             }
         }
+    }
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+        self.meddler.before_receiving();
+        self.link.receive(
+            max,
+            &mut each(|from, frame| hand_over(receiver, from, frame)),
+        )
     }
     fn flush(&mut self) -> Result<(), LinkError> {
         self.link.flush()

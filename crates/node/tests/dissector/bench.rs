@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tsumuji_link::capture::Capture;
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
+use tsumuji_link::{Frame, each};
 use tsumuji_node::{Link, LinkAddr};
 
 const BACKLOG_FRAMES: usize = 8; // fewer than any ring holds
@@ -98,16 +99,13 @@ impl Bench {
         let mut link = Capture::create(from, &path).expect("create");
         for some in frames.chunks(BACKLOG_FRAMES) {
             for frame in some {
-                let sent = link.send_with(LinkAddr::Local(1), |slot| {
-                    slot[..frame.len()].copy_from_slice(frame);
-                    frame.len()
-                });
+                let sent = link.send_one(LinkAddr::Local(1), Frame::whole(frame));
                 assert!(sent.expect("send"));
             }
             link.flush().expect("flush");
             let mut received = 0;
             while received < some.len() {
-                received += to.recv_burst(64, |_, _| {}).expect("receive");
+                received += to.receive(64, &mut each(|_, _| {})).expect("receive");
             }
         }
         link.finish().expect("written");

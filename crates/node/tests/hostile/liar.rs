@@ -81,6 +81,10 @@ fn lie(frame: &mut [u8], dice: &mut Rng) {
 }
 
 impl Meddler for Liar {
+    fn changes(&self) -> bool {
+        true
+    }
+
     fn change(&mut self, frame: &mut [u8]) {
         self.sent += 1;
         if self.sent > HONEST_FRAMES && self.dice.usize(..LIE_ONE_IN) == 0 {

@@ -1,4 +1,4 @@
-//! Best-effort messages that the program gives: written into a link's slot at once, or waiting for one; long ones by number.
+//! Best-effort messages that the program gives: they leave at once, or wait for room; long ones go by number.
 
 use alloc::vec::Vec;
 
@@ -106,9 +106,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes a datagram straight into a link's slot: nothing is queued. `None`: the slot is too small.
+    /// What stands before the payload of a datagram that a driver gives a link at once: nothing is queued.
     #[inline]
-    pub fn write_datagram(&mut self, slot: &mut [u8], datagram: Datagram<'_>) -> Option<usize> {
+    pub fn datagram_head(&self, datagram: Datagram<'_>) -> [u8; DATAGRAM_HEADER_BYTES] {
         let Config {
             me: source,
             incarnation,
@@ -119,16 +119,16 @@ impl Engine {
             incarnation,
             ..datagram
         };
-        let bytes = datagram.write(slot)?;
-        self.shared.counters.sent_frames += 1;
-        self.shared.counters.sent_bytes += bytes as u64;
-        Some(bytes)
+        datagram.head()
     }
 
-    /// One of that channel and key has left: one that waits is worthless.
+    /// Such a datagram has left: one of its channel and key that waits is worthless.
     #[inline]
-    pub fn supersede_datagram(&mut self, to: Destination, of: (u16, u32)) {
+    pub fn datagram_left(&mut self, to: Destination, datagram: Datagram<'_>) {
+        self.shared.counters.sent_frames += 1;
+        self.shared.counters.sent_bytes += (DATAGRAM_HEADER_BYTES + datagram.payload.len()) as u64;
         if !self.datagrams.is_empty() {
+            let of = (datagram.channel, datagram.key);
             self.datagrams.supersede(to, of, &mut self.shared.pool);
             self.note_dropped();
         }
@@ -173,25 +173,6 @@ impl Engine {
         if let Some(waiting) = self.datagrams.pop() {
             self.shared.pool.put(waiting.payload);
         }
-    }
-
-    #[cold]
-    #[inline(never)] // as `next_of_all`
-    pub(super) fn write_next_datagram(&mut self, slot: &mut [u8]) -> usize {
-        let Some(waiting) = self.datagrams.pop() else {
-            return 0;
-        };
-        let datagram = Datagram {
-            channel: waiting.channel,
-            key: waiting.key,
-            epoch: waiting.epoch,
-            lap: waiting.lap,
-            payload: &waiting.payload,
-            ..Datagram::EMPTY
-        };
-        let bytes = self.write_datagram(slot, datagram);
-        self.shared.pool.put(waiting.payload);
-        bytes.unwrap_or(0)
     }
 
     /// Counts what was dropped for each peer that misses it.

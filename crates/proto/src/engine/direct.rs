@@ -8,7 +8,7 @@
 //! Invariants: a direct message leaves only while nothing numbered to its peer is unacknowledged, so that none overtakes another; what
 //! arrives beyond the half of the budget at which peers are told to stop fits the headroom kept for it, of honest peers.
 
-use super::landing::Guess;
+use super::placement::Guess;
 use super::receive::{find, hand_over};
 use super::{Engine, Shared};
 use crate::config::Config;
@@ -306,7 +306,7 @@ impl Engine {
     }
 
     /// A frame that begins so is the next to be handed in. If a direct message begins with it, there will be a place for its payload, which
-    /// `landing` lends: no frame of it is copied twice.
+    /// `placement` lends: no frame of it is copied twice.
     pub fn foresee(
         &mut self,
         now: Instant,

@@ -5,6 +5,7 @@ use super::tests::{Wire, config};
 use super::*;
 use crate::counters::Drop;
 use crate::memory::charge;
+use crate::message::Loan;
 use crate::message::Payload;
 use crate::policy::{FlowPolicy, Room, Sender};
 use alloc::vec;
@@ -99,15 +100,15 @@ fn both_ways_follow_each_other() {
 /// taken so.
 #[test]
 fn direct_parts_land_in_their_places() {
-    let (landed, long) = follow_each_other(true, [14_000, 14_000]);
-    assert!(long > 10 && landed > 5 * long, "{landed} frames of {long}");
+    let (placed, long) = follow_each_other(true, [14_000, 14_000]);
+    assert!(long > 10 && placed > 5 * long, "{placed} frames of {long}");
 }
 
 /// So are messages by reference, each as one frame, whatever its length.
 #[test]
 fn messages_by_reference_land_in_their_places() {
-    let (landed, long) = follow_each_other(true, [18_000, RING_BYTES - 4]);
-    assert!(landed >= long && long > 10, "{landed} frames of {long}");
+    let (placed, long) = follow_each_other(true, [18_000, RING_BYTES - 4]);
+    assert!(placed >= long && long > 10, "{placed} frames of {long}");
 }
 
 /// A head by reference without its body is malformed, and so is one whose message has another length than its body, or more than a ring.
@@ -126,14 +127,14 @@ fn references_without_bodies_are_refused() {
     for other in [0, 1, bytes - 1, bytes + 1, 1 << 31] {
         let frame_bytes = head.len() + other;
         (node.engine).foresee(now, &head, frame_bytes, &mut node.inbox);
-        assert!(node.engine.landing().is_none(), "{other}");
+        assert!(node.engine.placement().is_none(), "{other}");
         assert!(!node.engine.is_expected(0, &head, other), "{other}");
     }
     (node.engine).foresee(now, &head, head.len() + bytes, &mut node.inbox);
-    assert_eq!(node.engine.landing().unwrap().place.len(), bytes);
+    assert_eq!(node.engine.placement().unwrap().place.len(), bytes);
     assert!(node.engine.is_expected(0, &head, bytes));
     node.engine
-        .handle_landed(now, &head, bytes, &mut node.inbox);
+        .handle_placed(now, &head, bytes, &mut node.inbox);
     assert_eq!(node.inbox.messages.len(), 1);
 }
 
@@ -164,7 +165,7 @@ fn a_lost_body_is_told() {
     assert_eq!(wire.nodes[1].inbox.messages.len(), 4);
 }
 
-/// How many frames landed in their places, and how many long messages went directly.
+/// How many frames placed in their places, and how many long messages went directly.
 fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
     let mut wire = wire();
     wire.scatters = scatters;
@@ -205,7 +206,7 @@ fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
         assert!(here > 100, "{here} of node {from}");
     }
     assert!(direct > 500, "{direct}: both ways are tried");
-    (wire.landed, direct_long)
+    (wire.placed, direct_long)
 }
 
 /// A receiver that takes nothing says so in time: what was on its way then fits the headroom, and nothing is dropped. When it has taken
@@ -322,7 +323,7 @@ fn session(wire: &mut Wire) -> u32 {
         .submit(NodeId(1), Lane::ordered(78), payload, true)
         .unwrap();
     let to = engine.next_destination(now).unwrap();
-    let bytes = engine.write_frame(now, to, &mut slot);
+    let bytes = engine.write_frame(now, to, &Loan::NONE, &mut slot);
     tsumuji_wire::parse_data(&slot[..bytes]).unwrap().session
 }
 

@@ -5,6 +5,7 @@
 use super::tests::{MINUTE, Wire, body};
 use super::*;
 use crate::counters::Drop;
+use crate::message::Loan;
 use crate::numbers::FIRST_NUMBER;
 use crate::time::Duration;
 use alloc::vec;
@@ -155,7 +156,7 @@ fn credit_jumps() {
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
     let mut frames = 0;
     while let Some(to) = engine.next_destination(now) {
-        assert!(engine.write_frame(now, to, &mut slot) > 0);
+        assert!(engine.write_frame(now, to, &Loan::NONE, &mut slot) > 0);
         frames += 1;
         assert!(frames < 5000, "beyond the window");
     }
@@ -375,7 +376,7 @@ fn floods_of_hellos() {
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
     let mut frames = 0;
     while let Some(to) = engine.next_destination(now) {
-        engine.write_frame(now, to, &mut slot);
+        engine.write_frame(now, to, &Loan::NONE, &mut slot);
         frames += 1;
     }
     assert!(frames <= 2, "a welcome and a hello, not {frames} frames");

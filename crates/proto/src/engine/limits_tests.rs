@@ -2,6 +2,7 @@
 
 use super::tests::{Inbox, MINUTE, Wire, config};
 use super::*;
+use crate::message::Loan;
 use crate::message::Payload;
 use alloc::vec;
 use tsumuji_wire::{DeliveryClass, Lane, Priority};
@@ -20,7 +21,7 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
         let mut frames = Vec::new();
         while let Some(to) = engine.next_destination(now) {
             let mut slot = [0; 1472];
-            let bytes = engine.write_frame(now, to, &mut slot);
+            let bytes = engine.write_frame(now, to, &Loan::NONE, &mut slot);
             frames.push(slot[..bytes].to_vec());
         }
         frames

@@ -1,31 +1,32 @@
 //! The driver's face of the engine, and what its parts share.
 //!
-//! `submit` takes messages, `datagrams` what is best effort; `receive` takes frames in, `transmit` writes them, `timers` looks at deadlines. A driver calls `handle_frame`,
-//! `handle_timeout`, then `next_destination`/`write_frame` until nothing is due, then `poll_event`.
+//! `submit` takes messages, `datagrams` what is best effort; `receive` takes frames in, `placement` says where bodies belong; `batch` plans
+//! what leaves together, `transmit` writes it, `timers` looks at deadlines. A driver calls `handle_frame`, `handle_timeout`, then
+//! `next_destination`, `plan` and `batch` until nothing is due, then `poll_event`.
 //!
 //! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the
 //! earliest of its deadlines (it may be earlier: deadlines are withdrawn lazily).
 
+mod batch;
 mod datagrams;
 mod direct;
 mod flow;
-mod landing;
+mod placement;
 mod receive;
-mod run;
 mod submit;
 mod suci;
 mod timers;
 mod transmit;
 
 pub use direct::{Direct, DirectFrame};
-pub use landing::Landing;
+pub use placement::Placement;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use self::landing::{Guess, LentPlace};
-use self::run::Run;
+use self::batch::Batch;
+use self::placement::{Guess, LentPlace};
 use self::timers::Doubt;
 use crate::alarms::Alarms;
 use crate::config::Config;
@@ -66,7 +67,7 @@ pub struct Engine {
     /// Peers whose alarm has gone off, while they are looked at; kept so that none is made each time.
     due: Vec<u16>,
     datagrams: Datagrams,
-    run: Run,
+    batch: Batch,
     /// Where a link may have put payloads.
     place: Option<LentPlace>,
     closed: bool,
@@ -157,7 +158,7 @@ impl Engine {
             ready: VecDeque::new(),
             due: Vec::new(),
             datagrams: Datagrams::default(),
-            run: Run::default(),
+            batch: Batch::new(),
             place: None,
             closed: false,
         }
@@ -460,6 +461,18 @@ impl Engine {
     }
 }
 
+/// Nothing more is to be written to the peer whose turn it is. `busy`: it is not the only one that has a turn.
+#[inline]
+fn leave_turn(peer: &mut Peer, ready: &mut VecDeque<u16>, busy: bool) {
+    if !busy && peer.queued {
+        ready.clear(); // nobody else stands there
+        peer.queued = false;
+    } else if ready.front() == Some(&peer.id.0) {
+        ready.pop_front();
+        peer.queued = false;
+    }
+}
+
 /// After a frame of the peer was taken: as `Engine::enqueue`, but only those deadlines that a frame can bring nearer.
 #[inline(always)] // as Queue::acknowledge
 fn enqueue_after_frame(
@@ -515,13 +528,13 @@ mod direct_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
-mod landing_tests;
-#[cfg(test)]
 mod lending_tests;
 #[cfg(test)]
 mod limits_tests;
 #[cfg(test)]
 mod lives_tests;
+#[cfg(test)]
+mod placement_tests;
 #[cfg(test)]
 mod posted_tests;
 #[cfg(test)]

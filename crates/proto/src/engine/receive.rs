@@ -1,7 +1,7 @@
 //! A frame's way in: parsed, matched to a peer and a session, handed to its half.
 
 use super::direct::{self, tell_again};
-use super::landing::Guess;
+use super::placement::Guess;
 use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame, raise_credit};
 use crate::congestion::Congestion;
 use crate::counters::Drop;
@@ -105,7 +105,7 @@ impl Engine {
             data.destination,
             Some(data.session),
         )?;
-        // What has landed lies in a place of fragments of its size.
+        // What has placed lies in a place of fragments of its size.
         let size = match &self.place {
             Some(place) if LANDED => place.body_bytes(),
             _ => fragment_bytes(data.length as usize, peer.send.fragment_bytes()),

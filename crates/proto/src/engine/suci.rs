@@ -293,14 +293,8 @@ impl Engine {
         }
     }
 
-    /// One frame to a peer under `suci`: what it waits for goes before what we have for it.
-    pub(super) fn write_suci(
-        &mut self,
-        now: Instant,
-        id: NodeId,
-        loan: &Loan<'_>,
-        slot: &mut [u8],
-    ) -> usize {
+    /// A frame of ours alone to a peer under `suci`.
+    pub(super) fn write_word_suci(&mut self, id: NodeId, slot: &mut [u8]) -> usize {
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
@@ -308,30 +302,21 @@ impl Engine {
             self.write_grant(id, slot)
         } else if peer.receive.ack_now || peer.ping_due {
             self.write_ack_suci(id, slot)
-        } else if peer.send.suci().is_some_and(|control| control.is_ask_due()) {
-            self.write_ask(id, slot)
-        } else if peer.send.is_sendable(now) {
-            self.write_data_suci(now, id, loan, slot)
         } else {
-            0
+            self.write_ask(id, slot)
         }
     }
 
-    fn write_data_suci(
-        &mut self,
-        now: Instant,
-        id: NodeId,
-        loan: &Loan<'_>,
-        slot: &mut [u8],
-    ) -> usize {
+    /// A frame of data to a peer under `suci`; `false`: there is none.
+    pub(super) fn plan_data_suci(&mut self, now: Instant, id: NodeId, loan: &Loan<'_>) -> bool {
         let me = self.shared.config.me;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
-            return 0;
+            return false;
         };
         let session = peer.session.outgoing;
         let Shared { pool, counters, .. } = &mut self.shared;
         let Some(next) = peer.send.next_fragment(now, loan, pool, counters) else {
-            return 0;
+            return false;
         };
         // An acknowledgement carries no data, and data carries no acknowledgement.
         let data = Data {
@@ -350,11 +335,11 @@ impl Engine {
             ack_delay: 0,
             payload: next.payload,
         };
-        let bytes = data.write(slot).unwrap_or(0);
+        self.batch.push_data(&data, next.part);
         if let Some(at) = peer.send.deadline() {
             self.shared.arm(peer, at);
         }
-        bytes
+        true
     }
 
     fn write_ack_suci(&mut self, id: NodeId, slot: &mut [u8]) -> usize {

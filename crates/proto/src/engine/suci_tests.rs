@@ -3,6 +3,7 @@
 use super::tests::{MINUTE, Wire, body};
 use super::*;
 use crate::counters::Drop;
+use crate::message::Loan;
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW};
 use crate::time::Duration;
 use alloc::format;
@@ -91,7 +92,7 @@ fn said(wire: &mut Wire) -> Vec<String> {
     let mut said = Vec::new();
     let plain = |low: u32| low.wrapping_sub(FIRST_NUMBER as u32);
     while let Some(to) = engine.next_destination(now) {
-        let bytes = engine.write_frame(now, to, &mut slot);
+        let bytes = engine.write_frame(now, to, &Loan::NONE, &mut slot);
         said.push(match tsumuji_wire::parse(&slot[..bytes]) {
             Ok(Frame::Data(data)) => format!("data {}", plain(data.number)),
             Ok(Frame::Ack(ack)) => {

@@ -112,7 +112,7 @@ pub(super) struct Wire {
     /// Messages are copied into the queue, and so leave together where they wait.
     pub(super) copies: bool,
     /// Frames taken from where they were received.
-    pub(super) landed: u64,
+    pub(super) placed: u64,
     frames: u64,
 }
 
@@ -160,7 +160,7 @@ impl Wire {
             loses: None,
             scatters: false,
             copies: false,
-            landed: 0,
+            placed: 0,
             frames: 0,
         };
         for me in 0..count {
@@ -232,24 +232,31 @@ impl Wire {
     /// Lets every engine write what is due.
     pub(super) fn pump(&mut self) {
         for from in 0..self.nodes.len() {
-            let mut slot = [0; 1472];
             while let Some(to) = self.nodes[from].engine.next_destination(self.now) {
-                if self.scatters && self.nodes[from].engine.has_run(self.now, to) {
-                    self.pump_run(from, to);
-                    continue;
-                }
                 let Node { engine, lent, .. } = &mut self.nodes[from];
-                let bytes = engine.write_frame_lent(self.now, to, &loan(lent), &mut slot);
-                let frame = slot[..bytes].to_vec();
+                let loan = loan(lent);
+                let most = if self.scatters {
+                    (5, 1472 * 5)
+                } else {
+                    (1, 1472)
+                };
+                let planned = engine.plan(self.now, to, &loan, most);
+                let frames: Vec<Vec<u8>> =
+                    engine.batch(&loan).map(|(a, b)| [a, b].concat()).collect();
+                assert_eq!(frames.len(), planned);
+                assert!(planned <= most.0);
+                assert!(frames.iter().map(Vec::len).sum::<usize>() <= most.1);
                 if self.nodes[from].cut_off {
                     continue;
                 }
-                match to {
-                    Destination::Peer(peer) => self.launch(usize::from(peer.0), frame),
-                    Destination::Broadcast => {
-                        (0..self.nodes.len())
-                            .filter(|&to| to != from)
-                            .for_each(|to| self.launch(to, frame.clone()));
+                for frame in frames {
+                    match to {
+                        Destination::Peer(peer) => self.launch(usize::from(peer.0), frame),
+                        Destination::Broadcast => {
+                            (0..self.nodes.len())
+                                .filter(|&to| to != from)
+                                .for_each(|to| self.launch(to, frame.clone()));
+                        }
                     }
                 }
             }
@@ -257,25 +264,6 @@ impl Wire {
             while let Some(event) = node.engine.poll_event() {
                 node.events.push(event);
             }
-        }
-    }
-
-    fn pump_run(&mut self, from: usize, to: Destination) {
-        let Node { engine, lent, .. } = &mut self.nodes[from];
-        let loan = loan(lent);
-        let frames = engine.begin_run(self.now, to, &loan, (5, 1472 * 5));
-        let run: Vec<Vec<u8>> = engine.run(&loan).map(|(a, b)| [a, b].concat()).collect();
-        assert!(frames > 0 && run.len() == frames);
-        let sizes: Vec<_> = run.iter().map(Vec::len).collect();
-        assert!(sizes[0] <= 1472);
-        let (last, whole) = sizes.split_last().unwrap();
-        assert!(
-            whole.iter().all(|&bytes| bytes == sizes[0]) && *last <= sizes[0],
-            "only the last is shorter"
-        );
-        if let (Destination::Peer(peer), false) = (to, self.nodes[from].cut_off) {
-            run.into_iter()
-                .for_each(|frame| self.launch(usize::from(peer.0), frame));
         }
     }
 
@@ -291,9 +279,9 @@ impl Wire {
         if let Some(first) = frames.first() {
             (node.engine).foresee(now, first, first.len(), &mut node.inbox);
         }
-        if let Some(landing) = node.engine.landing() {
-            let (head_bytes, body_bytes) = (landing.head_bytes, landing.body_bytes);
-            for (place, frame) in landing.place.chunks_mut(body_bytes).zip(frames) {
+        if let Some(placement) = node.engine.placement() {
+            let (head_bytes, body_bytes) = (placement.head_bytes, placement.body_bytes);
+            for (place, frame) in placement.place.chunks_mut(body_bytes).zip(frames) {
                 let body = frame.get(head_bytes..).unwrap_or_default();
                 let bytes = body.len().min(place.len());
                 place[..bytes].copy_from_slice(&body[..bytes]);
@@ -307,7 +295,7 @@ impl Wire {
                 for frame in &frames[..count] {
                     let (head, body) = frame.split_at(head_bytes);
                     node.engine
-                        .handle_landed(now, head, body.len(), &mut node.inbox);
+                        .handle_placed(now, head, body.len(), &mut node.inbox);
                 }
             } else {
                 count = 0;
@@ -356,7 +344,7 @@ impl Wire {
                 let before = node.inbox.messages.len();
                 if self.scatters {
                     let frames: Vec<_> = frames.iter().map(|frame| frame.3.clone()).collect();
-                    self.landed += Self::receive_scattered(node, self.now, &frames);
+                    self.placed += Self::receive_scattered(node, self.now, &frames);
                 } else {
                     let frame = &frames[0].3;
                     node.engine.handle_frame(self.now, frame, &mut node.inbox);

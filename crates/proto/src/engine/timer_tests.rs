@@ -3,6 +3,7 @@
 use super::tests::config;
 use super::*;
 use crate::event::Destination;
+use crate::message::Loan;
 use crate::message::{Delivery, Payload, Sink};
 use crate::time::Duration;
 use alloc::vec;
@@ -31,12 +32,12 @@ fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) 
     loop {
         let mut moved = false;
         while let Some(to) = hub.next_destination(now) {
-            let bytes = hub.write_frame(now, to, slot);
+            let bytes = hub.write_frame(now, to, &Loan::NONE, slot);
             leaf.handle_frame(now, &slot[..bytes], &mut Nobody);
             moved = true;
         }
         while let Some(to) = leaf.next_destination(now) {
-            let bytes = leaf.write_frame(now, to, slot);
+            let bytes = leaf.write_frame(now, to, &Loan::NONE, slot);
             hub.handle_frame(now, &slot[..bytes], &mut Nobody);
             moved = true;
         }
@@ -129,7 +130,7 @@ fn each_is_kept_alive_in_its_time() {
             panic!("a broadcast")
         };
         asked[usize::from(peer.0)] += 1;
-        assert!(hub.write_frame(now, to, &mut slot) > 0);
+        assert!(hub.write_frame(now, to, &Loan::NONE, &mut slot) > 0);
     }
     assert_eq!(asked[0], 0);
     assert!(asked[1..].iter().all(|&asked| asked == 1), "once each");

@@ -1,20 +1,17 @@
-//! A frame's way out: whose turn it is, and what it writes.
+//! A frame's way out: whose turn it is, and what is written. Called by `batch`.
 
+use super::batch::BITMAP_BYTES;
 use super::direct::taken_from;
 use super::receive::ACK_DELAY_UNIT;
 use super::{Engine, Shared};
 use crate::congestion::Congestion;
 use crate::event::Destination;
 use crate::message::Loan;
-use crate::peer::Peer;
 use crate::peer::direct::Talk;
 use crate::peer::receive::Receive;
 use crate::peer::send::{Part, Send};
 use crate::time::Instant;
 use tsumuji_wire::{ACK_HEADER_BYTES, Ack, Control, Data, Hello, NodeId, flags};
-
-/// Bytes of selective acknowledgement at most: all of the window of 4096 numbers.
-const BITMAP_BYTES: usize = 512;
 
 impl Engine {
     /// To whom the next frame that is due goes, if any. Asking changes nothing that a peer could see.
@@ -51,36 +48,6 @@ impl Engine {
         None
     }
 
-    /// Writes that frame into `slot`, which has at least `Config::frame_bytes`; `to` is what `next_destination` just
-    /// answered. Returns its length; 0 if nothing is due or the slot is too small.
-    #[inline]
-    pub fn write_frame(&mut self, now: Instant, to: Destination, slot: &mut [u8]) -> usize {
-        self.write_frame_lent(now, to, &Loan::NONE, slot)
-    }
-
-    /// As `write_frame`, while a message is lent, to whatever peer.
-    #[inline]
-    pub fn write_frame_lent(
-        &mut self,
-        now: Instant,
-        to: Destination,
-        loan: &Loan<'_>,
-        slot: &mut [u8],
-    ) -> usize {
-        if self.datagrams.is_due() {
-            return self.write_next_datagram(slot);
-        }
-        let bytes = match to {
-            Destination::Peer(id) => self.write_to_peer(now, id, loan, slot),
-            Destination::Broadcast => 0,
-        };
-        if bytes > 0 {
-            self.shared.counters.sent_frames += 1;
-            self.shared.counters.sent_bytes += bytes as u64;
-        }
-        bytes
-    }
-
     /// The link has no slot towards `to` now: others go first.
     pub fn defer(&mut self, to: Destination) {
         if self.datagrams.defer() {
@@ -95,62 +62,22 @@ impl Engine {
         }
     }
 
-    #[inline]
-    fn write_to_peer(
-        &mut self,
-        now: Instant,
-        id: NodeId,
-        loan: &Loan<'_>,
-        slot: &mut [u8],
-    ) -> usize {
-        let busy = self.ready.len() > 1;
-        let Some(peer) = self
-            .peers
-            .get_mut(usize::from(id.0))
-            .and_then(Option::as_deref_mut)
-        else {
+    /// A frame that the engine writes alone: control, or what has arrived.
+    pub(super) fn write_word(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
+        let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {
             return 0;
         };
-        // A gap can only be told in a frame of its own; so can a window, to a peer that sends without being sent to, and who takes direct messages.
-        let gap = peer.receive.ack_now && peer.wants_ack_alone();
-        let bytes = if peer.session.has_control() {
+        if peer.session.has_control() {
             self.write_control(now, id, slot)
         } else if peer.inbound.is_some() {
-            self.write_suci(now, id, loan, slot)
-        } else if !gap && !peer.ping_due && (!peer.receive.ack_now || peer.send.is_sendable(now)) {
-            // Where nothing else is due, `next_destination` has asked whether something may leave.
-            debug_assert!(
-                peer.send.is_sendable(now),
-                "`next_destination` was not asked"
-            );
-            let bytes = write_data(now, (id, busy), loan, peer, &mut self.shared, slot);
-            // Nothing else is due, as would be found when it is asked next.
-            if !peer.send.has_backlog() && !peer.send.is_clocked() && !peer.receive.ack_now {
-                if !busy && peer.queued {
-                    self.ready.clear(); // nobody else stands there
-                    peer.queued = false;
-                } else if self.ready.front() == Some(&id.0) {
-                    self.ready.pop_front();
-                    peer.queued = false;
-                }
-                return bytes;
-            }
-            bytes
+            self.write_word_suci(id, slot)
         } else {
-            self.write_ack(now, id, slot)
-        };
-        if busy {
-            self.ready.rotate_left(1);
+            self.write_ack(now, id, false, slot)
         }
-        bytes
-    }
-
-    fn write_ack(&mut self, now: Instant, id: NodeId, slot: &mut [u8]) -> usize {
-        self.write_word(now, id, false, slot)
     }
 
     /// An ack, or a close: what has arrived.
-    fn write_word(&mut self, now: Instant, id: NodeId, closes: bool, slot: &mut [u8]) -> usize {
+    fn write_ack(&mut self, now: Instant, id: NodeId, closes: bool, slot: &mut [u8]) -> usize {
         let free_kib = self.shared.memory.free_bytes() / 1024;
         let me = self.shared.config.me;
         let direct_taken = taken_from(&self.shared, id).0;
@@ -240,37 +167,13 @@ impl Engine {
             control.write_reset(slot)
         } else {
             session.set_close_due(false);
-            return self.write_word(now, id, true, slot);
+            return self.write_ack(now, id, true, slot);
         };
         if let Some(at) = super::timers::deadline(peer, &self.shared) {
             self.shared.arm(peer, at);
         }
         written.unwrap_or(0)
     }
-}
-
-#[inline]
-fn write_data(
-    now: Instant,
-    (id, busy): (NodeId, bool),
-    loan: &Loan<'_>,
-    peer: &mut Peer,
-    shared: &mut Shared,
-    slot: &mut [u8],
-) -> usize {
-    let Peer { send, receive, .. } = peer;
-    let towards = (id, peer.session.outgoing, busy);
-    let Some((data, _)) = next_data(now, towards, loan, send, receive, shared) else {
-        return 0;
-    };
-    let bytes = data.write(slot).unwrap_or(0);
-    if !receive.arrivals.has_gap() {
-        receive.on_ack_sent();
-    }
-    if let Some(at) = peer.send.frame_deadline() {
-        shared.arm(peer, at);
-    }
-    bytes
 }
 
 /// The data frame that leaves next, and what it carries; call only after `is_sendable` said yes. It tells of what has arrived: see

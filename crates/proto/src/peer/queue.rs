@@ -409,17 +409,19 @@ impl Queue {
             && (outgoing.bitmap.is_empty() || !has_bit(&outgoing.bitmap, part.fragment() as usize))
     }
 
-    /// What `has_choice` has chosen is a fragment, never sent before, of a message of several that is not dropped: payload bytes of all of
-    /// them but the last, and its own.
-    #[inline]
-    pub(super) fn long_next(&self) -> Option<(usize, usize)> {
-        let Some(Choice::New { priority }) = self.choice else {
-            return None;
+    /// Payload bytes of what `has_choice` has chosen, at most; 0: nothing is chosen.
+    pub(super) fn next_bytes(&self) -> usize {
+        let slot = match self.choice {
+            Some(Choice::New { priority }) => self.pending[priority].front(),
+            Some(Choice::Repair { .. }) => return self.fragment_bytes,
+            None => None,
         };
-        let outgoing = &self.messages[*self.pending[priority].front()? as usize];
-        let size = outgoing.fragment_bytes as usize;
-        let left = outgoing.length_bytes - outgoing.next_fragment as usize * size;
-        (outgoing.fragments > 1 && !outgoing.lane.is_datagram()).then_some((size, size.min(left)))
+        slot.map_or(0, |slot| {
+            let outgoing = &self.messages[*slot as usize];
+            let size = outgoing.fragment_bytes as usize;
+            let left = outgoing.length_bytes - outgoing.next_fragment as usize * size;
+            size.min(left)
+        })
     }
 
     /// Takes what `has_choice` has chosen; call only after that said yes.

@@ -198,7 +198,7 @@ impl Reassembly {
     }
 
     /// Their place. Only what a buffer of the pool does not hold yet is touched for it.
-    pub(crate) fn landing(&mut self, most_bytes: usize) -> &mut [u8] {
+    pub(crate) fn placement(&mut self, most_bytes: usize) -> &mut [u8] {
         let (start, bytes) = self.awaited(most_bytes);
         match &mut self.buffer {
             Assembled::Own(buffer) => {
@@ -239,7 +239,7 @@ fn fill_to(buffer: &mut Vec<u8>, end: usize) {
 mod tests {
     use super::*;
 
-    /// What was put into the landing place counts once it is marked, and only then; a message whose buffer was used before holds
+    /// What was put into the placement place counts once it is marked, and only then; a message whose buffer was used before holds
     /// nothing of that.
     #[test]
     fn lands_in_place() {
@@ -248,14 +248,14 @@ mod tests {
         let mut message = Reassembly::new(&mut pool, 45, 10).unwrap();
         assert!(message.insert(0, &[1; 10]));
         assert_eq!(message.awaited(20), (10, 20));
-        message.landing(20).fill(2);
+        message.placement(20).fill(2);
         assert!(message.mark(10) && !message.mark(10));
         // The second guess was wrong: another fragment comes, and the place is filled again.
         assert!(message.insert(30, &[4; 10]));
         assert_eq!(message.awaited(1000), (40, 5));
         assert!(message.insert(40, &[5; 5]));
         assert_eq!(message.awaited(1000), (45, 0));
-        assert_eq!(message.landing(1000), []);
+        assert_eq!(message.placement(1000), []);
         assert!(!message.is_whole());
         assert!(message.insert(20, &[3; 10]) && message.is_whole());
         assert_eq!(message.awaited(1000), (30, 0), "the next is there");
@@ -269,8 +269,8 @@ mod tests {
         let mut pool = Pool::new();
         let mut message = Reassembly::new(&mut pool, 1 << 20, 1000).unwrap();
         assert!(message.insert(0, &[1; 1000]));
-        assert_eq!(message.landing(2500).len(), 3000);
+        assert_eq!(message.placement(2500).len(), 3000);
         assert!(message.reaches(4000) && !message.reaches(4001));
-        assert_eq!(message.landing(2500).len(), 3000, "nothing came");
+        assert_eq!(message.placement(2500).len(), 3000, "nothing came");
     }
 }

@@ -330,14 +330,13 @@ impl Send {
             && !(self.clocked && self.is_held(now))
     }
 
-    /// What leaves next is a fragment of a long message: payload bytes of all of them but the last, and its own. Call only after
-    /// `is_sendable` said yes.
-    #[inline]
-    pub(crate) fn long_next(&self) -> Option<(usize, usize)> {
-        self.queue.long_next()
+    /// Payload bytes of what leaves next, at most; 0 if `is_sendable` said no.
+    pub(crate) fn next_bytes(&self) -> usize {
+        self.queue.next_bytes()
     }
 
-    /// The payload of a part that has left, as long as no acknowledgement was taken since.
+    /// The payload of a part that leaves, as long as no acknowledgement was taken since.
+    #[inline]
     pub(crate) fn payload<'a>(&'a self, part: Part, loan: &Loan<'a>) -> &'a [u8] {
         self.queue.place(part, loan).payload
     }

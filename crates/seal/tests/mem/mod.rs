@@ -9,7 +9,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tsumuji_link::impair::Clock;
-use tsumuji_link::{Link, LinkAddr, LinkCaps, LinkCounters, LinkError};
+use tsumuji_link::{
+    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, each,
+};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 
 pub const FRAME_BYTES: usize = 1500;
@@ -124,6 +126,7 @@ impl Link for Mem {
             frame_bytes: FRAME_BYTES,
             receive_frames: 1 << 20,
             burst_frames: 32,
+            gathers: false,
             broadcast: true,
             lossless: false,
             damages: false,
@@ -134,55 +137,56 @@ impl Link for Mem {
         LinkAddr::Local(self.me)
     }
 
-    fn recv_burst(
-        &mut self,
-        max: usize,
-        mut on_frame: impl FnMut(LinkAddr, &[u8]),
-    ) -> Result<usize, LinkError> {
-        for frames in 0..max {
-            let next = self.net.wire.borrow_mut().queues[usize::from(self.me)].pop_front();
-            let Some((from, bytes)) = next else {
-                return Ok(frames);
-            };
-            self.received_frames += 1;
-            on_frame(LinkAddr::Local(from), &bytes);
-        }
-        Ok(max)
+    fn capacity(&mut self, _: LinkAddr) -> Result<Capacity, LinkError> {
+        Ok(Capacity {
+            frames: 32,
+            bytes: usize::MAX,
+        })
     }
 
-    fn send_with(
+    fn send<'a>(
         &mut self,
         to: LinkAddr,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> Result<bool, LinkError> {
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
+    ) -> Result<usize, LinkError> {
         let nodes = self.net.wire.borrow().queues.len() as u16;
         let to = match to {
             LinkAddr::Local(to) if to < nodes => Some(to),
             LinkAddr::Broadcast => None,
             to => return Err(LinkError::NoSuchPeer { link: "mem", to }),
         };
-        let mut slot = vec![0xee; FRAME_BYTES];
-        let bytes = fill(&mut slot);
-        slot.truncate(bytes);
-        if bytes == 0 {
-            return Ok(true);
-        }
-        let taped = Taped {
-            from: self.me,
-            to,
-            bytes: slot,
-        };
-        let mut wire = self.net.wire.borrow_mut();
-        let lost = wire.lose.as_mut().is_some_and(|lose| lose(&taped));
-        if !lost {
-            for node in (0..nodes).filter(|node| *node != self.me) {
-                if to.is_none_or(|to| to == node) {
-                    wire.queues[usize::from(node)].push_back((self.me, taped.bytes.clone()));
+        let mut sent = 0;
+        for frame in frames {
+            let taped = Taped {
+                from: self.me,
+                to,
+                bytes: [frame.head, frame.body].concat(),
+            };
+            let mut wire = self.net.wire.borrow_mut();
+            let lost = wire.lose.as_mut().is_some_and(|lose| lose(&taped));
+            if !lost {
+                for node in (0..nodes).filter(|node| *node != self.me) {
+                    if to.is_none_or(|to| to == node) {
+                        wire.queues[usize::from(node)].push_back((self.me, taped.bytes.clone()));
+                    }
                 }
             }
+            wire.tape.push(taped);
+            sent += 1;
         }
-        wire.tape.push(taped);
-        Ok(true)
+        Ok(sent)
+    }
+
+    fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+        for frames in 0..max {
+            let next = self.net.wire.borrow_mut().queues[usize::from(self.me)].pop_front();
+            let Some((from, bytes)) = next else {
+                return Ok(frames);
+            };
+            self.received_frames += 1;
+            receiver.frame(LinkAddr::Local(from), &bytes);
+        }
+        Ok(max)
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
@@ -212,10 +216,7 @@ impl Link for Mem {
 
 /// Sends one frame.
 pub fn send(node: &mut Node, to: LinkAddr, frame: &[u8]) {
-    let taken = node.send_with(to, |slot| {
-        slot[..frame.len()].copy_from_slice(frame);
-        frame.len()
-    });
+    let taken = node.send_one(to, Frame::whole(frame));
     assert!(taken.expect("send_with"));
 }
 
@@ -228,13 +229,16 @@ pub fn receive(node: &mut Node) -> Vec<(u16, Vec<u8>)> {
     let mut frames = Vec::new();
     // Own frames do not count, so 0 does not mean that nothing is left.
     for _ in 0..50 {
-        node.recv_burst(1024, |from, frame| {
-            let LinkAddr::Local(from) = from else {
-                panic!("{from}")
-            };
-            frames.push((from, frame.to_vec()));
-        })
-        .expect("recv_burst");
+        node.receive(
+            1024,
+            &mut each(|from, frame| {
+                let LinkAddr::Local(from) = from else {
+                    panic!("{from}")
+                };
+                frames.push((from, frame.to_vec()));
+            }),
+        )
+        .expect("receive");
     }
     frames
 }

@@ -432,7 +432,7 @@ impl<E: Machine> Net<E> {
         let loan = lending.map_or(Loan::NONE, |(&peer, lending)| {
             Loan::new(peer, lending.id, &lending.body)
         });
-        let length = engine.write_frame_lent(now, to, &loan, &mut self.slot[head_bytes..]);
+        let length = engine.write_frame(now, to, &loan, &mut self.slot[head_bytes..]);
         if self.checked {
             checked::close(&mut self.slot, length);
         }

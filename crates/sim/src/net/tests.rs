@@ -161,13 +161,7 @@ impl Machine for Stub {
     fn next_destination(&mut self, _: Instant) -> Option<Destination> {
         Some(self.queue.front()?.0)
     }
-    fn write_frame_lent(
-        &mut self,
-        _: Instant,
-        to: Destination,
-        _: &Loan<'_>,
-        slot: &mut [u8],
-    ) -> usize {
+    fn write_frame(&mut self, _: Instant, to: Destination, _: &Loan<'_>, slot: &mut [u8]) -> usize {
         let (queued_to, frame) = self.queue.pop_front().unwrap();
         assert_eq!(to, queued_to);
         slot[..frame.len()].copy_from_slice(&frame);

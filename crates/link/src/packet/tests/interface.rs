@@ -11,6 +11,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use self::segment::{Segment, ip, lacking};
 use super::*;
+use crate::each;
 use crate::ether::{announcement, write_header};
 
 /// Nothing here takes this long on a machine that is alive.
@@ -50,11 +51,8 @@ fn bare(interface: &str) -> Socket {
 }
 
 fn send(link: &mut Packet, to: LinkAddr, payload: &[u8]) {
-    let fill = |slot: &mut [u8]| {
-        slot[..payload.len()].copy_from_slice(payload);
-        payload.len()
-    };
-    assert!(link.send_with(to, fill).expect("send_with"), "room");
+    let sent = link.send_one(to, Frame::whole(payload));
+    assert!(sent.expect("send"), "room");
     link.flush().expect("flush");
 }
 
@@ -66,7 +64,7 @@ fn next(link: &mut Packet) -> (LinkAddr, Vec<u8>) {
         assert!(begun.elapsed() < PATIENCE, "no frame");
         link.wait(LOOK).expect("wait");
         let keep = |from, frame: &[u8]| got = Some((from, frame.to_vec()));
-        link.recv_burst(1, keep).expect("recv_burst");
+        link.receive(1, &mut each(keep)).expect("receive");
     }
     got.expect("just seen")
 }
@@ -182,7 +180,7 @@ fn full_ring_is_counted() {
     for number in 0..kept {
         assert_eq!(next(&mut link).1, [number as u8; 8998]);
     }
-    assert_eq!(link.recv_burst(1, |_, _| {}).expect("recv_burst"), 0);
+    assert_eq!(link.receive(1, &mut each(|_, _| {})).expect("receive"), 0);
     assert_eq!(link.counters().dropped_frames, (slots + 50 - kept) as u64);
     send(&mut peer, to, b"again");
     assert_eq!(next(&mut link).1, b"again");
@@ -193,9 +191,9 @@ fn full_ring_is_counted() {
     );
 }
 
-/// Runs arrive as they were, in order, at short and long MTUs; what the kernel refuses is queued and goes later.
+/// Batches arrive as they were, in order, at short and long MTUs; what the kernel refuses is queued and goes later.
 #[test]
-fn runs_arrive() {
+fn batches_arrive() {
     for mtu in [600, 9000, 65_535] {
         std::thread::spawn(move || {
             if !on_veth(mtu) {
@@ -205,14 +203,14 @@ fn runs_arrive() {
             let (to, largest) = (b.local_addr(), a.caps().frame_bytes);
             let mut sent = Vec::new();
             for round in 0..20u8 {
-                let room = a.run_room(to).expect("run_room").expect("room");
+                let room = a.capacity(to).expect("capacity");
                 let count = (room.bytes / largest).clamp(1, room.frames);
                 let bodies: Vec<Vec<u8>> = (0..count)
                     .map(|index| vec![round ^ index as u8; largest - 40])
                     .collect();
                 let head = [round; 40];
-                a.send_run(to, bodies.iter().map(|body| (&head[..], &body[..])))
-                    .expect("send_run");
+                let frames = bodies.iter().map(|body| Frame { head: &head, body });
+                assert_eq!(a.send(to, frames).expect("send"), count);
                 a.flush().expect("flush");
                 for body in &bodies {
                     assert_eq!(next(&mut b).1, [&head[..], body].concat());
@@ -223,8 +221,11 @@ fn runs_arrive() {
             assert_eq!(a.counters().sent_bytes, b.counters().received_bytes);
             ip("link set n0 down\n").expect("down");
             let body = vec![1; 400];
-            a.send_run(to, std::iter::once((&[2; 40][..], &body[..])))
-                .expect("send_run");
+            let frame = Frame {
+                head: &[2; 40],
+                body: &body,
+            };
+            assert!(a.send_one(to, frame).expect("send"));
             a.flush().expect("flush");
             assert_eq!(a.counters().dropped_frames, 1);
         })
@@ -243,7 +244,7 @@ fn opening_announces() {
     let tap = bare("n1");
     drop(open("n0"));
     assert_eq!(next_bare(&tap), announcement(mac("n0")));
-    assert_eq!(link.recv_burst(8, |_, _| {}).expect("recv_burst"), 0);
+    assert_eq!(link.receive(8, &mut each(|_, _| {})).expect("receive"), 0);
     assert_eq!(link.counters(), LinkCounters::default());
 }
 
@@ -274,7 +275,7 @@ fn interface_goes_down_and_up() {
     // Neither is kept awake by an error that nobody takes.
     for link in [&mut a, &mut b] {
         // The other's announcement lies in the ring.
-        assert_eq!(link.recv_burst(8, |_, _| {}).expect("recv_burst"), 0);
+        assert_eq!(link.receive(8, &mut each(|_, _| {})).expect("receive"), 0);
         link.wait(Duration::ZERO).expect("wait");
         assert!(link.arm_fd().expect("arm_fd"));
         assert!(link.socket.take_error().expect("SO_ERROR").is_none());
@@ -307,7 +308,7 @@ fn removed_interface_is_an_error() {
     let to_b = b.local_addr();
     ip("link del n0\n").expect("remove");
     for _ in 0..2 {
-        a.send_with(to_b, |_| 1).expect("gathered");
+        a.send_one(to_b, Frame::whole(&[0])).expect("gathered");
         let error = a.flush().expect_err("gone").to_string();
         assert!(error.contains("`n0` was removed; open"), "{error}");
     }
@@ -324,7 +325,7 @@ fn removed_interface_is_an_error() {
     }
     // A process that only polls finds out as well.
     b.idle_polls = LOOK_EVERY_POLLS - 1;
-    assert!(b.recv_burst(1, |_, _| {}).is_err());
+    assert!(b.receive(1, &mut each(|_, _| {})).is_err());
 }
 
 /// What cannot be is refused with what to do about it.
@@ -379,11 +380,14 @@ fn impossible_addresses_are_refused() {
         LinkAddr::Ether(MacAddr([1, 0, 0x5e, 0, 0, 1])),
         link.local_addr(),
     ] {
-        let error = link.send_with(to, |_| 1).expect_err("refused");
+        let error = link.send_one(to, Frame::whole(&[0])).expect_err("refused");
         assert!(matches!(error, LinkError::NoSuchPeer { .. }), "{error}");
     }
     let broadcast = LinkAddr::Ether(MacAddr::BROADCAST);
-    assert!(link.send_with(broadcast, |_| 1).expect("as Broadcast"));
+    assert!(
+        link.send_one(broadcast, Frame::whole(&[0]))
+            .expect("as Broadcast")
+    );
 }
 
 /// Without the capability the error and the doctor name it and the command.

@@ -31,9 +31,9 @@ fn long_messages_land() {
     }
     let fragments: usize = sizes.iter().map(|size| size.div_ceil(1432).max(1)).sum();
     assert!(
-        wire.landed as usize * 10 > fragments * 8,
-        "{} of {fragments} landed",
-        wire.landed
+        wire.placed as usize * 10 > fragments * 8,
+        "{} of {fragments} placed",
+        wire.placed
     );
     assert_eq!(wire.nodes[0].engine.counters().retransmitted_frames, 0);
 }
@@ -94,26 +94,21 @@ fn forged_headers_are_not_expected() {
     wire.send(0, 1, Lane::ordered(0), body(0, 20_000));
     let now = wire.now;
     let to = wire.nodes[0].engine.next_destination(now).unwrap();
-    assert_eq!(
-        wire.nodes[0]
-            .engine
-            .begin_run(now, to, &Loan::NONE, (6, 65_000)),
-        6
-    );
-    let frames: Vec<_> = wire.nodes[0]
-        .engine
-        .run(&Loan::NONE)
+    let engine = &mut wire.nodes[0].engine;
+    assert_eq!(engine.plan(now, to, &Loan::NONE, (6, 65_000)), 6);
+    let frames: Vec<_> = engine
+        .batch(&Loan::NONE)
         .map(|(head, body)| (head.to_vec(), body.to_vec()))
         .collect();
     let node = &mut wire.nodes[1];
-    assert!(node.engine.landing().is_none());
+    assert!(node.engine.placement().is_none());
     assert!(!node.engine.is_expected(0, &frames[0].0, 1429));
     let first = [&frames[0].0[..], &frames[0].1].concat();
     node.engine.handle_frame(now, &first, &mut node.inbox);
-    let landing = node.engine.landing().unwrap();
+    let placement = node.engine.placement().unwrap();
     // 14 fragments, none longer than 1432 bytes.
-    assert_eq!((landing.head_bytes, landing.body_bytes), (40, 1429));
-    assert_eq!(landing.place.len(), 20_000 - 1429);
+    assert_eq!((placement.head_bytes, placement.body_bytes), (40, 1429));
+    assert_eq!(placement.place.len(), 20_000 - 1429);
     let (head, bytes) = (&frames[1].0, frames[1].1.len());
     assert!(node.engine.is_expected(0, head, bytes));
     assert!(!node.engine.is_expected(1, head, bytes));
@@ -132,14 +127,14 @@ fn forged_headers_are_not_expected() {
     let mut repeated = head.clone();
     repeated[12..16].copy_from_slice(&frames[0].0[12..16]);
     node.engine
-        .handle_landed(now, &repeated, bytes, &mut node.inbox);
+        .handle_placed(now, &repeated, bytes, &mut node.inbox);
     assert_eq!(node.engine.counters().drops.get(Drop::Duplicate), 1);
     assert!(node.engine.is_expected(0, head, bytes), "as before");
     // What was never lent lies nowhere.
     let mut elsewhere = head.clone();
     elsewhere[28..32].copy_from_slice(&0_u32.to_le_bytes());
     node.engine
-        .handle_landed(now, &elsewhere, bytes, &mut node.inbox);
+        .handle_placed(now, &elsewhere, bytes, &mut node.inbox);
     let drops = node.engine.counters().drops;
     assert_eq!(drops.get(Drop::Malformed), 1);
     assert_eq!(drops.total(), 2);
@@ -148,15 +143,12 @@ fn forged_headers_are_not_expected() {
 /// The heads and payloads of a message of that many bytes that node 0 sends to node 1, both up.
 fn fragments_of(wire: &mut Wire, bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     wire.send(0, 1, Lane::ordered(0), body(0, bytes));
-    let (now, to) = (wire.now, Destination::Peer(NodeId(1)));
+    let (now, engine) = (wire.now, &mut wire.nodes[0].engine);
     let mut fragments = Vec::new();
-    while wire.nodes[0].engine.has_run(now, to) {
-        let begun = wire.nodes[0]
-            .engine
-            .begin_run(now, to, &Loan::NONE, (44, 65_000));
-        assert!(begun > 0);
-        let run = wire.nodes[0].engine.run(&Loan::NONE);
-        fragments.extend(run.map(|(head, body)| (head.to_vec(), body.to_vec())));
+    while let Some(to) = engine.next_destination(now) {
+        assert!(engine.plan(now, to, &Loan::NONE, (44, 65_000)) > 0);
+        let batch = engine.batch(&Loan::NONE);
+        fragments.extend(batch.map(|(head, body)| (head.to_vec(), body.to_vec())));
     }
     fragments
 }
@@ -170,8 +162,8 @@ fn a_refused_head_is_refused_alone() {
     let (now, node) = (wire.now, &mut wire.nodes[1]);
     let first = [&fragments[0].0[..], &fragments[0].1].concat();
     node.engine.handle_frame(now, &first, &mut node.inbox);
-    let landing = node.engine.landing().unwrap();
-    for (place, (_, payload)) in landing.place.chunks_mut(1432).zip(&fragments[1..]) {
+    let placement = node.engine.placement().unwrap();
+    for (place, (_, payload)) in placement.place.chunks_mut(1432).zip(&fragments[1..]) {
         place.copy_from_slice(payload);
     }
     // The second fragment comes under the first one's number.
@@ -185,7 +177,7 @@ fn a_refused_head_is_refused_alone() {
         assert!(node.engine.is_expected(index, head, 1432));
     }
     for head in &heads {
-        node.engine.handle_landed(now, head, 1432, &mut node.inbox);
+        node.engine.handle_placed(now, head, 1432, &mut node.inbox);
     }
     let drops = node.engine.counters().drops;
     assert_eq!((drops.get(Drop::Duplicate), drops.total()), (1, 1));
@@ -196,7 +188,7 @@ fn a_refused_head_is_refused_alone() {
     assert!(node.inbox.messages[0].2 == body(0, 1432 * 6));
     // Whatever comes of it now, in place or not, is an old one.
     node.engine
-        .handle_landed(now, &heads[1], 1432, &mut node.inbox);
+        .handle_placed(now, &heads[1], 1432, &mut node.inbox);
     assert_eq!(node.inbox.messages.len(), 1);
 }
 
@@ -223,13 +215,13 @@ fn landed_fragments_stay_within_the_window() {
         node.engine.handle_frame(now, &frame, &mut node.inbox);
     }
     assert_eq!(node.engine.counters().drops.total(), 0);
-    let landing = node.engine.landing().unwrap();
-    assert!(landing.place.len() > 1432 * 3);
+    let placement = node.engine.placement().unwrap();
+    assert!(placement.place.len() > 1432 * 3);
     // Fragment 1 is missing, so 4096 is the last that may be taken.
     for index in 0..3 {
         let head = head(4096 + index as u32);
         assert!(node.engine.is_expected(index, &head, 1432));
-        node.engine.handle_landed(now, &head, 1432, &mut node.inbox);
+        node.engine.handle_placed(now, &head, 1432, &mut node.inbox);
     }
     let copied = [&head(4099)[..], &one.1].concat();
     node.engine.handle_frame(now, &copied, &mut node.inbox);
@@ -237,9 +229,9 @@ fn landed_fragments_stay_within_the_window() {
     assert_eq!((drops.get(Drop::Window), drops.total()), (3, 3));
 }
 
-/// A run ends with what fits, before a longer fragment, and before anything that may not leave.
+/// A batch ends with what fits, and before anything that may not leave; one frame always fits.
 #[test]
-fn runs_end() {
+fn batches_end() {
     let mut wire = scattering(2);
     wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
     let (now, to) = (wire.now, Destination::Peer(NodeId(1)));
@@ -249,52 +241,33 @@ fn runs_end() {
         let lane = Lane::ordered(0);
         engine.submit(NodeId(1), lane, payload, false).unwrap();
     };
-    submit(engine, 1000);
-    assert!(!engine.has_run(now, to), "a short message");
-    assert_eq!(engine.begin_run(now, to, &Loan::NONE, (10, 65_000)), 0);
-    engine.write_frame(now, to, &mut [0; 1472]);
-    submit(engine, 5000);
-    submit(engine, 5000);
-    assert!(engine.has_run(now, to));
-    // Each has four fragments of 1250 bytes.
-    assert_eq!(
-        engine.begin_run(now, to, &Loan::NONE, (10, 1289)),
-        0,
-        "nothing fits"
-    );
-    assert_eq!(
-        engine.begin_run(now, to, &Loan::NONE, (10, 1290 * 3 - 1)),
-        2
-    );
-    assert_eq!(
-        engine.begin_run(now, to, &Loan::NONE, (5, 65_000)),
-        5,
-        "of both messages: their fragments are as long"
-    );
-    let payload = |engine: &Engine| -> usize {
-        let run = engine.run(&Loan::NONE);
-        run.map(|(_, body)| body.len()).sum()
+    // How many frames, and the bytes of their bodies; as often as there is something due.
+    let plan = |engine: &mut Engine, most: (usize, usize)| {
+        assert_eq!(engine.next_destination(now), Some(to));
+        let planned = engine.plan(now, to, &Loan::NONE, most);
+        let bodies = engine.batch(&Loan::NONE).map(|(_, body)| body.len());
+        (planned, bodies.sum::<usize>())
     };
-    assert_eq!(payload(engine), 5 * 1250);
+    submit(engine, 1000);
+    assert_eq!(plan(engine, (10, 65_000)), (1, 1000));
+    assert_eq!(engine.next_destination(now), None);
+    submit(engine, 5000);
+    submit(engine, 5000);
+    // Each has four fragments of 1250 bytes.
+    assert_eq!(plan(engine, (10, 100)), (1, 1250), "one fits");
+    assert_eq!(plan(engine, (10, 1290 * 3 - 1)), (2, 2 * 1250));
+    assert_eq!(plan(engine, (4, 65_000)), (4, 4 * 1250), "of both messages");
     submit(engine, 1432 * 4);
-    assert_eq!(
-        engine.begin_run(now, to, &Loan::NONE, (10, 65_000)),
-        1,
-        "those of the last are longer"
-    );
-    assert_eq!(payload(engine), 1250);
-    assert_eq!(engine.begin_run(now, to, &Loan::NONE, (1, 65_000)), 1);
+    assert_eq!(plan(engine, (10, 65_000)), (5, 1250 + 4 * 1432));
     let flow = engine.flow(NodeId(1)).unwrap();
-    assert_eq!(flow.in_flight_frames, 10);
+    assert_eq!(flow.in_flight_frames, 13);
     let left = flow.credit_frames;
     submit(engine, 1432 * 200);
-    let sent: usize = (0..10)
-        .map(|_| engine.begin_run(now, to, &Loan::NONE, (44, 65_000)))
-        .sum();
+    let mut sent = 0;
+    while engine.next_destination(now).is_some() {
+        sent += plan(engine, (44, 65_000)).0;
+    }
     assert_eq!(sent, left, "no more than was granted");
     let unknown = Destination::Peer(NodeId(77));
-    assert!(
-        !engine.has_run(now, unknown)
-            && engine.begin_run(now, unknown, &Loan::NONE, (9, 65_000)) == 0
-    );
+    assert_eq!(engine.plan(now, unknown, &Loan::NONE, (9, 65_000)), 0);
 }

@@ -2,7 +2,7 @@
 //!
 //! Called by drivers whose link can scatter what it receives. Of a message that comes in many fragments the next few are likely
 //! to be the next to arrive, so the link is lent their places before it asks for frames. Afterwards `is_expected` says of each
-//! header whether the guess was right; only then is it told to `handle_landed`, which takes the fragment without copying it. Where the guess
+//! header whether the guess was right; only then is it told to `handle_placed`, which takes the fragment without copying it. Where the guess
 //! was wrong the driver puts the frame together again and hands it to `handle_frame`: the places hold bytes that mean nothing
 //! until the fragments that belong there come.
 //!
@@ -17,7 +17,7 @@ use crate::time::Instant;
 use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags, parse_data_head};
 
 /// What is lent at most, but for the rest of a fragment: no link receives more in one piece.
-const LANDING_BYTES: usize = 64 << 10;
+const PLACEMENT_BYTES: usize = 64 << 10;
 
 /// The message of which a fragment came last.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ impl LentPlace {
 
 /// Where the payloads of the frames belong that are likely to come next.
 #[derive(Debug)]
-pub struct Landing<'a> {
+pub struct Placement<'a> {
     /// Each frame's header has so many bytes, and belongs elsewhere.
     pub head_bytes: usize,
     /// Each frame's payload has so many bytes, but perhaps the last.
@@ -79,12 +79,12 @@ impl Engine {
     /// Where the payloads of the next frames belong, if a long message is under way. They may come from anybody and be anything:
     /// see `is_expected`.
     #[inline]
-    pub fn landing(&mut self) -> Option<Landing<'_>> {
+    pub fn placement(&mut self) -> Option<Placement<'_>> {
         self.shared.guess?;
         self.lend()
     }
 
-    fn lend(&mut self) -> Option<Landing<'_>> {
+    fn lend(&mut self) -> Option<Placement<'_>> {
         self.place = None;
         let guess = self.shared.guess.take()?;
         if self.shared.config.congestion != Congestion::Credit {
@@ -102,7 +102,7 @@ impl Engine {
         } else {
             peer.receive.under_way(guess.lane, guess.message_low)?
         };
-        let (start, bytes) = message.awaited(LANDING_BYTES);
+        let (start, bytes) = message.awaited(PLACEMENT_BYTES);
         if bytes == 0 {
             return None;
         }
@@ -115,15 +115,15 @@ impl Engine {
             start,
             bytes,
         });
-        Some(Landing {
+        Some(Placement {
             head_bytes: DATA_HEADER_BYTES,
             body_bytes,
-            place: message.landing(LANDING_BYTES),
+            place: message.placement(PLACEMENT_BYTES),
         })
     }
 
     /// Is the frame with this header, whose payload of `body_bytes` lies at `index` times a payload's length in the place that
-    /// `landing` lent, the one that belongs there? Nothing may have been handled since.
+    /// `placement` lent, the one that belongs there? Nothing may have been handled since.
     pub fn is_expected(&mut self, index: usize, head: &[u8], body_bytes: usize) -> bool {
         let (Some(place), Ok(data)) = (self.place, parse_data_head(head, body_bytes)) else {
             return false;
@@ -142,7 +142,7 @@ impl Engine {
 
     /// As `handle_frame`, for a frame that `is_expected` said yes to. Those of one place are told in their order, and may be refused
     /// each by itself: what of a place was not taken means nothing.
-    pub fn handle_landed(
+    pub fn handle_placed(
         &mut self,
         now: Instant,
         head: &[u8],

@@ -1,0 +1,509 @@
+//! Transmit half of the links that send by a socket: frames gathered in one arena until the next push, or sent from where they lie.
+//!
+//! Owned by `udp` and `packet`; an [`Outlet`] says how the two differ. What is short is copied, and leaves with what follows it by one
+//! `sendmmsg`; a single datagram goes by a plain `send`: that measured better than a mapped transmit ring both in latency and in rate
+//! (docs/decisions/0012). Of a batch with long bodies only the heads are copied: the kernel gathers the bodies from where they lie.
+//! Datagrams of one size to one address that follow each other are one send that the kernel or the device cuts, where it can (UDP_SEGMENT). A
+//! frame joins the datagram before it where the outlet lets it.
+//!
+//! Invariant: queued datagrams lie in the arena in queue order without gaps. One leaves the queue when the kernel has taken it, or is
+//! counted as dropped; what the kernel does not take now stays for the next push.
+
+mod sys;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use self::sys::Batch;
+pub(crate) use self::sys::{RawAddr, SEGMENTS_MAX};
+use crate::{Capacity, Frame, LinkCounters, LinkError};
+
+/// Datagrams gathered at most before they are pushed out: more gain nothing.
+pub(crate) const BURST_FRAMES: usize = 64;
+/// Bytes gathered at most before they are pushed out: more would leave the cache before the kernel copies them. One send that the kernel cuts
+/// is an IP packet with its headers, and takes no more.
+const GATHER_BYTES: usize = 65_000;
+/// Bodies of fewer bytes are copied: that takes less time than a call of the kernel for themselves.
+const COPIED_BYTES: usize = 2 << 10;
+
+/// Why the kernel takes nothing now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// The socket's buffer is full: poll says when there is room.
+    Buffer,
+    /// The device is full: nothing says when there is room.
+    Device,
+}
+
+/// What became of a push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// All that can be done is done.
+    Done,
+    /// The interface is down or gone: the frames are dropped, and it should be looked at.
+    Lost,
+}
+
+/// What a refusal of the kernel's means for what was to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It stays; whether something is in its way.
+    Keep(Option<Blocked>),
+    /// It is lost, as a link may lose frames.
+    DropOne,
+    /// So is all behind it.
+    DropAll,
+    /// The socket is unusable.
+    Fail,
+}
+
+/// What is between a frame and the kernel.
+pub(crate) trait Outlet {
+    /// An address.
+    type To: Copy + PartialEq + std::fmt::Debug;
+    /// What is said when the socket fails.
+    const FAILED: &'static str;
+    /// Bytes before the first frame of a datagram.
+    const LEAD_BYTES: usize;
+    /// Bytes before one that joins it; at most `LEAD_BYTES`.
+    const JOINT_BYTES: usize;
+
+    /// Writes what stands before the first frame of a datagram, which has so many bytes.
+    fn write_lead(&self, to: Self::To, frame_bytes: usize, lead: &mut [u8]);
+    /// The same of a frame that joins others.
+    fn write_joint(&self, frame_bytes: usize, joint: &mut [u8]);
+    /// Bytes of a datagram to that address, its lead included, that may become so long by joining; 0: frames do not join.
+    fn joined_bytes_max(&self, to: Self::To) -> usize;
+    /// The address as the kernel wants it; `None`: the socket sends to where it is bound.
+    fn name(&self, to: Self::To) -> Option<RawAddr>;
+    /// Sends one datagram, without waiting.
+    fn send_one(&self, fd: BorrowedFd<'_>, to: Self::To, datagram: &[u8]) -> io::Result<()>;
+    /// The kernel cuts a send into datagrams of one size.
+    fn cuts(&self) -> bool;
+    /// It refused to, and took the datagrams one by one.
+    fn cuts_no_more(&mut self) {}
+    /// What a refusal means.
+    fn judge(&mut self, error: &io::Error) -> Verdict;
+    /// The kernel took something.
+    fn taken(&mut self) {}
+}
+
+/// A datagram in the arena.
+#[derive(Debug, Clone, Copy)]
+struct Queued<To> {
+    to: To,
+    at: usize,
+    /// In the arena.
+    bytes: usize,
+    /// Behind them, where the body lies.
+    body_bytes: usize,
+    /// Frames in it, and their bytes.
+    frames: u32,
+    frame_bytes: usize,
+}
+
+impl<To> Queued<To> {
+    fn whole_bytes(&self) -> usize {
+        self.bytes + self.body_bytes
+    }
+}
+
+/// One send: so many datagrams of the queue, cut by the kernel if they are several.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    datagrams: usize,
+    segment_bytes: usize,
+    bytes: usize,
+}
+
+/// The arena and the queue.
+#[derive(Debug)]
+pub(crate) struct Gather<O: Outlet> {
+    pub(crate) outlet: O,
+    arena: Box<[u8]>,
+    frame_bytes_max: usize,
+    queue: Vec<Queued<O::To>>,
+    used_bytes: usize,
+    groups: Vec<Group>,
+    batch: Batch,
+    blocked: Option<Blocked>,
+}
+
+impl<O: Outlet> Gather<O> {
+    pub(crate) fn new(outlet: O, frame_bytes_max: usize) -> Self {
+        // Of a batch that the kernel did not take the bodies follow.
+        let leads_bytes = BURST_FRAMES * O::LEAD_BYTES;
+        Self {
+            outlet,
+            arena: vec![0; GATHER_BYTES + leads_bytes + frame_bytes_max].into(),
+            frame_bytes_max,
+            queue: Vec::with_capacity(BURST_FRAMES),
+            used_bytes: 0,
+            groups: Vec::with_capacity(BURST_FRAMES),
+            batch: Batch::new(BURST_FRAMES, 2 * BURST_FRAMES),
+            blocked: None,
+        }
+    }
+
+    /// Why datagrams of the last push are still here; `None`: there are none, or they were not pushed yet.
+    pub(crate) fn blocked(&self) -> Option<Blocked> {
+        self.blocked
+    }
+
+    /// Whether the kernel did not take all at the last push, or was not asked to.
+    pub(crate) fn has_frames(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// What `send` takes, unless more is pushed out.
+    #[inline]
+    pub(crate) fn capacity(&self) -> Capacity {
+        if self.is_full() {
+            return Capacity::NONE;
+        }
+        Capacity {
+            frames: BURST_FRAMES - self.queue.len(),
+            bytes: GATHER_BYTES.saturating_sub(self.used_bytes),
+        }
+    }
+
+    /// Another frame like the last would not leave in one piece with what is gathered: cut off, it would cost as much as all of them.
+    #[inline]
+    fn is_full(&self) -> bool {
+        let next_bytes = self.queue.last().map_or(0, Queued::whole_bytes);
+        self.queue.len() >= BURST_FRAMES || self.used_bytes + next_bytes > GATHER_BYTES
+    }
+
+    /// Sends or gathers frames in order; how many: fewer only if the kernel takes nothing now.
+    #[inline]
+    pub(crate) fn send<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+        to: O::To,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
+    ) -> Result<(usize, Pushed), LinkError> {
+        let bodies_bytes: usize = frames.clone().map(|frame| frame.body.len()).sum();
+        if bodies_bytes >= COPIED_BYTES {
+            return self.send_long(fd, counters, to, frames);
+        }
+        let (mut count, mut pushed) = (0, Pushed::Done);
+        for frame in frames {
+            if self.is_full() {
+                pushed = self.push_out(fd, counters)?;
+                if self.is_full() {
+                    break;
+                }
+            }
+            self.gather(to, &frame);
+            count += 1;
+        }
+        Ok((count, pushed))
+    }
+
+    /// Sends frames whose bodies stay where they lie.
+    fn send_long<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+        to: O::To,
+        frames: impl Iterator<Item = Frame<'a>> + Clone,
+    ) -> Result<(usize, Pushed), LinkError> {
+        let (mut count, mut pushed) = (0, Pushed::Done);
+        if self.has_frames() {
+            pushed = self.push_out(fd, counters)?;
+        }
+        while self.queue.is_empty() {
+            let next = frames.clone().skip(count).take(BURST_FRAMES);
+            for frame in next.clone() {
+                self.begin(to, &frame, false);
+            }
+            let parted = self.queue.len();
+            if parted == 0 {
+                break;
+            }
+            let (done, how) = self.push(fd, counters, next.clone().map(|frame| frame.body))?;
+            if how == Pushed::Lost {
+                pushed = how;
+            }
+            count += parted;
+            // What the kernel did not take is copied, and the next push judges why.
+            self.queue.clear();
+            self.used_bytes = 0;
+            for frame in next.skip(done) {
+                self.gather(to, &frame);
+            }
+        }
+        Ok((count, pushed))
+    }
+
+    /// Queues a copy of one frame. There must be room.
+    #[inline]
+    fn gather(&mut self, to: O::To, frame: &Frame<'_>) {
+        let bytes = frame.bytes();
+        let most_bytes = self.outlet.joined_bytes_max(to);
+        if let Some(last) = self.queue.last_mut()
+            && last.bytes + O::JOINT_BYTES + bytes <= most_bytes
+            && last.to == to
+        {
+            let rest = &mut self.arena[self.used_bytes..];
+            self.outlet.write_joint(bytes, &mut rest[..O::JOINT_BYTES]);
+            frame.write(&mut rest[O::JOINT_BYTES..]);
+            last.bytes += O::JOINT_BYTES + bytes;
+            last.frames += 1;
+            last.frame_bytes += bytes;
+            self.used_bytes += O::JOINT_BYTES + bytes;
+            return;
+        }
+        self.begin(to, frame, true);
+    }
+
+    /// A datagram begins with that frame, whose body is copied or stays where it lies.
+    #[inline]
+    fn begin(&mut self, to: O::To, frame: &Frame<'_>, copied: bool) {
+        let (at, bytes) = (self.used_bytes, frame.bytes());
+        assert!(
+            bytes <= self.frame_bytes_max,
+            "a frame of {bytes} bytes; the link has {}",
+            self.frame_bytes_max
+        );
+        let (lead, rest) = self.arena[at..].split_at_mut(O::LEAD_BYTES);
+        self.outlet.write_lead(to, bytes, lead);
+        let (written, body_bytes) = if copied {
+            (frame.write(rest), 0)
+        } else {
+            (Frame::whole(frame.head).write(rest), frame.body.len())
+        };
+        self.queue.push(Queued {
+            to,
+            at,
+            bytes: O::LEAD_BYTES + written,
+            body_bytes,
+            frames: 1,
+            frame_bytes: bytes,
+        });
+        self.used_bytes = at + O::LEAD_BYTES + written;
+    }
+
+    /// Gives the kernel all that is queued, as far as it takes it.
+    #[inline]
+    pub(crate) fn push_out(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+    ) -> Result<Pushed, LinkError> {
+        if self.queue.is_empty() {
+            return Ok(Pushed::Done);
+        }
+        let (done, pushed) = self.push(fd, counters, std::iter::empty())?;
+        self.forget(done);
+        Ok(pushed)
+    }
+
+    /// Sends what is queued, with the bodies that stayed where they lie; how many datagrams are done with.
+    fn push<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+        mut bodies: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<(usize, Pushed), LinkError> {
+        let (mut done, mut pushed) = (0, Pushed::Done);
+        self.blocked = None;
+        // Every turn settles a datagram or ends the loop, so the queue's length bounds it.
+        while done < self.queue.len() {
+            let rest = &self.queue[done..];
+            let result = match rest {
+                [only] if only.body_bytes == 0 => {
+                    let datagram = &self.arena[only.at..only.at + only.bytes];
+                    self.outlet.send_one(fd, only.to, datagram).map(|()| 1)
+                }
+                _ => {
+                    group(rest, self.outlet.cuts(), &mut self.groups);
+                    let (arena, outlet) = (&self.arena, &self.outlet);
+                    let mut bodies = bodies.clone();
+                    let mut next = rest.iter();
+                    let sends = self.batch.send(fd, |batch| {
+                        for group in &self.groups {
+                            let datagrams = next.as_slice();
+                            let Some(first) = datagrams.first() else {
+                                break;
+                            };
+                            batch.begin(outlet.name(first.to), group.segment());
+                            for queued in next.by_ref().take(group.datagrams) {
+                                batch.piece(&arena[queued.at..queued.at + queued.bytes]);
+                                batch.piece(bodies.next().unwrap_or_default());
+                            }
+                        }
+                    });
+                    sends.map(|sends| {
+                        let sent = self.groups[..sends].iter();
+                        sent.map(|group| group.datagrams).sum()
+                    })
+                }
+            };
+            let settled = match result {
+                Ok(0) => break,
+                Ok(taken) => {
+                    for sent in &self.queue[done..done + taken] {
+                        counters.sent_frames += u64::from(sent.frames);
+                        counters.sent_bytes += sent.frame_bytes as u64;
+                    }
+                    self.outlet.taken();
+                    taken
+                }
+                Err(error) => {
+                    let first = self.groups.first().filter(|_| self.queue.len() - done > 1);
+                    let cut = first.filter(|group| group.datagrams > 1).copied();
+                    if let Some(group) = cut
+                        && refuses_segments(&error)
+                    {
+                        let (taken, verdict) =
+                            self.send_singly(fd, counters, (done, group), bodies.clone());
+                        match verdict {
+                            None => taken,
+                            Some(Verdict::Fail) => return Err(failed::<O>(error)),
+                            Some(Verdict::Keep(blocked)) => {
+                                self.blocked = blocked;
+                                done += taken;
+                                break;
+                            }
+                            Some(Verdict::DropOne | Verdict::DropAll) => taken,
+                        }
+                    } else {
+                        match self.outlet.judge(&error) {
+                            Verdict::Keep(blocked) => {
+                                self.blocked = blocked;
+                                break;
+                            }
+                            Verdict::DropOne => {
+                                let lost = cut.map_or(1, |group| group.datagrams);
+                                self.count_dropped(counters, done, lost);
+                                lost
+                            }
+                            Verdict::DropAll => {
+                                let lost = self.queue.len() - done;
+                                self.count_dropped(counters, done, lost);
+                                pushed = Pushed::Lost;
+                                lost
+                            }
+                            Verdict::Fail => return Err(failed::<O>(error)),
+                        }
+                    }
+                }
+            };
+            done += settled;
+            for _ in 0..settled {
+                bodies.next();
+            }
+        }
+        Ok((done, pushed))
+    }
+
+    /// A send that the kernel was to cut was refused: its datagrams one by one. If that works, none is cut any more. How many are done with; and
+    /// why not all.
+    #[cold]
+    fn send_singly<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+        (first, group): (usize, Group),
+        mut bodies: impl Iterator<Item = &'a [u8]>,
+    ) -> (usize, Option<Verdict>) {
+        let before = counters.sent_frames;
+        for index in first..first + group.datagrams {
+            let queued = self.queue[index];
+            let body = bodies.next().unwrap_or_default();
+            let (arena, name) = (&self.arena, self.outlet.name(queued.to));
+            let sent = self.batch.send(fd, |batch| {
+                batch.begin(name, None);
+                batch.piece(&arena[queued.at..queued.at + queued.bytes]);
+                batch.piece(body);
+            });
+            match sent.map_err(|error| self.outlet.judge(&error)) {
+                Ok(0) => return (index - first, Some(Verdict::Keep(None))),
+                Ok(_) => {
+                    counters.sent_frames += u64::from(queued.frames);
+                    counters.sent_bytes += queued.frame_bytes as u64;
+                }
+                Err(verdict @ (Verdict::Keep(_) | Verdict::Fail)) => {
+                    return (index - first, Some(verdict));
+                }
+                Err(Verdict::DropOne | Verdict::DropAll) => self.count_dropped(counters, index, 1),
+            }
+        }
+        if counters.sent_frames > before {
+            self.outlet.cuts_no_more();
+        }
+        (group.datagrams, None)
+    }
+
+    fn count_dropped(&self, counters: &mut LinkCounters, first: usize, datagrams: usize) {
+        let lost = self.queue[first..first + datagrams].iter();
+        counters.dropped_frames += lost.map(|queued| u64::from(queued.frames)).sum::<u64>();
+    }
+
+    /// Drops the first datagrams of the queue and closes the gap.
+    #[inline]
+    fn forget(&mut self, datagrams: usize) {
+        if datagrams == self.queue.len() {
+            self.queue.clear();
+            self.used_bytes = 0;
+            return;
+        }
+        self.queue.drain(..datagrams);
+        let gap = self.queue.first().map_or(0, |first| first.at);
+        self.arena.copy_within(gap..self.used_bytes, 0);
+        self.used_bytes -= gap;
+        for queued in &mut self.queue {
+            queued.at -= gap;
+        }
+    }
+}
+
+impl Group {
+    fn segment(&self) -> Option<u16> {
+        (self.datagrams > 1).then_some(self.segment_bytes as u16)
+    }
+}
+
+/// Joins neighbours of one size to one address, where the kernel cuts them. The last of a group may be shorter.
+fn group<To: PartialEq>(queue: &[Queued<To>], cuts: bool, groups: &mut Vec<Group>) {
+    groups.clear();
+    let mut before: Option<&To> = None;
+    for queued in queue {
+        let bytes = queued.whole_bytes();
+        if cuts
+            && let Some(last) = groups.last_mut()
+            && before == Some(&queued.to)
+            && last.bytes + bytes <= GATHER_BYTES
+            && last.bytes == last.datagrams * last.segment_bytes
+            && bytes <= last.segment_bytes
+            && last.datagrams < SEGMENTS_MAX
+        {
+            last.datagrams += 1;
+            last.bytes += bytes;
+            continue;
+        }
+        before = Some(&queued.to);
+        groups.push(Group {
+            datagrams: 1,
+            segment_bytes: bytes,
+            bytes,
+        });
+    }
+}
+
+fn refuses_segments(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP)
+    )
+}
+
+#[cold]
+fn failed<O: Outlet>(source: io::Error) -> LinkError {
+    LinkError::Io {
+        what: O::FAILED,
+        source,
+    }
+}

@@ -1,0 +1,288 @@
+//! Batches: frames towards one peer, or one to all, that a link is given by one call.
+//!
+//! Called by drivers: `next_destination` says to whom, `plan` makes the batch of what is due there, as far as the link has room, and `batch`
+//! gives its frames. They count as sent from `plan` on, so a link must take them all. What the engine writes itself (headers,
+//! acknowledgements, control) lies in the batch; bodies lie where their messages do, until the engine is told anything else.
+//!
+//! Invariant: frames of a batch leave in the order in which they were planned.
+
+use alloc::vec::Vec;
+
+use super::transmit::next_data;
+use super::{Engine, leave_turn};
+use crate::event::Destination;
+use crate::message::Loan;
+use crate::peer::Peer;
+use crate::peer::send::Part;
+use crate::time::Instant;
+use tsumuji_wire::{ACK_HEADER_BYTES, DATA_HEADER_BYTES, Data, Datagram, NodeId};
+
+/// Bytes of selective acknowledgement at most: all of the window of 4096 numbers.
+pub(super) const BITMAP_BYTES: usize = 512;
+/// No frame that the engine writes alone is longer.
+const WORD_BYTES_MAX: usize = ACK_HEADER_BYTES + BITMAP_BYTES;
+/// Of what the engine writes in one batch: headers of as many frames as any link takes by one call, and acknowledgements among them.
+const WRITTEN_BYTES: usize = 64 * DATA_HEADER_BYTES + 3 * WORD_BYTES_MAX;
+
+/// What follows a head.
+#[derive(Debug, Clone, Copy)]
+enum Body {
+    Nothing,
+    Part(Part),
+    /// The datagram that waited.
+    Datagram,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Planned {
+    /// Of its head, in `written`.
+    start: u16,
+    head_bytes: u16,
+    body: Body,
+}
+const _: () = assert!(WRITTEN_BYTES <= u16::MAX as usize);
+
+/// The batch planned last.
+#[derive(Debug)]
+pub(super) struct Batch {
+    to: Option<NodeId>,
+    written: Vec<u8>,
+    used_bytes: usize,
+    frames: Vec<Planned>,
+    /// Bodies included.
+    bytes: usize,
+    datagram: Vec<u8>,
+}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        Self {
+            to: None,
+            written: Vec::new(),
+            used_bytes: 0,
+            frames: Vec::new(),
+            bytes: 0,
+            datagram: Vec::new(),
+        }
+    }
+
+    fn begin(&mut self, to: Option<NodeId>) {
+        if self.written.is_empty() {
+            self.written.resize(WRITTEN_BYTES, 0); // an engine that never sends has none
+        }
+        (self.to, self.used_bytes, self.bytes) = (to, 0, 0);
+        self.frames.clear();
+    }
+
+    #[inline(always)] // on every frame's way
+    fn push(&mut self, head: &[u8], body_bytes: usize, body: Body) {
+        let start = self.used_bytes;
+        self.written[start..start + head.len()].copy_from_slice(head);
+        self.note(head.len(), body_bytes, body);
+    }
+
+    #[inline(always)] // as `push`
+    fn note(&mut self, head_bytes: usize, body_bytes: usize, body: Body) {
+        self.frames.push(Planned {
+            start: self.used_bytes as u16,
+            head_bytes: head_bytes as u16,
+            body,
+        });
+        self.used_bytes += head_bytes;
+        self.bytes += head_bytes + body_bytes;
+    }
+
+    /// A frame of data, whose body stays where it lies.
+    #[inline(always)] // as `push`
+    pub(super) fn push_data(&mut self, data: &Data<'_>, part: Part) {
+        self.push(&data.head(), data.payload.len(), Body::Part(part));
+    }
+
+    /// The batch ends here: there is no room for another frame, whose payload may have so many bytes.
+    fn is_full(&self, (most_frames, most_bytes): (usize, usize), payload_bytes: usize) -> bool {
+        let next_bytes = WORD_BYTES_MAX.max(DATA_HEADER_BYTES + payload_bytes);
+        self.frames.len() >= most_frames
+            || self.bytes.saturating_add(next_bytes) > most_bytes
+            || self.used_bytes + WORD_BYTES_MAX > WRITTEN_BYTES
+    }
+}
+
+/// What the next frame to a peer is.
+enum Next {
+    Data,
+    /// Anything that the engine writes alone.
+    Word,
+    Nothing,
+}
+
+impl Engine {
+    /// Makes a batch of what is due to `to`, which `next_destination` just answered: at most so many frames and bytes, but one frame of any length.
+    /// `loan`: the message that is lent, to whatever peer. Returns how many frames they are.
+    #[inline]
+    pub fn plan(
+        &mut self,
+        now: Instant,
+        to: Destination,
+        loan: &Loan<'_>,
+        most: (usize, usize),
+    ) -> usize {
+        match to {
+            _ if self.datagrams.is_due() => self.plan_datagram(),
+            Destination::Peer(id) => self.plan_to_peer(now, id, loan, most),
+            Destination::Broadcast => self.batch.begin(None),
+        }
+        let Batch { frames, bytes, .. } = &self.batch;
+        self.shared.counters.sent_frames += frames.len() as u64;
+        self.shared.counters.sent_bytes += *bytes as u64;
+        frames.len()
+    }
+
+    /// Head and body of each frame of the batch; `loan` as for `plan`.
+    #[inline]
+    pub fn batch<'a>(
+        &'a self,
+        loan: &'a Loan<'a>,
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
+        let batch = &self.batch;
+        let peer = batch.to.and_then(|to| self.peer(to));
+        batch.frames.iter().map(move |frame| {
+            let head = &batch.written[usize::from(frame.start)..][..usize::from(frame.head_bytes)];
+            let body = match frame.body {
+                Body::Part(part) => peer.map_or(&[][..], |peer| peer.send.payload(part, loan)),
+                Body::Nothing => &[],
+                Body::Datagram => &batch.datagram,
+            };
+            (head, body)
+        })
+    }
+
+    /// Plans one frame and copies it into `slot`: for drivers without a link. Returns its length; 0 if nothing is due.
+    ///
+    /// # Panics
+    /// If `slot` is too short for it.
+    pub fn write_frame(
+        &mut self,
+        now: Instant,
+        to: Destination,
+        loan: &Loan<'_>,
+        slot: &mut [u8],
+    ) -> usize {
+        self.plan(now, to, loan, (1, usize::MAX));
+        let mut frames = self.batch(loan);
+        let (head, body) = frames.next().unwrap_or_default();
+        let bytes = head.len() + body.len();
+        slot[..head.len()].copy_from_slice(head);
+        slot[head.len()..bytes].copy_from_slice(body);
+        bytes
+    }
+
+    #[inline]
+    fn plan_to_peer(&mut self, now: Instant, id: NodeId, loan: &Loan<'_>, most: (usize, usize)) {
+        self.batch.begin(Some(id));
+        let busy = self.ready.len() > 1;
+        let index = usize::from(id.0);
+        while let Some(peer) = self.peers.get_mut(index).and_then(Option::as_deref_mut) {
+            match next_frame(now, peer) {
+                Next::Data if peer.inbound.is_none() => {
+                    let towards = (id, peer.session.outgoing, busy);
+                    let Peer { send, receive, .. } = &mut *peer;
+                    let shared = &mut self.shared;
+                    let Some((data, part)) = next_data(now, towards, loan, send, receive, shared)
+                    else {
+                        break;
+                    };
+                    self.batch.push_data(&data, part);
+                    if !receive.arrivals.has_gap() {
+                        receive.on_ack_sent();
+                    }
+                    if let Some(at) = send.frame_deadline() {
+                        shared.arm(peer, at);
+                    }
+                    // Nothing else is due, as would be found when it is asked next.
+                    if !peer.send.has_backlog() && !peer.send.is_clocked() && !peer.receive.ack_now
+                    {
+                        return leave_turn(peer, &mut self.ready, busy);
+                    }
+                }
+                Next::Data => {
+                    if !self.plan_data_suci(now, id, loan) {
+                        break;
+                    }
+                }
+                Next::Word => {
+                    let mut written = core::mem::take(&mut self.batch.written);
+                    let rest = &mut written[self.batch.used_bytes..];
+                    let most_bytes = rest.len().min(self.shared.config.frame_bytes);
+                    let bytes = self.write_word(now, id, &mut rest[..most_bytes]);
+                    self.batch.written = written;
+                    if bytes == 0 {
+                        break;
+                    }
+                    self.batch.note(bytes, 0, Body::Nothing);
+                }
+                Next::Nothing => break,
+            }
+            let Some(peer) = self.peers.get_mut(index).and_then(Option::as_deref_mut) else {
+                break;
+            };
+            if !peer.wants_transmit(now) || self.batch.is_full(most, peer.send.next_bytes()) {
+                break;
+            }
+        }
+        if busy {
+            self.ready.rotate_left(1);
+        }
+    }
+
+    /// The datagram that `next_destination` has named leaves, whole.
+    #[cold]
+    #[inline(never)] // as `next_of_all`
+    fn plan_datagram(&mut self) {
+        self.batch.begin(None);
+        let Some(waiting) = self.datagrams.pop() else {
+            return;
+        };
+        let datagram = Datagram {
+            channel: waiting.channel,
+            key: waiting.key,
+            epoch: waiting.epoch,
+            lap: waiting.lap,
+            payload: &waiting.payload,
+            ..Datagram::EMPTY
+        };
+        let head = self.datagram_head(datagram);
+        let bytes = waiting.payload.len();
+        self.batch.push(&head, bytes, Body::Datagram);
+        let before = core::mem::replace(&mut self.batch.datagram, waiting.payload);
+        self.shared.pool.put(before);
+    }
+}
+
+#[inline(always)] // on every frame's way
+fn next_frame(now: Instant, peer: &mut Peer) -> Next {
+    if peer.session.has_control() {
+        return Next::Word;
+    }
+    if peer.inbound.is_some() {
+        return next_frame_suci(now, peer);
+    }
+    // A gap can only be told in a frame of its own; so can a window, to a peer that sends without being sent to, and who takes direct messages.
+    let gap = peer.receive.ack_now && peer.wants_ack_alone();
+    if !gap && !peer.ping_due && (!peer.receive.ack_now || peer.send.is_sendable(now)) {
+        Next::Data
+    } else {
+        Next::Word
+    }
+}
+
+/// What a peer waits for goes before what we have for it.
+fn next_frame_suci(now: Instant, peer: &mut Peer) -> Next {
+    let asks = |peer: &mut Peer| peer.send.suci().is_some_and(|control| control.is_ask_due());
+    if peer.grant_due || peer.receive.ack_now || peer.ping_due || asks(peer) {
+        Next::Word
+    } else if peer.send.is_sendable(now) {
+        Next::Data
+    } else {
+        Next::Nothing
+    }
+}
