@@ -6,6 +6,7 @@
 //!
 //! Invariant: frames of a batch leave in the order in which they were planned.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::transmit::next_data;
@@ -46,7 +47,7 @@ const _: () = assert!(WRITTEN_BYTES <= u16::MAX as usize);
 #[derive(Debug)]
 pub(super) struct Batch {
     to: Option<NodeId>,
-    written: Vec<u8>,
+    written: Box<[u8; WRITTEN_BYTES]>,
     used_bytes: usize,
     frames: Vec<Planned>,
     /// Bodies included.
@@ -58,18 +59,15 @@ impl Batch {
     pub(super) fn new() -> Self {
         Self {
             to: None,
-            written: Vec::new(),
+            written: Box::new([0; WRITTEN_BYTES]),
             used_bytes: 0,
-            frames: Vec::new(),
+            frames: Vec::with_capacity(64),
             bytes: 0,
             datagram: Vec::new(),
         }
     }
 
     fn begin(&mut self, to: Option<NodeId>) {
-        if self.written.is_empty() {
-            self.written.resize(WRITTEN_BYTES, 0); // an engine that never sends has none
-        }
         (self.to, self.used_bytes, self.bytes) = (to, 0, 0);
         self.frames.clear();
     }
@@ -78,18 +76,13 @@ impl Batch {
     fn push(&mut self, head: &[u8], body_bytes: usize, body: Body) {
         let start = self.used_bytes;
         self.written[start..start + head.len()].copy_from_slice(head);
-        self.note(head.len(), body_bytes, body);
-    }
-
-    #[inline(always)] // as `push`
-    fn note(&mut self, head_bytes: usize, body_bytes: usize, body: Body) {
         self.frames.push(Planned {
-            start: self.used_bytes as u16,
-            head_bytes: head_bytes as u16,
+            start: start as u16,
+            head_bytes: head.len() as u16,
             body,
         });
-        self.used_bytes += head_bytes;
-        self.bytes += head_bytes + body_bytes;
+        self.used_bytes = start + head.len();
+        self.bytes += head.len() + body_bytes;
     }
 
     /// A frame of data, whose body stays where it lies.
@@ -146,7 +139,8 @@ impl Engine {
         let batch = &self.batch;
         let peer = batch.to.and_then(|to| self.peer(to));
         batch.frames.iter().map(move |frame| {
-            let head = &batch.written[usize::from(frame.start)..][..usize::from(frame.head_bytes)];
+            let (start, bytes) = (usize::from(frame.start), usize::from(frame.head_bytes));
+            let head = &batch.written[start..start + bytes];
             let body = match frame.body {
                 Body::Part(part) => peer.map_or(&[][..], |peer| peer.send.payload(part, loan)),
                 Body::Nothing => &[],
@@ -167,9 +161,10 @@ impl Engine {
         loan: &Loan<'_>,
         slot: &mut [u8],
     ) -> usize {
-        self.plan(now, to, loan, (1, usize::MAX));
-        let mut frames = self.batch(loan);
-        let (head, body) = frames.next().unwrap_or_default();
+        if self.plan(now, to, loan, (1, usize::MAX)) == 0 {
+            return 0;
+        }
+        let (head, body) = self.batch(loan).next().unwrap_or_default();
         let bytes = head.len() + body.len();
         slot[..head.len()].copy_from_slice(head);
         slot[head.len()..bytes].copy_from_slice(body);
@@ -210,15 +205,13 @@ impl Engine {
                     }
                 }
                 Next::Word => {
-                    let mut written = core::mem::take(&mut self.batch.written);
-                    let rest = &mut written[self.batch.used_bytes..];
-                    let most_bytes = rest.len().min(self.shared.config.frame_bytes);
-                    let bytes = self.write_word(now, id, &mut rest[..most_bytes]);
-                    self.batch.written = written;
+                    let mut word = [0; WORD_BYTES_MAX];
+                    let most_bytes = WORD_BYTES_MAX.min(self.shared.config.frame_bytes);
+                    let bytes = self.write_word(now, id, &mut word[..most_bytes]);
                     if bytes == 0 {
                         break;
                     }
-                    self.batch.note(bytes, 0, Body::Nothing);
+                    self.batch.push(&word[..bytes], 0, Body::Nothing);
                 }
                 Next::Nothing => break,
             }

@@ -462,7 +462,7 @@ impl Engine {
 }
 
 /// Nothing more is to be written to the peer whose turn it is. `busy`: it is not the only one that has a turn.
-#[inline]
+#[inline(always)] // as Queue::acknowledge
 fn leave_turn(peer: &mut Peer, ready: &mut VecDeque<u16>, busy: bool) {
     if !busy && peer.queued {
         ready.clear(); // nobody else stands there

@@ -32,12 +32,12 @@ impl Engine {
         self.shared.counters.received_frames += 1;
         self.shared.counters.received_bytes += frame.len() as u64;
         // What may be one of several kinds has to lie in memory: so the frequent kind goes no other way than its own.
-        let used = match tsumuji_wire::parse_data(frame) {
+        let used = match &tsumuji_wire::parse_data(frame) {
             Some(data) if data.flags & flags::DIRECT != 0 => {
-                self.handle_direct::<false>(now, &data, data.payload.len(), sink)
+                self.handle_direct::<false>(now, data, data.payload.len(), sink)
             }
             Some(data) if self.shared.config.congestion == Congestion::Credit => {
-                self.handle_data::<false>(now, &data, data.payload.len(), sink)
+                self.handle_data::<false>(now, data, data.payload.len(), sink)
             }
             _ => self.handle_other(now, frame, sink),
         };

@@ -308,6 +308,7 @@ impl Engine {
     }
 
     /// A frame of data to a peer under `suci`; `false`: there is none.
+    #[inline(never)] // or the other congestion control's would be out of line
     pub(super) fn plan_data_suci(&mut self, now: Instant, id: NodeId, loan: &Loan<'_>) -> bool {
         let me = self.shared.config.me;
         let Some(peer) = self.peers[usize::from(id.0)].as_deref_mut() else {

@@ -425,7 +425,7 @@ impl Queue {
     }
 
     /// Takes what `has_choice` has chosen; call only after that said yes.
-    #[inline]
+    #[inline(always)] // as `acknowledge`
     pub(super) fn pop(
         &mut self,
         now: Instant,
@@ -452,7 +452,7 @@ impl Queue {
         Some(part)
     }
 
-    #[inline]
+    #[inline(always)] // as `acknowledge`
     fn pop_new(&mut self, priority: usize, pool: &mut Pool) -> Option<Part> {
         let slot = *self.pending[priority].front()?;
         let outgoing = &mut self.messages[slot as usize];

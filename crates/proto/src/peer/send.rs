@@ -362,7 +362,7 @@ impl Send {
     }
 
     /// Takes the next fragment; `loan`: the message that is lent, if one is. Call only after `is_sendable` said yes.
-    #[inline]
+    #[inline(always)] // on every frame's way
     pub(crate) fn next_fragment<'a>(
         &'a mut self,
         now: Instant,

@@ -119,7 +119,7 @@ impl Sending for Selective {
         queue.has_choice()
     }
 
-    #[inline]
+    #[inline(always)] // as Queue::acknowledge
     fn depart(
         &mut self,
         now: Instant,
