@@ -161,10 +161,9 @@ impl Engine {
         loan: &Loan<'_>,
         slot: &mut [u8],
     ) -> usize {
-        if self.plan(now, to, loan, (1, usize::MAX)) == 0 {
-            return 0;
-        }
-        let (head, body) = self.batch(loan).next().unwrap_or_default();
+        self.plan(now, to, loan, (1, usize::MAX));
+        let mut frames = self.batch(loan);
+        let (head, body) = frames.next().unwrap_or_default();
         let bytes = head.len() + body.len();
         slot[..head.len()].copy_from_slice(head);
         slot[head.len()..bytes].copy_from_slice(body);
