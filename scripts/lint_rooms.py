@@ -25,14 +25,15 @@ MAY_USE = {
     "wire": set(),
     "proto": {"wire"},
     "sim": {"wire", "proto", "link"},
-    "link": set(),
+    "bpf": set(),
+    "link": {"bpf"},
     "seal": {"link"},
     "node": BELOW_NODE,
     "collective": BELOW_NODE | {"node"},
     "board": BELOW_NODE | {"node"},
     "solve": BELOW_NODE | {"node", "board", "collective"},
     "bench": BELOW_NODE | {"node", "board", "collective", "solve", "testbed"},
-    "testbed": set(),
+    "testbed": {"bpf"},
 }
 # Tests that need a whole endpoint on top of the room.
 TESTS_MAY_USE = {"seal": {"node"}}

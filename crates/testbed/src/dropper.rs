@@ -1,6 +1,6 @@
 //! The kernel's half of impairment: a program that loses, repeats or changes frames as they leave a switch port.
 //!
-//! Assembled here for one set of probabilities, put into an ELF object for `tc` to load. Called by `impair` only.
+//! A listing for the assembler of `tsumuji-bpf`, of one set of probabilities, put into an ELF object for `tc` to load. Called by `impair` only.
 //!
 //! It runs where the switch sends a frame to a host: all frames to that host pass there, whatever the sender's socket is and
 //! however the receiver takes them (AF_PACKET, AF_XDP in both modes, the kernel's own UDP and TCP). The sender never learns of a
@@ -15,6 +15,9 @@ use object::{
     Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope,
 };
 
+use tsumuji_bpf::Size::{U8, U16, U32};
+use tsumuji_bpf::{Assembler, If, Label, Op, Reg};
+
 use crate::impair::Impairment;
 use crate::spec::Mac;
 
@@ -24,7 +27,7 @@ pub(crate) const SECTION: &str = "tc";
 const LICENSE: &[u8] = b"MIT OR Apache-2.0\0";
 
 /// A copy bears this, so that it is not impaired again. The kernel clears marks between namespaces: no sender can set it.
-const COPY_MARK: i32 = 0x7473_756d;
+const COPY_MARK: u32 = 0x7473_756d;
 /// The Ethernet header stays whole: a frame for somebody else would be another fault than a changed one.
 const ETHERNET_HEADER_BYTES: i32 = 14;
 
@@ -42,11 +45,20 @@ const LOAD_BYTES: i32 = 26;
 const PASS: i32 = 0;
 const DROP: i32 = 2;
 
-// Registers: 0 results, 1 to 5 arguments, 6 to 9 kept across calls, 10 the end of the stack.
-const CONTEXT: u8 = 6;
-const OFFSET: u8 = 7;
-const STACK: u8 = 10;
-/// The byte that is changed, or looked at, lies here on the stack,
+/// What helpers and the program answer.
+const RESULT: Reg = Reg(0);
+/// Arguments of helpers.
+const A1: Reg = Reg(1);
+const A2: Reg = Reg(2);
+const A3: Reg = Reg(3);
+const A4: Reg = Reg(4);
+const A5: Reg = Reg(5);
+/// The frame, for helpers.
+const CONTEXT: Reg = Reg(6);
+/// Of the byte that is changed or looked at, in the frame.
+const OFFSET: Reg = Reg(7);
+const STACK: Reg = Reg(10);
+/// That byte lies here on the stack,
 const BYTE: i16 = -8;
 /// the address that a copy of a broadcast gets here,
 const NEW_ADDRESS: i16 = -16;
@@ -63,181 +75,115 @@ pub(crate) struct Copies {
     pub(crate) host: Mac,
 }
 
-/// One instruction, as the kernel takes it.
-type Instruction = [u8; 8];
-
-const fn instruction(opcode: u8, to: u8, from: u8, offset: i16, value: i32) -> Instruction {
-    let [o0, o1] = offset.to_ne_bytes();
-    let [v0, v1, v2, v3] = value.to_ne_bytes();
-    let registers = if cfg!(target_endian = "little") {
-        from << 4 | to
-    } else {
-        to << 4 | from
-    };
-    [opcode, registers, o0, o1, v0, v1, v2, v3]
-}
-
-const fn set(to: u8, value: i32) -> Instruction {
-    instruction(0xb7, to, 0, 0, value)
-}
-
-const fn copy(to: u8, from: u8) -> Instruction {
-    instruction(0xbf, to, from, 0, 0)
-}
-
-const fn add(to: u8, value: i32) -> Instruction {
-    instruction(0x07, to, 0, 0, value)
-}
-
-const fn load_u32(to: u8, from: u8, offset: i16) -> Instruction {
-    instruction(0x61, to, from, offset, 0)
-}
-
-const fn store_u32(to: u8, offset: i16, from: u8) -> Instruction {
-    instruction(0x63, to, from, offset, 0)
-}
-
-const fn load_u8(to: u8, from: u8, offset: i16) -> Instruction {
-    instruction(0x71, to, from, offset, 0)
-}
-
-const fn store_u8(to: u8, offset: i16, from: u8) -> Instruction {
-    instruction(0x73, to, from, offset, 0)
-}
-
-const fn store_u16(to: u8, offset: i16, from: u8) -> Instruction {
-    instruction(0x6b, to, from, offset, 0)
-}
-
-/// Between `bytes` of the frame, from the one that register 2 says on, and the stack.
-fn frame_bytes(helper: i32, stack: i16, bytes: i32) -> Vec<Instruction> {
-    let mut whole = vec![
-        copy(1, CONTEXT),
-        copy(3, STACK),
-        add(3, i32::from(stack)),
-        set(4, bytes),
-    ];
-    if helper == STORE_BYTES {
-        whole.push(set(5, 0));
+fn program(impairment: &Impairment, copies: Copies) -> Vec<u64> {
+    let mut p = Assembler::default();
+    let [kept, repeated, done] = [(); 3].map(|()| p.label());
+    p.copy(CONTEXT, A1);
+    p.load(U32, RESULT, CONTEXT, SKB_MARK);
+    p.jump_if(RESULT, If::Equal, COPY_MARK, done);
+    if unless_by_chance(&mut p, impairment.loss, kept) {
+        p.set(RESULT, DROP);
+        p.exit();
     }
-    whole.push(call(helper));
-    whole
+    p.place(kept);
+    if unless_by_chance(&mut p, impairment.duplicate, repeated) {
+        repeat(&mut p, copies);
+    }
+    p.place(repeated);
+    if unless_by_chance(&mut p, impairment.corrupt, done) {
+        change_a_bit(&mut p, done);
+    }
+    p.place(done);
+    p.set(RESULT, PASS);
+    p.exit();
+    p.finish()
 }
 
-const fn call(helper: i32) -> Instruction {
-    instruction(0x85, 0, 0, 0, helper)
-}
-
-const EXIT: Instruction = instruction(0x95, 0, 0, 0, 0);
-
-/// Jumps ahead over `body` if the unsigned 32-bit register is greater than `limit`.
-fn unless_greater(register: u8, limit: u32, body: Vec<Instruction>) -> Vec<Instruction> {
-    jump_over(0x26, register, limit.cast_signed(), body)
-}
-
-fn jump_over(opcode: u8, register: u8, value: i32, body: Vec<Instruction>) -> Vec<Instruction> {
-    // Bodies have a few dozen instructions; the whole program is far below what an offset can span.
-    let distance = i16::try_from(body.len()).unwrap_or(i16::MAX);
-    let mut whole = vec![instruction(opcode, register, 0, distance, value)];
-    whole.extend(body);
-    whole
-}
-
-/// `body` with this probability: nothing for 0, always for 1.
-fn with_probability(probability: f64, body: Vec<Instruction>) -> Vec<Instruction> {
+/// Jumps to `otherwise` but with this probability. `false`: it is 0, and what would follow is not needed.
+fn unless_by_chance(p: &mut Assembler, probability: f64, otherwise: Label) -> bool {
     // A 32-bit random number is below `share` in that share of all cases.
     let share = (probability.clamp(0.0, 1.0) * 2f64.powi(32)).round() as u64;
     let Some(last) = share.checked_sub(1) else {
-        return Vec::new();
+        return false;
     };
-    let mut whole = vec![call(GET_RANDOM)];
-    whole.extend(unless_greater(
-        0,
-        u32::try_from(last).unwrap_or(u32::MAX),
-        body,
-    ));
-    whole
+    p.call(GET_RANDOM);
+    let last = u32::try_from(last).unwrap_or(u32::MAX);
+    p.jump_if(RESULT, If::Above, last, otherwise);
+    true
+}
+
+/// Between `bytes` of the frame, from the one that `A2` says on, and the stack.
+fn frame_bytes(p: &mut Assembler, helper: i32, stack: i16, bytes: i32) {
+    p.copy(A1, CONTEXT);
+    p.copy(A3, STACK);
+    p.op_number(Op::Add, A3, i32::from(stack));
+    p.set(A4, bytes);
+    p.set(A5, 0); // flags of `STORE_BYTES`
+    p.call(helper);
 }
 
 /// Sends a copy into the switch once more.
-fn repeat(copies: Copies) -> Vec<Instruction> {
+fn repeat(p: &mut Assembler, copies: Copies) {
+    let [single, whole] = [(); 2].map(|()| p.label());
+    p.set(A2, 0);
+    frame_bytes(p, LOAD_BYTES, BYTE, 1);
+    p.load(U8, OFFSET, STACK, BYTE);
+    p.op_number(Op::And, OFFSET, 1); // set in the addresses of groups
+    p.jump_if(OFFSET, If::Equal, 0, single);
+
     let [a, b, c, d, e, f] = copies.host.0;
-    let mut address = vec![
-        set(1, i32::from_ne_bytes([a, b, c, d])),
-        store_u32(STACK, NEW_ADDRESS, 1),
-        set(1, i32::from(u16::from_ne_bytes([e, f]))),
-        store_u16(STACK, NEW_ADDRESS + 4, 1),
-        set(2, 0),
-    ];
-    address.extend(frame_bytes(LOAD_BYTES, OLD_ADDRESS, ADDRESS_BYTES));
-    address.push(set(2, 0));
-    address.extend(frame_bytes(STORE_BYTES, NEW_ADDRESS, ADDRESS_BYTES));
-    let mut address_again = vec![set(2, 0)];
-    address_again.extend(frame_bytes(STORE_BYTES, OLD_ADDRESS, ADDRESS_BYTES));
+    p.set(A1, i32::from_ne_bytes([a, b, c, d]));
+    p.store(U32, STACK, NEW_ADDRESS, A1);
+    p.set(A1, i32::from(u16::from_ne_bytes([e, f])));
+    p.store(U16, STACK, NEW_ADDRESS + 4, A1);
+    p.set(A2, 0);
+    frame_bytes(p, LOAD_BYTES, OLD_ADDRESS, ADDRESS_BYTES);
+    p.set(A2, 0);
+    frame_bytes(p, STORE_BYTES, NEW_ADDRESS, ADDRESS_BYTES);
 
-    let mut whole = vec![set(2, 0)];
-    whole.extend(frame_bytes(LOAD_BYTES, BYTE, 1));
-    whole.extend([
-        load_u8(OFFSET, STACK, BYTE),
-        instruction(0x57, OFFSET, 0, 0, 1), // r7 &= 1: set in the addresses of groups
-    ]);
-    whole.extend(jump_over(0x15, OFFSET, 0, address));
-    whole.extend([
-        set(1, COPY_MARK),
-        store_u32(CONTEXT, SKB_MARK, 1),
-        copy(1, CONTEXT),
-        set(2, copies.ifindex.cast_signed()),
-        set(3, INWARDS),
-        call(CLONE_REDIRECT),
-        set(1, 0),
-        store_u32(CONTEXT, SKB_MARK, 1),
-    ]);
-    whole.extend(jump_over(0x15, OFFSET, 0, address_again));
-    whole
+    p.place(single);
+    p.set(A1, COPY_MARK.cast_signed());
+    p.store(U32, CONTEXT, SKB_MARK, A1);
+    p.copy(A1, CONTEXT);
+    p.set(A2, copies.ifindex.cast_signed());
+    p.set(A3, INWARDS);
+    p.call(CLONE_REDIRECT);
+    p.set(A1, 0);
+    p.store(U32, CONTEXT, SKB_MARK, A1);
+    p.jump_if(OFFSET, If::Equal, 0, whole);
+    p.set(A2, 0);
+    frame_bytes(p, STORE_BYTES, OLD_ADDRESS, ADDRESS_BYTES);
+    p.place(whole);
 }
 
-fn program(impairment: &Impairment, copies: Copies) -> Vec<Instruction> {
-    let lose = vec![set(0, DROP), EXIT];
-    let mut impair = with_probability(impairment.loss, lose);
-    impair.extend(with_probability(impairment.duplicate, repeat(copies)));
-    impair.extend(with_probability(impairment.corrupt, change_a_bit()));
-
-    let mut whole = vec![copy(CONTEXT, 1), load_u32(0, CONTEXT, SKB_MARK)];
-    // Equal to the mark of a copy: jump over all.
-    whole.extend(jump_over(0x15, 0, COPY_MARK, impair));
-    whole.extend([set(0, PASS), EXIT]);
-    whole
-}
-
-/// Flips one bit of one byte behind the Ethernet header, both at random.
-fn change_a_bit() -> Vec<Instruction> {
-    let mut flip = vec![
-        call(GET_RANDOM),
-        instruction(0x54, 0, 0, 0, 7), // w0 &= 7
-        set(1, 1),
-        instruction(0x6c, 1, 0, 0, 0), // w1 <<= w0
-        load_u8(2, STACK, BYTE),
-        instruction(0xaf, 2, 1, 0, 0), // r2 ^= r1
-        store_u8(STACK, BYTE, 2),
-        copy(2, OFFSET),
-    ];
-    flip.extend(frame_bytes(STORE_BYTES, BYTE, 1));
-    let mut choose = vec![
-        copy(8, OFFSET),
-        instruction(0x14, 8, 0, 0, ETHERNET_HEADER_BYTES), // w8 -= header
-        call(GET_RANDOM),
-        instruction(0x9c, 0, 8, 0, 0), // w0 %= w8
-        copy(OFFSET, 0),
-        add(OFFSET, ETHERNET_HEADER_BYTES),
-        copy(2, OFFSET),
-    ];
-    choose.extend(frame_bytes(LOAD_BYTES, BYTE, 1));
+/// Flips one bit of one byte behind the Ethernet header, both at random; jumps to `done` where there is none.
+fn change_a_bit(p: &mut Assembler, done: Label) {
+    p.load(U32, OFFSET, CONTEXT, SKB_LEN);
+    p.jump_if(
+        OFFSET,
+        If::AtMost,
+        ETHERNET_HEADER_BYTES.cast_unsigned(),
+        done,
+    );
+    p.op_number(Op::Sub, OFFSET, ETHERNET_HEADER_BYTES);
+    p.call(GET_RANDOM);
+    p.op(Op::Rem, RESULT, OFFSET);
+    p.copy(OFFSET, RESULT);
+    p.op_number(Op::Add, OFFSET, ETHERNET_HEADER_BYTES);
+    p.copy(A2, OFFSET);
+    frame_bytes(p, LOAD_BYTES, BYTE, 1);
     // Not 0: the byte could not be read.
-    choose.extend(jump_over(0x55, 0, 0, flip));
-    let mut whole = vec![load_u32(OFFSET, CONTEXT, SKB_LEN)];
-    // At most a header: nothing to change.
-    whole.extend(jump_over(0xb6, OFFSET, ETHERNET_HEADER_BYTES, choose));
-    whole
+    p.jump_if(RESULT, If::Other, 0, done);
+
+    p.call(GET_RANDOM);
+    p.op_number(Op::And, RESULT, 7);
+    p.set(A1, 1);
+    p.op(Op::ShiftLeft, A1, RESULT);
+    p.load(U8, A2, STACK, BYTE);
+    p.op(Op::Xor, A2, A1);
+    p.store(U8, STACK, BYTE, A2);
+    p.copy(A2, OFFSET);
+    frame_bytes(p, STORE_BYTES, BYTE, 1);
 }
 
 /// The program as an object file.
@@ -245,7 +191,8 @@ pub(crate) fn object_file(
     impairment: &Impairment,
     copies: Copies,
 ) -> Result<Vec<u8>, object::write::Error> {
-    let code: Vec<u8> = program(impairment, copies).concat();
+    let code = program(impairment, copies);
+    let code: Vec<u8> = code.into_iter().flat_map(u64::to_ne_bytes).collect();
     let mut file = Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::default());
     let text = file.add_section(Vec::new(), SECTION.into(), SectionKind::Text);
     file.append_section_data(text, &code, 8);
@@ -268,7 +215,7 @@ pub(crate) fn object_file(
 mod tests {
     use super::*;
 
-    fn of(loss: f64, duplicate: f64, corrupt: f64) -> Vec<Instruction> {
+    fn of(loss: f64, duplicate: f64, corrupt: f64) -> Vec<[u8; 8]> {
         let copies = Copies {
             ifindex: 7,
             host: Mac([2, 0, 0, 0, 0, 1]),
@@ -278,15 +225,23 @@ mod tests {
             duplicate,
             corrupt,
         };
-        program(&impairment, copies)
+        let code = program(&impairment, copies);
+        code.into_iter().map(u64::to_ne_bytes).collect()
+    }
+
+    fn number(instruction: &[u8; 8]) -> i32 {
+        i32::from_ne_bytes(instruction[4..].try_into().unwrap())
+    }
+
+    fn is_call(instruction: &[u8; 8], helper: i32) -> bool {
+        instruction[0] == 0x85 && number(instruction) == helper
     }
 
     /// What is not asked for is not in the program at all.
     #[test]
     fn program_has_only_what_is_asked_for() {
-        let calls = |program: &[Instruction], helper| {
-            program.iter().filter(|one| **one == call(helper)).count()
-        };
+        let calls =
+            |program: &[[u8; 8]], helper| program.iter().filter(|one| is_call(one, helper)).count();
         let nothing = of(0.0, 0.0, 0.0);
         assert_eq!(calls(&nothing, GET_RANDOM), 0);
         let loss = of(0.5, 0.0, 0.0);
@@ -305,26 +260,28 @@ mod tests {
     #[test]
     fn shares_become_limits() {
         let limit = |probability| {
-            let code = with_probability(probability, vec![EXIT]);
-            u32::from_ne_bytes(code[1][4..8].try_into().unwrap())
+            let code = of(probability, 0.0, 0.0);
+            let random = code.iter().position(|one| is_call(one, GET_RANDOM));
+            random.map(|at| number(&code[at + 1]).cast_unsigned())
         };
-        assert_eq!(limit(1.0), u32::MAX);
-        assert_eq!(limit(0.5), 0x7fff_ffff);
-        assert_eq!(limit(2f64.powi(-32)), 0);
-        assert!(with_probability(0.0, vec![EXIT]).is_empty());
+        assert_eq!(limit(1.0), Some(u32::MAX));
+        assert_eq!(limit(0.5), Some(0x7fff_ffff));
+        assert_eq!(limit(2f64.powi(-32)), Some(0));
+        assert_eq!(limit(0.0), None);
     }
 
-    /// Every jump lands inside the program, and every way through it ends with an exit.
+    /// Every jump goes ahead and lands inside the program, which ends with an exit.
     #[test]
     fn jumps_stay_inside() {
         let program = of(0.1, 0.1, 0.1);
+        let is_jump = |one: &[u8; 8]| matches!(one[0], 0x16 | 0x26 | 0x56 | 0xb6);
+        assert_eq!(program.iter().filter(|one| is_jump(one)).count(), 8);
         for (place, one) in program.iter().enumerate() {
-            let is_jump = matches!(one[0], 0x15 | 0x26 | 0x55 | 0xb6);
             let distance = i16::from_ne_bytes([one[2], one[3]]);
-            if is_jump {
+            if is_jump(one) {
                 assert!(distance > 0 && place + 1 + (distance as usize) < program.len());
             }
         }
-        assert_eq!(program.last(), Some(&EXIT));
+        assert_eq!(program.last().map(|one| one[0]), Some(0x95));
     }
 }

@@ -1,7 +1,7 @@
 //! The XDP program: takes our frames off the interface and leaves all others to the kernel.
 //!
-//! Assembled here by hand, instruction by instruction, so that neither a compiler nor an object file is needed. `sys` loads it,
-//! the kernel's verifier checks it.
+//! A listing for the assembler of `tsumuji-bpf`, so that neither a compiler nor an object file is needed. `sys` loads it, the kernel's
+//! verifier checks it.
 //!
 //! ```text
 //! a frame shorter than an Ethernet header         -> kernel
@@ -9,6 +9,9 @@
 //! a destination neither ours nor broadcast        -> kernel
 //! otherwise                                       -> the socket of the queue it came in by, or the kernel if it has none
 //! ```
+
+use tsumuji_bpf::Size::{U16, U32};
+use tsumuji_bpf::{Assembler, If, Op, Reg};
 
 /// `XDP_PASS`: on to the kernel's own stack.
 pub(super) const PASS: u32 = 2;
@@ -28,124 +31,6 @@ const CONTEXT_QUEUE: i16 = 16;
 /// `bpf_redirect_map(map, key, answer without an entry)`.
 const REDIRECT_MAP: i32 = 51;
 
-/// The machine's registers.
-#[derive(Debug, Clone, Copy)]
-enum Reg {
-    /// The program's answer.
-    R0 = 0,
-    /// The context at the start; arguments of calls.
-    R1 = 1,
-    R2 = 2,
-    R3 = 3,
-    R4 = 4,
-    R5 = 5,
-}
-
-/// Targets of jumps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Label {
-    Broadcast,
-    Ours,
-    Kernel,
-}
-
-/// Instructions and the jumps whose distance is not known yet.
-#[derive(Debug, Default)]
-struct Assembler {
-    code: Vec<u64>,
-    jumps: Vec<(usize, Label)>,
-    labels: Vec<(Label, usize)>,
-}
-
-impl Assembler {
-    fn emit(&mut self, opcode: u8, dst: Reg, src: u8, offset: i16, value: i32) {
-        let bytes = [opcode, src << 4 | dst as u8];
-        let offset = offset.to_ne_bytes();
-        let value = value.to_ne_bytes();
-        let mut word = [0; 8];
-        word[..2].copy_from_slice(&bytes);
-        word[2..4].copy_from_slice(&offset);
-        word[4..].copy_from_slice(&value);
-        self.code.push(u64::from_ne_bytes(word));
-    }
-
-    /// `dst = *(u32 *)(src + at)`
-    fn load_u32(&mut self, dst: Reg, src: Reg, at: i16) {
-        self.emit(0x61, dst, src as u8, at, 0);
-    }
-
-    /// `dst = *(u16 *)(src + at)`
-    fn load_u16(&mut self, dst: Reg, src: Reg, at: i16) {
-        self.emit(0x69, dst, src as u8, at, 0);
-    }
-
-    /// `dst = src`
-    fn copy(&mut self, dst: Reg, src: Reg) {
-        self.emit(0xbf, dst, src as u8, 0, 0);
-    }
-
-    /// `dst = value`
-    fn set(&mut self, dst: Reg, value: i32) {
-        self.emit(0xb7, dst, 0, 0, value);
-    }
-
-    /// `dst += value`
-    fn add(&mut self, dst: Reg, value: i32) {
-        self.emit(0x07, dst, 0, 0, value);
-    }
-
-    /// `dst` = the map behind a descriptor of ours; two words long.
-    fn set_map(&mut self, dst: Reg, fd: i32) {
-        const PSEUDO_MAP_FD: u8 = 1;
-        self.emit(0x18, dst, PSEUDO_MAP_FD, 0, fd);
-        self.emit(0, Reg::R0, 0, 0, 0);
-    }
-
-    /// `if left > right goto target`, as unsigned 64-bit numbers.
-    fn jump_if_above(&mut self, left: Reg, right: Reg, target: Label) {
-        self.jumps.push((self.code.len(), target));
-        self.emit(0x2d, left, right as u8, 0, 0);
-    }
-
-    /// `if left == value goto target`, 32 bits.
-    fn jump_if_equal(&mut self, left: Reg, value: u32, target: Label) {
-        self.jumps.push((self.code.len(), target));
-        self.emit(0x16, left, 0, 0, value.cast_signed());
-    }
-
-    /// `if left != value goto target`, 32 bits.
-    fn jump_if_other(&mut self, left: Reg, value: u32, target: Label) {
-        self.jumps.push((self.code.len(), target));
-        self.emit(0x56, left, 0, 0, value.cast_signed());
-    }
-
-    fn call(&mut self, helper: i32) {
-        self.emit(0x85, Reg::R0, 0, 0, helper);
-    }
-
-    fn exit(&mut self) {
-        self.emit(0x95, Reg::R0, 0, 0, 0);
-    }
-
-    fn label(&mut self, label: Label) {
-        self.labels.push((label, self.code.len()));
-    }
-
-    /// Fills in the distances.
-    fn finish(mut self) -> Vec<u64> {
-        for (at, label) in self.jumps {
-            let target = self.labels.iter().find(|(name, _)| *name == label);
-            let (_, target) = target.expect("each label is placed");
-            // Counted from the instruction after the jump.
-            let distance = (*target as i16 - at as i16 - 1).to_ne_bytes();
-            let mut word = self.code[at].to_ne_bytes();
-            word[2..4].copy_from_slice(&distance);
-            self.code[at] = u64::from_ne_bytes(word);
-        }
-        self.code
-    }
-}
-
 /// The program for an interface with address `mac`; `xskmap` is the descriptor of the map from queue to socket.
 pub(super) fn assemble(mac: [u8; 6], ethertype: u16, xskmap: i32) -> Vec<u64> {
     // As the machine's loads see bytes that lie in network order.
@@ -153,36 +38,39 @@ pub(super) fn assemble(mac: [u8; 6], ethertype: u16, xskmap: i32) -> Vec<u64> {
     let [a, b, c, d, e, f] = mac;
     let mac_front = u32::from_ne_bytes([a, b, c, d]);
     let mac_rear = u32::from(u16::from_ne_bytes([e, f]));
+    // R0: the answer; R1: the context at the start, then the first argument.
+    let [r0, r1, r2, r3, r4, r5] = [0, 1, 2, 3, 4, 5].map(Reg);
     let mut p = Assembler::default();
+    let [broadcast, ours, kernel] = [(); 3].map(|()| p.label());
 
     // R2: the frame, R3: its end. The verifier wants the comparison before any look at the frame.
-    p.load_u32(Reg::R2, Reg::R1, CONTEXT_DATA);
-    p.load_u32(Reg::R3, Reg::R1, CONTEXT_DATA_END);
-    p.copy(Reg::R4, Reg::R2);
-    p.add(Reg::R4, HEADER_BYTES);
-    p.jump_if_above(Reg::R4, Reg::R3, Label::Kernel);
+    p.load(U32, r2, r1, CONTEXT_DATA);
+    p.load(U32, r3, r1, CONTEXT_DATA_END);
+    p.copy(r4, r2);
+    p.op_number(Op::Add, r4, HEADER_BYTES);
+    p.jump_if_above(r4, r3, kernel);
 
-    p.load_u16(Reg::R5, Reg::R2, ETHERTYPE_AT);
-    p.jump_if_other(Reg::R5, ethertype, Label::Kernel);
+    p.load(U16, r5, r2, ETHERTYPE_AT);
+    p.jump_if(r5, If::Other, ethertype, kernel);
 
-    p.load_u32(Reg::R4, Reg::R2, DESTINATION_AT);
-    p.load_u16(Reg::R5, Reg::R2, DESTINATION_AT + 4);
-    p.jump_if_other(Reg::R4, mac_front, Label::Broadcast);
-    p.jump_if_equal(Reg::R5, mac_rear, Label::Ours);
+    p.load(U32, r4, r2, DESTINATION_AT);
+    p.load(U16, r5, r2, DESTINATION_AT + 4);
+    p.jump_if(r4, If::Other, mac_front, broadcast);
+    p.jump_if(r5, If::Equal, mac_rear, ours);
 
-    p.label(Label::Broadcast);
-    p.jump_if_other(Reg::R4, 0xffff_ffff, Label::Kernel);
-    p.jump_if_other(Reg::R5, 0xffff, Label::Kernel);
+    p.place(broadcast);
+    p.jump_if(r4, If::Other, 0xffff_ffff, kernel);
+    p.jump_if(r5, If::Other, 0xffff, kernel);
 
-    p.label(Label::Ours);
-    p.load_u32(Reg::R2, Reg::R1, CONTEXT_QUEUE);
-    p.set_map(Reg::R1, xskmap);
-    p.set(Reg::R3, PASS.cast_signed());
+    p.place(ours);
+    p.load(U32, r2, r1, CONTEXT_QUEUE);
+    p.set_map(r1, xskmap);
+    p.set(r3, PASS.cast_signed());
     p.call(REDIRECT_MAP);
     p.exit();
 
-    p.label(Label::Kernel);
-    p.set(Reg::R0, PASS.cast_signed());
+    p.place(kernel);
+    p.set(r0, PASS.cast_signed());
     p.exit();
     p.finish()
 }

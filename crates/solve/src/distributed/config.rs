@@ -1,10 +1,11 @@
 //! What the user chose for a distributed run.
 
 use crate::local::Inner;
+use serde::{Deserialize, Serialize};
 use tsumuji_board::Elements;
 
 /// Whether workers wait for one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Mode {
     /// Never: each uses the values it has.
     #[default]
@@ -14,11 +15,12 @@ pub enum Mode {
 }
 
 /// How to solve. Checked by whoever reads it from the user.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SolveConfig {
     /// Whether workers wait for one another.
     pub mode: Mode,
     /// Elements per frame.
+    #[serde(with = "ElementsAsSent")]
     pub elements: Elements,
     /// What a lap does within a worker's block.
     pub inner: Inner,
@@ -30,6 +32,14 @@ pub struct SolveConfig {
     pub max_laps: u64,
     /// Of every random choice.
     pub seed: u64,
+}
+
+/// As `Elements`, whose crate knows no serde.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Elements")]
+enum ElementsAsSent {
+    Auto,
+    Fixed(usize),
 }
 
 impl Default for SolveConfig {

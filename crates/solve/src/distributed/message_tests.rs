@@ -1,10 +1,15 @@
 use super::*;
+use crate::distributed::Mode;
+use crate::local::Inner;
+use proptest::prelude::*;
+use tsumuji_board::Elements;
 
 fn orders() -> Vec<Order> {
     let setup = Setup {
         config: SolveConfig {
             elements: Elements::Fixed(12),
             inner: Inner::Lu,
+            mode: Mode::Sync,
             ..SolveConfig::default()
         },
         bounds: vec![0, 3, 9],
@@ -98,6 +103,26 @@ fn messages_round_trip() {
         estimate: piece.estimate,
     };
     assert_eq!(LapReport::parse(1, 2, &report.payload()), Some(report));
+    let mut used = Watch::new(1e-20, 50, 1e9, 1000);
+    let fresh = used;
+    assert_eq!(used.trouble(3.0, 1.0), None);
+    assert_eq!(codec::from_bytes(&codec::to_bytes(&used, &[])), Some(fresh));
+}
+
+/// Rows and parts of x follow their heads as they are; so rows can be taken without parsing.
+#[test]
+fn bulk_is_raw() {
+    assert_eq!(Order::Rows(vec![7, 8]).encode(), [Order::ROWS, 7, 8]);
+    let values = vec![1.0, -2.0];
+    let raw: Vec<u8> = values
+        .iter()
+        .flat_map(|value: &f64| value.to_le_bytes())
+        .collect();
+    assert!(
+        Answer::Solution { start: 8, values }
+            .encode()
+            .ends_with(&raw)
+    );
 }
 
 /// Cut or changed messages never panic, and a cut fixed-size one is never accepted.
@@ -123,7 +148,51 @@ fn damaged_messages_do_not_panic() {
         }
     }
     let pause = Order::Pause { epoch: 4 }.encode();
-    assert_eq!(Order::parse(&pause[..4]), None);
+    assert_eq!(Order::parse(&pause[..pause.len() - 1]), None);
     assert_eq!(Order::parse(&[pause.as_slice(), &[0]].concat()), None);
+    let left = Answer::PeerLost { worker: 3 }.encode();
+    assert_eq!(Answer::parse(&[left.as_slice(), &[0]].concat()), None);
     assert_eq!(LapReport::parse(0, 0, &[0xff; 24]), None, "NaN laps");
+}
+
+/// Rows that do not rise from 0, frames of no elements, and lengths that the bytes do not bear out are refused.
+#[test]
+fn unsound_messages_are_refused() {
+    let Order::Setup(good) = orders().remove(0) else {
+        panic!("the first is a setup")
+    };
+    for bounds in [vec![], vec![0], vec![1, 2], vec![0, 2, 2], vec![0, 5, 3]] {
+        let setup = Setup {
+            bounds,
+            ..(*good).clone()
+        };
+        assert_eq!(Order::parse(&Order::Setup(Box::new(setup)).encode()), None);
+    }
+    let mut setup = good;
+    setup.config.elements = Elements::Fixed(0);
+    assert_eq!(Order::parse(&Order::Setup(setup).encode()), None);
+
+    let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+    let notes = Answer::Ready {
+        rhs_sq: 3.0,
+        notes: Vec::new(),
+    };
+    let without_count = &notes.encode()[..9];
+    assert_eq!(Answer::parse(&[without_count, &huge].concat()), None);
+    let why = "x".repeat(2 << 20);
+    assert_eq!(Answer::parse(&Answer::Failed { why }.encode()), None);
+}
+
+proptest! {
+    /// Any bytes are a message or none, and never a panic; a message is what it is written as.
+    #[test]
+    fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Some(order) = Order::parse(&bytes) {
+            prop_assert!(Order::parse(&order.encode()).is_some());
+        }
+        if let Some(answer) = Answer::parse(&bytes) {
+            prop_assert!(Answer::parse(&answer.encode()).is_some());
+        }
+        let _ = (Piece::parse(&bytes), LapReport::parse(0, 0, &bytes));
+    }
 }

@@ -7,9 +7,9 @@
 //!
 //! Invariant: whatever estimates come in, epochs end: by `max_laps` at the latest.
 
-use super::codec::{Reader, Writer};
 use crate::local::{Limits, StopRule};
 use crate::report::Reason;
+use serde::{Deserialize, Serialize};
 
 /// A new best must be this much smaller, as ratio of squares.
 const BETTER: f64 = 0.99;
@@ -31,7 +31,7 @@ const SMALLER: f64 = 0.9999;
 const PATIENCE_LAPS: u64 = 20;
 
 /// Why the exact residual is to be computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Cause {
     /// The estimates are below the threshold.
     Candidate,
@@ -45,32 +45,8 @@ pub(super) enum Cause {
     Slow,
 }
 
-impl Cause {
-    const ALL: [Self; 5] = [
-        Self::Candidate,
-        Self::MaxLaps,
-        Self::Growth,
-        Self::Stall,
-        Self::Slow,
-    ];
-
-    /// As it travels; 0 is none.
-    pub(super) fn code(cause: Option<Self>) -> u8 {
-        cause.map_or(0, |cause| cause as u8 + 1)
-    }
-
-    pub(super) fn from_code(code: u8) -> Option<Option<Self>> {
-        match code {
-            0 => Some(None),
-            code => Self::ALL
-                .get(usize::from(code) - 1)
-                .map(|cause| Some(*cause)),
-        }
-    }
-}
-
-/// Ends one epoch.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Ends one epoch. It arrives as new: what it has seen does not travel.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Watch {
     /// Σ r² expected now at or below this ends it.
     threshold_sq: f64,
@@ -79,10 +55,13 @@ pub(super) struct Watch {
     /// Σ r² measured above this ends it.
     growth_sq: f64,
     max_laps: u64,
+    #[serde(skip, default = "infinity")]
     best_sq: f64,
     /// Lap of the best; `None` before the first look of the epoch.
+    #[serde(skip)]
     best_at: Option<f64>,
     /// Lap and Σ r² at the first look of the epoch.
+    #[serde(skip)]
     first: Option<(f64, f64)>,
 }
 
@@ -134,23 +113,10 @@ impl Watch {
         let slow = done >= patience && to_fall > 0.0 && to_fall * done > fallen * patience;
         slow.then_some(Cause::Slow)
     }
+}
 
-    pub(super) fn encode(&self, to: &mut Writer) {
-        to.f64(self.threshold_sq)
-            .u64(self.patience)
-            .f64(self.growth_sq)
-            .u64(self.max_laps);
-    }
-
-    /// A watch as new: what it has seen does not travel.
-    pub(super) fn parse(from: &mut Reader<'_>) -> Option<Self> {
-        Some(Self::new(
-            from.f64()?,
-            from.u64()?,
-            from.f64()?,
-            from.u64()?,
-        ))
-    }
+fn infinity() -> f64 {
+    f64::INFINITY
 }
 
 /// Decides at the end of each epoch, by the exact residual.

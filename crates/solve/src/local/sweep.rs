@@ -11,7 +11,7 @@ use super::lu::{FillLimit, LuError, SparseLu};
 use crate::system::{Csr, RowBlock, RowValues};
 use faer::linalg::solvers::{PartialPivLu, Solve};
 use faer::{Mat, MatMut};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// `auto` takes LU while its factors hold at most this many times the entries of the rows: a lap then costs at most
@@ -27,7 +27,7 @@ const ASKED_MULTIPLICATIONS: f64 = 1e12;
 const DENSE_LU_ROWS: usize = 12_000;
 
 /// How a worker relaxes its rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Inner {
     /// LU for sparse blocks whose factors stay small, otherwise sweep.

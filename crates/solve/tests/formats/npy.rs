@@ -164,6 +164,15 @@ fn faults_of_npy_are_named() {
             b"\x93NUMPY\x02\x00\xff\xff\xff\xff".to_vec(),
             "beyond the limit",
         ),
+        // These two and the one before are why decision 0050 keeps a reader of our own.
+        (
+            npy_of("<f8", "False", "(4294967296, 4294967296)", &data),
+            "beyond the limit",
+        ),
+        (
+            npy_of("<f8", "False", &"[".repeat(30), &data),
+            "'(' is missing before",
+        ),
     ];
     for (bytes, expected) in cases {
         let message = matrix_from_bytes(Format::Npy, &bytes, PLENTY)
