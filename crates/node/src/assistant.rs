@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::Link;
 
 use crate::channel::bell::{self, Bell};
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::drive::LONGEST_SLEEP;
 use crate::endpoint::Core;
 use crate::lock::{Other, Owner, Seen};
@@ -56,7 +56,7 @@ impl Assistant {
     /// `clock`: by which the core's stamps are; `bell`: rung by other threads.
     pub(crate) fn start<L: Link + Send + 'static>(
         other: Other<Core<L>>,
-        clock: Clock,
+        clock: SystemClock,
         bell: Arc<Bell>,
     ) -> io::Result<Self> {
         let ends = Arc::new(AtomicBool::new(false));
@@ -114,7 +114,7 @@ struct Rest {
 /// What the thread has.
 struct Assist<'a, L: Link> {
     other: Other<Core<L>>,
-    clock: &'a Clock,
+    clock: &'a SystemClock,
     /// Rung by other threads that want something.
     bell: &'a Bell,
     ends: &'a AtomicBool,

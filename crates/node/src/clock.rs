@@ -1,24 +1,33 @@
-//! The one clock: nanoseconds since the endpoint was made, from the processor's counter where it is sound (about 10 ns a reading).
+//! The one clock of an endpoint: nanoseconds since it was made, from the processor's counter where it is sound (about 10 ns a reading).
+//! Simulations have another.
 
 use tsumuji_proto::Instant;
 
-/// Reads time for the engine, which has no clock of its own.
+/// Tells the time to whoever drives an engine, which has no clock of its own.
+pub trait Clock {
+    /// Nanoseconds since some moment; never goes back.
+    fn now(&self) -> Instant;
+}
+
+/// The machine's clock.
 #[derive(Debug, Clone)]
-pub(crate) struct Clock {
+pub(crate) struct SystemClock {
     counter: quanta::Clock,
     start: u64,
 }
 
-impl Clock {
+impl SystemClock {
     pub(crate) fn new() -> Self {
         let counter = quanta::Clock::new();
         let start = counter.raw();
         Self { counter, start }
     }
+}
 
-    /// Never goes back (a counter that does reads as no time passed).
+impl Clock for SystemClock {
+    /// A counter that goes back reads as no time passed.
     #[inline]
-    pub(crate) fn now(&self) -> Instant {
+    fn now(&self) -> Instant {
         Instant::from_nanos(self.counter.delta_as_nanos(self.start, self.counter.raw()))
     }
 }
@@ -41,7 +50,7 @@ mod tests {
     #[test]
     fn follows_the_system_clock() {
         let before = std::time::Instant::now();
-        let clock = Clock::new();
+        let clock = SystemClock::new();
         let after = std::time::Instant::now();
         let mut last = clock.now();
         while after.elapsed() < std::time::Duration::from_millis(20) {

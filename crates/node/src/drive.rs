@@ -1,4 +1,4 @@
-//! The run-to-completion loop: receive a burst, hand over, mind timers, transmit, flush. One engine over one link.
+//! The run-to-completion loop: receive a burst, hand over, mind timers, transmit, flush. One engine over one link, by one clock.
 //!
 //! Called by `endpoint` with an [`Intake`] that takes what arrives. No other place of this crate touches engine and link
 //! together.
@@ -29,7 +29,7 @@ use self::arrivals::{Arrivals, next_burst};
 pub(crate) use self::direct::{REFERENCE_BYTES, Sent};
 use crate::channel::bell::{self, Bell};
 use crate::channel::{Dropped, Way};
-use crate::clock::{Clock, from_std, to_std};
+use crate::clock::{Clock, SystemClock, from_std, to_std};
 use crate::cork::Cork;
 use crate::error::SendError;
 use crate::idle::{Idle, Step};
@@ -96,12 +96,12 @@ pub(crate) trait Intake {
 
 /// Engine, link, and what joins them.
 #[derive(Debug)]
-pub(crate) struct Drive<L: Link> {
+pub(crate) struct Drive<L: Link, C = SystemClock> {
     pub(crate) link: Checked<L>,
     pub(crate) engine: Engine,
     pub(crate) table: Table,
     caps: LinkCaps,
-    clock: Clock,
+    clock: C,
     now: Instant,
     due: Option<Instant>,
     backlog: bool,
@@ -113,8 +113,8 @@ pub(crate) struct Drive<L: Link> {
     cork: Cork,
     /// The link holds datagrams that were written to it and wait for `flush`.
     gathered: bool,
-    /// Rung by other threads.
-    bell: Arc<Bell>,
+    /// Rung by other threads, if there may be any.
+    bell: Option<Arc<Bell>>,
     /// Frames that did not come from where their source lives.
     pub(crate) misplaced_frames: u64,
     pub(crate) publisher: Option<Publisher>,
@@ -133,15 +133,15 @@ pub(crate) struct Drive<L: Link> {
     publish_at: Instant,
 }
 
-impl<L: Link> Drive<L> {
+impl<L: Link, C: Clock> Drive<L, C> {
     pub(crate) fn new(
         link: Checked<L>,
         engine: Engine,
         table: Table,
-        clock: Clock,
+        clock: C,
         idle: Idle,
         publisher: Option<Publisher>,
-        bell: Arc<Bell>,
+        bell: Option<Arc<Bell>>,
     ) -> Self {
         let caps = link.caps();
         let now = clock.now();
@@ -516,10 +516,9 @@ impl<L: Link> Drive<L> {
         };
         let span = to_std(until.since(self.now)).min(most);
         if !span.is_zero() {
-            if self.bell.is_minded() {
-                self.sleep_by_bell(span)?;
-            } else {
-                self.link.wait(span)?;
+            match self.bell.clone().filter(|bell| bell.is_minded()) {
+                Some(bell) => self.sleep_by_bell(&bell, span)?,
+                None => self.link.wait(span)?,
             }
         }
         self.now = self.clock.now();
@@ -528,8 +527,7 @@ impl<L: Link> Drive<L> {
     }
 
     /// Sleeps on the link, and on the bell of other threads.
-    fn sleep_by_bell(&mut self, span: Duration) -> Result<(), LinkError> {
-        let bell = Arc::clone(&self.bell);
+    fn sleep_by_bell(&mut self, bell: &Bell, span: Duration) -> Result<(), LinkError> {
         if !bell.sleeps(bell::PROGRAM) {
             return Ok(());
         }
@@ -599,6 +597,9 @@ fn send_batch<L: Link>(
     let room = link.capacity(addr)?;
     if room.frames == 0 {
         return Ok(0);
+    }
+    if engine.offer_room(to) {
+        return Ok(1); // a datagram that waits takes it
     }
     let planned = engine.plan(now, to, lent, (room.frames, room.bytes));
     if planned == 0 {

@@ -34,7 +34,7 @@ pub use self::posts::{Post, Unposted};
 use crate::assistant::Assistant;
 use crate::channel::Channels;
 use crate::channel::bell::Bell;
-use crate::clock::{Clock, from_std};
+use crate::clock::{Clock, SystemClock, from_std};
 use crate::drive::Drive;
 use crate::error::{CloseError, OpenError, SendError};
 use crate::idle::Idle;
@@ -150,7 +150,7 @@ impl<L: Link> Endpoint<L> {
         if kernel_tells {
             engine.bear_silence();
         }
-        let clock = Clock::new();
+        let clock = SystemClock::new();
         let now = clock.now();
         for peer in table.peers() {
             engine.add_peer(now, peer);
@@ -164,7 +164,7 @@ impl<L: Link> Endpoint<L> {
         let bell = Arc::new(Bell::new(descriptor.fd(), Arc::clone(&rung)));
         let watched = clock.clone();
         let ours = Arc::clone(&bell);
-        let mut drive = Drive::new(link, engine, table, clock, idle, publisher, ours);
+        let mut drive = Drive::new(link, engine, table, clock, idle, publisher, Some(ours));
         if kernel_tells {
             drive.watch_lives();
         }

@@ -48,6 +48,8 @@ pub mod quantity;
 mod random;
 mod runqueue;
 pub mod security;
+#[doc(hidden)]
+pub mod simulated;
 mod sys;
 mod table;
 pub mod text_file;

@@ -27,6 +27,24 @@ impl Table {
         }
     }
 
+    /// Nobody yet.
+    pub(crate) fn empty(me: NodeId) -> Self {
+        Self {
+            me,
+            addrs: Vec::new(),
+        }
+    }
+
+    /// `peer` lives there.
+    pub(crate) fn add(&mut self, peer: NodeId, addr: LinkAddr) {
+        let index = usize::from(peer.0);
+        if self.addrs.len() <= index {
+            // No frame comes from everyone: whoever is not known yet is not admitted.
+            self.addrs.resize(index + 1, LinkAddr::Broadcast);
+        }
+        self.addrs[index] = addr;
+    }
+
     /// Everyone but ourselves.
     pub(crate) fn peers(&self) -> impl Iterator<Item = NodeId> + use<> {
         let (me, nodes) = (self.me, self.addrs.len());

@@ -100,6 +100,21 @@ impl Datagrams {
         Some(next.to)
     }
 
+    /// There is room towards `to`, where none of those that wait is tried now: one that could take it is next. `false`: none could.
+    #[cold]
+    pub(crate) fn offer_room(&mut self, to: Destination) -> bool {
+        let takes = |waiting: &Waiting| waiting.to == to || waiting.to == Destination::Broadcast;
+        if self.retry_at.is_none() {
+            return false;
+        }
+        let Some(index) = self.queue.iter().position(takes) else {
+            return false;
+        };
+        self.queue.rotate_left(index);
+        (self.retry_at, self.refused) = (None, 0);
+        true
+    }
+
     /// `next` has just named one.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {

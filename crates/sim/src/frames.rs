@@ -50,17 +50,6 @@ impl Frames {
         }
     }
 
-    /// Lends the bytes without borrowing the store; `give_back` must follow.
-    pub(crate) fn lend(&mut self, frame: FrameId) -> Vec<u8> {
-        std::mem::take(&mut self.slots[frame.0 as usize].bytes)
-    }
-
-    /// Returns what `lend` gave and gives up one ownership.
-    pub(crate) fn give_back(&mut self, frame: FrameId, bytes: Vec<u8>) {
-        self.slots[frame.0 as usize].bytes = bytes;
-        self.drop(frame);
-    }
-
     /// How many are in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -79,8 +68,7 @@ mod tests {
         let copy = frames.share(first);
         frames.drop(first);
         assert_eq!(frames.bytes(copy), b"first");
-        let lent = frames.lend(copy);
-        frames.give_back(copy, lent);
+        frames.drop(copy);
         assert_eq!(frames.in_flight(), 0);
         assert_eq!(frames.put(b"second"), first);
         assert_eq!(frames.slots.len(), 1);

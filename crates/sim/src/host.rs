@@ -1,19 +1,16 @@
-//! One simulated computer: its network card's two rings, its processor, its process (an engine) and the program on top.
+//! One simulated computer: its network card, its processor, its process and the program on top.
 //!
-//! Owned and driven by `net`. The receive ring holds `ring_frames` and is drained one frame per `frame_ns`; the transmit ring
-//! holds `TRANSMIT_RING_FRAMES` and sends at the port's rate. A paused host drains nothing and lets its timeouts pass.
+//! Owned and driven by `net`. The card's receive ring holds `ring_frames` and is drained one frame per `frame_ns`. A paused host drains
+//! nothing and lets its timeouts pass.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::frames::FrameId;
+use crate::card::Card;
 use crate::payload::checksum;
-use crate::wires::Port;
+use tsumuji_node::simulated::Program;
 use tsumuji_proto::{
-    Body, Config, Datagram, Delivery, Event, Instant, Lane, NodeId, Posted, SendId, Sink,
+    Body, Config, Datagram, Delivery, Event, Instant, Lane, Loan, NodeId, Posted, SendId,
 };
-
-/// As of common network cards' drivers, which keep it short lest frames wait where no priority holds.
-pub(crate) const TRANSMIT_RING_FRAMES: usize = 64;
 
 /// How fast a node's program takes messages that were delivered to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,21 +76,28 @@ pub(crate) enum Wish {
 /// A message that a program lends to the engine.
 #[derive(Debug)]
 pub(crate) struct Lending {
+    pub(crate) to: NodeId,
     pub(crate) id: SendId,
     pub(crate) body: Vec<u8>,
     /// The program takes it back once no more than this waits to leave.
     pub(crate) ahead_bytes: usize,
 }
 
+impl Lending {
+    pub(crate) fn loan(&self) -> Loan<'_> {
+        Loan::new(self.to, self.id, &self.body)
+    }
+}
+
 #[derive(Debug)]
-pub(crate) struct Host<E> {
+pub(crate) struct Host<P> {
     /// `None`: no process runs.
-    pub(crate) engine: Option<E>,
+    pub(crate) process: Option<P>,
     pub(crate) config: Config,
     pub(crate) peers: BTreeSet<NodeId>,
     pub(crate) paused: bool,
 
-    pub(crate) ring: VecDeque<FrameId>,
+    pub(crate) card: Card,
     pub(crate) ring_frames: usize,
     pub(crate) ring_peak: usize,
     pub(crate) frame_ns: u64,
@@ -101,8 +105,6 @@ pub(crate) struct Host<E> {
     pub(crate) receive_planned: bool,
     pub(crate) receive_full: u64,
 
-    pub(crate) card: Port,
-    pub(crate) departures: VecDeque<Instant>,
     pub(crate) transmit_planned: bool,
 
     pub(crate) timeout_at: Option<Instant>,
@@ -118,8 +120,10 @@ pub(crate) struct Host<E> {
     pub(crate) largest: usize,
 
     pub(crate) wishes: BTreeMap<NodeId, VecDeque<(Lane, Wish)>>,
-    /// One at a time for each peer.
-    pub(crate) lending: BTreeMap<NodeId, Lending>,
+    /// One at a time.
+    pub(crate) lending: Option<Lending>,
+    /// How often the present process was told that a peer died.
+    pub(crate) deaths: BTreeMap<NodeId, u64>,
     pub(crate) events: Vec<(Instant, Event)>,
     pub(crate) received: Vec<Received>,
     pub(crate) bodies: Vec<Vec<u8>>,
@@ -127,13 +131,12 @@ pub(crate) struct Host<E> {
     pub(crate) received_bytes: u64,
 }
 
-impl<E> Host<E> {
-    pub(crate) fn new(config: Config, card: Port) -> Self {
+impl<P> Host<P> {
+    pub(crate) fn new(config: Config, card: Card) -> Self {
         Self {
-            engine: None,
+            process: None,
             peers: BTreeSet::new(),
             paused: false,
-            ring: VecDeque::new(),
             ring_frames: config.receive_frames,
             ring_peak: 0,
             frame_ns: 0,
@@ -141,7 +144,6 @@ impl<E> Host<E> {
             receive_planned: false,
             receive_full: 0,
             card,
-            departures: VecDeque::new(),
             transmit_planned: false,
             timeout_at: None,
             timeouts_now: 0,
@@ -153,7 +155,8 @@ impl<E> Host<E> {
             consume_planned: false,
             largest: 0,
             wishes: BTreeMap::new(),
-            lending: BTreeMap::new(),
+            lending: None,
+            deaths: BTreeMap::new(),
             events: Vec::new(),
             received: Vec::new(),
             bodies: Vec::new(),
@@ -163,20 +166,9 @@ impl<E> Host<E> {
         }
     }
 
-    /// Room in the transmit ring; else when there will be.
-    pub(crate) fn transmit_room(&mut self, now: Instant) -> Result<(), Instant> {
-        while self.departures.front().is_some_and(|at| *at <= now) {
-            self.departures.pop_front();
-        }
-        match self.departures.front() {
-            Some(at) if self.departures.len() >= TRANSMIT_RING_FRAMES => Err(*at),
-            _ => Ok(()),
-        }
-    }
-
     /// The process is gone: what it held in memory with it. Statistics stay.
     pub(crate) fn forget_process(&mut self) {
-        self.engine = None;
+        self.process = None;
         self.paused = false;
         self.receive_planned = false;
         self.transmit_planned = false;
@@ -185,7 +177,8 @@ impl<E> Host<E> {
         self.held_bytes = 0;
         self.consume_planned = false;
         self.wishes.clear();
-        self.lending.clear();
+        self.lending = None;
+        self.deaths.clear();
     }
 }
 
@@ -197,6 +190,8 @@ pub(crate) struct Arrived {
     pub(crate) bytes: usize,
     pub(crate) checksum: u64,
     pub(crate) whole: Option<Vec<u8>>,
+    /// The program took it at once.
+    pub(crate) is_taken: bool,
 }
 
 /// A datagram just delivered.
@@ -206,32 +201,55 @@ pub(crate) struct ArrivedDatagram {
     pub(crate) checksum: u64,
 }
 
-/// Collects what one call of `handle_frame` delivers.
-#[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    pub(crate) now: Instant,
-    /// Copies of messages that lie in a frame are wanted.
-    pub(crate) copy: bool,
-    pub(crate) messages: Vec<Arrived>,
-    pub(crate) datagrams: Vec<ArrivedDatagram>,
+/// What a turn delivers, with the life of its source.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Message(u64, Arrived),
+    Datagram(u64, ArrivedDatagram),
 }
 
-impl Sink for Inbox {
-    fn message(&mut self, delivery: Delivery<'_>) {
+impl Item {
+    /// Who sent it, in which life.
+    pub(crate) fn source(&self) -> (NodeId, u64) {
+        match self {
+            Self::Message(life, arrived) => (arrived.from, *life),
+            Self::Datagram(life, arrived) => (arrived.stamp.source, *life),
+        }
+    }
+}
+
+/// Collects what one turn delivers.
+#[derive(Debug)]
+pub(crate) struct Inbox<'a> {
+    pub(crate) now: Instant,
+    /// Copies of messages that lie in a frame are wanted.
+    pub(crate) copies: bool,
+    /// Messages are taken at once.
+    pub(crate) is_prompt: bool,
+    pub(crate) loan: Loan<'a>,
+    pub(crate) items: Vec<Item>,
+    pub(crate) events: VecDeque<Event>,
+}
+
+impl Program for Inbox<'_> {
+    fn message(&mut self, delivery: Delivery<'_>) -> bool {
         let bytes = delivery.body.bytes();
         let (length, checksum) = (bytes.len(), checksum(bytes));
         let whole = match delivery.body {
             Body::Whole(bytes) => Some(std::mem::take(bytes)),
-            Body::Frame(bytes) => self.copy.then(|| bytes.to_vec()),
+            Body::Frame(bytes) => self.copies.then(|| bytes.to_vec()),
             body @ Body::Posted(_) => Some(body.bytes().to_vec()),
         };
-        self.messages.push(Arrived {
+        let arrived = Arrived {
             from: delivery.from,
             lane: delivery.lane,
             bytes: length,
             checksum,
             whole,
-        });
+            is_taken: self.is_prompt,
+        };
+        self.items.push(Item::Message(delivery.life, arrived));
+        self.is_prompt
     }
 
     /// Every other length is posted for.
@@ -243,7 +261,7 @@ impl Sink for Inbox {
             .flatten()
     }
 
-    fn datagram(&mut self, _: u64, datagram: Datagram<'_>) {
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
         let Datagram {
             source,
             incarnation,
@@ -263,9 +281,18 @@ impl Sink for Inbox {
             key,
             bytes: payload.len(),
         };
-        self.datagrams.push(ArrivedDatagram {
+        let arrived = ArrivedDatagram {
             stamp,
             checksum: checksum(payload),
-        });
+        };
+        self.items.push(Item::Datagram(life, arrived));
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.events.push_back(event.clone());
+    }
+
+    fn lent(&self) -> &Loan<'_> {
+        &self.loan
     }
 }

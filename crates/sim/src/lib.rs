@@ -1,6 +1,6 @@
 //! Many engines on a simulated switch, in virtual time, from one seed.
 //!
-//! Runs the production engine; only what lies below it is simulated. Used by tests alone.
+//! Runs the production engine in the production loop (`tsumuji_node::simulated`); only what lies below is simulated. Used by tests alone.
 //!
 //! ```text
 //! program ─ engine ─ transmit ring ─ card's rate ─▶ switch: partition, loss, damage, duplication,
@@ -23,21 +23,23 @@
 //! pairs unharmed.
 #![forbid(unsafe_code)]
 
+mod card;
 pub mod chaos;
 mod frames;
 mod host;
-mod machine;
 mod net;
 mod oracle;
 mod payload;
+mod process;
 mod rng;
 mod switch;
 mod timeline;
 mod wires;
 
+pub use card::Card;
 pub use host::{Pace, Received, ReceivedDatagram};
-pub use machine::{Machine, config};
 pub use net::Net;
+pub use process::{Process, Production, config};
 pub use rng::{Rng, SEED_VARIABLE, Seed};
 pub use switch::Traffic;
 pub use wires::{

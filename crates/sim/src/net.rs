@@ -11,14 +11,14 @@ mod offer;
 mod program;
 mod setup;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
-use crate::host::{Host, Inbox};
-use crate::machine::Machine;
+use crate::host::{Host, Item};
 use crate::oracle::Oracle;
+use crate::process::{Process, Production};
 use crate::rng::{Rng, SEED_VARIABLE, Seed, mix};
 use crate::switch::{Medium, Switch, Traffic};
-use tsumuji_proto::{Duration, Engine, Instant, NodeId};
+use tsumuji_proto::{Duration, Event, Instant, NodeId};
 
 /// Virtual time a `run_until…` may take before it counts as stuck: many times every timeout of an engine.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
@@ -28,16 +28,19 @@ const IDLE_LOOK_NS: u64 = 50_000;
 
 /// Many engines on a simulated switch.
 #[derive(Debug)]
-pub struct Net<E: Machine = Engine> {
+pub struct Net<P: Process = Production> {
     seed: Seed,
     medium: Medium,
     switch: Switch,
-    hosts: Vec<Host<E>>,
+    hosts: Vec<Host<P>>,
     oracle: Oracle,
     payload_rng: Rng,
     life_rng: Rng,
-    inbox: Inbox,
-    slot: Vec<u8>,
+    /// What the present turn brings.
+    items: Vec<Item>,
+    events: VecDeque<Event>,
+    /// Copies of messages that lie in a frame are wanted.
+    copies: bool,
     /// Folded from everything that any engine sent, was given and reported.
     trace: u64,
     rate_bits: u64,
@@ -54,7 +57,7 @@ pub struct Net<E: Machine = Engine> {
     forgiven: u64,
 }
 
-impl<E: Machine> Net<E> {
+impl<P: Process> Net<P> {
     /// The time.
     pub fn now(&self) -> Instant {
         self.medium.timeline.now()
@@ -96,11 +99,11 @@ impl<E: Machine> Net<E> {
         }
     }
 
-    fn host(&self, node: NodeId) -> &Host<E> {
+    fn host(&self, node: NodeId) -> &Host<P> {
         &self.hosts[usize::from(node.0)]
     }
 
-    fn host_mut(&mut self, node: NodeId) -> &mut Host<E> {
+    fn host_mut(&mut self, node: NodeId) -> &mut Host<P> {
         &mut self.hosts[usize::from(node.0)]
     }
 
@@ -146,11 +149,11 @@ impl<E: Machine> Net<E> {
         let mut missing: Vec<(NodeId, NodeId)> = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
             let node = NodeId(index as u16);
-            if host.engine.is_some() {
+            if host.process.is_some() {
                 missing.extend(host.peers.iter().map(|peer| (node, *peer)));
             }
         }
-        missing.retain(|(_, peer)| self.host(*peer).engine.is_some());
+        missing.retain(|(_, peer)| self.host(*peer).process.is_some());
         self.run_until(|net| {
             while missing
                 .last()
@@ -186,7 +189,7 @@ impl<E: Machine> Net<E> {
     pub fn unacknowledged(&self) -> usize {
         let queued = |(from, to)| {
             self.host(from)
-                .engine
+                .process
                 .as_ref()?
                 .flow(to)
                 .map(|flow| flow.queued_messages)
@@ -203,7 +206,7 @@ impl<E: Machine> Net<E> {
             self.unacknowledged()
         );
         let flows = self.oracle.pairs().filter_map(|(from, to)| {
-            let flow = self.host(from).engine.as_ref()?.flow(to)?;
+            let flow = self.host(from).process.as_ref()?.flow(to)?;
             (flow.queued_messages > 0 || self.host(from).wishes.contains_key(&to))
                 .then_some((from, to, flow))
         });
@@ -214,7 +217,7 @@ impl<E: Machine> Net<E> {
     }
 }
 
-impl<E: Machine> Drop for Net<E> {
+impl<P: Process> Drop for Net<P> {
     /// The last words of a failing test.
     fn drop(&mut self) {
         if !std::thread::panicking() {

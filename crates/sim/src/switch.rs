@@ -193,7 +193,7 @@ impl Switch {
                 delay_ns += rng.within(conditions.reorder_ns.clone());
             }
             let arrival = port.send(now, bytes) + Duration::from_nanos(delay_ns);
-            timeline.plan(arrival, Happening::AtNode { to, frame });
+            timeline.plan(arrival, Happening::AtNode { from, to, frame });
         }
     }
 }

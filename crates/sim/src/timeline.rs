@@ -18,7 +18,11 @@ pub(crate) enum Happening {
         frame: FrameId,
     },
     /// The last bit of a frame has reached a node's receive ring.
-    AtNode { to: NodeId, frame: FrameId },
+    AtNode {
+        from: NodeId,
+        to: NodeId,
+        frame: FrameId,
+    },
     /// A node's processor is free for the frames in its ring.
     Receive { node: NodeId },
     /// A node's transmit ring has room again.

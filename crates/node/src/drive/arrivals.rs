@@ -23,10 +23,10 @@ pub(super) fn next_burst(asked: usize, received: usize, messages: u64) -> usize 
 }
 
 /// What a turn's receive needs.
-pub(super) struct Arrivals<'a, I> {
+pub(super) struct Arrivals<'a, I, C> {
     pub(super) engine: &'a mut Engine,
     pub(super) table: &'a Table,
-    pub(super) clock: &'a Clock,
+    pub(super) clock: &'a C,
     pub(super) misplaced_frames: &'a mut u64,
     pub(super) intake: &'a mut I,
     /// The clock, once something arrived.
@@ -34,7 +34,7 @@ pub(super) struct Arrivals<'a, I> {
     pub(super) backlog: bool,
 }
 
-impl<I: Intake> Arrivals<'_, I> {
+impl<I: Intake, C: Clock> Arrivals<'_, I, C> {
     /// Has the engine handle something, and releases what was consumed at once.
     #[inline(always)] // on every frame's way
     fn handle(&mut self, handle: impl FnOnce(&mut Engine, Instant, &mut Counted<'_, I>)) {
@@ -59,7 +59,7 @@ impl<I: Intake> Arrivals<'_, I> {
     }
 }
 
-impl<I: Intake> Receiver for Arrivals<'_, I> {
+impl<I: Intake, C: Clock> Receiver for Arrivals<'_, I, C> {
     #[inline]
     fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
         if self.is_misplaced(from, frame) {

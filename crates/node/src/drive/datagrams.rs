@@ -6,14 +6,14 @@ use tsumuji_link::{Frame, Link, LinkAddr, LinkError};
 use tsumuji_proto::{Datagram, Destination, Instant, Loan, NodeId};
 
 use super::{Drive, refused};
-use crate::clock::from_std;
+use crate::clock::{Clock, from_std};
 use crate::endpoint::NOW_OR_NEVER;
 use crate::error::SendError;
 
 /// What a datagram of several frames has at least to leave: it is dropped when its deadline has come.
 const LEAST: tsumuji_proto::Duration = tsumuji_proto::Duration::from_micros(1);
 
-impl<L: Link> Drive<L> {
+impl<L: Link, C: Clock> Drive<L, C> {
     /// Sends a datagram, at once or with the batch; returns for how many peers it neither left nor waits.
     pub(crate) fn datagram(
         &mut self,

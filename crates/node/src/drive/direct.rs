@@ -9,6 +9,7 @@ use tsumuji_proto::{Direct, Engine, Event, Flow, Lane, NodeId, Payload, SendId, 
 
 use super::{Drive, UNTRACKED};
 use crate::channel::Way;
+use crate::clock::Clock;
 use crate::error::SendError;
 
 /// A caller that never polls looks for what came after so many direct messages, or so many bytes: it may have been told to stop.
@@ -67,7 +68,7 @@ pub(crate) enum Sent {
     No,
 }
 
-impl<L: Link> Drive<L> {
+impl<L: Link, C: Clock> Drive<L, C> {
     /// Direct messages were sent, so many that a turn is due.
     #[inline]
     pub(crate) fn is_deaf(&self) -> bool {
@@ -255,7 +256,7 @@ impl<L: Link> Drive<L> {
     }
 }
 
-impl<L: Link> Way for Drive<L> {
+impl<L: Link, C: Clock> Way for Drive<L, C> {
     fn engine(&mut self) -> &mut Engine {
         &mut self.engine
     }

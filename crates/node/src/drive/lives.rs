@@ -4,6 +4,7 @@ use tsumuji_link::{Link, Rings};
 use tsumuji_proto::{Event, NodeId};
 
 use super::Drive;
+use crate::clock::Clock;
 
 /// Where the kernel says who lives, it is asked this often.
 const LIVES_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
@@ -14,7 +15,7 @@ const DYING_LOOK: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis
 /// A process in a dead one's place that has not said hello for so long is not waited for.
 const NEWCOMER_PATIENCE: tsumuji_proto::Duration = tsumuji_proto::Duration::from_secs(1);
 
-impl<L: Link> Drive<L> {
+impl<L: Link, C: Clock> Drive<L, C> {
     /// The kernel says who lives, and is asked from now on.
     pub(crate) fn watch_lives(&mut self) {
         self.lives_at = self.now;

@@ -109,6 +109,12 @@ enum Next {
 }
 
 impl Engine {
+    /// The link has room towards `to`, which `next_destination` just answered. `true`: somebody else goes first, and is to be asked for again.
+    #[inline]
+    pub fn offer_room(&mut self, to: Destination) -> bool {
+        !self.datagrams.is_empty() && !self.datagrams.is_due() && self.datagrams.offer_room(to)
+    }
+
     /// Makes a batch of what is due to `to`, which `next_destination` just answered: at most so many frames and bytes, but one frame of any length.
     /// `loan`: the message that is lent, to whatever peer. Returns how many frames they are.
     #[inline]

@@ -1,33 +1,31 @@
-//! The loop of a real driver, in virtual time: receive, hand over, timeouts, events, transmit.
+//! Moves what happens to processes and their frames away. The loop that drives an engine is production's (`Process::turn`); here is only
+//! when it turns, and what becomes of what it brings.
 
 use super::Net;
 use super::program::datagram_seed;
-use crate::host::{Arrived, Pace, Received};
-use crate::machine::Machine;
+use crate::card::{Card, Refusal, Sent};
+use crate::host::{Arrived, ArrivedDatagram, Inbox, Item, Lending, Pace, Received};
 use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
+use crate::process::Process;
 use crate::timeline::Happening;
-use crate::wires::wire_bytes;
-use tsumuji_link::checked::{self, CHECK_BYTES};
+use tsumuji_link::checked::CHECK_BYTES;
 use tsumuji_proto::{Destination, Duration, Event, Loan, NodeId};
 use tsumuji_wire::bundle;
 
 /// Frames that a processor without cost takes from its ring in one turn.
 const RECEIVE_BURST: usize = 32;
 
-/// An engine that sends more in one turn does not stop by itself.
-const FRAMES_PER_TURN: usize = 1_000_000;
+/// A process that turns so often at one call does not stop by itself.
+const TURNS_MAX: usize = 100_000;
 
-/// Times in a row that a destination is deferred before the driver does something else.
-const DEFERS_PER_TURN: usize = 8;
-
-/// How long it then does.
+/// How long a process does something else when the card has refused it a frame by chance.
 const DEFER_PAUSE: Duration = Duration::from_micros(1);
 
 /// Timeouts at one moment after which an engine counts as spinning.
 const TIMEOUTS_PER_MOMENT: u32 = 1_000;
 
-impl<E: Machine> Net<E> {
+impl<P: Process> Net<P> {
     /// Lets the next event happen; false if there is none.
     pub(super) fn step(&mut self) -> bool {
         let Some(what) = self.medium.timeline.next() else {
@@ -37,24 +35,23 @@ impl<E: Machine> Net<E> {
             Happening::AtSwitch { from, to, frame } => {
                 self.switch.forward(&mut self.medium, from, to, frame)
             }
-            Happening::AtNode { to, frame } => {
+            Happening::AtNode { from, to, frame } => {
                 let now = self.now();
                 let host = &mut self.hosts[usize::from(to.0)];
-                if host.ring.len() >= host.ring_frames && host.frame_ns == 0 {
+                if host.card.waiting() >= host.ring_frames && host.frame_ns == 0 {
                     // A processor without cost never lets its ring overflow, even if all comes in one moment.
                     self.receive(to);
                 }
                 let host = &mut self.hosts[usize::from(to.0)];
-                if host.engine.is_none() {
+                if host.process.is_none() {
                     self.medium.traffic.nobody += 1;
-                    self.medium.frames.drop(frame);
-                } else if host.ring.len() >= host.ring_frames {
+                } else if host.card.waiting() >= host.ring_frames {
                     host.receive_full += 1;
                     self.medium.traffic.receive_full += 1;
-                    self.medium.frames.drop(frame);
                 } else {
-                    host.ring.push_back(frame);
-                    host.ring_peak = host.ring_peak.max(host.ring.len());
+                    host.card
+                        .put(Card::addr(from), self.medium.frames.bytes(frame));
+                    host.ring_peak = host.ring_peak.max(host.card.waiting());
                     if !host.receive_planned {
                         host.receive_planned = true;
                         let at = now.max(host.busy_until);
@@ -63,6 +60,7 @@ impl<E: Machine> Net<E> {
                             .plan(at, Happening::Receive { node: to });
                     }
                 }
+                self.medium.frames.drop(frame);
             }
             Happening::Receive { node } => self.receive(node),
             Happening::Transmit { node } => {
@@ -79,9 +77,8 @@ impl<E: Machine> Net<E> {
     pub(super) fn start(&mut self, node: NodeId) {
         let life = (self.life_rng.bits() as u32).max(1);
         let host = self.host_mut(node);
-        host.config.me = node;
         host.config.incarnation = life;
-        host.engine = Some(E::new(host.config.clone()));
+        host.process = Some(P::new(host.config.clone(), host.card.clone()));
         self.oracle.born(node, life);
     }
 
@@ -90,8 +87,8 @@ impl<E: Machine> Net<E> {
         let now = self.now();
         let host = self.host_mut(node);
         host.peers.insert(peer);
-        if let Some(engine) = host.engine.as_mut() {
-            engine.add_peer(now, peer);
+        if let Some(process) = host.process.as_mut() {
+            process.add_peer(now, peer);
         }
         self.plan_transmit(node, now);
     }
@@ -100,7 +97,7 @@ impl<E: Machine> Net<E> {
         let now = self.now();
         let host = &mut self.hosts[usize::from(node.0)];
         host.receive_planned = false;
-        if host.engine.is_none() || host.paused {
+        if host.process.is_none() || host.paused {
             return;
         }
         if now < host.busy_until {
@@ -111,80 +108,132 @@ impl<E: Machine> Net<E> {
                 .plan(host.busy_until, Happening::Receive { node });
         }
         let burst = if host.frame_ns == 0 { RECEIVE_BURST } else { 1 };
-        for _ in 0..burst {
-            let host = &mut self.hosts[usize::from(node.0)];
-            let (Some(engine), Some(frame)) = (host.engine.as_mut(), host.ring.pop_front()) else {
-                break;
-            };
-            self.medium.traffic.handled_frames += 1;
-            self.inbox.now = now;
-            let bytes = self.medium.frames.lend(frame);
-            if !self.checked {
-                engine.handle_frame(now, &bytes, &mut self.inbox);
-            } else if let Ok(sound) = checked::open(&bytes) {
-                engine.handle_frame(now, sound, &mut self.inbox);
-            } else {
-                self.medium.traffic.refused += 1;
-            }
-            self.medium.frames.give_back(frame, bytes);
-            self.hand_over(node);
-        }
+        self.turn(node, burst);
         let host = &mut self.hosts[usize::from(node.0)];
         host.busy_until = now + Duration::from_nanos(host.frame_ns);
-        if !host.ring.is_empty() && !host.receive_planned {
+        if host.card.waiting() > 0 && !host.receive_planned {
             host.receive_planned = true;
             self.medium
                 .timeline
                 .plan(host.busy_until, Happening::Receive { node });
         }
-        self.pump(node);
     }
 
-    /// Gives the program what the engine has delivered, after the events that belong before.
-    fn hand_over(&mut self, node: NodeId) {
-        self.take_events(node);
-        if self.inbox.messages.is_empty() && self.inbox.datagrams.is_empty() {
-            return;
-        }
-        let mut messages = std::mem::take(&mut self.inbox.messages);
-        for message in messages.drain(..) {
-            self.deliver(node, message);
-        }
-        self.inbox.messages = messages;
-        let mut datagrams = std::mem::take(&mut self.inbox.datagrams);
-        for datagram in datagrams.drain(..) {
-            let stamp = datagram.stamp;
-            let verdict = self.oracle.shared(stamp.source, node, stamp.incarnation);
-            if !self.forgiving.contains(&(stamp.source, node)) {
-                self.judge(verdict);
-            }
-            let seed = datagram_seed(
-                stamp.source,
-                stamp.incarnation,
-                stamp.channel,
-                stamp.epoch,
-                stamp.lap,
-                stamp.key,
-            );
-            let mut content = vec![0; stamp.bytes];
-            fill(seed, &mut content);
-            if checksum(&content) != datagram.checksum {
-                let forgiven = self.forgiving.contains(&(stamp.source, node));
-                self.check(forgiven, || {
-                    format!("{node} was given a damaged or invented datagram: {stamp:?}")
-                });
-                self.forgiven += 1;
+    /// Turns without receiving: timeouts that are due, events, and all frames that the card takes.
+    pub(super) fn pump(&mut self, node: NodeId) {
+        self.turn(node, 0);
+    }
+
+    /// Turns until the process has nothing more to do now; the first turn takes up to `burst` frames.
+    fn turn(&mut self, node: NodeId, burst: usize) {
+        let now = self.now();
+        let mut burst = burst;
+        for turn in 0.. {
+            self.check(turn < TURNS_MAX, || format!("{node} does not come to rest"));
+            let host = &mut self.hosts[usize::from(node.0)];
+            let Some(process) = host.process.as_mut().filter(|_| !host.paused) else {
+                return;
+            };
+            let (handled, refused) = (host.card.handled(), process.refused_frames());
+            host.card.begin(now, burst);
+            let lending = host.lending.as_ref();
+            let mut inbox = Inbox {
+                now,
+                copies: self.copies,
+                is_prompt: host.pace == Pace::Prompt,
+                loan: lending.map_or(Loan::NONE, Lending::loan),
+                items: std::mem::take(&mut self.items),
+                events: std::mem::take(&mut self.events),
+            };
+            process.turn(&mut inbox);
+            let Inbox { items, events, .. } = inbox;
+            (self.items, self.events) = (items, events);
+            let traffic = &mut self.medium.traffic;
+            traffic.handled_frames += host.card.handled() - handled;
+            traffic.refused += process.refused_frames() - refused;
+            let has_backlog = process.has_backlog();
+            let (sent, refusal) = host.card.take_sent();
+            self.send_out(node, sent);
+            let is_idle = self.items.is_empty() && self.events.is_empty();
+            self.hand_over(node);
+            burst = 0;
+            // A program's answer to what it was told may be more to send.
+            if !is_idle || self.take_back(node) {
                 continue;
             }
-            self.note([
-                u64::from(node.0),
-                u64::from(stamp.source.0),
-                u64::from(stamp.lap),
-                datagram.checksum,
-            ]);
-            self.host_mut(node).datagrams.push(stamp);
+            match refusal.filter(|_| has_backlog) {
+                Some(Refusal::Until(room_at)) => self.plan_transmit(node, room_at),
+                Some(Refusal::Deferred) => self.plan_transmit(node, now + DEFER_PAUSE),
+                None if has_backlog => continue,
+                None => {}
+            }
+            break;
         }
-        self.inbox.datagrams = datagrams;
+        let host = &mut self.hosts[usize::from(node.0)];
+        let due = host.process.as_ref().and_then(P::due);
+        let due = due.map(|at| at.max(now));
+        if let Some(due) = due.filter(|due| host.timeout_at.is_none_or(|planned| planned > *due)) {
+            host.timeout_at = Some(due);
+            self.medium.timeline.plan(due, Happening::Timeout { node });
+        }
+    }
+
+    /// Gives the program what a turn has delivered, each after the events that belong before it, and at last the other events.
+    fn hand_over(&mut self, node: NodeId) {
+        let mut items = std::mem::take(&mut self.items);
+        for item in items.drain(..) {
+            let (source, life) = item.source();
+            while self.deaths(node, source) < life && self.take_event(node) {}
+            let is_up =
+                |event: &Event| matches!(event, Event::PeerUp { peer, .. } if *peer == source);
+            while !self.oracle.is_up(node, source)
+                && self.events.iter().any(is_up)
+                && self.take_event(node)
+            {}
+            match item {
+                Item::Message(_, message) => self.deliver(node, message),
+                Item::Datagram(_, datagram) => self.deliver_datagram(node, datagram),
+            }
+        }
+        self.items = items;
+        while self.take_event(node) {}
+    }
+
+    fn deaths(&self, node: NodeId, peer: NodeId) -> u64 {
+        self.host(node).deaths.get(&peer).copied().unwrap_or(0)
+    }
+
+    fn deliver_datagram(&mut self, node: NodeId, datagram: ArrivedDatagram) {
+        let stamp = datagram.stamp;
+        let verdict = self.oracle.shared(stamp.source, node, stamp.incarnation);
+        if !self.forgiving.contains(&(stamp.source, node)) {
+            self.judge(verdict);
+        }
+        let seed = datagram_seed(
+            stamp.source,
+            stamp.incarnation,
+            stamp.channel,
+            stamp.epoch,
+            stamp.lap,
+            stamp.key,
+        );
+        let mut content = vec![0; stamp.bytes];
+        fill(seed, &mut content);
+        if checksum(&content) != datagram.checksum {
+            let forgiven = self.forgiving.contains(&(stamp.source, node));
+            self.check(forgiven, || {
+                format!("{node} was given a damaged or invented datagram: {stamp:?}")
+            });
+            self.forgiven += 1;
+            return;
+        }
+        self.note([
+            u64::from(node.0),
+            u64::from(stamp.source.0),
+            u64::from(stamp.lap),
+            datagram.checksum,
+        ]);
+        self.host_mut(node).datagrams.push(stamp);
     }
 
     fn deliver(&mut self, node: NodeId, message: Arrived) {
@@ -195,6 +244,7 @@ impl<E: Machine> Net<E> {
             bytes,
             checksum,
             whole,
+            is_taken,
         } = message;
         self.note([
             now.as_nanos() ^ u64::from(node.0) << 48,
@@ -223,18 +273,21 @@ impl<E: Machine> Net<E> {
             bytes,
         });
         host.received_bytes += bytes as u64;
-        match (whole, host.engine.as_mut()) {
+        match (whole, host.process.as_mut()) {
             (Some(body), _) if expected.keep => host.bodies.push(body),
-            (Some(body), Some(engine)) => engine.recycle(body),
+            (Some(body), Some(process)) => process.recycle(body),
             _ => {}
         }
-        host.held.push_back((from, bytes));
-        host.held_bytes += bytes;
-        host.held_peak = host.held_peak.max(host.held_bytes);
+        let held = host.held_bytes + bytes;
+        host.held_peak = host.held_peak.max(held);
         host.largest = host.largest.max(bytes);
+        if !is_taken {
+            host.held.push_back((from, bytes));
+            host.held_bytes = held;
+        }
         // the budget, the message that filled it, and one that an ordered lane waited for.
         let largest = host.largest.max(bundle::BYTES_MAX);
-        let (held, bound) = (host.held_bytes, host.config.budget_bytes + 2 * largest);
+        let bound = host.config.budget_bytes + 2 * largest;
         self.check(held <= bound, || {
             format!("{node} holds {held} delivered bytes; R-30 allows {bound}")
         });
@@ -248,12 +301,12 @@ impl<E: Machine> Net<E> {
         match host.pace {
             Pace::Stopped => {}
             Pace::Prompt => {
-                let Some(engine) = host.engine.as_mut() else {
+                let Some(process) = host.process.as_mut() else {
                     return;
                 };
                 for (from, bytes) in host.held.drain(..) {
                     host.held_bytes -= bytes;
-                    engine.release(from, bytes);
+                    process.release(from, bytes);
                 }
             }
             Pace::BytesPerSecond(rate) => {
@@ -277,9 +330,10 @@ impl<E: Machine> Net<E> {
         if !planned || !matches!(host.pace, Pace::BytesPerSecond(_)) {
             return;
         }
-        if let (Some(engine), Some((from, bytes))) = (host.engine.as_mut(), host.held.pop_front()) {
+        if let (Some(process), Some((from, bytes))) = (host.process.as_mut(), host.held.pop_front())
+        {
             host.held_bytes -= bytes;
-            engine.release(from, bytes);
+            process.release(from, bytes);
         }
         self.take_held(node);
         self.pump(node);
@@ -305,105 +359,44 @@ impl<E: Machine> Net<E> {
         self.pump(node);
     }
 
-    /// Events of the engine: judged, noted, and answered as a program would. False if there was none.
-    fn take_events(&mut self, node: NodeId) -> bool {
+    /// One event of the engine: judged, noted, and answered as a program would. False if there is none.
+    fn take_event(&mut self, node: NodeId) -> bool {
         let now = self.now();
-        let mut any = false;
-        while let Some(event) = self
-            .host_mut(node)
-            .engine
-            .as_mut()
-            .and_then(Machine::poll_event)
-        {
-            any = true;
-            let (kind, peer) = match event {
-                Event::PeerUp { peer, incarnation } => (u64::from(incarnation) << 8 | 1, peer),
-                Event::PeerDead {
-                    peer,
-                    failed_messages,
-                } => ((failed_messages as u64) << 8 | 2, peer),
-                Event::Sent { peer, id } => (id.0 << 8 | 3, peer),
-                Event::Writable { peer } => (4, peer),
-                Event::TooLarge { peer, id, .. } => (id.0 << 8 | 5, peer),
-                _ => (0, node),
-            };
-            let verdict = self.oracle.happened(node, &event);
-            if verdict.is_err() && self.forgiving.contains(&(node, peer)) {
-                self.forgiven += 1;
-            } else {
-                self.judge(verdict);
-            }
-            self.answer(node, &event);
-            self.note([now.as_nanos(), u64::from(node.0), kind, u64::from(peer.0)]);
-            self.host_mut(node).events.push((now, event));
+        let Some(event) = self.events.pop_front() else {
+            return false;
+        };
+        let (kind, peer) = match event {
+            Event::PeerUp { peer, incarnation } => (u64::from(incarnation) << 8 | 1, peer),
+            Event::PeerDead {
+                peer,
+                failed_messages,
+            } => ((failed_messages as u64) << 8 | 2, peer),
+            Event::Sent { peer, id } => (id.0 << 8 | 3, peer),
+            Event::Writable { peer } => (4, peer),
+            Event::TooLarge { peer, id, .. } => (id.0 << 8 | 5, peer),
+            _ => (0, node),
+        };
+        let verdict = self.oracle.happened(node, &event);
+        if verdict.is_err() && self.forgiving.contains(&(node, peer)) {
+            self.forgiven += 1;
+        } else {
+            self.judge(verdict);
         }
-        any
+        self.answer(node, &event);
+        self.note([now.as_nanos(), u64::from(node.0), kind, u64::from(peer.0)]);
+        self.host_mut(node).events.push((now, event));
+        true
     }
 
     /// What every simulated program does about an event.
     fn answer(&mut self, node: NodeId, event: &Event) {
         match *event {
-            Event::PeerDead { peer, .. } => self.give_up(node, peer),
+            Event::PeerDead { peer, .. } => {
+                *self.host_mut(node).deaths.entry(peer).or_default() += 1;
+                self.give_up(node, peer);
+            }
             Event::Writable { peer } => self.offer(node, peer),
             _ => {}
-        }
-    }
-
-    /// One turn of the driver without receiving: timeouts that are due, events, and all frames that the card takes.
-    pub(super) fn pump(&mut self, node: NodeId) {
-        let now = self.now();
-        let host = &mut self.hosts[usize::from(node.0)];
-        let Some(engine) = host.engine.as_mut() else {
-            return;
-        };
-        if host.paused {
-            return;
-        }
-        if engine.poll_timeout().is_some_and(|at| at <= now) {
-            engine.handle_timeout(now);
-        }
-        self.take_events(node);
-        let mut defers = 0;
-        for turn in 0.. {
-            self.check(turn < FRAMES_PER_TURN, || {
-                format!("{node} does not stop sending")
-            });
-            let host = &mut self.hosts[usize::from(node.0)];
-            let Some(engine) = host.engine.as_mut() else {
-                return;
-            };
-            let Some(to) = engine.next_destination(now) else {
-                // A program's answer to an event may be more to send.
-                if self.take_events(node) || self.take_back(node) {
-                    continue;
-                }
-                break;
-            };
-            if self.medium.rng.chance(self.defer_ppm) {
-                engine.defer(to);
-                defers += 1;
-                if defers == DEFERS_PER_TURN {
-                    self.plan_transmit(node, now + DEFER_PAUSE);
-                    break;
-                }
-                continue;
-            }
-            if let Err(room_at) = host.transmit_room(now) {
-                self.plan_transmit(node, room_at);
-                break;
-            }
-            self.transmit(node, to);
-        }
-        self.take_events(node);
-        let host = &mut self.hosts[usize::from(node.0)];
-        let due = host
-            .engine
-            .as_ref()
-            .and_then(Machine::poll_timeout)
-            .map(|at| at.max(now));
-        if let Some(due) = due.filter(|due| host.timeout_at.is_none_or(|planned| planned > *due)) {
-            host.timeout_at = Some(due);
-            self.medium.timeline.plan(due, Happening::Timeout { node });
         }
     }
 
@@ -415,62 +408,41 @@ impl<E: Machine> Net<E> {
         }
     }
 
-    fn transmit(&mut self, node: NodeId, to: Destination) {
+    /// What a process has sent goes to the switch, when its last bit has left the card.
+    fn send_out(&mut self, node: NodeId, sent: Vec<Sent>) {
         let now = self.now();
-        let host = &mut self.hosts[usize::from(node.0)];
-        let Some(engine) = host.engine.as_mut() else {
-            return;
-        };
-        let limit = host.config.frame_bytes;
-        let head_bytes = if self.checked { CHECK_BYTES } else { 0 };
-        self.slot.resize(head_bytes + limit, 0);
-        // What a slot held before must not matter: the last frame is still in it.
-        let lending = match to {
-            Destination::Peer(peer) => host.lending.get_key_value(&peer),
-            Destination::Broadcast => None,
-        };
-        let loan = lending.map_or(Loan::NONE, |(&peer, lending)| {
-            Loan::new(peer, lending.id, &lending.body)
-        });
-        let length = engine.write_frame(now, to, &loan, &mut self.slot[head_bytes..]);
-        if self.checked {
-            checked::close(&mut self.slot, length);
-        }
-        let wire_length = head_bytes + length;
-        let departure = host.card.send(now, wire_bytes(wire_length));
-        host.departures.push_back(departure);
-        self.check(length > 0 && length <= limit, || {
-            format!("{node} wrote a frame of {length} bytes to {to:?}")
-        });
-        if let Destination::Peer(peer) = to
-            && !self.forgiving.contains(&(node, peer))
-            && let Some(host) = self.hosts.get(usize::from(peer.0))
+        for Sent {
+            to,
+            departure,
+            bytes,
+        } in sent
         {
-            let most = host.config.frame_bytes;
-            self.check(length <= most, || {
-                format!("{node} wrote {length} bytes to {peer}, whose link carries {most}")
-            });
-        }
-        let frame = self.medium.frames.put(&self.slot[..wire_length]);
-        self.medium.traffic.sent_frames += 1;
-        self.medium.traffic.sent_bytes += wire_length as u64;
-        let address = match to {
-            Destination::Peer(peer) => u64::from(peer.0),
-            Destination::Broadcast => u64::MAX,
-        };
-        let sum = checksum(&self.slot[..wire_length]);
-        self.note([now.as_nanos(), u64::from(node.0), address, sum]);
-        if departure <= now {
-            self.switch.forward(&mut self.medium, node, to, frame);
-        } else {
-            self.medium.timeline.plan(
-                departure,
-                Happening::AtSwitch {
-                    from: node,
-                    to,
-                    frame,
-                },
-            );
+            if let Destination::Peer(peer) = to
+                && !self.forgiving.contains(&(node, peer))
+                && let Some(host) = self.hosts.get(usize::from(peer.0))
+            {
+                let check_bytes = if self.checked { CHECK_BYTES } else { 0 };
+                let (length, most) = (bytes.len(), host.config.frame_bytes + check_bytes);
+                self.check(length <= most, || {
+                    format!("{node} wrote {length} bytes to {peer}, whose link carries {most}")
+                });
+            }
+            self.medium.traffic.sent_frames += 1;
+            self.medium.traffic.sent_bytes += bytes.len() as u64;
+            let address = match to {
+                Destination::Peer(peer) => u64::from(peer.0),
+                Destination::Broadcast => u64::MAX,
+            };
+            self.note([now.as_nanos(), u64::from(node.0), address, checksum(&bytes)]);
+            let frame = self.medium.frames.put(&bytes);
+            self.host(node).card.give_back(bytes);
+            if departure <= now {
+                self.switch.forward(&mut self.medium, node, to, frame);
+            } else {
+                let from = node;
+                let what = Happening::AtSwitch { from, to, frame };
+                self.medium.timeline.plan(departure, what);
+            }
         }
     }
 }

@@ -3,12 +3,12 @@
 
 use super::Net;
 use crate::host::{Lending, Wish};
-use crate::machine::Machine;
 use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
-use tsumuji_proto::{Lane, Loan, NodeId, Payload, SubmitError};
+use crate::process::Process;
+use tsumuji_proto::{Lane, NodeId, Payload, SubmitError};
 
-impl<E: Machine> Net<E> {
+impl<P: Process> Net<P> {
     /// A program drops what it still wished to send to a dead peer.
     pub(super) fn give_up(&mut self, from: NodeId, to: NodeId) {
         for (_, wish) in self.host_mut(from).wishes.remove(&to).unwrap_or_default() {
@@ -33,7 +33,7 @@ impl<E: Machine> Net<E> {
                 return;
             };
             self.wishes -= 1;
-            if matches!(wish, Wish::Lent { .. }) && host.lending.contains_key(&to) {
+            if matches!(wish, Wish::Lent { .. }) && host.lending.is_some() {
                 return self.put_back(from, to, lane, wish);
             }
             // Kept aside: a refused message is made anew from the same state.
@@ -84,7 +84,7 @@ impl<E: Machine> Net<E> {
     ) -> Result<(), SubmitError> {
         let now = self.now();
         let host = &mut self.hosts[usize::from(from.0)];
-        let Some(engine) = host.engine.as_mut() else {
+        let Some(process) = host.process.as_mut() else {
             return Ok(());
         };
         let (id, message, notify) = match wish {
@@ -97,14 +97,14 @@ impl<E: Machine> Net<E> {
                     keep: true,
                 };
                 (
-                    engine.submit(to, lane, Payload::Copied(bytes), true)?,
+                    process.submit(to, lane, Payload::Copied(bytes), true)?,
                     message,
                     true,
                 )
             }
             Wish::Made { bytes, .. } => {
                 let seed = self.payload_rng.bits();
-                let mut body = engine.buffer(*bytes);
+                let mut body = process.buffer(*bytes);
                 body.resize(*bytes, 0);
                 fill(seed, &mut body);
                 let sum = checksum(&body);
@@ -116,12 +116,12 @@ impl<E: Machine> Net<E> {
                 };
                 let notify = seed & 1 == 0;
                 let id = if seed & 6 == 0 {
-                    engine.submit(to, lane, Payload::Owned(body), notify)?
+                    process.submit(to, lane, Payload::Owned(body), notify)?
                 } else if seed & 2 == 0 {
-                    engine.submit(to, lane, Payload::Shared(body.into()), notify)?
+                    process.submit(to, lane, Payload::Shared(body.into()), notify)?
                 } else {
-                    let id = engine.submit(to, lane, Payload::Copied(&body), notify);
-                    engine.recycle(body);
+                    let id = process.submit(to, lane, Payload::Copied(&body), notify);
+                    process.recycle(body);
                     id?
                 };
                 (id, message, notify)
@@ -129,7 +129,7 @@ impl<E: Machine> Net<E> {
             Wish::Lent { bytes } => {
                 let seed = self.payload_rng.bits();
                 let notify = seed & 1 == 0;
-                let id = engine.submit_lent(to, lane, *bytes, notify)?;
+                let id = process.submit_lent(to, lane, *bytes, notify)?;
                 let mut body = vec![0; *bytes];
                 fill(seed, &mut body);
                 let message = Expected {
@@ -140,12 +140,12 @@ impl<E: Machine> Net<E> {
                 };
                 // Taken back at once, at the end, or somewhere between.
                 let ahead_bytes = bytes / 4 * (seed >> 1 & 7) as usize;
-                let lending = Lending {
+                host.lending = Some(Lending {
+                    to,
                     id,
                     body,
                     ahead_bytes,
-                };
-                host.lending.insert(to, lending);
+                });
                 (id, message, notify)
             }
         };
@@ -159,21 +159,25 @@ impl<E: Machine> Net<E> {
     /// Takes back a message of which enough has left, or all failed. False if there is none.
     pub(super) fn take_back(&mut self, node: NodeId) -> bool {
         let host = &mut self.hosts[usize::from(node.0)];
-        let Some(engine) = host.engine.as_mut() else {
+        let Some(process) = host.process.as_mut() else {
             return false;
         };
-        let ended = host.lending.iter().find_map(|(&peer, lending)| {
-            let loan = Loan::new(peer, lending.id, &lending.body);
-            let unsent = engine.unsent_bytes(&loan);
-            let waits = matches!(unsent, Ok(Some(bytes)) if bytes > lending.ahead_bytes);
-            (!waits).then(|| (peer, engine.keep(&loan)))
-        });
-        let Some((peer, kept)) = ended else {
+        let Some(lending) = &host.lending else {
             return false;
         };
+        let (peer, loan) = (lending.to, lending.loan());
+        let unsent = process.unsent_bytes(&loan);
+        if matches!(unsent, Ok(Some(bytes)) if bytes > lending.ahead_bytes) {
+            return false;
+        }
+        let kept = process.keep(&loan);
         self.check(kept, || format!("{node} could not keep what it lent"));
-        self.host_mut(node).lending.remove(&peer);
-        self.offer(node, peer);
+        self.host_mut(node).lending = None;
+        // Whoever waited to lend one may now, whomever it is for.
+        let waiting: Vec<NodeId> = self.host(node).wishes.keys().copied().collect();
+        for to in std::iter::once(peer).chain(waiting) {
+            self.offer(node, to);
+        }
         true
     }
 }

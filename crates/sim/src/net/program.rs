@@ -2,8 +2,8 @@
 
 use super::Net;
 use crate::host::{Pace, Received, ReceivedDatagram, Wish};
-use crate::machine::Machine;
 use crate::payload::fill;
+use crate::process::Process;
 use crate::rng::mix;
 use crate::switch::garbage;
 use crate::timeline::Happening;
@@ -11,7 +11,7 @@ use tsumuji_proto::{
     Config, Datagram, Destination, Duration, Event, Flow, Instant, Lane, NodeId, SubmitError,
 };
 
-impl<E: Machine> Net<E> {
+impl<P: Process> Net<P> {
     /// Random bytes.
     pub fn random_payload(&mut self, bytes: usize) -> Vec<u8> {
         let mut payload = vec![0; bytes];
@@ -21,7 +21,7 @@ impl<E: Machine> Net<E> {
 
     /// A program sends a message; if its queue is full, as soon as there is room. `received` will show it.
     pub fn send(&mut self, from: NodeId, to: NodeId, lane: Lane, message: &[u8]) {
-        self.inbox.copy = true;
+        self.copies = true;
         self.wish(from, to, lane, Wish::Given(message.to_vec()));
     }
 
@@ -73,10 +73,10 @@ impl<E: Machine> Net<E> {
             datagram_seed(from, host.config.incarnation, channel, epoch, lap, key),
             &mut payload,
         );
-        let Some(engine) = host.engine.as_mut() else {
+        let Some(process) = host.process.as_mut() else {
             return Ok(0);
         };
-        let result = engine.submit_datagram(
+        let result = process.submit_datagram(
             to,
             Datagram {
                 channel,
@@ -106,23 +106,20 @@ impl<E: Machine> Net<E> {
     pub fn crash(&mut self, node: NodeId) {
         self.oracle.died(node);
         let host = &mut self.hosts[usize::from(node.0)];
+        self.medium.traffic.nobody += host.card.clear();
         self.wishes -= host
             .wishes
             .values()
             .map(|wishes| wishes.len())
             .sum::<usize>();
         host.forget_process();
-        for frame in host.ring.drain(..) {
-            self.medium.traffic.nobody += 1;
-            self.medium.frames.drop(frame);
-        }
     }
 
     /// The process says farewell and ends.
     pub fn leave(&mut self, node: NodeId) {
         let now = self.now();
-        if let Some(engine) = self.host_mut(node).engine.as_mut() {
-            engine.close(now);
+        if let Some(process) = self.host_mut(node).process.as_mut() {
+            process.close(now);
         }
         self.pump(node);
         self.crash(node);
@@ -130,7 +127,7 @@ impl<E: Machine> Net<E> {
 
     /// The process is started again as a new life with the same peers.
     pub fn restart(&mut self, node: NodeId) {
-        self.check(self.host(node).engine.is_none(), || {
+        self.check(self.host(node).process.is_none(), || {
             format!("{node} is alive; crash it first")
         });
         self.start(node);
@@ -142,8 +139,8 @@ impl<E: Machine> Net<E> {
     /// A program decides to try a dead peer again.
     pub fn revive(&mut self, node: NodeId, peer: NodeId) {
         let now = self.now();
-        if let Some(engine) = self.host_mut(node).engine.as_mut() {
-            engine.revive_peer(now, peer);
+        if let Some(process) = self.host_mut(node).process.as_mut() {
+            process.revive_peer(now, peer);
         }
         self.pump(node);
     }
@@ -179,10 +176,10 @@ impl<E: Machine> Net<E> {
 
     /// Someone else on the network puts a frame into a node's ring.
     pub fn inject(&mut self, to: NodeId, frame: &[u8]) {
-        let frame = self.medium.frames.put(frame);
+        let (from, frame) = (claimed(frame), self.medium.frames.put(frame));
         self.medium
             .timeline
-            .plan(self.now(), Happening::AtNode { to, frame });
+            .plan(self.now(), Happening::AtNode { from, to, frame });
     }
 
     /// `count` frames of random bytes reach the node at random times within `span`.
@@ -191,28 +188,32 @@ impl<E: Machine> Net<E> {
             let bytes = garbage(&mut self.medium.rng);
             let at = self.now()
                 + Duration::from_nanos(self.medium.rng.within(0..span.as_nanos().max(1)));
-            let frame = self.medium.frames.put(&bytes);
+            let (from, frame) = (claimed(&bytes), self.medium.frames.put(&bytes));
             self.medium
                 .timeline
-                .plan(at, Happening::AtNode { to, frame });
+                .plan(at, Happening::AtNode { from, to, frame });
         }
     }
 
     /// What its program knows of the traffic with a peer.
     pub fn flow(&self, node: NodeId, peer: NodeId) -> Option<Flow> {
-        self.host(node).engine.as_ref()?.flow(peer)
+        self.host(node).process.as_ref()?.flow(peer)
     }
 
     /// The node's engine, if its process runs.
-    pub fn engine(&self, node: NodeId) -> Option<&E> {
-        self.host(node).engine.as_ref()
+    pub fn engine(&self, node: NodeId) -> Option<&P::Engine> {
+        self.host(node).process.as_ref().map(P::engine)
     }
 
     /// A program calls its engine, which then has a turn: for all that the net has no word for.
-    pub fn call<T>(&mut self, node: NodeId, call: impl FnOnce(&mut E, Instant) -> T) -> Option<T> {
-        self.inbox.copy = true;
+    pub fn call<T>(
+        &mut self,
+        node: NodeId,
+        call: impl FnOnce(&mut P::Engine, Instant) -> T,
+    ) -> Option<T> {
+        self.copies = true;
         let now = self.now();
-        let answer = call(self.host_mut(node).engine.as_mut()?, now);
+        let answer = call(self.host_mut(node).process.as_mut()?.engine_mut(), now);
         self.pump(node);
         Some(answer)
     }
@@ -312,6 +313,11 @@ impl<E: Machine> Net<E> {
         self.offer(from, to);
         self.pump(from);
     }
+}
+
+/// Whoever forges a frame forges its address, too.
+fn claimed(frame: &[u8]) -> NodeId {
+    tsumuji_wire::source_of(frame).unwrap_or(NodeId(0))
 }
 
 /// Names the content of a datagram by its whole stamp.

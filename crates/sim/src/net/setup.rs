@@ -1,13 +1,14 @@
 //! Building a net: the medium's properties, and who takes part.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use super::{DEFAULT_PATIENCE, Net};
+use crate::card::Card;
 use crate::frames::Frames;
-use crate::host::{Host, Inbox};
-use crate::machine::Machine;
+use crate::host::Host;
 use crate::oracle::Oracle;
+use crate::process::Process;
 use crate::rng::Seed;
 use crate::switch::{Medium, Switch, Traffic};
 use crate::timeline::Timeline;
@@ -17,13 +18,13 @@ use tsumuji_proto::{Config, Duration, NodeId};
 impl Net {
     /// An empty net that runs the production engine: 10 µs of delay, no losses, no limits.
     pub fn new(seed: Seed) -> Self {
-        Self::with_machine(seed)
+        Self::with_process(seed)
     }
 }
 
-impl<E: Machine> Net<E> {
-    /// An empty net that runs `E`: 10 µs of delay, no losses, no limits.
-    pub fn with_machine(seed: Seed) -> Self {
+impl<P: Process> Net<P> {
+    /// An empty net that runs `P`: 10 µs of delay, no losses, no limits.
+    pub fn with_process(seed: Seed) -> Self {
         Self {
             seed,
             medium: Medium {
@@ -37,8 +38,9 @@ impl<E: Machine> Net<E> {
             oracle: Oracle::default(),
             payload_rng: seed.rng(2),
             life_rng: seed.rng(3),
-            inbox: Inbox::default(),
-            slot: Vec::new(),
+            items: Vec::new(),
+            events: VecDeque::new(),
+            copies: false,
             trace: 0,
             rate_bits: 0,
             defer_ppm: 0,
@@ -136,8 +138,11 @@ impl<E: Machine> Net<E> {
     pub fn node(&mut self, config: Config) -> NodeId {
         let node = NodeId(u16::try_from(self.hosts.len()).expect("node ids have 16 bits"));
         self.switch.add_port();
-        self.hosts
-            .push(Host::new(config, Port::new(self.rate_bits)));
+        let config = Config { me: node, ..config };
+        let rng = self.seed.rng(1_000 + u64::from(node.0));
+        let port = Port::new(self.rate_bits);
+        let card = Card::new(&config, port, rng, (self.checked, self.defer_ppm));
+        self.hosts.push(Host::new(config, card));
         self.start(node);
         node
     }

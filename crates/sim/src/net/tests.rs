@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
-use crate::machine::config;
+use crate::card::Card;
+use crate::process::config;
 use crate::wires::Damage;
 use crate::{Pace, goodput};
+use tsumuji_link::{Frame, Link, LinkAddr, each};
+use tsumuji_node::simulated::{Clock, Program};
 use tsumuji_proto::{
-    Body, Config, Datagram, Delivery, Destination, Event, Flow, Lane, Loan, Payload, SendId, Sink,
-    SubmitError,
+    Body, Config, Datagram, Delivery, Destination, Event, Flow, Lane, Payload, SendId, SubmitError,
 };
 
 const LANE: Lane = Lane::ordered(0);
@@ -20,7 +22,9 @@ const SHARE: u8 = 3;
 /// One frame a message, one hello a millisecond until answered, nothing else.
 struct Stub {
     config: Config,
+    card: Card,
     peers: BTreeMap<NodeId, u32>,
+    deaths: BTreeMap<NodeId, u64>,
     hello: Vec<NodeId>,
     hello_at: Option<Instant>,
     queue: VecDeque<(Destination, Vec<u8>)>,
@@ -52,41 +56,21 @@ impl Stub {
         frame.extend_from_slice(payload);
         self.queue.push_back((to, frame));
     }
-}
 
-impl Machine for Stub {
-    fn new(config: Config) -> Self {
-        Self {
-            config,
-            peers: BTreeMap::new(),
-            hello: Vec::new(),
-            hello_at: None,
-            queue: VecDeque::new(),
-            events: VecDeque::new(),
-            submitted: 0,
-            released: 0,
-            sent: Vec::new(),
-        }
-    }
-    fn add_peer(&mut self, now: Instant, peer: NodeId) {
-        self.hello.push(peer);
-        self.hello_at = Some(now);
-    }
-    fn revive_peer(&mut self, now: Instant, peer: NodeId) {
-        self.add_peer(now, peer);
-    }
-    fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
+    fn handle_frame(&mut self, now: Instant, frame: &[u8], program: &mut impl Program) {
         let Some((head, payload)) = frame.split_first_chunk::<HEAD_BYTES>() else {
             return;
         };
         let from = NodeId(u16::from_le_bytes([head[1], head[2]]));
-        let life = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let incarnation = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let life = self.deaths.get(&from).copied().unwrap_or(0);
         match head[0] {
             HELLO => {
                 self.hello.retain(|peer| *peer != from);
-                let before = self.peers.insert(from, life);
-                if before != Some(life) {
+                let before = self.peers.insert(from, incarnation);
+                if before != Some(incarnation) {
                     if before.is_some() {
+                        *self.deaths.entry(from).or_default() += 1;
                         self.events.push_back(Event::PeerDead {
                             peer: from,
                             failed_messages: 0,
@@ -94,23 +78,26 @@ impl Machine for Stub {
                     }
                     self.events.push_back(Event::PeerUp {
                         peer: from,
-                        incarnation: life,
+                        incarnation,
                     });
                     self.hello.push(from);
                     self.hello_at = Some(now);
                 }
             }
-            DATA => sink.message(Delivery {
-                from,
-                life: 0,
-                lane: lane_of(head[3]),
-                body: Body::Frame(payload),
-            }),
-            SHARE => sink.datagram(
-                0,
+            DATA => {
+                let is_taken = program.message(Delivery {
+                    from,
+                    life,
+                    lane: lane_of(head[3]),
+                    body: Body::Frame(payload),
+                });
+                self.released += if is_taken { payload.len() } else { 0 };
+            }
+            SHARE => program.datagram(
+                life,
                 Datagram {
                     source: from,
-                    incarnation: life,
+                    incarnation,
                     channel: 1,
                     epoch: 2,
                     lap: u32::from(head[3]),
@@ -120,6 +107,39 @@ impl Machine for Stub {
             ),
             _ => {}
         }
+    }
+}
+
+impl Process for Stub {
+    type Engine = Self;
+
+    fn new(config: Config, card: Card) -> Self {
+        Self {
+            config,
+            card,
+            peers: BTreeMap::new(),
+            deaths: BTreeMap::new(),
+            hello: Vec::new(),
+            hello_at: None,
+            queue: VecDeque::new(),
+            events: VecDeque::new(),
+            submitted: 0,
+            released: 0,
+            sent: Vec::new(),
+        }
+    }
+    fn engine(&self) -> &Self {
+        self
+    }
+    fn engine_mut(&mut self) -> &mut Self {
+        self
+    }
+    fn add_peer(&mut self, now: Instant, peer: NodeId) {
+        self.hello.push(peer);
+        self.hello_at = Some(now);
+    }
+    fn revive_peer(&mut self, now: Instant, peer: NodeId) {
+        self.add_peer(now, peer);
     }
     fn submit(
         &mut self,
@@ -131,17 +151,13 @@ impl Machine for Stub {
         if self.queue.len() > 100 {
             return Err(SubmitError::QueueFull { peer: to });
         }
-        match payload {
-            Payload::Copied(bytes) => self.queue(Destination::Peer(to), DATA, byte_of(lane), bytes),
-            Payload::Joined(head, body) => {
-                let bytes = [head, body].concat();
-                self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes);
-            }
-            Payload::Owned(bytes) => self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes),
-            Payload::Shared(bytes) => {
-                self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes)
-            }
-        }
+        let bytes = match payload {
+            Payload::Copied(bytes) => bytes.to_vec(),
+            Payload::Joined(head, body) => [head, body].concat(),
+            Payload::Owned(bytes) => bytes,
+            Payload::Shared(bytes) => bytes.to_vec(),
+        };
+        self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes);
         self.submitted += 1;
         let id = SendId(self.submitted);
         if notify {
@@ -158,39 +174,50 @@ impl Machine for Stub {
         self.queue(to, SHARE, datagram.lap as u8, datagram.payload);
         Ok(0)
     }
-    fn next_destination(&mut self, _: Instant) -> Option<Destination> {
-        Some(self.queue.front()?.0)
-    }
-    fn write_frame(&mut self, _: Instant, to: Destination, _: &Loan<'_>, slot: &mut [u8]) -> usize {
-        let (queued_to, frame) = self.queue.pop_front().unwrap();
-        assert_eq!(to, queued_to);
-        slot[..frame.len()].copy_from_slice(&frame);
-        if let (Destination::Peer(peer), false) = (to, self.queue.len() > 50) {
-            self.events.push_back(Event::Writable { peer });
+    fn turn(&mut self, program: &mut impl Program) {
+        let now = self.card.now();
+        let mut arrived = Vec::new();
+        let mut take = each(|_, frame| arrived.push(frame.to_vec()));
+        self.card.receive(usize::MAX, &mut take).expect("a card");
+        for frame in arrived {
+            self.handle_frame(now, &frame, program);
         }
-        frame.len()
-    }
-    fn defer(&mut self, to: Destination) {
-        let front = self.queue.pop_front().unwrap();
-        assert_eq!(to, front.0);
-        self.queue.push_front(front);
-    }
-    fn handle_timeout(&mut self, now: Instant) {
-        for peer in std::mem::take(&mut self.hello) {
-            self.queue(Destination::Peer(peer), HELLO, 0, &[]);
-            if !self.peers.contains_key(&peer) {
-                self.hello.push(peer);
+        if self.hello_at.is_some_and(|at| at <= now) {
+            for peer in std::mem::take(&mut self.hello) {
+                self.queue(Destination::Peer(peer), HELLO, 0, &[]);
+                if !self.peers.contains_key(&peer) {
+                    self.hello.push(peer);
+                }
+            }
+            self.hello_at = (!self.hello.is_empty()).then_some(now + Duration::from_millis(1));
+        }
+        while let Some((to, frame)) = self.queue.front() {
+            let addr = match to {
+                Destination::Peer(peer) => Card::addr(*peer),
+                Destination::Broadcast => LinkAddr::Broadcast,
+            };
+            if self.card.capacity(addr).expect("a card").frames == 0 {
+                break;
+            }
+            let is_sent = self.card.send_one(addr, Frame::whole(frame));
+            assert!(is_sent.expect("a card"), "as its capacity says");
+            let many = self.queue.len() > 51;
+            if let (Some((Destination::Peer(peer), _)), false) = (self.queue.pop_front(), many) {
+                self.events.push_back(Event::Writable { peer });
             }
         }
-        self.hello_at = (!self.hello.is_empty()).then_some(now + Duration::from_millis(1));
+        for event in self.events.drain(..) {
+            program.event(&event);
+        }
+        while let Some((peer, id)) = self.sent.pop() {
+            program.event(&Event::Sent { peer, id });
+        }
     }
-    fn poll_timeout(&self) -> Option<Instant> {
+    fn due(&self) -> Option<Instant> {
         self.hello_at
     }
-    fn poll_event(&mut self) -> Option<Event> {
-        self.events
-            .pop_front()
-            .or_else(|| self.sent.pop().map(|(peer, id)| Event::Sent { peer, id }))
+    fn has_backlog(&self) -> bool {
+        !self.queue.is_empty()
     }
     fn flow(&self, peer: NodeId) -> Option<Flow> {
         let queued_messages = self
@@ -214,7 +241,7 @@ impl Machine for Stub {
 }
 
 fn net(seed: u64) -> Net<Stub> {
-    Net::with_machine(Seed(seed)).patience(Duration::from_millis(100))
+    Net::with_process(Seed(seed)).patience(Duration::from_millis(100))
 }
 
 /// Two nodes whose hellos have all arrived.

@@ -6,7 +6,7 @@
 
 use super::{config, figure};
 use tsumuji_proto::{Config, Duration, Lane, NodeId};
-use tsumuji_sim::{Machine, Net, Seed, goodput};
+use tsumuji_sim::{Net, Process, Seed, goodput};
 
 const SENDERS: usize = 63;
 const SWITCH_BUFFER_BYTES: usize = 512 << 10;
@@ -18,7 +18,7 @@ struct Outcome {
 }
 
 /// All send `count` messages of `bytes` at the same moment.
-fn incast<E: Machine>(
+fn incast<E: Process>(
     net: &mut Net<E>,
     config: &Config,
     frame_ns: u64,

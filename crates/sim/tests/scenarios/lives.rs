@@ -2,11 +2,11 @@
 
 use super::config;
 use tsumuji_proto::{Duration, Event, Lane, NodeId};
-use tsumuji_sim::{Machine, Net, Seed};
+use tsumuji_sim::{Net, Process, Seed};
 
 const LANE: Lane = Lane::ordered(0);
 
-fn kinds<E: Machine>(net: &Net<E>, node: NodeId, of: NodeId) -> String {
+fn kinds<E: Process>(net: &Net<E>, node: NodeId, of: NodeId) -> String {
     let letter = |event: &Event| match event {
         Event::PeerUp { peer, .. } if *peer == of => Some('U'),
         Event::PeerDead { peer, .. } if *peer == of => Some('D'),
@@ -207,7 +207,7 @@ fn stale_copies_revive_nobody() {
     }
 }
 
-fn up_with_current<E: Machine>(net: &Net<E>, node: NodeId, of: NodeId) -> bool {
+fn up_with_current<E: Process>(net: &Net<E>, node: NodeId, of: NodeId) -> bool {
     let current = net.config_of(of).incarnation;
     let last = net
         .events(node)

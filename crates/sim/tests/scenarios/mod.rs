@@ -15,7 +15,7 @@ mod stalls;
 mod unequal;
 
 use tsumuji_proto::{Config, Congestion};
-use tsumuji_sim::{Machine, Net};
+use tsumuji_sim::{Net, Process};
 
 /// As the simulator's, under the congestion control that is tested.
 pub(crate) fn config() -> Config {
@@ -28,7 +28,7 @@ pub(crate) fn config() -> Config {
 /// A figure that `credit` must reach. `suci` is what the paper made it: its figure is printed, and only what it delivers is held
 /// to the same rules.
 #[track_caller]
-fn figure<E: Machine>(net: &Net<E>, reached: bool, what: impl FnOnce() -> String) {
+fn figure<E: Process>(net: &Net<E>, reached: bool, what: impl FnOnce() -> String) {
     match crate::CONGESTION {
         Congestion::Credit => net.check(reached, what),
         Congestion::Suci if reached => {}

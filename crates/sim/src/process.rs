@@ -1,20 +1,26 @@
-//! What the net runs: the production engine, or a stand-in when the net itself is under test.
+//! What runs on a simulated node: the production engine in the production loop, or a stand-in when the net itself is under test.
 
+use crate::card::Card;
+use tsumuji_node::simulated::{Driver, Program};
 use tsumuji_proto::{
-    Config, Congestion, Datagram, Destination, Duration, Engine, Event, Flow, Instant, Lane, Loan,
-    NodeId, Payload, SendId, Sink, SubmitError,
+    Config, Congestion, Datagram, Destination, Duration, Engine, Flow, Instant, Lane, Loan, NodeId,
+    Payload, SendId, SubmitError,
 };
 
-/// The engine as the net drives it. Every function means what the engine's own function of that name means.
+/// A process as the net drives it. Unless something else is said here, a function means what the engine's own of that name means.
 #[expect(
     missing_docs,
     reason = "the engine documents them; a second text would drift"
 )]
-pub trait Machine {
-    fn new(config: Config) -> Self;
+pub trait Process {
+    /// What a test may look at.
+    type Engine;
+
+    fn new(config: Config, card: Card) -> Self;
+    fn engine(&self) -> &Self::Engine;
+    fn engine_mut(&mut self) -> &mut Self::Engine;
     fn add_peer(&mut self, now: Instant, peer: NodeId);
     fn revive_peer(&mut self, now: Instant, peer: NodeId);
-    fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink);
     fn submit(
         &mut self,
         to: NodeId,
@@ -44,18 +50,16 @@ pub trait Machine {
     fn keep(&mut self, _loan: &Loan<'_>) -> bool {
         true
     }
-    fn next_destination(&mut self, now: Instant) -> Option<Destination>;
-    fn write_frame(
-        &mut self,
-        now: Instant,
-        to: Destination,
-        loan: &Loan<'_>,
-        slot: &mut [u8],
-    ) -> usize;
-    fn defer(&mut self, to: Destination);
-    fn handle_timeout(&mut self, now: Instant);
-    fn poll_timeout(&self) -> Option<Instant>;
-    fn poll_event(&mut self) -> Option<Event>;
+    /// Receives what the card lets it, does what is due, and sends what the card takes.
+    fn turn(&mut self, program: &mut impl Program);
+    /// When the next turn is due at the latest.
+    fn due(&self) -> Option<Instant>;
+    /// Something may still leave, as soon as the card has room.
+    fn has_backlog(&self) -> bool;
+    /// Frames refused for their checksums, ever.
+    fn refused_frames(&self) -> u64 {
+        0
+    }
     fn flow(&self, peer: NodeId) -> Option<Flow>;
     fn release(&mut self, peer: NodeId, bytes: usize);
     fn recycle(&mut self, buffer: Vec<u8>);
@@ -83,18 +87,28 @@ pub fn config() -> Config {
     }
 }
 
-impl Machine for Engine {
-    fn new(config: Config) -> Self {
-        Self::new(config)
+/// The production engine, driven by the production loop.
+#[derive(Debug)]
+pub struct Production(Driver<Card, Card>);
+
+impl Process for Production {
+    type Engine = Engine;
+
+    fn new(config: Config, card: Card) -> Self {
+        let me = config.me;
+        Self(Driver::new(me, card.clone(), Engine::new(config), card))
+    }
+    fn engine(&self) -> &Engine {
+        self.0.engine()
+    }
+    fn engine_mut(&mut self) -> &mut Engine {
+        self.0.engine_mut()
     }
     fn add_peer(&mut self, now: Instant, peer: NodeId) {
-        self.add_peer(now, peer);
+        self.0.add_peer(now, peer, Card::addr(peer));
     }
     fn revive_peer(&mut self, now: Instant, peer: NodeId) {
-        self.revive_peer(now, peer);
-    }
-    fn handle_frame(&mut self, now: Instant, frame: &[u8], sink: &mut impl Sink) {
-        self.handle_frame(now, frame, sink);
+        self.engine_mut().revive_peer(now, peer);
     }
     fn submit(
         &mut self,
@@ -103,7 +117,7 @@ impl Machine for Engine {
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        self.submit(to, lane, payload, notify)
+        self.engine_mut().submit(to, lane, payload, notify)
     }
     fn submit_datagram(
         &mut self,
@@ -111,7 +125,7 @@ impl Machine for Engine {
         datagram: Datagram<'_>,
         deadline: Option<Instant>,
     ) -> Result<usize, SubmitError> {
-        self.submit_datagram(to, datagram, deadline)
+        self.engine_mut().submit_datagram(to, datagram, deadline)
     }
     fn submit_lent(
         &mut self,
@@ -120,51 +134,40 @@ impl Machine for Engine {
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        self.submit_lent(to, lane, length_bytes, notify)
+        self.engine_mut()
+            .submit_lent(to, lane, length_bytes, notify)
     }
     fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
-        self.unsent_bytes(loan)
+        self.engine().unsent_bytes(loan)
     }
     fn keep(&mut self, loan: &Loan<'_>) -> bool {
-        self.keep(loan)
+        self.engine_mut().keep(loan)
     }
-    fn next_destination(&mut self, now: Instant) -> Option<Destination> {
-        self.next_destination(now)
+    fn turn(&mut self, program: &mut impl Program) {
+        self.0.turn(program).expect("a card does not fail");
     }
-    fn write_frame(
-        &mut self,
-        now: Instant,
-        to: Destination,
-        loan: &Loan<'_>,
-        slot: &mut [u8],
-    ) -> usize {
-        self.write_frame(now, to, loan, slot)
+    fn due(&self) -> Option<Instant> {
+        self.0.due()
     }
-    fn defer(&mut self, to: Destination) {
-        self.defer(to);
+    fn has_backlog(&self) -> bool {
+        self.0.has_backlog()
     }
-    fn handle_timeout(&mut self, now: Instant) {
-        self.handle_timeout(now);
-    }
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.poll_timeout()
-    }
-    fn poll_event(&mut self) -> Option<Event> {
-        self.poll_event()
+    fn refused_frames(&self) -> u64 {
+        self.0.refused_frames()
     }
     fn flow(&self, peer: NodeId) -> Option<Flow> {
-        self.flow(peer)
+        self.engine().flow(peer)
     }
     fn release(&mut self, peer: NodeId, bytes: usize) {
-        self.release(peer, bytes);
+        self.engine_mut().release(peer, bytes);
     }
     fn recycle(&mut self, buffer: Vec<u8>) {
-        self.recycle(buffer);
+        self.engine_mut().recycle(buffer);
     }
     fn buffer(&mut self, capacity: usize) -> Vec<u8> {
-        self.buffer(capacity)
+        self.engine_mut().buffer(capacity)
     }
     fn close(&mut self, now: Instant) {
-        self.close(now);
+        self.engine_mut().close(now);
     }
 }

@@ -1,0 +1,124 @@
+//! The production loop (`drive`) over any link and clock, for the simulator. Not a part of this crate's interface.
+//!
+//! Called by `tsumuji-sim` alone. There are no channels, no other threads and no waiting here: the simulator plays the program, and calls
+//! `turn` when something is due.
+
+use tsumuji_link::checked::Checked;
+use tsumuji_link::{Link, LinkAddr, LinkError};
+use tsumuji_proto::{Datagram, Delivery, Engine, Event, Instant, Lane, Loan, NodeId, Posted};
+
+use crate::channel::{Dropped, Way};
+pub use crate::clock::Clock;
+use crate::drive::{Drive, Intake};
+use crate::idle::Idle;
+use crate::options::IdlePolicy;
+use crate::table::Table;
+
+/// Takes what a turn brings, and says what it lends.
+pub trait Program {
+    /// `true`: consumed, its bytes are free again. `false`: kept; `Engine::release` follows.
+    fn message(&mut self, delivery: Delivery<'_>) -> bool;
+    /// `life`: as in `Delivery`.
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>);
+    /// All of a turn, in order, after all messages and datagrams of it.
+    fn event(&mut self, event: &Event);
+    /// A buffer for a message of that length, if one is posted.
+    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted>;
+    /// The message that is lent to the engine.
+    fn lent(&self) -> &Loan<'_>;
+}
+
+/// An engine over a link, driven as in production.
+#[derive(Debug)]
+pub struct Driver<L: Link, C: Clock> {
+    drive: Drive<L, C>,
+}
+
+impl<L: Link, C: Clock> Driver<L, C> {
+    /// Of the node `me`, which knows nobody yet.
+    pub fn new(me: NodeId, link: L, engine: Engine, clock: C) -> Self {
+        let (link, table) = (Checked::new(link), Table::empty(me));
+        let idle = Idle::new(IdlePolicy::default(), false);
+        Self {
+            drive: Drive::new(link, engine, table, clock, idle, None, None),
+        }
+    }
+
+    /// `peer` lives there.
+    pub fn add_peer(&mut self, now: Instant, peer: NodeId, addr: LinkAddr) {
+        self.drive.table.add(peer, addr);
+        self.engine_mut().add_peer(now, peer);
+    }
+
+    /// Its engine.
+    pub fn engine(&self) -> &Engine {
+        &self.drive.engine
+    }
+
+    /// Its engine, to be told something; a turn should follow.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        self.drive.touched();
+        &mut self.drive.engine
+    }
+
+    /// One turn of the loop; how much it did.
+    pub fn turn(&mut self, program: &mut impl Program) -> Result<usize, LinkError> {
+        self.drive.turn(true, &mut Simulated(program))
+    }
+
+    /// When the engine wants a turn at the latest.
+    pub fn due(&self) -> Option<Instant> {
+        self.drive.engine.poll_timeout()
+    }
+
+    /// Something may still leave, as soon as the link has room.
+    pub fn has_backlog(&self) -> bool {
+        self.drive.has_backlog()
+    }
+
+    /// Frames refused for their checksums, ever.
+    pub fn refused_frames(&self) -> u64 {
+        let counters = self.drive.link.counters();
+        counters.damaged_frames + counters.unchecked_frames
+    }
+}
+
+struct Simulated<'a, P>(&'a mut P);
+
+impl<P: Program> Intake for Simulated<'_, P> {
+    fn message(&mut self, delivery: Delivery<'_>) -> bool {
+        self.0.message(delivery)
+    }
+
+    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
+        self.0.datagram(life, datagram);
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.0.event(event);
+    }
+
+    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
+        self.0.place(from, lane, length_bytes)
+    }
+
+    fn put_back_all(&mut self, _: Vec<Posted>) {}
+
+    fn lost(&mut self, _: NodeId, _: usize) {}
+
+    fn lent(&self) -> &Loan<'_> {
+        self.0.lent()
+    }
+
+    fn dropped(&self) -> Dropped {
+        Dropped::default()
+    }
+
+    fn is_due(&self) -> bool {
+        false
+    }
+
+    fn settle(&mut self, _: &mut impl Way) -> usize {
+        0
+    }
+}
