@@ -116,6 +116,7 @@ fn links() -> Vec<LinkReport> {
         tried(tsumuji_link::shm::probe()),
         tried(tsumuji_link::udp::probe()),
         tried(tsumuji_link::packet::probe()),
+        #[cfg(feature = "xdp")]
         tried(tsumuji_link::xdp::probe()),
         tried(tsumuji_link::dpdk::probe()),
     ]

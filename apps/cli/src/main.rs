@@ -10,6 +10,7 @@ mod doctor;
 mod documented;
 mod hosts;
 mod interrupt;
+#[cfg(feature = "seal")]
 mod key;
 mod launch;
 mod metrics;
@@ -51,6 +52,7 @@ enum Command {
     Paper(paper::Args),
     Doctor(doctor::Args),
     Testbed(testbed::Args),
+    #[cfg(feature = "seal")]
     Key(key::Args),
     Top(top::Args),
     Tune(tune::Args),
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
         Command::Paper(args) => bench::interruptible(|| paper::run(&args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Testbed(args) => testbed::run(args),
+        #[cfg(feature = "seal")]
         Command::Key(args) => key::run(args),
         Command::Top(args) => top::run(args),
         Command::Tune(args) => tune::run(args),

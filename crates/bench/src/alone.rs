@@ -6,6 +6,7 @@
 use tsumuji_link::Link;
 use tsumuji_link::dpdk::{Dpdk, DpdkConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
+#[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_node::LinkSpec;
 
@@ -35,6 +36,7 @@ pub(crate) fn measure(link: LinkSpec, places: &[Place], job: &Job) -> Result<Sam
             })?,
             job,
         ),
+        #[cfg(feature = "xdp")]
         LinkSpec::Xdp(_) => exchange(
             ends(places, |place| {
                 Xdp::open(&stated(place), XdpConfig::default())

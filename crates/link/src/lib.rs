@@ -15,6 +15,7 @@ mod rings;
 mod sealing;
 pub mod shm;
 pub mod udp;
+#[cfg(feature = "xdp")]
 pub mod xdp;
 
 use std::fmt;
@@ -23,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use rings::{NoRings, Rings};
-pub use sealing::SealCounters;
+pub use sealing::{SealCounters, SealMode, SealModeError};
 
 /// Where a frame comes from or goes to, as the link knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,6 +1,51 @@
-//! What a seal around a link counts: known here, so that whoever holds any link can show it.
+//! What a seal around a link gives and counts: known here, so that whoever holds any link can name and show it.
 //!
 //! Filled by the crate `seal`. Each frame that was not passed on is counted under exactly one reason.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What sealing gives. All nodes of a cluster run the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SealMode {
+    /// Nobody without the key can forge, change or repeat a frame; all can read it.
+    Auth,
+    /// Nor read it.
+    Encrypt,
+}
+
+impl fmt::Display for SealMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auth => "auth",
+            Self::Encrypt => "encrypt",
+        })
+    }
+}
+
+/// No such mode.
+#[derive(Debug, thiserror::Error)]
+#[error("no mode is called `{0}`; take auth or encrypt")]
+pub struct SealModeError(String);
+
+impl FromStr for SealMode {
+    type Err = SealModeError;
+
+    fn from_str(text: &str) -> Result<Self, SealModeError> {
+        match text {
+            "auth" => Ok(Self::Auth),
+            "encrypt" => Ok(Self::Encrypt),
+            // One line, and no more of it than anybody reads.
+            other => Err(SealModeError(
+                other
+                    .chars()
+                    .filter(|c| !c.is_control())
+                    .take(100)
+                    .collect(),
+            )),
+        }
+    }
+}
 
 /// Counts since the link was sealed; `peers` and `sessions` are of now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

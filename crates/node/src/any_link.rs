@@ -15,6 +15,7 @@ use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::packet::{Packet, PacketConfig};
 use tsumuji_link::shm::Shm;
 use tsumuji_link::udp::{Udp, UdpConfig};
+#[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{
     Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
@@ -22,7 +23,9 @@ use tsumuji_link::{
 };
 
 use crate::error::OpenError;
-use crate::security::{Keyed, leaves_host};
+#[cfg(feature = "seal")]
+use crate::security::Keyed;
+use crate::security::leaves_host;
 
 /// A link as users name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,6 +192,7 @@ pub enum Base {
     /// One network interface, by AF_PACKET.
     Packet(Packet),
     /// One network interface, by AF_XDP.
+    #[cfg(feature = "xdp")]
     Xdp(Xdp),
     /// One DPDK device.
     Dpdk(Dpdk),
@@ -213,6 +217,9 @@ impl Base {
                 let interface = interface.as_ref().ok_or_else(unnamed)?;
                 Self::Packet(Packet::open(interface.as_str(), PacketConfig::default())?)
             }
+            #[cfg(not(feature = "xdp"))]
+            LinkSpec::Xdp(_) => return Err(OpenError::NotBuilt { feature: "xdp" }),
+            #[cfg(feature = "xdp")]
             LinkSpec::Xdp(interface) => {
                 let interface = interface.as_ref().ok_or_else(unnamed)?;
                 Self::Xdp(Xdp::open(interface.as_str(), XdpConfig::default())?)
@@ -230,6 +237,7 @@ pub enum AnyLink {
     /// As they are.
     Open(Unsealed),
     /// Sealed with a cluster key.
+    #[cfg(feature = "seal")]
     Sealed(Box<Keyed>),
 }
 
@@ -256,6 +264,7 @@ pub enum Unsealed {
     /// One network interface, by AF_PACKET.
     Packet(Packet),
     /// One network interface, by AF_XDP.
+    #[cfg(feature = "xdp")]
     Xdp(Xdp),
     /// One DPDK device.
     Dpdk(Dpdk),
@@ -298,6 +307,7 @@ impl Unsealed {
             (None, None, Base::Shm(link)) => Self::Shm(link),
             (None, None, Base::Udp(link)) => Self::Udp(link),
             (None, None, Base::Packet(link)) => Self::Packet(link),
+            #[cfg(feature = "xdp")]
             (None, None, Base::Xdp(link)) => Self::Xdp(link),
             (None, None, Base::Dpdk(link)) => Self::Dpdk(link),
             (Some(config), None, base) => Self::Impaired(Box::new(Impair::new(base, config)?)),
@@ -315,44 +325,44 @@ impl Unsealed {
 
 /// Implements `Link` by `match` over the variants.
 macro_rules! delegate {
-    ($type:ident: $($variant:ident)*) => {
+    ($type:ident: $($(#[$cfg:meta])? $variant:ident)*) => {
         impl Link for $type {
             #[inline]
             fn caps(&self) -> LinkCaps {
-                match self { $(Self::$variant(link) => link.caps(),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.caps(),)* }
             }
 
             #[inline]
             fn local_addr(&self) -> LinkAddr {
-                match self { $(Self::$variant(link) => link.local_addr(),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.local_addr(),)* }
             }
 
             #[inline]
             fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
-                match self { $(Self::$variant(link) => link.capacity(to),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.capacity(to),)* }
             }
 
             #[inline]
             fn send<'a>(&mut self, to: LinkAddr, frames: impl Iterator<Item = Frame<'a>> + Clone) -> Result<usize, LinkError> {
-                match self { $(Self::$variant(link) => link.send(to, frames),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.send(to, frames),)* }
             }
 
             #[inline]
             fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-                match self { $(Self::$variant(link) => link.receive(max, receiver),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.receive(max, receiver),)* }
             }
 
             #[inline]
             fn flush(&mut self) -> Result<(), LinkError> {
-                match self { $(Self::$variant(link) => link.flush(),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.flush(),)* }
             }
 
             fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-                match self { $(Self::$variant(link) => link.wait(timeout),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.wait(timeout),)* }
             }
 
             fn fd(&self) -> Option<BorrowedFd<'_>> {
-                match self { $(Self::$variant(link) => link.fd(),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.fd(),)* }
             }
 
             fn rings(&self) -> Option<&impl Rings> {
@@ -365,19 +375,19 @@ macro_rules! delegate {
             }
 
             fn set_reach(&mut self, to: LinkAddr, frame_bytes: usize) {
-                match self { $(Self::$variant(link) => link.set_reach(to, frame_bytes),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.set_reach(to, frame_bytes),)* }
             }
 
             fn arm_fd(&mut self) -> Result<bool, LinkError> {
-                match self { $(Self::$variant(link) => link.arm_fd(),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.arm_fd(),)* }
             }
 
             fn counters(&self) -> LinkCounters {
-                match self { $(Self::$variant(link) => link.counters(),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.counters(),)* }
             }
 
             fn sealing(&self) -> Option<SealCounters> {
-                match self { $(Self::$variant(link) => link.sealing(),)* }
+                match self { $($(#[$cfg])? Self::$variant(link) => link.sealing(),)* }
             }
         }
     };
@@ -421,6 +431,7 @@ impl AnyLink {
     fn shm(&self) -> Option<&Shm> {
         match self {
             Self::Open(link) => link.shm(),
+            #[cfg(feature = "seal")]
             Self::Sealed(_) => None,
         }
     }
@@ -429,14 +440,15 @@ impl AnyLink {
     fn shm_mut(&mut self) -> Option<&mut Shm> {
         match self {
             Self::Open(link) => link.shm_mut(),
+            #[cfg(feature = "seal")]
             Self::Sealed(_) => None,
         }
     }
 }
 
-delegate!(Base: Shm Udp Packet Xdp Dpdk);
-delegate!(Unsealed: Shm Udp Packet Xdp Dpdk Impaired Captured CapturedImpaired);
-delegate!(AnyLink: Open Sealed);
+delegate!(Base: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk);
+delegate!(Unsealed: Shm Udp Packet #[cfg(feature = "xdp")] Xdp Dpdk Impaired Captured CapturedImpaired);
+delegate!(AnyLink: Open #[cfg(feature = "seal")] Sealed);
 
 #[cfg(test)]
 mod tests {

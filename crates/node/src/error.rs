@@ -59,6 +59,7 @@ pub enum OpenError {
     #[error("cannot open the link: {0}")]
     Packet(#[from] tsumuji_link::packet::PacketOpenError),
     /// The same, by AF_XDP.
+    #[cfg(feature = "xdp")]
     #[error("cannot open the link: {0}")]
     Xdp(#[from] tsumuji_link::xdp::XdpOpenError),
     /// The DPDK device cannot be used.
@@ -78,10 +79,18 @@ pub enum OpenError {
         /// Its name.
         link: &'static str,
     },
+    /// The program was built without what is asked for.
+    #[error("this program was built without {feature}; build it with the feature `{feature}`")]
+    NotBuilt {
+        /// The feature.
+        feature: &'static str,
+    },
     /// The key file cannot be used.
+    #[cfg(feature = "seal")]
     #[error(transparent)]
     Key(#[from] tsumuji_seal::KeyError),
     /// The link cannot be sealed.
+    #[cfg(feature = "seal")]
     #[error("cannot seal the link: {0}")]
     Seal(#[from] tsumuji_seal::SealError),
     /// The wanted misfortune makes no sense.

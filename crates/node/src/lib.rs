@@ -74,12 +74,11 @@ pub use metrics::MetricsAt;
 pub use options::{IdlePolicy, Options, ProgressBy};
 pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
-pub use tsumuji_link::{Link, LinkAddr};
+pub use tsumuji_link::{Link, LinkAddr, SealMode};
 pub use tsumuji_proto::{
     Body, Congestion, Datagram, Delivery, DeliveryClass, Destination, Flow, FlowPolicy, Lane,
     NodeId, Pace, Priority, ReceiveBuffer, Room, SendId, Sender, Window,
 };
-pub use tsumuji_seal::SealMode;
 
 /// The guide's examples are tried with the crate's.
 #[cfg(doctest)]

@@ -41,9 +41,7 @@ mod session;
 mod slots;
 mod window;
 
-use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::str::FromStr;
 use std::time::Duration;
 
 use tsumuji_link::impair::{Clock, SystemClock};
@@ -53,7 +51,7 @@ use tsumuji_link::{
 
 pub use envelope::OVERHEAD_BYTES;
 pub use key::{ClusterKey, KEY_BYTES, KEYS_MAX, KeyError, KeyPrint, Keys};
-pub use tsumuji_link::SealCounters;
+pub use tsumuji_link::{SealCounters, SealMode, SealModeError};
 
 use envelope::{HEADER_BYTES, INNER_BYTES_MAX, TAG_BYTES};
 use peers::{NEVER, Out, Peers};
@@ -63,48 +61,6 @@ const FRAME_BYTES_MIN: usize = 256;
 
 /// Sessions grow old in minutes: a program that polls looks at the clock for that once in so many calls, one that sleeps each time.
 const CALLS_PER_LOOK: u32 = 1024;
-
-/// What sealing gives. All nodes of a cluster run the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SealMode {
-    /// Nobody without the key can forge, change or repeat a frame; all can read it.
-    Auth,
-    /// Nor read it.
-    Encrypt,
-}
-
-impl fmt::Display for SealMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auth => "auth",
-            Self::Encrypt => "encrypt",
-        })
-    }
-}
-
-/// No such mode.
-#[derive(Debug, thiserror::Error)]
-#[error("no mode is called `{0}`; take auth or encrypt")]
-pub struct SealModeError(String);
-
-impl FromStr for SealMode {
-    type Err = SealModeError;
-
-    fn from_str(text: &str) -> Result<Self, SealModeError> {
-        match text {
-            "auth" => Ok(Self::Auth),
-            "encrypt" => Ok(Self::Encrypt),
-            // One line, and no more of it than anybody reads.
-            other => Err(SealModeError(
-                other
-                    .chars()
-                    .filter(|c| !c.is_control())
-                    .take(100)
-                    .collect(),
-            )),
-        }
-    }
-}
 
 /// Why a link cannot be sealed.
 #[derive(Debug, thiserror::Error)]

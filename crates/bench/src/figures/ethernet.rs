@@ -9,6 +9,7 @@ use std::time::Duration;
 use tsumuji_link::Link;
 use tsumuji_link::dpdk;
 use tsumuji_link::packet::{Packet, PacketConfig};
+#[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_node::LinkSpec;
 use tsumuji_testbed::Testbed;
@@ -248,10 +249,14 @@ fn heard_by_all(places: &[Place], report: &mut Report, say: Say<'_>) {
         Packet::open(&place.interface, PacketConfig::default())
     });
     let packet = packet.and_then(heard);
+    #[cfg(feature = "xdp")]
     let xdp = alone::ends(places, |place| {
         Xdp::open(&place.interface, XdpConfig::default())
     });
+    #[cfg(feature = "xdp")]
     let xdp = xdp.and_then(heard);
+    #[cfg(not(feature = "xdp"))]
+    let xdp = Err("this program was built without it".to_owned());
     for (link, result) in [("packet", packet), ("xdp", xdp)] {
         let (ours, ratio) = match result {
             Ok((sent, received)) => {

@@ -10,6 +10,7 @@ mod loss;
 mod memory;
 mod messages;
 mod mpi;
+#[cfg(feature = "seal")]
 mod sealing;
 
 use std::ffi::OsString;
@@ -175,7 +176,10 @@ pub fn run(setting: &Setting, say: Say<'_>) -> Report {
             Part::Memory => memory::memory(setting, &mut report, say),
             Part::Collectives => collectives::collectives(setting, &mut report, say),
             Part::Loss => loss::loss(setting, &mut report, say),
+            #[cfg(feature = "seal")]
             Part::Sealing => sealing::sealing(setting, &mut report, say),
+            #[cfg(not(feature = "seal"))]
+            Part::Sealing => say("this program was built without seals"),
         }
     }
     say("");

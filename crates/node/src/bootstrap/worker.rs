@@ -27,7 +27,7 @@ use crate::options::Options;
 use crate::security::Security;
 use tsumuji_link::Link;
 use tsumuji_link::impair::ImpairConfig;
-use tsumuji_seal::{SealMode, SealModeError};
+use tsumuji_link::{SealMode, SealModeError};
 
 /// The launcher's ear, once `endpoint_from_env` has found it.
 static LAUNCHER: OnceLock<(OwnedFd, u16)> = OnceLock::new();
