@@ -191,8 +191,11 @@ impl<L: Link> Checked<L> {
 }
 
 /// Takes what the wrapped link received, and passes on what is sound.
+///
+/// Both where frames are checked and where they are not, so that what receives is compiled once for each receiver.
 struct Checking<'a, R> {
     receiver: &'a mut R,
+    on: bool,
     refused: &'a mut Refused,
     /// Frames passed on.
     frames: usize,
@@ -201,6 +204,10 @@ struct Checking<'a, R> {
 impl<R: Receiver> Receiver for Checking<'_, R> {
     #[inline]
     fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
+        if !self.on {
+            self.frames += 1;
+            return self.receiver.frame(from, frame);
+        }
         match open(frame) {
             Ok(inner) => {
                 self.frames += 1;
@@ -212,7 +219,10 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
 
     /// Of what is coming nothing is known for sure before it was checked.
     #[inline]
-    fn placement(&mut self, _: Option<Coming<'_>>) -> Option<Placement<'_>> {
+    fn placement(&mut self, coming: Option<Coming<'_>>) -> Option<Placement<'_>> {
+        if !self.on {
+            return self.receiver.placement(coming);
+        }
         let mut placement = self.receiver.placement(None)?;
         placement.head_bytes += CHECK_BYTES;
         (placement.head_bytes <= HEAD_BYTES_MAX).then_some(placement)
@@ -225,6 +235,9 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
         head: &[u8],
         body_bytes: usize,
     ) -> bool {
+        if !self.on {
+            return self.receiver.is_expected(from, index, head, body_bytes);
+        }
         let Some((header, head)) = head.split_at_checked(CHECK_BYTES) else {
             return false;
         };
@@ -233,6 +246,9 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
     }
 
     fn is_sound(&mut self, index: usize, head: &[u8], body_bytes: usize) -> bool {
+        if !self.on {
+            return self.receiver.is_sound(index, head, body_bytes);
+        }
         let Some((header, head)) = head.split_at_checked(CHECK_BYTES) else {
             return false;
         };
@@ -247,9 +263,17 @@ impl<R: Receiver> Receiver for Checking<'_, R> {
     }
 
     fn placed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
-        if let Some(head) = head.get(CHECK_BYTES..) {
+        let check_bytes = if self.on { CHECK_BYTES } else { 0 };
+        if let Some(head) = head.get(check_bytes..) {
             self.frames += 1;
             self.receiver.placed(from, head, body_bytes);
+        }
+    }
+
+    fn bodiless(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+        if !self.on {
+            self.frames += 1;
+            self.receiver.bodiless(from, head, body_bytes);
         }
     }
 }
@@ -310,11 +334,9 @@ impl<L: Link> Link for Checked<L> {
 
     #[inline]
     fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-        if !self.on {
-            return self.inner.receive(max, receiver);
-        }
         let mut checking = Checking {
             receiver,
+            on: self.on,
             refused: &mut self.refused,
             frames: 0,
         };

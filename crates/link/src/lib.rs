@@ -250,6 +250,48 @@ impl<F: FnMut(LinkAddr, &[u8])> Receiver for Each<F> {
     }
 }
 
+/// Any receiver, called by its table of functions: what receives through this is compiled once and not for each receiver. For links of
+/// which a frame costs far more than such a call.
+pub struct Erased<'a>(pub &'a mut dyn Receiver);
+
+impl Receiver for Erased<'_> {
+    fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
+        self.0.frame(from, frame);
+    }
+
+    fn placement(&mut self, coming: Option<Coming<'_>>) -> Option<Placement<'_>> {
+        self.0.placement(coming)
+    }
+
+    fn is_expected(
+        &mut self,
+        from: LinkAddr,
+        index: usize,
+        head: &[u8],
+        body_bytes: usize,
+    ) -> bool {
+        self.0.is_expected(from, index, head, body_bytes)
+    }
+
+    fn is_sound(&mut self, index: usize, head: &[u8], body_bytes: usize) -> bool {
+        self.0.is_sound(index, head, body_bytes)
+    }
+
+    fn placed(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+        self.0.placed(from, head, body_bytes);
+    }
+
+    fn bodiless(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
+        self.0.bodiless(from, head, body_bytes);
+    }
+}
+
+impl fmt::Debug for Erased<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Erased")
+    }
+}
+
 /// Hands over a frame that lies in one piece, its body where `receiver` says that it belongs.
 #[inline]
 pub fn hand_over(receiver: &mut impl Receiver, from: LinkAddr, frame: &[u8]) {

@@ -18,7 +18,7 @@ use tsumuji_link::udp::{Udp, UdpConfig};
 #[cfg(feature = "xdp")]
 use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{
-    Capacity, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
+    Capacity, Erased, Frame, Link, LinkAddr, LinkCaps, LinkCounters, LinkError, Receiver, Rings,
     SealCounters,
 };
 
@@ -349,7 +349,7 @@ macro_rules! delegate {
 
             #[inline]
             fn receive(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
-                match self { $($(#[$cfg])? Self::$variant(link) => link.receive(max, receiver),)* }
+                self.receive_by(max, receiver)
             }
 
             #[inline]
@@ -442,6 +442,49 @@ impl AnyLink {
             Self::Open(link) => link.shm_mut(),
             #[cfg(feature = "seal")]
             Self::Sealed(_) => None,
+        }
+    }
+}
+
+// Each kind of handler that a program registers is compiled into the receiving of each kind of link. Of those that are wrapped there would be
+// several times as many as of the others, so they call what receives by its table of functions.
+impl Base {
+    fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+        match self {
+            Self::Shm(link) => link.receive(max, receiver),
+            Self::Udp(link) => link.receive(max, receiver),
+            Self::Packet(link) => link.receive(max, receiver),
+            #[cfg(feature = "xdp")]
+            Self::Xdp(link) => link.receive(max, receiver),
+            Self::Dpdk(link) => link.receive(max, receiver),
+        }
+    }
+}
+
+impl Unsealed {
+    #[inline]
+    fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+        match self {
+            Self::Shm(link) => link.receive(max, receiver),
+            Self::Udp(link) => link.receive(max, receiver),
+            Self::Packet(link) => link.receive(max, receiver),
+            #[cfg(feature = "xdp")]
+            Self::Xdp(link) => link.receive(max, receiver),
+            Self::Dpdk(link) => link.receive(max, receiver),
+            Self::Impaired(link) => link.receive(max, &mut Erased(receiver)),
+            Self::Captured(link) => link.receive(max, &mut Erased(receiver)),
+            Self::CapturedImpaired(link) => link.receive(max, &mut Erased(receiver)),
+        }
+    }
+}
+
+impl AnyLink {
+    #[inline]
+    fn receive_by(&mut self, max: usize, receiver: &mut impl Receiver) -> Result<usize, LinkError> {
+        match self {
+            Self::Open(link) => link.receive(max, receiver),
+            #[cfg(feature = "seal")]
+            Self::Sealed(link) => link.receive(max, &mut Erased(receiver)),
         }
     }
 }
