@@ -66,14 +66,14 @@ static void receive_blocks(tsumuji *node, int blocks)
     check(tsumuji_open_channel(node, BULK, BUDGET_BYTES, NULL), "channel");
     check(tsumuji_set_window(node, WINDOW_FRAMES), "window");
     for (int urgent = 0; urgent < senders; urgent++) {
-        check(tsumuji_lend(node, &message, PATIENCE_US), "receive");
+        check(tsumuji_recv_borrow(node, &message, PATIENCE_US), "receive");
         printf("node %d is in a hurry\n", message.from);
         check(tsumuji_release(node, &message), "release");
     }
     check(tsumuji_channel_state(node, BULK, &waits, sizeof waits), "channel");
     printf("%zu blocks wait here\n", waits.messages);
     for (int block = 0; block < senders * blocks; block++) {
-        check(tsumuji_lend_on(node, BULK, -1, &message, PATIENCE_US), "receive"); /* no copy */
+        check(tsumuji_recv_borrow_on(node, BULK, -1, &message, PATIENCE_US), "receive"); /* no copy */
         check(tsumuji_release(node, &message), "release");
     }
     printf("%d blocks of %d senders\n", senders * blocks, senders);

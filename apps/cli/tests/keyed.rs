@@ -253,7 +253,7 @@ fn keyed_restarts_over(link: &'static str) {
     assert!(seal.handshakes > u64::from(CYCLES), "{seal:?}");
     assert_eq!(seal.peers, u64::from(NODES) - 1, "{seal:?}");
     assert_eq!(
-        counters.misplaced_frames, 0,
+        counters.spoofed_source_frames, 0,
         "what strangers sent came through"
     );
     let removed = testbed.down();

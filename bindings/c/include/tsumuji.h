@@ -7,7 +7,7 @@
  * Functions return 0 or more, or a code below 0 (TSUMUJI_E...); those that return a pointer return NULL then. Every failure sets
  * errno, and tsumuji_last_error() says in words what to do.
  *
- * A handle belongs to the thread that opened it, until that one calls tsumuji_disown and another tsumuji_adopt. Calls of other threads
+ * A handle belongs to the thread that opened it, until that one calls tsumuji_release_ownership and another tsumuji_acquire_ownership. Calls of other threads
  * are refused with TSUMUJI_ETHREAD, and so are those of a child after fork().
  *
  * A pointer is NULL where that is said to mean something, or else points at what its type says, of the stated length; nothing else may
@@ -61,7 +61,7 @@
 // The endpoint cannot be opened; the text says why, and what mends it.
 #define TSUMUJI_EOPEN -9
 
-// The handle belongs to another thread. See tsumuji_adopt.
+// The handle belongs to another thread. See tsumuji_acquire_ownership.
 #define TSUMUJI_ETHREAD -10
 
 // The handle is in use: a callback used the handle that called it.
@@ -311,7 +311,7 @@ typedef struct tsumuji_counters {
   // Frames dropped because they were damaged, not understood, not for us, or not new.
   uint64_t dropped_frames;
   // Frames dropped because they did not come from where their source lives.
-  uint64_t misplaced_frames;
+  uint64_t spoofed_source_frames;
   // Datagrams dropped because nobody took them.
   uint64_t dropped_datagrams;
   // Times that the link had no free place for a frame.
@@ -492,10 +492,10 @@ int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 
 // Gives the handle up, so that another thread can adopt it.
-int tsumuji_disown(struct tsumuji *handle);
+int tsumuji_release_ownership(struct tsumuji *handle);
 
 // Makes the calling thread the handle's owner, after the last owner gave it up.
-int tsumuji_adopt(struct tsumuji *handle);
+int tsumuji_acquire_ownership(struct tsumuji *handle);
 
 // Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
 int tsumuji_report_error(const char *text);
@@ -577,7 +577,7 @@ ptrdiff_t tsumuji_try_recv(struct tsumuji *handle, void *buffer, size_t room, st
 
 // Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
 // it is given back with tsumuji_release. At most 65,536 are lent at a time.
-int tsumuji_lend(struct tsumuji *handle,
+int tsumuji_recv_borrow(struct tsumuji *handle,
                  struct tsumuji_message *message,
                  int64_t timeout_us);
 
@@ -630,7 +630,7 @@ int tsumuji_arm_fd(struct tsumuji *handle);
 // Microseconds that an event loop may sleep before it must poll again; -1: until the descriptor is readable.
 int64_t tsumuji_until_timer(struct tsumuji *handle);
 
-// Keeps what comes on `channel`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_lend_on and
+// Keeps what comes on `channel`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_recv_borrow_on and
 // tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
 // that calls, or the progress assistant while the program computes. What waits or is lent counts against budget_bytes (0: 4 MiB), beside
 // the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
@@ -665,8 +665,8 @@ ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
                           struct tsumuji_message *about,
                           int64_t timeout_us);
 
-// Lends it, as tsumuji_lend does. It counts against the channel's budget until it is released.
-int tsumuji_lend_on(struct tsumuji *handle, int channel, int from, struct tsumuji_message *message, int64_t timeout_us);
+// Lends it, as tsumuji_recv_borrow does. It counts against the channel's budget until it is released.
+int tsumuji_recv_borrow_on(struct tsumuji *handle, int channel, int from, struct tsumuji_message *message, int64_t timeout_us);
 
 // As tsumuji_poll, of a channel that was opened without a handler: what comes on others waits for those who take it, and only `message`
 // and `datagram` are called.

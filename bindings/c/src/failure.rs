@@ -54,7 +54,7 @@ impl Failure {
     pub(crate) const OTHER_THREAD: Self = Self::plain(
         TSUMUJI_ETHREAD,
         libc::EPERM,
-        "the handle belongs to another thread, which must call tsumuji_disown, then this one tsumuji_adopt; or to the process before fork",
+        "the handle belongs to another thread, which must call tsumuji_release_ownership, then this one tsumuji_acquire_ownership; or to the process before fork",
     );
 
     pub(crate) const CLOSED: Self =

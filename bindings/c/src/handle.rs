@@ -2,7 +2,7 @@
 //!
 //! A handle belongs to one thread, the one that opened it, until that one disowns it and another adopts it. A call from any
 //! other thread is refused before anything is touched, and so is a call from within a callback of the same handle: there is
-//! never more than one `&mut Node`. A process that forks keeps its handles: in the child no thread owns them, nor can adopt them.
+//! never more than one `&mut Node`. A process that forks keeps its handles: in the child no thread owns them, nor can acquire_ownership them.
 //!
 //! Invariants: `busy` and `node` are touched by the thread whose number is in `owner`, and by no other; handles are never freed,
 //! only what they own, so that one which was closed is known as such.
@@ -36,7 +36,7 @@ pub struct Tsumuji {
     node: UnsafeCell<Option<Box<Node>>>,
 }
 
-// Handles move between threads by `disown` and `adopt`.
+// Handles move between threads by `release_ownership` and `acquire_ownership`.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<Node>();
@@ -128,7 +128,7 @@ impl Tsumuji {
             return Err(Failure::BUSY);
         }
         let _leave = Leave(&self.busy);
-        // SAFETY: this thread is the owner, so no other touches `node`, and the last owner's writes are seen (`adopt`). `busy` was
+        // SAFETY: this thread is the owner, so no other touches `node`, and the last owner's writes are seen (`acquire_ownership`). `busy` was
         // not set, so no call of this thread holds a reference.
         let Some(node) = (unsafe { (*self.node.get()).as_deref_mut() }) else {
             return Err(Failure::CLOSED);
@@ -143,8 +143,8 @@ impl Tsumuji {
         result
     }
 
-    /// Gives the handle up, for another thread to adopt.
-    pub(crate) fn disown(&self) -> Result<(), Failure> {
+    /// Gives the handle up, for another thread to acquire_ownership.
+    pub(crate) fn release_ownership(&self) -> Result<(), Failure> {
         self.check_owner()?;
         if self.busy.get() {
             return Err(Failure::BUSY);
@@ -155,7 +155,7 @@ impl Tsumuji {
     }
 
     /// Takes a handle that was given up.
-    pub(crate) fn adopt(&self) -> Result<(), Failure> {
+    pub(crate) fn acquire_ownership(&self) -> Result<(), Failure> {
         if self.forks != FORKS.load(Ordering::Relaxed)
             && self.owner.load(Ordering::Relaxed) != CLOSED
         {
@@ -264,8 +264,8 @@ mod tests {
             let invalid = crate::api::TSUMUJI_EINVAL;
             assert_eq!(code(shared.0.run(|_| Ok(()))), invalid);
             assert_eq!(code(shared.0.close()), invalid);
-            assert_eq!(code(shared.0.adopt()), invalid);
-            assert_eq!(code(shared.0.disown()), invalid);
+            assert_eq!(code(shared.0.acquire_ownership()), invalid);
+            assert_eq!(code(shared.0.release_ownership()), invalid);
         };
         refused();
         std::thread::scope(|scope| scope.spawn(refused).join().expect("thread"));
@@ -277,7 +277,7 @@ mod tests {
         let handle = handle();
         let outer = handle.run(|_| {
             assert_eq!(code(handle.run(|_| Ok(()))), crate::api::TSUMUJI_EBUSY);
-            assert_eq!(code(handle.disown()), crate::api::TSUMUJI_EBUSY);
+            assert_eq!(code(handle.release_ownership()), crate::api::TSUMUJI_EBUSY);
             Ok(7)
         });
         assert_eq!(outer.expect("done"), 7);
@@ -288,17 +288,17 @@ mod tests {
     #[test]
     fn one_thread_owns_a_handle() {
         struct Shared(Tsumuji);
-        // SAFETY: `run`, `disown` and `adopt` are what keeps threads apart; that is tested here.
+        // SAFETY: `run`, `release_ownership` and `acquire_ownership` are what keeps threads apart; that is tested here.
         unsafe impl Sync for Shared {}
         let shared = Shared(handle());
         let shared = &shared;
         for _ in 0..50 {
-            shared.0.disown().expect("ours");
+            shared.0.release_ownership().expect("ours");
             let takers: usize = std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..4)
                     .map(|_| {
                         scope.spawn(move || {
-                            let adopted = shared.0.adopt().is_ok();
+                            let adopted = shared.0.acquire_ownership().is_ok();
                             assert_eq!(shared.0.run(|_| Ok(())).is_ok(), adopted);
                             adopted
                         })

@@ -91,7 +91,7 @@ static void mailbox(void)
     CHECK(tsumuji_send(a, 1, TSUMUJI_LANE, "hello", 5) == 0);
     CHECK(tsumuji_recv(b, block, sizeof block, NULL, WAIT_US) == 5 && memcmp(block, "hello", 5) == 0);
     CHECK(tsumuji_ready_on(b, MAILBOX, 0, &bytes, WAIT_US) == 1 && bytes == 1000);
-    CHECK(tsumuji_lend_on(b, MAILBOX, -1, &lent, WAIT_US) == 0 && lent.bytes == 1000);
+    CHECK(tsumuji_recv_borrow_on(b, MAILBOX, -1, &lent, WAIT_US) == 0 && lent.bytes == 1000);
     for (taken = 1; taken < sent; taken++) {
         int number;
         ptrdiff_t got = tsumuji_recv_on(b, MAILBOX, -1, block, sizeof block, NULL, WAIT_US);

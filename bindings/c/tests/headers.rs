@@ -19,7 +19,7 @@ const TSUMUJI_HEAD: &str = "\
  * Functions return 0 or more, or a code below 0 (TSUMUJI_E...); those that return a pointer return NULL then. Every failure sets
  * errno, and tsumuji_last_error() says in words what to do.
  *
- * A handle belongs to the thread that opened it, until that one calls tsumuji_disown and another tsumuji_adopt. Calls of other threads
+ * A handle belongs to the thread that opened it, until that one calls tsumuji_release_ownership and another tsumuji_acquire_ownership. Calls of other threads
  * are refused with TSUMUJI_ETHREAD, and so are those of a child after fork().
  *
  * A pointer is NULL where that is said to mean something, or else points at what its type says, of the stated length; nothing else may

@@ -100,7 +100,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_ready(h, &bytes, 0) == code);
     CHECK(tsumuji_recv(h, data, sizeof data, &message, 0) == code);
     CHECK(tsumuji_try_recv(h, data, sizeof data, &message) == code);
-    CHECK(tsumuji_lend(h, &message, 0) == code);
+    CHECK(tsumuji_recv_borrow(h, &message, 0) == code);
     CHECK(tsumuji_release(h, &message) == code);
     CHECK(tsumuji_send_shared(h, 1, TSUMUJI_LANE, data, 1, nothing, NULL, NULL) == code);
     CHECK(tsumuji_open_channel(h, 7, 0, NULL) == code);
@@ -108,7 +108,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_channel_state(h, 7, &state, sizeof state) == code);
     CHECK(tsumuji_ready_on(h, -1, -1, &bytes, 0) == code);
     CHECK(tsumuji_recv_on(h, -1, -1, data, sizeof data, &message, 0) == code);
-    CHECK(tsumuji_lend_on(h, -1, -1, &message, 0) == code);
+    CHECK(tsumuji_recv_borrow_on(h, -1, -1, &message, 0) == code);
     CHECK(tsumuji_poll_on(h, 7, &handler, 0) == code);
     CHECK(tsumuji_post(h, 7, -1, room, sizeof room, &post) == code);
     CHECK(tsumuji_wait_posted(h, 1, 0) == code);
@@ -166,7 +166,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_wait(h, 1) == code);
     CHECK(tsumuji_forbid_direct_reads(h) == code);
     CHECK(tsumuji_get_collective_counters(h, &collective, sizeof collective) == code);
-    CHECK(tsumuji_disown(h) == code);
+    CHECK(tsumuji_release_ownership(h) == code);
     CHECK(h == NULL || tsumuji_close(h, 0) == code);
 
     datagram_socket *sock = (datagram_socket *)h;
@@ -185,7 +185,7 @@ static void *in_other_thread(void *handle)
 {
     for (int i = 0; i < 200; i++)
         refused(handle, TSUMUJI_ETHREAD);
-    CHECK(tsumuji_adopt(handle) == TSUMUJI_ETHREAD);
+    CHECK(tsumuji_acquire_ownership(handle) == TSUMUJI_ETHREAD);
     return NULL;
 }
 
@@ -259,7 +259,7 @@ static void forks(int threads)
     pid_t child = fork();
     if (child == 0) {
         refused(a, TSUMUJI_ETHREAD);
-        CHECK(tsumuji_adopt(a) == TSUMUJI_ETHREAD);
+        CHECK(tsumuji_acquire_ownership(a) == TSUMUJI_ETHREAD);
         _exit(0);
     }
     CHECK(ended(child) == 0);
@@ -270,15 +270,15 @@ static void forks(int threads)
     CHECK(tsumuji_open_shm(fd, 1, 0, options, &own) == 0);
     close(fd);
     tsumuji_options_free(options);
-    CHECK(tsumuji_disown(own) == 0);
+    CHECK(tsumuji_release_ownership(own) == 0);
     child = fork();
     if (child == 0) {
-        CHECK(tsumuji_adopt(own) == TSUMUJI_ETHREAD && tsumuji_close(own, 0) == TSUMUJI_ETHREAD);
+        CHECK(tsumuji_acquire_ownership(own) == TSUMUJI_ETHREAD && tsumuji_close(own, 0) == TSUMUJI_ETHREAD);
         _exit(0);
     }
     CHECK(ended(child) == 0);
     CHECK(tsumuji_me(own) == TSUMUJI_ETHREAD);
-    CHECK(tsumuji_adopt(own) == 0 && tsumuji_close(own, 0) == 0);
+    CHECK(tsumuji_acquire_ownership(own) == 0 && tsumuji_close(own, 0) == 0);
 }
 
 static int called;
@@ -389,7 +389,7 @@ static void structures(void)
     memcpy(raw + 1, &handler, sizeof handler);
     CHECK(tsumuji_poll(a, (tsumuji_handler *)(void *)(raw + 1), 0) >= 0);
     CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, raw + 3, 5, (uint64_t *)(void *)(raw + 1)) == 0);
-    while (tsumuji_lend(b, (tsumuji_message *)(void *)(raw + 1), 0) == TSUMUJI_EAGAIN)
+    while (tsumuji_recv_borrow(b, (tsumuji_message *)(void *)(raw + 1), 0) == TSUMUJI_EAGAIN)
         CHECK(tsumuji_progress(a) >= 0);
     CHECK(tsumuji_release(b, (tsumuji_message *)(void *)(raw + 1)) == 0);
     FAILS(tsumuji_release(b, (tsumuji_message *)(void *)(raw + 1)), TSUMUJI_EINVAL, EINVAL);
@@ -564,7 +564,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         progress = "program";
     refused(NULL, TSUMUJI_EINVAL);
-    CHECK(tsumuji_adopt(NULL) == TSUMUJI_EINVAL && tsumuji_close(NULL, 0) == 0 && datagram_close(NULL) == 0);
+    CHECK(tsumuji_acquire_ownership(NULL) == TSUMUJI_EINVAL && tsumuji_close(NULL, 0) == 0 && datagram_close(NULL) == 0);
     objects();
     texts();
     descriptors();
@@ -582,7 +582,7 @@ int main(int argc, char **argv)
     CHECK(closed == 0 || closed == TSUMUJI_ELOST);
     refused(a, TSUMUJI_EINVAL);
     FAILS(tsumuji_close(a, 0), TSUMUJI_EINVAL, EBADF);
-    FAILS(tsumuji_adopt(a), TSUMUJI_EINVAL, EBADF);
+    FAILS(tsumuji_acquire_ownership(a), TSUMUJI_EINVAL, EBADF);
     puts("hostile: all right");
     return 0;
 }

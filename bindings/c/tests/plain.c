@@ -113,9 +113,9 @@ static void messages(void)
     FAILS(tsumuji_lane(0, 0, TSUMUJI_CHANNELS), TSUMUJI_EINVAL, EINVAL);
     CHECK(tsumuji_send(a, 1, urgent, NULL, 0) == 0);
     tsumuji_message lent, second;
-    CHECK(tsumuji_lend(b, &lent, WAIT_US) == 0 && lent.bytes == 0 && lent.lane == urgent);
+    CHECK(tsumuji_recv_borrow(b, &lent, WAIT_US) == 0 && lent.bytes == 0 && lent.lane == urgent);
     CHECK(tsumuji_send(a, 1, urgent, "lent", 5) == 0);
-    CHECK(tsumuji_lend(b, &second, WAIT_US) == 0 && strcmp(second.data, "lent") == 0 && second.loan != lent.loan);
+    CHECK(tsumuji_recv_borrow(b, &second, WAIT_US) == 0 && strcmp(second.data, "lent") == 0 && second.loan != lent.loan);
     CHECK(tsumuji_release(b, &lent) == 0);
     FAILS(tsumuji_release(b, &lent), TSUMUJI_EINVAL, EINVAL);
     lent = second;
@@ -132,7 +132,7 @@ static void messages(void)
     FAILS(tsumuji_send(NULL, 1, TSUMUJI_LANE, "x", 1), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "x", 1, NULL), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_recv(b, NULL, 8, NULL, 0), TSUMUJI_EINVAL, EINVAL);
-    FAILS(tsumuji_lend(b, NULL, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_recv_borrow(b, NULL, 0), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_release(b, NULL), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_is_sent(a, 9, 0), TSUMUJI_EUNKNOWN, ENXIO);
 }
@@ -170,7 +170,7 @@ static void on_message(void *context, const tsumuji_message *message)
 
     CHECK(message->bytes == 3 && memcmp(message->data, "way", 3) == 0 && message->from == 0);
     seen->refused_calls += tsumuji_progress(b) == TSUMUJI_EBUSY && errno == EBUSY;
-    seen->refused_calls += tsumuji_close(b, 0) == TSUMUJI_EBUSY && tsumuji_disown(b) == TSUMUJI_EBUSY;
+    seen->refused_calls += tsumuji_close(b, 0) == TSUMUJI_EBUSY && tsumuji_release_ownership(b) == TSUMUJI_EBUSY;
     seen->messages++;
 }
 
@@ -420,11 +420,11 @@ static void *other_thread(void *context)
     (void)context;
     CHECK(*tsumuji_last_error() == 0); /* texts are each thread's own */
     FAILS(tsumuji_progress(b), TSUMUJI_ETHREAD, EPERM);
-    FAILS(tsumuji_adopt(b), TSUMUJI_ETHREAD, EPERM);
-    FAILS(tsumuji_disown(b), TSUMUJI_ETHREAD, EPERM);
+    FAILS(tsumuji_acquire_ownership(b), TSUMUJI_ETHREAD, EPERM);
+    FAILS(tsumuji_release_ownership(b), TSUMUJI_ETHREAD, EPERM);
     FAILS(tsumuji_close(b, 0), TSUMUJI_ETHREAD, EPERM);
-    CHECK(tsumuji_adopt(a) == 0 && tsumuji_try_recv(a, buffer, sizeof buffer, NULL) == TSUMUJI_EAGAIN);
-    CHECK(tsumuji_disown(a) == 0);
+    CHECK(tsumuji_acquire_ownership(a) == 0 && tsumuji_try_recv(a, buffer, sizeof buffer, NULL) == TSUMUJI_EAGAIN);
+    CHECK(tsumuji_release_ownership(a) == 0);
     return NULL;
 }
 
@@ -432,12 +432,12 @@ static void threads(void)
 {
     pthread_t thread;
 
-    CHECK(tsumuji_disown(a) == 0);
+    CHECK(tsumuji_release_ownership(a) == 0);
     FAILS(tsumuji_me(a), TSUMUJI_ETHREAD, EPERM);
     CHECK(pthread_create(&thread, NULL, other_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
-    CHECK(tsumuji_adopt(a) == 0 && tsumuji_me(a) == 0);
-    FAILS(tsumuji_adopt(a), TSUMUJI_ETHREAD, EPERM);
-    FAILS(tsumuji_adopt(NULL), TSUMUJI_EINVAL, EINVAL);
+    CHECK(tsumuji_acquire_ownership(a) == 0 && tsumuji_me(a) == 0);
+    FAILS(tsumuji_acquire_ownership(a), TSUMUJI_ETHREAD, EPERM);
+    FAILS(tsumuji_acquire_ownership(NULL), TSUMUJI_EINVAL, EINVAL);
 }
 
 static void death(void)

@@ -2,7 +2,7 @@
 //! they lie.
 //!
 //! A part of [`Link`](crate::Link) that few links have; the engine's direct messages and what is sent by reference stand on
-//! it. A process is known by its *life*: a number that no process in its place had before, and never 0.
+//! it. A process is known by its *generation*: a number that no process in its place had before, and never 0.
 
 use bytes::Bytes;
 
@@ -16,10 +16,10 @@ pub trait Rings {
     /// Which process lives behind `peer`, as the kernel says; 0 if there is none. One that is stopped lives. `None`: the kernel does not tell.
     fn process_at(&self, peer: LinkAddr) -> Option<u64>;
 
-    /// The life of a peer from which the last frame came.
-    fn life_heard(&self, peer: LinkAddr) -> Option<u64>;
+    /// The generation of a peer from which the last frame came.
+    fn generation_heard(&self, peer: LinkAddr) -> Option<u64>;
 
-    /// Sends a frame, whose parts follow one another, to that life of the peer and no other; whether there was room. `counted`: until it is read,
+    /// Sends a frame, whose parts follow one another, to that generation of the peer and no other; whether there was room. `counted`: until it is read,
     /// `unread` counts it.
     fn send_counted(
         &mut self,
@@ -28,13 +28,13 @@ pub trait Rings {
         parts: [&[u8]; 3],
     ) -> Result<bool, LinkError>;
 
-    /// How many frames of `frame_bytes` each the next calls of `send_counted` take to that life of the peer.
+    /// How many frames of `frame_bytes` each the next calls of `send_counted` take to that generation of the peer.
     fn counted_room(&mut self, to: (LinkAddr, u64), frame_bytes: usize) -> usize;
 
-    /// How many counted frames that life of the peer has not read, as far as it has said: the present life, or the one before.
+    /// How many counted frames that generation of the peer has not read, as far as it has said: the present generation, or the one before.
     fn unread(&self, of: (LinkAddr, u64)) -> usize;
 
-    /// How many bytes more that life of the peer takes by reference; `None`: it cannot read this process's memory.
+    /// How many bytes more that generation of the peer takes by reference; `None`: it cannot read this process's memory.
     fn reference_room(&mut self, to: (LinkAddr, u64)) -> Option<usize>;
 
     /// As `send_counted`, of a frame whose body its receiver reads where it lies: the link holds it until then, or until its receiver is
@@ -64,7 +64,7 @@ impl Rings for NoRings {
         match *self {}
     }
 
-    fn life_heard(&self, _: LinkAddr) -> Option<u64> {
+    fn generation_heard(&self, _: LinkAddr) -> Option<u64> {
         match *self {}
     }
 

@@ -23,7 +23,7 @@ mod small {
             frame_bytes: 600,
             ring_bytes: 8192,
             broadcast_bytes: 4096,
-            lives: 64,
+            generations: 64,
         };
         job(nodes, config)
     });

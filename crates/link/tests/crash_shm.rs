@@ -33,10 +33,10 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Checksum, life, number, kind, then bytes that depend on the number.
-fn compose(kind: u8, life: u32, number: u32, bytes: usize) -> Vec<u8> {
+/// Checksum, generation, number, kind, then bytes that depend on the number.
+fn compose(kind: u8, generation: u32, number: u32, bytes: usize) -> Vec<u8> {
     let mut slot = vec![0; bytes];
-    slot[8..12].copy_from_slice(&life.to_le_bytes());
+    slot[8..12].copy_from_slice(&generation.to_le_bytes());
     slot[12..16].copy_from_slice(&number.to_le_bytes());
     slot[16] = kind;
     for (index, byte) in slot[17..bytes].iter_mut().enumerate() {
@@ -50,11 +50,11 @@ fn compose(kind: u8, life: u32, number: u32, bytes: usize) -> Vec<u8> {
 struct Chatter {
     shm: Shm,
     me: u16,
-    life: u32,
+    generation: u32,
     dice: Rng,
     sent: [u32; NODES as usize],
     broadcast: u32,
-    /// Per sender and kind: its life, and the last number.
+    /// Per sender and kind: its generation, and the last number.
     last: HashMap<(u16, u8), (u32, u32)>,
     received: [u64; NODES as usize],
     stopped: bool,
@@ -65,7 +65,7 @@ impl Chatter {
         Self {
             shm,
             me,
-            life: std::process::id(),
+            generation: std::process::id(),
             dice: Rng::with_seed(seed),
             sent: [0; NODES as usize],
             broadcast: 0,
@@ -82,10 +82,10 @@ impl Chatter {
                 0 => 17 + self.dice.usize(..3000),
                 _ => 17 + self.dice.usize(..60),
             };
-            let life = self.life;
+            let generation = self.generation;
             if self.dice.u64(..8) == 0 {
                 let number = self.broadcast;
-                let frame = compose(TO_ALL, life, number, bytes);
+                let frame = compose(TO_ALL, generation, number, bytes);
                 (self.shm)
                     .send_one(LinkAddr::Broadcast, Frame::whole(&frame))
                     .expect("broadcast");
@@ -97,7 +97,7 @@ impl Chatter {
                 continue;
             }
             let number = self.sent[usize::from(to)];
-            let frame = compose(TO_ONE, life, number, bytes);
+            let frame = compose(TO_ONE, generation, number, bytes);
             let taken = (self.shm)
                 .send_one(LinkAddr::Local(to), Frame::whole(&frame))
                 .expect("send");
@@ -134,13 +134,13 @@ impl Chatter {
                 let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().expect("4"));
                 let sum = u64::from_le_bytes(frame[..8].try_into().expect("8 bytes"));
                 assert_eq!(sum, checksum(&frame[8..]), "a damaged frame from {from}");
-                let (life, number, kind) = (word(8), word(12), frame[16]);
+                let (generation, number, kind) = (word(8), word(12), frame[16]);
                 received[usize::from(from)] += 1;
                 match kind {
                     STOP => *stopped = true,
                     TO_ONE | TO_ALL => {
-                        match last.insert((from, kind), (life, number)) {
-                            Some((old_life, old)) if old_life == life => {
+                        match last.insert((from, kind), (generation, number)) {
+                            Some((old_generation, old)) if old_generation == generation => {
                                 let next = old + 1;
                                 // Broadcasts may be overwritten, never repeated; the rest is lossless between the living.
                                 assert!(number == next || kind == TO_ALL && number > next);
@@ -204,7 +204,7 @@ fn killed_peers_harm_nobody() {
     let job = ShmJob::create(NODES.into(), ShmConfig::for_nodes(NODES.into())).expect("create");
     let mut chatter = Chatter::new(Shm::attach(&job, 0).expect("attach"), 0, 12345);
     let mut survivor = start(&job, SURVIVOR);
-    let mut lives_heard = 0;
+    let mut generations_heard = 0;
     let mut taken_bytes = Vec::new();
     for kill in 0..KILLS {
         let mut victim = start(&job, VICTIM);
@@ -218,7 +218,7 @@ fn killed_peers_harm_nobody() {
             chatter.turn();
             assert!(begun.elapsed() < PATIENCE, "no frames in round {kill}");
         }
-        lives_heard += u32::from(chatter.received[1] > old_victim);
+        generations_heard += u32::from(chatter.received[1] > old_victim);
         let moment = Duration::from_micros(chatter.dice.u64(..4000));
         let begun = Instant::now();
         while begun.elapsed() < moment {
@@ -237,20 +237,20 @@ fn killed_peers_harm_nobody() {
         taken_bytes.push(blocks as u64 * 512);
     }
     // A victim killed before it saw that all others had turned to it leaves its predecessor's pages to its successor: never
-    // more than a few lives', each at most two rings and a broadcast ring beside its counters.
+    // more than a few generations', each at most two rings and a broadcast ring beside its counters.
     let config = ShmConfig::for_nodes(NODES.into());
-    let life_bytes = (2 * config.ring_bytes + config.broadcast_bytes + (512 << 10)) as u64;
+    let generation_bytes = (2 * config.ring_bytes + config.broadcast_bytes + (512 << 10)) as u64;
     let most = taken_bytes.iter().copied().max().unwrap_or(0);
     assert!(
-        most < 6 * life_bytes,
+        most < 6 * generation_bytes,
         "{most} bytes for {NODES} nodes: {taken_bytes:?}"
     );
-    assert!(lives_heard >= KILLS * 8 / 10);
+    assert!(generations_heard >= KILLS * 8 / 10);
     assert_eq!(chatter.shm.counters().dropped_frames, 0, "no ring broke");
     let begun = Instant::now();
     while survivor.try_wait().expect("wait").is_none() {
-        let life = chatter.life;
-        let stop = compose(STOP, life, 0, 20);
+        let generation = chatter.generation;
+        let stop = compose(STOP, generation, 0, 20);
         (chatter.shm)
             .send_one(LinkAddr::Local(SURVIVOR), Frame::whole(&stop))
             .expect("send");

@@ -268,7 +268,7 @@ impl Channels {
         let known = (opened.get_mut(&channel)).filter(|known| known.books.generation == generation);
         if let Some(known) = known {
             (tools.overdrafts).release(Some(&mut known.books), from, charge, bytes);
-            known.ease(&mut tools.outbox);
+            known.lift_backpressure(&mut tools.outbox);
         } else {
             let is_main = generation == main.books.generation;
             let books = is_main.then_some(&mut main.books);

@@ -116,9 +116,9 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     /// Rung by other threads, if there may be any.
     bell: Option<Arc<Bell>>,
     /// Frames that did not come from where their source lives.
-    pub(crate) misplaced_frames: u64,
+    pub(crate) spoofed_source_frames: u64,
     pub(crate) publisher: Option<Publisher>,
-    turned_at: Instant,
+    polled_at: Instant,
     /// The link failed in a turn of the assistant's: the program's next turn says so.
     pub(crate) failure: Option<LinkError>,
     /// When the kernel is to be asked who lives; `NEVER` where it does not tell.
@@ -161,8 +161,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
             receive_frames: RECEIVE_FRAMES_PER_TURN,
             idle,
             runqueue: Runqueue::default(),
-            misplaced_frames: 0,
-            turned_at: now,
+            spoofed_source_frames: 0,
+            polled_at: now,
             failure: None,
             dying_turns: 0,
             lives_at: NEVER,
@@ -175,19 +175,19 @@ impl<L: Link, C: Clock> Drive<L, C> {
 
     /// When the last turn was, about.
     #[inline]
-    pub(crate) fn turned_at(&self) -> Instant {
-        self.turned_at
+    pub(crate) fn polled_at(&self) -> Instant {
+        self.polled_at
     }
 
     pub(crate) fn caps(&self) -> LinkCaps {
         self.caps
     }
 
-    /// One turn. Returns frames received and sent, and events. `look`: read the clock even if nothing arrives.
+    /// One turn. Returns frames received and sent, and events. `refreshes`: read the clock even if nothing arrives.
     #[inline]
-    pub(crate) fn turn(
+    pub(crate) fn poll_once(
         &mut self,
-        look: bool,
+        refreshes: bool,
         intake: &mut impl Intake,
     ) -> Result<usize, LinkError> {
         if self.failure.is_some() {
@@ -198,16 +198,16 @@ impl<L: Link, C: Clock> Drive<L, C> {
             engine,
             table,
             clock,
-            misplaced_frames,
+            spoofed_source_frames,
             ..
         } = self;
-        let read = look.then(|| clock.now());
+        let read = refreshes.then(|| clock.now());
         let before = engine.counters().delivered_messages;
         let mut arrivals = Arrivals {
             engine,
             table,
             clock,
-            misplaced_frames,
+            spoofed_source_frames,
             intake,
             read,
             backlog: self.backlog,
@@ -222,7 +222,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
             self.receive_frames = next_burst(self.receive_frames, received, messages);
         }
         self.now = read.unwrap_or(self.now);
-        self.turned_at = self.now;
+        self.polled_at = self.now;
         if self.now >= self.publish_at {
             self.publish(intake.dropped());
         }
@@ -267,7 +267,12 @@ impl<L: Link, C: Clock> Drive<L, C> {
     #[cold]
     pub(crate) fn publish(&mut self, dropped: Dropped) {
         if let Some(publisher) = &self.publisher {
-            publisher.publish(&self.engine, &self.link, self.misplaced_frames, dropped);
+            publisher.publish(
+                &self.engine,
+                &self.link,
+                self.spoofed_source_frames,
+                dropped,
+            );
             self.publish_at = self.now + PUBLISH_EVERY;
         }
     }
@@ -393,7 +398,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     /// A batch ends: what waits leaves.
     pub(crate) fn end_batch(&mut self) -> Result<(), LinkError> {
         if self.cork.end() {
-            self.look();
+            self.refresh_now();
             self.transmit(&Loan::NONE)?;
         }
         Ok(())
@@ -421,10 +426,10 @@ impl<L: Link, C: Clock> Drive<L, C> {
 
     /// Ends the session with a peer, as if it had died.
     pub(crate) fn give_up(&mut self, peer: NodeId, intake: &mut impl Intake) {
-        let now = self.look();
+        let now = self.refresh_now();
         self.engine.give_up(now, peer);
         self.take_events(intake);
-        self.touched();
+        self.mark_pending();
     }
 
     /// The program is done with a message that an intake had kept. Peers learn of it in the next turn.
@@ -434,12 +439,12 @@ impl<L: Link, C: Clock> Drive<L, C> {
     }
 
     /// The engine was told something outside a turn.
-    pub(crate) fn touched(&mut self) {
+    pub(crate) fn mark_pending(&mut self) {
         self.backlog = true;
     }
 
     /// Reads the clock, for calls into the engine outside a turn.
-    pub(crate) fn look(&mut self) -> Instant {
+    pub(crate) fn refresh_now(&mut self) -> Instant {
         self.now = self.clock.now();
         self.now
     }
@@ -458,11 +463,11 @@ impl<L: Link, C: Clock> Drive<L, C> {
         loop {
             // The first empty poll starts the wait, so it reads the clock; spinning ones seldom do. A call that does not wait may be
             // the only kind that the program makes: timers pass by it alone.
-            let look = timeout.is_zero()
+            let refreshes = timeout.is_zero()
                 || empty == 1
                 || step != Step::Spin
                 || empty % POLLS_PER_CLOCK == POLLS_PER_CLOCK - 1;
-            if self.turn(look, intake)? > 0 {
+            if self.poll_once(refreshes, intake)? > 0 {
                 if done(&self.engine, intake) {
                     self.idle.work(self.now.as_nanos());
                     return Ok(true);
@@ -477,7 +482,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
                     return Ok(false);
                 }
                 // What else goes on may never let a turn be empty.
-                let now = self.look();
+                let now = self.refresh_now();
                 if now >= *deadline.get_or_insert(now + from_std(timeout)) {
                     return Ok(false);
                 }
@@ -487,7 +492,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
                 return Ok(false);
             }
             empty = empty.wrapping_add(1);
-            if !look {
+            if !refreshes {
                 continue;
             }
             let deadline = *deadline.get_or_insert(self.now + from_std(timeout));
@@ -547,7 +552,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
 
     /// Until the next timer, whatever waits for the link; `None`: there is none.
     pub(crate) fn until_due(&mut self) -> Option<Duration> {
-        let now = self.look();
+        let now = self.refresh_now();
         self.next_due().map(|due| to_std(due.since(now)))
     }
 
@@ -556,7 +561,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         if self.backlog {
             return Some(Duration::ZERO);
         }
-        let now = self.look();
+        let now = self.refresh_now();
         self.next_due().map(|due| to_std(due.since(now)))
     }
 

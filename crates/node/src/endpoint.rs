@@ -99,7 +99,7 @@ pub struct Counters {
     /// The seal's, if frames are sealed.
     pub seal: Option<SealCounters>,
     /// Frames dropped because they did not come from where their source lives.
-    pub misplaced_frames: u64,
+    pub spoofed_source_frames: u64,
     /// Datagrams dropped because they came while no handler was there and their channel was full.
     pub dropped_datagrams: u64,
 }
@@ -156,8 +156,8 @@ impl<L: Link> Endpoint<L> {
             engine.add_peer(now, peer);
             engine.set_pace(now, peer, options.pace);
         }
-        let is_crowded = membership.is_oversubscribed(&membership.members);
-        let idle = Idle::new(options.idle, is_crowded);
+        let is_contended = membership.is_oversubscribed(&membership.members);
+        let idle = Idle::new(options.idle, is_contended);
         let publisher = Publisher::start(options.metrics, &membership, caps.name)?;
         let descriptor = Descriptor::new(&link).map_err(OpenError::Descriptor)?;
         let rung = lock::bell().map_err(OpenError::Descriptor)?;
@@ -222,7 +222,7 @@ impl<L: Link> Endpoint<L> {
             engine: *core.drive.engine.counters(),
             link: core.drive.link.counters(),
             seal: core.drive.link.sealing(),
-            misplaced_frames: core.drive.misplaced_frames,
+            spoofed_source_frames: core.drive.spoofed_source_frames,
             dropped_datagrams: core.channels.dropped.datagrams,
         }
     }
@@ -231,7 +231,7 @@ impl<L: Link> Endpoint<L> {
     /// long without polling. Never waits.
     pub fn publish_metrics(&mut self) {
         let core = &mut *self.core.write();
-        core.drive.look();
+        core.drive.refresh_now();
         core.drive.publish(core.channels.dropped);
     }
 
@@ -292,7 +292,7 @@ impl<L: Link> Endpoint<L> {
 impl<L: Link> Stamped for Core<L> {
     #[inline]
     fn stamp_ns(&self) -> u64 {
-        self.drive.turned_at().as_nanos()
+        self.drive.polled_at().as_nanos()
     }
 }
 
@@ -305,7 +305,7 @@ impl<L: Link> Core<L> {
             peers: &mut self.peers,
             lent: &Loan::NONE,
         };
-        self.drive.turn(true, &mut intake)
+        self.drive.poll_once(true, &mut intake)
     }
 
     /// The program sleeps on its descriptor, as far as is known.
@@ -379,7 +379,7 @@ impl<L: Link> Core<L> {
 
     /// Tells peers that this node leaves, so that they need not wait for silence.
     fn say_farewell(&mut self) {
-        self.drive.look();
+        self.drive.refresh_now();
         let _ = self.drive.transmit(&Loan::NONE); // farewells overtake what waits
         let farewells = if self.drive.caps().lossless {
             1
@@ -387,7 +387,7 @@ impl<L: Link> Core<L> {
             FAREWELLS
         };
         for _ in 0..farewells {
-            let now = self.drive.look();
+            let now = self.drive.refresh_now();
             self.drive.engine.close(now);
             while let Ok(1..) = self.drive.transmit(&Loan::NONE) {} // a failed link has nobody to tell
         }

@@ -4,8 +4,8 @@
 //! wait has lasted; nothing here reads a clock or calls the kernel.
 //!
 //! Why three steps: waking a sleeping thread costs about 27 µs where a spinning one answers in 0.2 µs; but spinning with more
-//! pollers than cores costs milliseconds a message, where yielding among ourselves costs 1.3 µs; and among strangers who
-//! compute, yielding is answered by whole time slices, while a sleeper is preferred by the scheduler when it wakes.
+//! pollers than cores costs milliseconds a message, where yielding among ourselves costs 1.3 µs; and where other programs
+//! compute, a yield costs whole time slices, while the scheduler prefers a sleeper when it wakes.
 
 use crate::options::IdlePolicy;
 
@@ -22,7 +22,7 @@ const YIELD_UNTIL_NS: u64 = 50_000;
 const YIELD_SHORT_NS: u64 = 8_000;
 
 /// From the start of the wait to sleep, where others want the core: a yield costs them nothing, and it is as if we slept.
-const YIELD_CROWDED_NS: u64 = 200_000;
+const YIELD_CONTENDED_NS: u64 = 200_000;
 
 /// A usual wait beyond this is not worth polling through.
 const USUALLY_LONG_NS: u64 = 200_000;
@@ -33,16 +33,16 @@ const WAIT_CAP_NS: u64 = 1_000_000;
 /// The average moves by 1/2³ of each difference: about the last eight waits.
 const WAIT_SHIFT: u32 = 3;
 
-/// Between two polls of one wait: longer means that the core was taken away. Time slices are 1 to 4 ms; a page fault,
+/// Between two polls of one wait: longer means that the thread was preempted. Time slices are 1 to 4 ms; a page fault,
 /// an interrupt or a yield among ourselves stays below it.
-const STOLEN_NS: u64 = 500_000;
+const PREEMPTION_NS: u64 = 500_000;
 
-/// What a sleeper's wake-up costs, about. Polling is given up only where thefts cost more than this per wait.
+/// What a sleeper's wake-up costs, about. Polling is given up only where preemptions cost more than this per wait.
 const WAKE_NS: u64 = 30_000;
 
-/// After a stolen slice that was dear: no spinning and no yielding for this long, doubled each time up to the most.
-const STRANGERS_LEAST_NS: u64 = 5_000_000;
-const STRANGERS_MOST_NS: u64 = 2_000_000_000;
+/// After a preemption that was dear: no spinning and no yielding for this long, doubled each time up to the most.
+const PREEMPTED_LEAST_NS: u64 = 5_000_000;
+const PREEMPTED_MOST_NS: u64 = 2_000_000_000;
 
 /// Rests between two looks at how long the core kept us waiting: a yield counts once, a sleep, which costs more than the look,
 /// several times.
@@ -68,9 +68,9 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Habit {
     /// Others want our core: pollers of our own cluster on this host exceed its cores, or we are kept waiting for one.
-    pub(crate) crowded: bool,
+    pub(crate) contended: bool,
     /// Somebody takes whole time slices of our core.
-    pub(crate) strangers: bool,
+    pub(crate) preempted: bool,
     /// Usual length of a wait.
     pub(crate) usual_wait_ns: u64,
 }
@@ -84,15 +84,15 @@ pub(crate) fn decide(policy: IdlePolicy, habit: Habit, waited_ns: u64) -> Step {
         IdlePolicy::Adaptive => {}
     }
     let usually_long = habit.usual_wait_ns > USUALLY_LONG_NS;
-    let spin_ns = match (habit.crowded || habit.strangers, usually_long) {
+    let spin_ns = match (habit.contended || habit.preempted, usually_long) {
         (true, _) => 0,
         (false, true) => SPIN_LEAST_NS,
         // Twice the usual wait catches most of those that come about when they usually do.
         (false, false) => (2 * habit.usual_wait_ns).clamp(SPIN_LEAST_NS, SPIN_MOST_NS),
     };
-    let yield_ns = match (habit.strangers, usually_long) {
+    let yield_ns = match (habit.preempted, usually_long) {
         (true, _) => 0,
-        _ if habit.crowded => YIELD_CROWDED_NS,
+        _ if habit.contended => YIELD_CONTENDED_NS,
         (false, true) => YIELD_SHORT_NS,
         (false, false) => YIELD_UNTIL_NS,
     };
@@ -110,7 +110,7 @@ pub(crate) fn decide(policy: IdlePolicy, habit: Habit, waited_ns: u64) -> Step {
 pub(crate) struct Idle {
     policy: IdlePolicy,
     /// By the number of those that are known.
-    crowded: bool,
+    contended: bool,
     /// By what the kernel tells of us.
     shared: bool,
     rests: u32,
@@ -119,26 +119,26 @@ pub(crate) struct Idle {
     usual_wait_ns: u64,
     /// Start of the present wait and time of its last poll.
     wait: Option<(u64, u64)>,
-    strangers_until_ns: u64,
-    strangers_span_ns: u64,
-    /// Waits that ended since a slice was last stolen.
-    waits_since_theft: u64,
+    preempted_until_ns: u64,
+    preempted_span_ns: u64,
+    /// Waits that ended since the last preemption.
+    waits_since_preemption: u64,
 }
 
 impl Idle {
-    /// `crowded`: pollers of our own exceed this host's cores.
-    pub(crate) fn new(policy: IdlePolicy, crowded: bool) -> Self {
+    /// `contended`: pollers of our own exceed this host's cores.
+    pub(crate) fn new(policy: IdlePolicy, contended: bool) -> Self {
         Self {
             policy,
-            crowded,
+            contended,
             shared: false,
             rests: 0,
             asked: None,
             usual_wait_ns: SPIN_LEAST_NS,
             wait: None,
-            strangers_until_ns: 0,
-            strangers_span_ns: STRANGERS_LEAST_NS,
-            waits_since_theft: 0,
+            preempted_until_ns: 0,
+            preempted_span_ns: PREEMPTED_LEAST_NS,
+            waits_since_preemption: 0,
         }
     }
 
@@ -151,8 +151,8 @@ impl Idle {
     pub(crate) fn empty(&mut self, now_ns: u64) -> Step {
         let (start, last) = self.wait.unwrap_or((now_ns, now_ns));
         let gap_ns = now_ns.saturating_sub(last);
-        if gap_ns > STOLEN_NS {
-            self.stolen(now_ns, gap_ns);
+        if gap_ns > PREEMPTION_NS {
+            self.preempted(now_ns, gap_ns);
         }
         self.wait = Some((start, now_ns));
         let waited_ns = now_ns.saturating_sub(start);
@@ -168,8 +168,8 @@ impl Idle {
 
     fn habit(&self, now_ns: u64) -> Habit {
         Habit {
-            crowded: self.crowded || self.shared,
-            strangers: now_ns < self.strangers_until_ns,
+            contended: self.contended || self.shared,
+            preempted: now_ns < self.preempted_until_ns,
             usual_wait_ns: self.usual_wait_ns,
         }
     }
@@ -203,7 +203,7 @@ impl Idle {
         decide(self.policy, self.habit(now_ns), 0) == Step::Spin
     }
 
-    /// A sleep ended at `now_ns`: the time asleep was nobody's theft.
+    /// A sleep ended at `now_ns`: the time asleep was nobody's preemption.
     pub(crate) fn woke(&mut self, now_ns: u64) {
         if let Some((_, last)) = &mut self.wait {
             *last = now_ns;
@@ -217,27 +217,27 @@ impl Idle {
             .take()
             .map_or(0, |(start, _)| now_ns.saturating_sub(start))
             .min(WAIT_CAP_NS);
-        self.waits_since_theft += 1;
+        self.waits_since_preemption += 1;
         // Signed arithmetic in i64: both are at most `WAIT_CAP_NS`.
         let difference = waited_ns as i64 - self.usual_wait_ns as i64;
         self.usual_wait_ns = (self.usual_wait_ns as i64 + (difference >> WAIT_SHIFT)).max(0) as u64;
     }
 
-    fn stolen(&mut self, now_ns: u64, gap_ns: u64) {
+    fn preempted(&mut self, now_ns: u64, gap_ns: u64) {
         // A slice of 4 ms after ten thousand quick waits is cheaper than sleeping through each of them.
-        let waits = std::mem::take(&mut self.waits_since_theft);
+        let waits = std::mem::take(&mut self.waits_since_preemption);
         if gap_ns < WAKE_NS.saturating_mul(waits) {
             return;
         }
-        // A theft soon after the last spell means that they are still there: look again less often.
-        let soon = now_ns.saturating_sub(self.strangers_until_ns) < self.strangers_span_ns;
-        let again = self.strangers_until_ns != 0 && soon;
-        self.strangers_span_ns = if again {
-            (2 * self.strangers_span_ns).min(STRANGERS_MOST_NS)
+        // A preemption soon after the last span means that the other programs are still there: look again less often.
+        let soon = now_ns.saturating_sub(self.preempted_until_ns) < self.preempted_span_ns;
+        let again = self.preempted_until_ns != 0 && soon;
+        self.preempted_span_ns = if again {
+            (2 * self.preempted_span_ns).min(PREEMPTED_MOST_NS)
         } else {
-            STRANGERS_LEAST_NS
+            PREEMPTED_LEAST_NS
         };
-        self.strangers_until_ns = now_ns + self.strangers_span_ns;
+        self.preempted_until_ns = now_ns + self.preempted_span_ns;
     }
 }
 
@@ -248,10 +248,10 @@ mod tests {
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
 
-    fn habit(crowded: bool, strangers: bool, usual_us: u64) -> Habit {
+    fn habit(contended: bool, preempted: bool, usual_us: u64) -> Habit {
         Habit {
-            crowded,
-            strangers,
+            contended,
+            preempted,
             usual_wait_ns: usual_us * US,
         }
     }
@@ -308,9 +308,9 @@ mod tests {
         assert_eq!(decide(IdlePolicy::Adaptive, long, US), Step::Spin);
     }
 
-    /// More of us than cores: never spin. Strangers on our core: sleep at once.
+    /// More of us than cores: never spin. Other programs on our core: sleep at once.
     #[test]
-    fn crowds_yield_and_strangers_make_sleep() {
+    fn contended_yield_and_preempted_sleep() {
         assert_eq!(
             decide(IdlePolicy::Adaptive, habit(true, false, 1), 0),
             Step::Yield
@@ -338,7 +338,7 @@ mod tests {
             let mut sleeps = 0;
             while !idle.asks() {
                 idle.empty(now);
-                now += YIELD_CROWDED_NS;
+                now += YIELD_CONTENDED_NS;
                 sleeps += u32::from(idle.empty(now) == Step::Sleep);
                 now += US;
                 idle.woke(now);
@@ -389,35 +389,35 @@ mod tests {
         assert!(idle.usual_wait_ns < SPIN_MOST_NS, "{}", idle.usual_wait_ns);
     }
 
-    /// A slice taken from us while polling turns spinning off, longer each time, and on again when they are gone.
+    /// A preemption while polling turns spinning off, longer each time, and on again when the other programs are gone.
     #[test]
-    fn stolen_slices_stop_spinning_for_a_while() {
+    fn preemptions_stop_spinning_for_a_while() {
         let mut idle = Idle::new(IdlePolicy::Adaptive, false);
         assert_eq!(idle.empty(0), Step::Spin);
-        assert_eq!(idle.empty(3 * MS), Step::Sleep, "a slice was stolen");
+        assert_eq!(idle.empty(3 * MS), Step::Sleep, "it was preempted");
         idle.work(3 * MS);
-        let within = 3 * MS + STRANGERS_LEAST_NS - 1;
+        let within = 3 * MS + PREEMPTED_LEAST_NS - 1;
         assert_eq!(idle.empty(within), Step::Sleep, "the spell lasts");
         idle.work(within);
-        let after = 3 * MS + STRANGERS_LEAST_NS + 1;
+        let after = 3 * MS + PREEMPTED_LEAST_NS + 1;
         assert_eq!(idle.empty(after), Step::Spin, "the spell is over");
         assert_eq!(idle.empty(after + 3 * MS), Step::Sleep);
         idle.work(after + 3 * MS);
         assert_eq!(
-            idle.empty(after + 3 * MS + STRANGERS_LEAST_NS + 1),
+            idle.empty(after + 3 * MS + PREEMPTED_LEAST_NS + 1),
             Step::Sleep,
             "the second spell is longer"
         );
-        idle.work(after + 3 * MS + STRANGERS_LEAST_NS + 1);
+        idle.work(after + 3 * MS + PREEMPTED_LEAST_NS + 1);
         assert_eq!(
-            idle.empty(after + 3 * MS + 2 * STRANGERS_LEAST_NS + 1),
+            idle.empty(after + 3 * MS + 2 * PREEMPTED_LEAST_NS + 1),
             Step::Spin
         );
     }
 
-    /// A slice stolen now and then from a busy exchange changes nothing: polling is still cheaper than a wake-up each time.
+    /// A preemption now and then in a busy exchange changes nothing: polling is still cheaper than a wake-up each time.
     #[test]
-    fn rare_thefts_are_borne() {
+    fn rare_preemptions_are_borne() {
         let mut idle = Idle::new(IdlePolicy::Adaptive, false);
         let mut now = 0;
         for _ in 0..3 {
@@ -431,18 +431,18 @@ mod tests {
             assert_ne!(idle.empty(now), Step::Spin, "this wait is long by now");
             idle.work(now);
         }
-        assert_eq!(idle.strangers_until_ns, 0);
+        assert_eq!(idle.preempted_until_ns, 0);
     }
 
-    /// Sleeping is no theft, and neither is time the program spent elsewhere.
+    /// Sleeping is no preemption, and neither is time the program spent elsewhere.
     #[test]
-    fn own_absence_is_no_theft() {
+    fn own_absence_is_no_preemption() {
         let mut idle = Idle::new(IdlePolicy::Adaptive, false);
         idle.empty(0);
         idle.woke(100 * MS);
-        assert_eq!(idle.strangers_until_ns, 0);
+        assert_eq!(idle.preempted_until_ns, 0);
         idle.empty(100 * MS);
-        assert_eq!(idle.strangers_until_ns, 0);
+        assert_eq!(idle.preempted_until_ns, 0);
         idle.begin();
         assert_eq!(idle.empty(200 * MS), Step::Spin);
     }

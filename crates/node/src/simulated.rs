@@ -57,13 +57,13 @@ impl<L: Link, C: Clock> Driver<L, C> {
 
     /// Its engine, to be told something; a turn should follow.
     pub fn engine_mut(&mut self) -> &mut Engine {
-        self.drive.touched();
+        self.drive.mark_pending();
         &mut self.drive.engine
     }
 
     /// One turn of the loop; how much it did.
     pub fn turn(&mut self, program: &mut impl Program) -> Result<usize, LinkError> {
-        self.drive.turn(true, &mut Simulated(program))
+        self.drive.poll_once(true, &mut Simulated(program))
     }
 
     /// When the engine wants a turn at the latest.

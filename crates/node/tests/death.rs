@@ -265,7 +265,7 @@ fn frames_from_elsewhere_are_dropped() {
     )
     .expect("impostor");
     let start = Instant::now();
-    while a.counters().misplaced_frames == 0 {
+    while a.counters().spoofed_source_frames == 0 {
         assert!(a.try_recv().expect("a").is_none() && impostor.try_recv().expect("b").is_none());
         assert!(start.elapsed() < LONG, "no frame came");
     }

@@ -482,7 +482,10 @@ fn open_to_all(over: Over) {
     let Some((counters, told)) = attack(over, None) else {
         return;
     };
-    assert!(sum(&counters, |c| c.misplaced_frames) > 100, "{counters:?}");
+    assert!(
+        sum(&counters, |c| c.spoofed_source_frames) > 100,
+        "{counters:?}"
+    );
     let mut reasons = vec![
         Drop::Truncated,
         Drop::Version,
@@ -510,7 +513,7 @@ fn open_to_all(over: Over) {
     for c in &counters {
         assert_eq!(
             c.link.received_frames,
-            c.engine.received_frames + c.misplaced_frames
+            c.engine.received_frames + c.spoofed_source_frames
         );
     }
 }
@@ -549,7 +552,7 @@ fn sealed(over: Over, mode: SealMode) {
     for c in &counters {
         let seal = c.seal.expect("sealed");
         assert!(seal.peers <= 2 && seal.sessions <= 2, "{seal:?}");
-        assert_eq!(c.misplaced_frames, 0, "a member spoke from elsewhere");
+        assert_eq!(c.spoofed_source_frames, 0, "a member spoke from elsewhere");
         assert_eq!(seal.opened, c.engine.received_frames);
         assert_eq!((seal.exhausted, seal.unsent), (0, 0), "{seal:?}");
     }

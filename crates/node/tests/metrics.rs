@@ -177,7 +177,7 @@ fn numbers_are_the_endpoints() {
         );
         same("link_frames_sent_total", counters.link.sent_frames);
         same("link_received_bytes_total", counters.link.received_bytes);
-        same("misplaced_frames_total", 0);
+        same("spoofed_source_frames_total", 0);
         assert!(value(&samples, "sent_bytes_total", None) > 150_000.0);
         let flow = a.flow(NodeId(1)).expect("peer");
         let peer = Some(("peer", "1"));

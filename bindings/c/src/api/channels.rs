@@ -28,7 +28,7 @@ pub struct TsumujiChannel {
     pub stopped_peers: usize,
 }
 
-/// Keeps what comes on `channel`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_lend_on and
+/// Keeps what comes on `channel`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_recv_borrow_on and
 /// tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
 /// that calls, or the progress assistant while the program computes. What waits or is lent counts against budget_bytes (0: 4 MiB), beside
 /// the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
@@ -133,9 +133,9 @@ pub unsafe extern "C" fn tsumuji_recv_on(
     unsafe { receive(handle, (channel, from), (buffer, room), about, timeout_us) }
 }
 
-/// Lends it, as tsumuji_lend does. It counts against the channel's budget until it is released.
+/// Lends it, as tsumuji_recv_borrow does. It counts against the channel's budget until it is released.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_lend_on(
+pub unsafe extern "C" fn tsumuji_recv_borrow_on(
     handle: *mut Tsumuji,
     channel: c_int,
     from: c_int,

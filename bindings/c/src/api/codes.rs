@@ -25,7 +25,7 @@ pub const TSUMUJI_ENOMEM: c_int = -7;
 pub const TSUMUJI_ELINK: c_int = -8;
 /// The endpoint cannot be opened; the text says why, and what mends it.
 pub const TSUMUJI_EOPEN: c_int = -9;
-/// The handle belongs to another thread. See tsumuji_adopt.
+/// The handle belongs to another thread. See tsumuji_acquire_ownership.
 pub const TSUMUJI_ETHREAD: c_int = -10;
 /// The handle is in use: a callback used the handle that called it.
 pub const TSUMUJI_EBUSY: c_int = -11;

@@ -418,7 +418,7 @@ pub(super) unsafe fn receive(
 /// Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
 /// it is given back with tsumuji_release. At most 65,536 are lent at a time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_lend(
+pub unsafe extern "C" fn tsumuji_recv_borrow(
     handle: *mut Tsumuji,
     message: *mut TsumujiMessage,
     timeout_us: i64,
@@ -461,7 +461,7 @@ pub unsafe extern "C" fn tsumuji_release(
     handle: *mut Tsumuji,
     message: *mut TsumujiMessage,
 ) -> c_int {
-    // SAFETY: the header asks for what `on` needs, and for a message of `tsumuji_lend` or NULL.
+    // SAFETY: the header asks for what `on` needs, and for a message of `tsumuji_recv_borrow` or NULL.
     done(unsafe {
         on(handle, |node| {
             if message.is_null() {

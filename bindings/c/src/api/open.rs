@@ -214,18 +214,18 @@ pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) ->
     }))
 }
 
-/// Gives the handle up, so that another thread can adopt it.
+/// Gives the handle up, so that another thread can acquire_ownership it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_disown(handle: *mut Tsumuji) -> c_int {
+pub unsafe extern "C" fn tsumuji_release_ownership(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for a handle or NULL.
-    done(contained(|| unsafe { given(handle) }?.disown()))
+    done(contained(|| unsafe { given(handle) }?.release_ownership()))
 }
 
 /// Makes the calling thread the handle's owner, after the last owner gave it up.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_adopt(handle: *mut Tsumuji) -> c_int {
+pub unsafe extern "C" fn tsumuji_acquire_ownership(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for a handle or NULL.
-    done(contained(|| unsafe { given(handle) }?.adopt()))
+    done(contained(|| unsafe { given(handle) }?.acquire_ownership()))
 }
 
 /// Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.

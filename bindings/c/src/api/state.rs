@@ -70,7 +70,7 @@ pub struct TsumujiCounters {
     /// Frames dropped because they were damaged, not understood, not for us, or not new.
     pub dropped_frames: u64,
     /// Frames dropped because they did not come from where their source lives.
-    pub misplaced_frames: u64,
+    pub spoofed_source_frames: u64,
     /// Datagrams dropped because nobody took them.
     pub dropped_datagrams: u64,
     /// Times that the link had no free place for a frame.
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn tsumuji_get_counters(
                 probes: engine.probes,
                 delivered_messages: engine.delivered_messages,
                 dropped_frames: engine.drops.total() + link.damaged_frames + link.unchecked_frames,
-                misplaced_frames: counted.misplaced_frames,
+                spoofed_source_frames: counted.spoofed_source_frames,
                 dropped_datagrams: counted.dropped_datagrams,
                 link_refusals: link.refused,
                 link_dropped_frames: link.dropped_frames,

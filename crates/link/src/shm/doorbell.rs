@@ -55,7 +55,7 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Takes over the word as an earlier life left it.
+    /// Takes over the word as an earlier generation left it.
     pub(crate) fn new(bell: &impl BellWord) -> Self {
         let word = (bell.load() & !STATE_MASK).wrapping_add(SEQUENCE_STEP) | AWAKE;
         bell.store(word);

@@ -69,11 +69,11 @@ pub enum ShmAttachError {
     },
     /// Too many restarts.
     #[error(
-        "this job's {lives} lives are used up (each attach takes one); start the job anew, or with more lives"
+        "this job's {generations} generations are used up (each attach takes one); start the job anew, or with more generations"
     )]
-    NoLivesLeft {
+    NoGenerationsLeft {
         /// The job's limit.
-        lives: u64,
+        generations: u64,
     },
     /// The kernel refused.
     #[error("{what}: {source}")]

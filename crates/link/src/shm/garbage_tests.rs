@@ -25,7 +25,7 @@ fn garbage(dice: &mut Rng, old: u64) -> u64 {
 }
 
 /// Whatever a peer scribbles over its own region, nobody else panics, hangs, or reads beyond; other peers are served, and the
-/// scribbler is welcome again in its next life.
+/// scribbler is welcome again in its next generation.
 #[test]
 fn garbage_in_a_region_harms_nobody_else() {
     let mut broken = 0;
@@ -35,7 +35,7 @@ fn garbage_in_a_region_harms_nobody_else() {
         let mut a = Shm::attach(&job, 0).expect("attach");
         let mut good = Shm::attach(&job, 1).expect("attach");
         let mut bad = Shm::attach(&job, 2).expect("attach");
-        let region = bad.job.own_region_for_test(bad.life);
+        let region = bad.job.own_region_for_test(bad.generation);
         for _ in 0..dice.u64(..40) {
             send(&mut bad, LinkAddr::Local(0), &[1; 100]);
             send(&mut bad, LinkAddr::Broadcast, &[2; 90]);

@@ -1,10 +1,10 @@
 //! What lies where in the job's memory.
 //!
 //! ```text
-//! head     magic, sizes | next life | changes | directory: node → life     mapped by all, writable
+//! head     magic, sizes | next generation | changes | directory: node → generation     mapped by all, writable
 //! bells    64 bytes a node                                                 mapped by all, writable
-//! life 1   identity | broadcast counters | starts | heads | rings | broadcast ring
-//! life 2   …                                           writable by the process that lives it, read-only for all others
+//! generation 1   identity | broadcast counters | starts | heads | rings | broadcast ring
+//! generation 2   …                                           writable by the process that has it, read-only for all others
 //! ```
 //!
 //! Offsets alone: `segment` and `peers` make views by them.
@@ -18,8 +18,8 @@ pub const NODES_MAX: usize = 1024;
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// The largest ring.
 pub const RING_BYTES_MAX: usize = 1 << 30;
-/// The most lives of a job.
-pub const LIVES_MAX: u64 = 1 << 20;
+/// The most generations of a job.
+pub const GENERATIONS_MAX: u64 = 1 << 20;
 
 /// Memory for rings that one node's processes are meant to touch at most, by default.
 const RINGS_BYTES_PER_NODE: usize = 16 << 20;
@@ -36,7 +36,7 @@ pub struct ShmConfig {
     /// Each node's broadcast ring; a power of two that holds four largest frames.
     pub broadcast_bytes: usize,
     /// How often processes may attach in all. Costs only address space.
-    pub lives: u64,
+    pub generations: u64,
 }
 
 impl ShmConfig {
@@ -52,7 +52,7 @@ impl ShmConfig {
             frame_bytes: (32 << 10) + 128 - 8,
             ring_bytes,
             broadcast_bytes: 512 << 10,
-            lives: (nodes as u64 * 16).max(4096),
+            generations: (nodes as u64 * 16).max(4096),
         }
     }
 }
@@ -68,12 +68,12 @@ pub(crate) struct Layout {
     pub(crate) frame_bytes: usize,
     pub(crate) ring_bytes: usize,
     pub(crate) broadcast_bytes: usize,
-    pub(crate) lives: u64,
+    pub(crate) generations: u64,
     pub(super) head_bytes: usize,
     ring_stride_bytes: usize,
     rings_at: usize,
     broadcast_at: usize,
-    pub(super) life_bytes: usize,
+    pub(super) generation_bytes: usize,
     pub(super) total_bytes: u64,
 }
 
@@ -84,14 +84,14 @@ pub(super) mod head {
     pub(in crate::shm) const FRAME_BYTES: usize = 16;
     pub(in crate::shm) const RING_BYTES: usize = 24;
     pub(in crate::shm) const BROADCAST_BYTES: usize = 32;
-    pub(in crate::shm) const LIVES: usize = 40;
+    pub(in crate::shm) const GENERATIONS: usize = 40;
     pub(in crate::shm) const NEXT_LIFE: usize = 64;
     pub(in crate::shm) const CHANGES: usize = 128;
     pub(in crate::shm) const DIRECTORY: usize = 192;
 }
 
-/// Offsets in a life. Each counter that one side writes and the other polls has a line of its own.
-pub(super) mod life {
+/// Offsets in a generation. Each counter that one side writes and the other polls has a line of its own.
+pub(super) mod generation {
     pub(in crate::shm) const NODE: usize = 0;
     pub(in crate::shm) const LIFE: usize = 8;
     pub(in crate::shm) const BELL_NAME: usize = 16;
@@ -140,30 +140,30 @@ impl Layout {
             "a power of two, at least four times a frame and at most 1 GiB",
         )?;
         size(
-            (nodes as u64..=LIVES_MAX).contains(&config.lives),
-            "lives",
-            config.lives,
+            (nodes as u64..=GENERATIONS_MAX).contains(&config.generations),
+            "generations",
+            config.generations,
             "at least one a node and at most 1048576",
         )?;
         // The limits above keep all of these far below 2^63.
         let page = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
         let head_bytes = page(head::DIRECTORY + nodes * 8) + page(nodes * LINE_BYTES);
         let ring_stride_bytes = page(config.ring_bytes + record_bytes);
-        let rings_at = page(life::STARTS + 2 * nodes * LINE_BYTES);
+        let rings_at = page(generation::STARTS + 2 * nodes * LINE_BYTES);
         let broadcast_at = rings_at + nodes * ring_stride_bytes;
-        let life_bytes = broadcast_at + page(config.broadcast_bytes);
+        let generation_bytes = broadcast_at + page(config.broadcast_bytes);
         Ok(Self {
             nodes,
             frame_bytes,
             ring_bytes: config.ring_bytes,
             broadcast_bytes: config.broadcast_bytes,
-            lives: config.lives,
+            generations: config.generations,
             head_bytes,
             ring_stride_bytes,
             rings_at,
             broadcast_at,
-            life_bytes,
-            total_bytes: head_bytes as u64 + config.lives * life_bytes as u64,
+            generation_bytes,
+            total_bytes: head_bytes as u64 + config.generations * generation_bytes as u64,
         })
     }
 
@@ -184,26 +184,26 @@ impl Layout {
         (head::DIRECTORY + self.nodes * 8).next_multiple_of(PAGE_BYTES) + node * LINE_BYTES
     }
 
-    pub(super) fn life_at(&self, life: u64) -> u64 {
-        self.head_bytes as u64 + (life - 1) * self.life_bytes as u64
+    pub(super) fn generation_at(&self, generation: u64) -> u64 {
+        self.head_bytes as u64 + (generation - 1) * self.generation_bytes as u64
     }
 
-    /// In a life's map, as all below: where its rings' consumers must start. One line a consumer.
+    /// In a generation's map, as all below: where its rings' consumers must start. One line a consumer.
     pub(crate) fn start_at(&self, consumer: usize) -> StartAt {
-        let line = life::STARTS + consumer * LINE_BYTES;
+        let line = generation::STARTS + consumer * LINE_BYTES;
         StartAt {
-            life: line,
+            generation: line,
             ring: line + 8,
             broadcast: line + 16,
             broadcast_sequence: line + 24,
         }
     }
 
-    /// How far the life, as consumer, has come in each producer's ring. One line a producer.
+    /// How far the generation, as consumer, has come in each producer's ring. One line a producer.
     pub(crate) fn consumed_at(&self, producer: usize) -> ConsumedAt {
-        let line = life::STARTS + (self.nodes + producer) * LINE_BYTES;
+        let line = generation::STARTS + (self.nodes + producer) * LINE_BYTES;
         ConsumedAt {
-            life: line,
+            generation: line,
             head: line + 8,
             reads: line + 16,
         }
@@ -225,27 +225,27 @@ impl Layout {
     /// Its counters: tail, newest, reserve.
     pub(crate) fn broadcast_counters_at(&self) -> [usize; 3] {
         [
-            life::BROADCAST_TAIL,
-            life::BROADCAST_NEWEST,
-            life::BROADCAST_RESERVE,
+            generation::BROADCAST_TAIL,
+            generation::BROADCAST_NEWEST,
+            generation::BROADCAST_RESERVE,
         ]
     }
 }
 
-/// Written by a producer for one consumer; `life` last.
+/// Written by a producer for one consumer; `generation` last.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StartAt {
-    pub(crate) life: usize,
+    pub(crate) generation: usize,
     pub(crate) ring: usize,
     pub(crate) broadcast: usize,
     pub(crate) broadcast_sequence: usize,
 }
 
-/// Written by a consumer for one producer; `head` belongs to the producer's life named in `life`. `reads` is that life if the consumer may read
+/// Written by a consumer for one producer; `head` belongs to the producer's generation named in `generation`. `reads` is that generation if the consumer may read
 /// the producer's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConsumedAt {
-    pub(crate) life: usize,
+    pub(crate) generation: usize,
     pub(crate) head: usize,
     pub(crate) reads: usize,
 }
@@ -258,18 +258,18 @@ impl Layout {
         let consumed = self.consumed_at(reader);
         let (ring, _) = self.ring_at(reader);
         let mut words = vec![
-            life::NODE,
-            life::LIFE,
-            life::BELL_NAME,
-            life::IDENTITY,
-            life::IDENTITY + 8,
-            life::IDENTITY + 16,
-            life::REFERENCE_MAX,
-            start.life,
+            generation::NODE,
+            generation::LIFE,
+            generation::BELL_NAME,
+            generation::IDENTITY,
+            generation::IDENTITY + 8,
+            generation::IDENTITY + 16,
+            generation::REFERENCE_MAX,
+            start.generation,
             start.ring,
             start.broadcast,
             start.broadcast_sequence,
-            consumed.life,
+            consumed.generation,
             consumed.head,
             consumed.reads,
         ];

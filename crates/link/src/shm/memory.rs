@@ -1,6 +1,6 @@
 //! Bodies that stay in their sender's memory until their receiver reads them there: one copy instead of two.
 //!
-//! `tx` refers to them and `rx` reads them; `peers` looks once for each life whether the kernel lets this process trace the other one. Collectives
+//! `tx` refers to them and `rx` reads them; `peers` looks once for each generation whether the kernel lets this process trace the other one. Collectives
 //! read their long transfers by the same `Identity` and `ProcessMemory`.
 //!
 //! Invariants:

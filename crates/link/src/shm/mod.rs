@@ -1,7 +1,7 @@
 //! `shm`: processes of one host over shared memory. No rights needed, nothing in `/dev/shm`, nothing lost between the living.
 //!
 //! The launcher makes the job's memory (`ShmJob::create`) and hands the descriptor to the processes; each attaches under its
-//! node index. `layout` says what lies where, `segment` who owns which life, `peers` the argument why dying anywhere harms nobody, `ring` and
+//! node index. `layout` says what lies where, `segment` who owns which generation, `peers` the argument why dying anywhere harms nobody, `ring` and
 //! `broadcast` the two kinds of rings, `memory` the bodies that pass none of them, `doorbell` is the waking, `sys` the only `unsafe` beside them.
 //!
 //! ```
@@ -40,7 +40,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use errors::{ShmAttachError, ShmCreateError};
-pub use layout::{FRAME_BYTES_MAX, LIVES_MAX, NODES_MAX, RING_BYTES_MAX, ShmConfig};
+pub use layout::{FRAME_BYTES_MAX, GENERATIONS_MAX, NODES_MAX, RING_BYTES_MAX, ShmConfig};
 pub use memory::{Identity, ProcessMemory};
 pub use probe::probe;
 pub use segment::ShmJob;
@@ -82,7 +82,7 @@ pub struct Shm {
     sleeper: Sleeper,
     broadcast: Writer,
     me: u16,
-    life: u64,
+    generation: u64,
     /// `Job::changes` when the directory was last read.
     changes_seen: u64,
     /// Nodes whose region is mapped.
@@ -92,8 +92,8 @@ pub struct Shm {
     hot_calls: u32,
     /// Peers sent to since the last flush.
     touched: Vec<u16>,
-    /// An earlier life of ours may still hold memory.
-    has_dead_lives: bool,
+    /// An earlier generation of ours may still hold memory.
+    has_dead_generations: bool,
     /// Who sleeps has us pass a fence.
     is_fenced: bool,
     /// The descriptor is armed.
@@ -113,14 +113,14 @@ impl Shm {
         let layout = job.layout;
         let socket = BellSocket::new().ok();
         let name = socket.as_ref().map_or(0, BellSocket::name);
-        let has_dead_lives = job.life_of(node.into()) != 0;
+        let has_dead_generations = job.generation_of(node.into()) != 0;
         let identity = Identity::new();
-        let (life, own) = job.begin_life(node, name, identity.words())?;
+        let (generation, own) = job.begin_generation(node, name, identity.words())?;
         let bell = BellRef::new(job.head(), layout.bell_at(node.into()));
         let nodes = layout.nodes;
         let mut shm = Self {
             _identity: identity,
-            reference_max: WriteWord::new(&own, layout::life::REFERENCE_MAX),
+            reference_max: WriteWord::new(&own, layout::generation::REFERENCE_MAX),
             has_referred: false,
             has_fetched: false,
             claims_seen_ms: 0,
@@ -138,13 +138,13 @@ impl Shm {
             socket,
             broadcast: Writer::new(layout.broadcast_words()),
             me: node,
-            life,
+            generation,
             changes_seen: u64::MAX,
             live: Vec::with_capacity(nodes),
             cursor: 0,
             hot_calls: 0,
             touched: Vec::with_capacity(nodes),
-            has_dead_lives,
+            has_dead_generations,
             is_fenced: sys::is_fenced_by_others(),
             armed: false,
             scratch: vec![0; layout.frame_bytes.next_multiple_of(8)].into(),
@@ -152,7 +152,7 @@ impl Shm {
             counters: LinkCounters::default(),
             job,
         };
-        shm.job.announce(node, life);
+        shm.job.announce(node, generation);
         shm.refresh().map_err(|error| ShmAttachError::Io {
             what: "cannot map the memory of the peers",
             source: std::io::Error::other(error),
@@ -165,26 +165,26 @@ impl Shm {
         self.job.layout.nodes
     }
 
-    /// Gives back what our earlier lives left, as soon as every other process has turned away from it. Called whenever one
+    /// Gives back what our earlier generations left, as soon as every other process has turned away from it. Called whenever one
     /// more may have: a peer told us where to start, or the directory changed.
     #[cold]
-    fn free_dead_lives(&mut self) {
+    fn free_dead_generations(&mut self) {
         let Self {
             job,
             peers,
             me,
-            life,
+            generation,
             ..
         } = self;
-        let freed = job.free_dead_lives(*me, *life, |node| {
+        let freed = job.free_dead_generations(*me, *generation, |node| {
             let inbound = peers[usize::from(node)].inbound.as_ref();
-            inbound.is_some_and(|inbound| inbound.is_started(*life))
+            inbound.is_some_and(|inbound| inbound.is_started(*generation))
         });
         match freed {
-            Ok(freed) => self.has_dead_lives = !freed,
+            Ok(freed) => self.has_dead_generations = !freed,
             Err(error) => {
-                self.has_dead_lives = false; // what the kernel refuses once it refuses again; the next life will ask anew
-                tracing::warn!(%error, "the memory of an earlier life stays until the job ends");
+                self.has_dead_generations = false; // what the kernel refuses once it refuses again; the next generation will ask anew
+                tracing::warn!(%error, "the memory of an earlier generation stays until the job ends");
             }
         }
     }
@@ -247,7 +247,7 @@ impl Link for Shm {
             LinkAddr::Local(node) if node != self.me => {
                 let peer = self.peers.get_mut(usize::from(node));
                 peer.ok_or(LinkError::NoSuchPeer { link: NAME, to })?
-                    .free_frames(self.life)
+                    .free_frames(self.generation)
             }
             LinkAddr::Broadcast => BURST_FRAMES,
             _ => return Err(LinkError::NoSuchPeer { link: NAME, to }),
@@ -360,7 +360,7 @@ impl Rings for Shm {
         self.job.layout.ring_bytes
     }
 
-    fn life_heard(&self, peer: LinkAddr) -> Option<u64> {
+    fn generation_heard(&self, peer: LinkAddr) -> Option<u64> {
         match peer {
             LinkAddr::Local(node) => {
                 let peer = self.peers.get(usize::from(node))?;
@@ -373,38 +373,40 @@ impl Rings for Shm {
     #[inline]
     fn send_counted(
         &mut self,
-        (to, life): (LinkAddr, u64),
+        (to, generation): (LinkAddr, u64),
         counted: bool,
         parts: [&[u8]; 3],
     ) -> Result<bool, LinkError> {
         self.notice_changes()?;
         match to {
-            LinkAddr::Local(node) => self.send_to((node, Some(life)), |producer, lines, head| {
-                let marks = if counted { ring::COUNTED } else { 0 };
-                producer.send(lines, head, marks, parts)
-            }),
+            LinkAddr::Local(node) => {
+                self.send_to((node, Some(generation)), |producer, lines, head| {
+                    let marks = if counted { ring::COUNTED } else { 0 };
+                    producer.send(lines, head, marks, parts)
+                })
+            }
             _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
         }
     }
 
-    fn reference_room(&mut self, (to, life): (LinkAddr, u64)) -> Option<usize> {
+    fn reference_room(&mut self, (to, generation): (LinkAddr, u64)) -> Option<usize> {
         self.notice_changes().ok()?;
         self.take_back();
         match to {
-            LinkAddr::Local(node) => self.reference_room_of(node, life),
+            LinkAddr::Local(node) => self.reference_room_of(node, generation),
             _ => None,
         }
     }
 
     fn send_reference(
         &mut self,
-        (to, life): (LinkAddr, u64),
+        (to, generation): (LinkAddr, u64),
         counted: bool,
         head: &[u8],
         body: &Bytes,
     ) -> Result<bool, LinkError> {
         match to {
-            LinkAddr::Local(node) => self.refer((node, life), counted, head, body),
+            LinkAddr::Local(node) => self.refer((node, generation), counted, head, body),
             _ => Err(LinkError::NoSuchPeer { link: NAME, to }),
         }
     }
@@ -413,21 +415,22 @@ impl Rings for Shm {
         self.reference_max.store(bytes as u64, Ordering::Relaxed);
     }
 
-    fn counted_room(&mut self, (to, life): (LinkAddr, u64), frame_bytes: usize) -> usize {
+    fn counted_room(&mut self, (to, generation): (LinkAddr, u64), frame_bytes: usize) -> usize {
         match to {
             LinkAddr::Local(node) if self.notice_changes().is_ok() => {
                 let peer = self.peers.get_mut(usize::from(node));
-                peer.map_or(0, |peer| peer.room(life, self.life, frame_bytes))
+                peer.map_or(0, |peer| {
+                    peer.room(generation, self.generation, frame_bytes)
+                })
             }
             _ => 0,
         }
     }
 
-    fn unread(&self, (to, life): (LinkAddr, u64)) -> usize {
+    fn unread(&self, (to, generation): (LinkAddr, u64)) -> usize {
         match to {
-            LinkAddr::Local(node) => {
-                (self.peers.get(usize::from(node))).map_or(0, |peer| peer.unread(life, self.life))
-            }
+            LinkAddr::Local(node) => (self.peers.get(usize::from(node)))
+                .map_or(0, |peer| peer.unread(generation, self.generation)),
             _ => 0,
         }
     }
@@ -438,7 +441,7 @@ impl Rings for Shm {
             LinkAddr::Local(node) if node != self.me && usize::from(node) < self.nodes() => {
                 let claimed = self.job.is_claimed(node)?;
                 Some(if claimed {
-                    self.job.life_of(node.into())
+                    self.job.generation_of(node.into())
                 } else {
                     0
                 })

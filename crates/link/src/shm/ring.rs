@@ -1,6 +1,6 @@
 //! The single-producer single-consumer ring: how one process hands frames to one other.
 //!
-//! Owned by `tx` (the producer's half) and `rx` (the consumer's half); knows nothing of processes or lives. It is generic over
+//! Owned by `tx` (the producer's half) and `rx` (the consumer's half); knows nothing of processes or generations. It is generic over
 //! the memory it lies in, so that loom can try all interleavings (`tests/loom_ring.rs` includes this very file).
 //!
 //! A ring is a power of two of 64-byte lines and a margin. Positions count lines from 0 and never wrap; `position & mask` is the

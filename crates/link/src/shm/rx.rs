@@ -78,8 +78,8 @@ impl Shm {
         let peer = &mut self.peers[usize::from(node)];
         match peer.inbound.as_ref().map(|inbound| inbound.receiving) {
             Some(Receiving::Open) => {}
-            Some(Receiving::Waiting) => match peer.open(&self.job.layout, self.life) {
-                Ok(true) if self.has_dead_lives => self.free_dead_lives(),
+            Some(Receiving::Waiting) => match peer.open(&self.job.layout, self.generation) {
+                Ok(true) if self.has_dead_generations => self.free_dead_generations(),
                 Ok(true) => {}
                 Ok(false) => return 0,
                 Err(()) => {
@@ -110,7 +110,7 @@ impl Shm {
                 .iter()
                 .filter_map(|&node| self.peers[usize::from(node)].inbound.as_ref())
                 .any(|inbound| match inbound.receiving {
-                    Receiving::Waiting => inbound.is_started(self.life),
+                    Receiving::Waiting => inbound.is_started(self.generation),
                     Receiving::Open => {
                         inbound.consumer.is_ready(&inbound.lines)
                             || inbound.reader.is_ready(&inbound.words)
@@ -180,7 +180,7 @@ fn take_open(
     if let Some(head) = inbound.consumer.head_to_publish(true) {
         // Its sender may ask how much was read.
         peer.consumed_head.store(head, Ordering::Release);
-        peer.heard = peer.life;
+        peer.heard = peer.generation;
     }
     inbound.broadcast_first = frames >= max;
     while frames < max && !broken && !has_fetched {
@@ -298,12 +298,12 @@ fn hear(
     }
 }
 
-/// The peer's region holds what no honest process writes. It is left alone until the peer's next life.
+/// The peer's region holds what no honest process writes. It is left alone until the peer's next generation.
 #[cold]
 fn declare_broken(peer: &mut Peer, counters: &mut LinkCounters) {
     counters.dropped_frames += 1;
     if let Some(inbound) = &mut peer.inbound {
         inbound.receiving = Receiving::Broken;
     }
-    tracing::warn!(peer = %peer.addr, life = peer.life, "shared-memory ring holds garbage; ignored until the peer restarts");
+    tracing::warn!(peer = %peer.addr, generation = peer.generation, "shared-memory ring holds garbage; ignored until the peer restarts");
 }

@@ -1,19 +1,19 @@
-//! The job's memory: one sealed anonymous file, and the claiming of a life in it. What lies where in it says `layout`.
+//! The job's memory: one sealed anonymous file, and the claiming of a generation in it. What lies where in it says `layout`.
 //!
 //! `ShmJob::create` makes it (the launcher does that once and hands the descriptor to each process); `Job::claim` takes a node's
-//! index and `Job::begin_life` a fresh life for it; `mod` and `peers` make views by the offsets of `layout`.
+//! index and `Job::begin_generation` a fresh generation for it; `mod` and `peers` make views by the offsets of `layout`.
 //!
 //! Invariants:
-//! 1. A life's region is never written by another life. What a process reads of a peer is therefore written by that one life or by
+//! 1. A generation's region is never written by another generation. What a process reads of a peer is therefore written by that one generation or by
 //!    nobody; a restarted peer cannot tear it.
 //! 2. Who lives as node `i` holds the lock on byte `i` of the file, by an open file description of its own: it goes with the
 //!    process, and not before the last of its mappings. A second claimant gets an error, not a share. (A child forked without exec keeps the lock alive: don't.)
 //! 3. An attach killed at any step leaves nothing visible: the directory entry comes last but for the counter `changes`, and a
-//!    life without entry is only a used-up number.
+//!    generation without entry is only a used-up number.
 //! 4. Sizes are read once, checked against the file's sealed size, and never read again.
-//! 5. A dead life's pages are given back only when nobody has them mapped any more: see `free_dead_lives`. So each node has at most
-//!    the pages of one life, alive or dead, and of those earlier lives that a living process has not turned away from yet, because
-//!    it has not polled since. `lives` bounds even these.
+//! 5. A dead generation's pages are given back only when nobody has them mapped any more: see `free_dead_generations`. So each node has at most
+//!    the pages of one generation, alive or dead, and of those earlier generations that a living process has not turned away from yet, because
+//!    it has not polled since. `generations` bounds even these.
 //!
 //! Nothing is in `/dev/shm`; the memory is gone with the last process that holds the descriptor.
 
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::errors::{ShmAttachError, ShmCreateError};
-use super::layout::{Layout, PAGE_BYTES, ShmConfig, head, life};
+use super::layout::{Layout, PAGE_BYTES, ShmConfig, generation, head};
 use super::sys::{self, Map, ReadWord, WriteWord};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tsumuji\x03");
@@ -41,15 +41,16 @@ impl ShmJob {
         let limit = sys::file_size_limit_bytes();
         if layout.total_bytes > limit {
             // Fewer restarts rather than none: exceeding the limit would raise SIGXFSZ.
-            let lives = limit.saturating_sub(layout.head_bytes as u64) / layout.life_bytes as u64;
-            if lives < nodes as u64 {
+            let generations =
+                limit.saturating_sub(layout.head_bytes as u64) / layout.generation_bytes as u64;
+            if generations < nodes as u64 {
                 return Err(ShmCreateError::FileSizeLimit {
                     nodes,
-                    bytes: layout.life_at(nodes as u64 + 1),
+                    bytes: layout.generation_at(nodes as u64 + 1),
                     limit,
                 });
             }
-            config.lives = lives;
+            config.generations = generations;
             layout = Layout::new(nodes, config)?;
         }
         let fd = sys::sealed_memfd(layout.total_bytes)?;
@@ -59,7 +60,7 @@ impl ShmJob {
             (head::FRAME_BYTES, layout.frame_bytes as u64),
             (head::RING_BYTES, layout.ring_bytes as u64),
             (head::BROADCAST_BYTES, layout.broadcast_bytes as u64),
-            (head::LIVES, layout.lives),
+            (head::GENERATIONS, layout.generations),
             (head::MAGIC, MAGIC),
         ] {
             WriteWord::new(&map, offset).store(value, Ordering::Relaxed);
@@ -105,7 +106,7 @@ impl Job {
                 frame_bytes: size(head::FRAME_BYTES),
                 ring_bytes: size(head::RING_BYTES),
                 broadcast_bytes: size(head::BROADCAST_BYTES),
-                lives: word(head::LIVES),
+                generations: word(head::GENERATIONS),
             };
             Layout::new(size(head::NODES), config).map_err(|_| foreign("impossible sizes"))?
         };
@@ -136,40 +137,40 @@ impl Job {
         })
     }
 
-    /// Takes a fresh life for `node` and maps its region.
-    pub(crate) fn begin_life(
+    /// Takes a fresh generation for `node` and maps its region.
+    pub(crate) fn begin_generation(
         &self,
         node: u16,
         bell_name: u64,
         identity: [u64; 3],
     ) -> Result<(u64, Arc<Map>), ShmAttachError> {
-        let lives = self.layout.lives;
-        let life = WriteWord::new(&self.head, head::NEXT_LIFE)
+        let generations = self.layout.generations;
+        let generation = WriteWord::new(&self.head, head::NEXT_LIFE)
             .fetch_add(1, Ordering::Relaxed)
             .saturating_add(1);
-        if life > lives {
-            return Err(ShmAttachError::NoLivesLeft { lives });
+        if generation > generations {
+            return Err(ShmAttachError::NoGenerationsLeft { generations });
         }
-        let map = self.map_life(life, true)?;
+        let map = self.map_generation(generation, true)?;
         let word = |offset| WriteWord::new(&map, offset);
-        if word(life::LIFE).load(Ordering::Relaxed) != 0 {
+        if word(generation::LIFE).load(Ordering::Relaxed) != 0 {
             return Err(ShmAttachError::Foreign {
-                reason: "the next life's region is in use",
+                reason: "the next generation's region is in use",
             });
         }
-        word(life::NODE).store(u64::from(node), Ordering::Relaxed);
-        word(life::BELL_NAME).store(bell_name, Ordering::Relaxed);
-        for (at, value) in (life::IDENTITY..).step_by(8).zip(identity) {
+        word(generation::NODE).store(u64::from(node), Ordering::Relaxed);
+        word(generation::BELL_NAME).store(bell_name, Ordering::Relaxed);
+        for (at, value) in (generation::IDENTITY..).step_by(8).zip(identity) {
             word(at).store(value, Ordering::Relaxed);
         }
-        word(life::LIFE).store(life, Ordering::Release);
-        Ok((life, map))
+        word(generation::LIFE).store(generation, Ordering::Release);
+        Ok((generation, map))
     }
 
-    /// Makes the life visible to all others. Everything before is then visible, too.
-    pub(crate) fn announce(&self, node: u16, life: u64) {
+    /// Makes the generation visible to all others. Everything before is then visible, too.
+    pub(crate) fn announce(&self, node: u16, generation: u64) {
         WriteWord::new(&self.head, self.layout.directory_at(usize::from(node)))
-            .store(life, Ordering::Release);
+            .store(generation, Ordering::Release);
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -179,52 +180,52 @@ impl Job {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The life of a node: 0 if it never attached.
-    pub(crate) fn life_of(&self, node: usize) -> u64 {
+    /// The generation of a node: 0 if it never attached.
+    pub(crate) fn generation_of(&self, node: usize) -> u64 {
         self.directory[node].load(Ordering::Acquire)
     }
 
-    /// Maps the region of a peer's life and reads its bell's name. `None`: the directory names a life that is not this node's.
-    pub(crate) fn open_life(
+    /// Maps the region of a peer's generation and reads its bell's name. `None`: the directory names a generation that is not this node's.
+    pub(crate) fn open_generation(
         &self,
         node: usize,
-        life: u64,
+        generation: u64,
     ) -> Result<Option<(Arc<Map>, u64)>, ShmAttachError> {
-        if life == 0 || life > self.layout.lives {
+        if generation == 0 || generation > self.layout.generations {
             return Ok(None);
         }
-        let map = self.map_life(life, false)?;
+        let map = self.map_generation(generation, false)?;
         let word = |offset| ReadWord::new(&map, offset).load(Ordering::Acquire);
-        if word(life::LIFE) != life || word(life::NODE) != node as u64 {
+        if word(generation::LIFE) != generation || word(generation::NODE) != node as u64 {
             return Ok(None);
         }
-        let name = word(life::BELL_NAME);
+        let name = word(generation::BELL_NAME);
         Ok(Some((map, name)))
     }
 
-    fn map_life(&self, life: u64, writable: bool) -> Result<Arc<Map>, ShmAttachError> {
-        let what = "mmap of a life's region (is the address space limited? see `ulimit -v`)";
+    fn map_generation(&self, generation: u64, writable: bool) -> Result<Arc<Map>, ShmAttachError> {
+        let what = "mmap of a generation's region (is the address space limited? see `ulimit -v`)";
         Map::new(
             self.fd.as_fd(),
-            self.layout.life_at(life),
-            self.layout.life_bytes,
+            self.layout.generation_at(generation),
+            self.layout.generation_bytes,
             writable,
         )
         .map_err(io_error(what))
     }
 
-    /// Gives back the memory of all earlier lives of `node`, whose present life is `life` and announced. `false`: somebody may
-    /// still read one of them. `has_left` says of a node whether its process has told `life` where to start.
+    /// Gives back the memory of all earlier generations of `node`, whose present generation is `generation` and announced. `false`: somebody may
+    /// still read one of them. `has_left` says of a node whether its process has told `generation` where to start.
     ///
     /// Why nobody reads them when this frees them. Their processes are gone: we hold their lock, which goes with the last of
-    /// their mappings. Another process maps a life only while the directory names it, and the directory names `life` now. So
+    /// their mappings. Another process maps a generation only while the directory names it, and the directory names `generation` now. So
     /// the danger is processes that looked before. Each holds its node's lock as long as it lives; hence a node whose lock is
-    /// free has no such process, and one that comes later sees `life` in the directory. A process that lives drops its mapping
-    /// of the earlier life *before* it tells `life` where to start (`Peer::turn_to`), so one that has told has none.
-    pub(crate) fn free_dead_lives(
+    /// free has no such process, and one that comes later sees `generation` in the directory. A process that lives drops its mapping
+    /// of the earlier generation *before* it tells `generation` where to start (`Peer::turn_to`), so one that has told has none.
+    pub(crate) fn free_dead_generations(
         &self,
         node: u16,
-        life: u64,
+        generation: u64,
         mut has_left: impl FnMut(u16) -> bool,
     ) -> io::Result<bool> {
         for other in (0..self.layout.nodes as u16).filter(|other| *other != node) {
@@ -233,16 +234,20 @@ impl Job {
             }
         }
         let mut next = 1;
-        while next < life {
-            let at = self.layout.life_at(next);
+        while next < generation {
+            let at = self.layout.generation_at(next);
             let Some(data) = sys::next_data(self.fd.as_fd(), at)? else {
                 break;
             };
-            let found = 1 + (data - self.layout.head_bytes as u64) / self.layout.life_bytes as u64;
-            let at = self.layout.life_at(found);
+            let found =
+                1 + (data - self.layout.head_bytes as u64) / self.layout.generation_bytes as u64;
+            let at = self.layout.generation_at(found);
             let word = |offset: usize| sys::read_word(self.fd.as_fd(), at + offset as u64);
-            if found < life && word(life::LIFE)? == found && word(life::NODE)? == u64::from(node) {
-                sys::give_back(self.fd.as_fd(), at, self.layout.life_bytes as u64)?;
+            if found < generation
+                && word(generation::LIFE)? == found
+                && word(generation::NODE)? == u64::from(node)
+            {
+                sys::give_back(self.fd.as_fd(), at, self.layout.generation_bytes as u64)?;
             }
             next = found + 1;
         }
@@ -266,8 +271,8 @@ fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> ShmAttachError {
 
 #[cfg(test)]
 impl Job {
-    /// A second writable view of a life, as no process has it.
-    pub(crate) fn own_region_for_test(&self, life: u64) -> Arc<Map> {
-        self.map_life(life, true).expect("map")
+    /// A second writable view of a generation, as no process has it.
+    pub(crate) fn own_region_for_test(&self, generation: u64) -> Arc<Map> {
+        self.map_generation(generation, true).expect("map")
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn small(nodes: usize) -> OwnedFd {
         frame_bytes: 600,
         ring_bytes: 8192,
         broadcast_bytes: 8192,
-        lives: 64,
+        generations: 64,
     };
     ShmJob::create(nodes, config).expect("create")
 }
@@ -51,7 +51,7 @@ fn room_is_as_told() {
         b.receive(read, &mut each(|_, _| {})).expect("recv");
         receive(&mut b);
     }
-    assert_eq!(a.counted_room((to.0, to.1 + 1), 8), 0, "another life");
+    assert_eq!(a.counted_room((to.0, to.1 + 1), 8), 0, "another generation");
     assert_eq!(a.counted_room((LinkAddr::Local(7), 1), 8), 0);
 }
 
@@ -137,8 +137,8 @@ fn met(job: &OwnedFd) -> (Shm, Shm, (LinkAddr, u64)) {
     receive(&mut b);
     assert!(send(&mut b, LinkAddr::Local(0), b"here"));
     assert_eq!(receive(&mut a).len(), 1);
-    let life = a.life_heard(to_b).expect("heard");
-    (a, b, (to_b, life))
+    let generation = a.generation_heard(to_b).expect("heard");
+    (a, b, (to_b, generation))
 }
 
 /// `false`, and says so, where the kernel does not let `b` read the memory of `a`.
@@ -162,7 +162,11 @@ fn bodies_are_read_where_they_lie() {
     if !reads(&mut a, &mut b, to, 15_000) {
         return;
     }
-    assert_eq!(a.reference_room((to.0, to.1 + 1)), None, "another life");
+    assert_eq!(
+        a.reference_room((to.0, to.1 + 1)),
+        None,
+        "another generation"
+    );
     for round in 0..50 {
         assert_eq!(a.reference_room(to), Some(15_000), "{round}");
         assert!(send(&mut a) && count(&mut a, to, b"between") && send(&mut a));
@@ -269,7 +273,7 @@ fn bodies_end_with_either_side() {
     }
 }
 
-/// Sends a frame that is counted, to that life.
+/// Sends a frame that is counted, to that generation.
 fn count(shm: &mut Shm, to: (LinkAddr, u64), text: &[u8]) -> bool {
     let taken = shm.send_counted(to, true, [text, &[], &[]]).expect("send");
     shm.flush().expect("flush");
@@ -311,11 +315,11 @@ fn unread_frames_are_counted() {
     let mut a = Shm::attach(&job, 0).expect("attach");
     let mut b = Shm::attach(&job, 1).expect("attach");
     let (to_b, to_a) = (LinkAddr::Local(1), LinkAddr::Local(0));
-    assert_eq!(a.life_heard(to_b), None);
+    assert_eq!(a.generation_heard(to_b), None);
     receive(&mut a);
     assert!(send(&mut b, to_a, b"here"));
     assert_eq!(receive(&mut a), [b"here"]);
-    let life = a.life_heard(to_b).expect("heard");
+    let generation = a.generation_heard(to_b).expect("heard");
     let mut rng = Rng::with_seed(3);
     for round in 0..300 {
         let (mut counted, mut frames) = (0, 0);
@@ -323,39 +327,45 @@ fn unread_frames_are_counted() {
             let text = vec![number as u8 + 1; rng.usize(1..300)];
             let counts = rng.bool();
             let sent = if counts {
-                count(&mut a, (to_b, life), &text)
+                count(&mut a, (to_b, generation), &text)
             } else {
                 send(&mut a, to_b, &text)
             };
             counted += usize::from(sent && counts);
             frames += usize::from(sent);
         }
-        assert_eq!(a.unread((to_b, life)), counted, "{round}");
+        assert_eq!(a.unread((to_b, generation)), counted, "{round}");
         assert_eq!(receive(&mut b).len(), frames, "{round}");
-        assert_eq!(a.unread((to_b, life)), 0, "{round}");
+        assert_eq!(a.unread((to_b, generation)), 0, "{round}");
     }
-    assert!(count(&mut a, (to_b, life), b"read"));
+    assert!(count(&mut a, (to_b, generation), b"read"));
     assert_eq!(receive(&mut b).len(), 1);
     for _ in 0..3 {
-        assert!(count(&mut a, (to_b, life), b"never read"));
+        assert!(count(&mut a, (to_b, generation), b"never read"));
     }
     assert!(send(&mut a, to_b, b"uncounted"));
     drop(b);
     let mut b = Shm::attach(&job, 1).expect("attach");
     assert!(
-        !count(&mut a, (to_b, life), b"of the dead"),
+        !count(&mut a, (to_b, generation), b"of the dead"),
         "it is another"
     );
-    assert_eq!(a.unread((to_b, life)), 3);
+    assert_eq!(a.unread((to_b, generation)), 3);
     receive(&mut b);
     assert!(send(&mut b, to_a, b"anew"));
     assert_eq!(receive(&mut a), [b"anew"]);
-    let next = a.life_heard(to_b).expect("heard");
-    assert!(next != life && count(&mut a, (to_b, next), b"anew"));
-    assert_eq!((a.unread((to_b, life)), a.unread((to_b, next))), (3, 1));
+    let next = a.generation_heard(to_b).expect("heard");
+    assert!(next != generation && count(&mut a, (to_b, next), b"anew"));
+    assert_eq!(
+        (a.unread((to_b, generation)), a.unread((to_b, next))),
+        (3, 1)
+    );
     assert_eq!(receive(&mut b), [b"anew"]);
-    assert_eq!((a.unread((to_b, life)), a.unread((to_b, next))), (3, 0));
-    assert_eq!(a.unread((to_b, life + 100)), 0);
+    assert_eq!(
+        (a.unread((to_b, generation)), a.unread((to_b, next))),
+        (3, 0)
+    );
+    assert_eq!(a.unread((to_b, generation + 100)), 0);
     let nobody = (LinkAddr::Local(7), 1);
     let refused = a.send_counted(nobody, true, [b"x", &[], &[]]);
     assert!(matches!(refused, Err(LinkError::NoSuchPeer { .. })));
@@ -380,15 +390,18 @@ fn index_is_claimed_once() {
     ));
 }
 
-/// Attaching more often than the job has lives is refused, and the living go on.
+/// Attaching more often than the job has generations is refused, and the living go on.
 #[test]
-fn lives_run_out() {
+fn generations_run_out() {
     let job = small(2);
     let mut a = Shm::attach(&job, 0).expect("attach");
     let error = (0..200)
         .find_map(|_| Shm::attach(&job, 1).err())
-        .expect("lives run out");
-    assert!(matches!(error, ShmAttachError::NoLivesLeft { lives: 64 }));
+        .expect("generations run out");
+    assert!(matches!(
+        error,
+        ShmAttachError::NoGenerationsLeft { generations: 64 }
+    ));
     assert_eq!(receive(&mut a), Vec::<Vec<u8>>::new());
 }
 
@@ -434,7 +447,14 @@ fn impossible_sizes_are_refused() {
             },
             "frame_bytes",
         ),
-        (2, ShmConfig { lives: 1, ..sound }, "lives"),
+        (
+            2,
+            ShmConfig {
+                generations: 1,
+                ..sound
+            },
+            "generations",
+        ),
         (
             2,
             ShmConfig {
@@ -452,40 +472,42 @@ fn impossible_sizes_are_refused() {
     }
 }
 
-/// A restarted consumer gets nothing that was meant for its earlier life, and everything after.
+/// A restarted consumer gets nothing that was meant for its earlier generation, and everything after.
 #[test]
 fn restarted_consumer_starts_fresh() {
     let job = small(2);
     let mut a = Shm::attach(&job, 0).expect("attach");
     let to = LinkAddr::Local(1);
     assert!(!send(&mut a, to, b"nobody there"));
-    for life in 0..10u8 {
+    for generation in 0..10u8 {
         let mut b = Shm::attach(&job, 1).expect("attach");
-        assert!(send(&mut a, to, &[life, 1]));
-        assert!(send(&mut a, LinkAddr::Broadcast, &[life, 2]));
+        assert!(send(&mut a, to, &[generation, 1]));
+        assert!(send(&mut a, LinkAddr::Broadcast, &[generation, 2]));
         let mut frames = receive(&mut b);
         frames.sort();
-        assert_eq!(frames, [[life, 1], [life, 2]]);
-        assert!(send(&mut b, LinkAddr::Local(0), &[life, 3]));
-        assert_eq!(receive(&mut a), [[life, 3]]);
+        assert_eq!(frames, [[generation, 1], [generation, 2]]);
+        assert!(send(&mut b, LinkAddr::Local(0), &[generation, 3]));
+        assert_eq!(receive(&mut a), [[generation, 3]]);
         // Left unread in the ring, and the ring left full.
-        while send(&mut a, to, b"for a dead life") {}
-        assert!(send(&mut a, LinkAddr::Broadcast, b"for a dead life"));
+        while send(&mut a, to, b"for a dead generation") {}
+        assert!(send(&mut a, LinkAddr::Broadcast, b"for a dead generation"));
     }
 }
 
-/// A restarted producer's frames come from its new ring; what its earlier life sent and exited before is still read.
+/// A restarted producer's frames come from its new ring; what its earlier generation sent and exited before is still read.
 #[test]
 fn restarted_producer_is_followed() {
     let job = small(2);
     let mut b = Shm::attach(&job, 1).expect("attach");
-    for life in 0..10u8 {
+    for generation in 0..10u8 {
         let mut a = Shm::attach(&job, 0).expect("attach");
-        for number in 0..life {
-            assert!(send(&mut a, LinkAddr::Local(1), &[life, number]));
+        for number in 0..generation {
+            assert!(send(&mut a, LinkAddr::Local(1), &[generation, number]));
         }
         drop(a);
-        let expected: Vec<_> = (0..life).map(|number| vec![life, number]).collect();
+        let expected: Vec<_> = (0..generation)
+            .map(|number| vec![generation, number])
+            .collect();
         assert_eq!(receive(&mut b), expected);
     }
 }
@@ -549,7 +571,7 @@ fn taken_bytes(job: &OwnedFd) -> u64 {
     rustix::fs::fstat(job).expect("fstat").st_blocks as u64 * 512
 }
 
-/// Fills everything that a life may write towards node 0.
+/// Fills everything that a generation may write towards node 0.
 fn fill(shm: &mut Shm) {
     while send(shm, LinkAddr::Local(0), &[7; 500]) {}
     for _ in 0..40 {
@@ -561,14 +583,14 @@ fn fill(shm: &mut Shm) {
 #[test]
 fn restarts_do_not_pile_up_memory() {
     let config = ShmConfig {
-        lives: 300,
+        generations: 300,
         ..ShmConfig::for_nodes(4)
     };
     let job = ShmJob::create(4, config).expect("create");
     let mut a = Shm::attach(&job, 0).expect("attach");
     let mut c = Shm::attach(&job, 2).expect("attach");
     let dead = Shm::attach(&job, 3).expect("attach");
-    drop(dead); // a life that will never say anything again must not keep others' memory
+    drop(dead); // a generation that will never say anything again must not keep others' memory
     let mut after_three = 0;
     for restart in 0..100 {
         let mut b = Shm::attach(&job, 1).expect("attach");
@@ -588,9 +610,9 @@ fn restarts_do_not_pile_up_memory() {
     );
 }
 
-/// The memory of a dead life stays as long as a living process may read it, and goes when that turns away or dies.
+/// The memory of a dead generation stays as long as a living process may read it, and goes when that turns away or dies.
 #[test]
-fn dead_life_stays_for_its_readers() {
+fn dead_generation_stays_for_its_readers() {
     for reader_dies in [false, true] {
         let job = small(3);
         let mut a = Shm::attach(&job, 0).expect("attach");
@@ -600,7 +622,7 @@ fn dead_life_stays_for_its_readers() {
         drop(b);
         let mut b = Shm::attach(&job, 1).expect("attach");
         receive(&mut b);
-        assert!(b.has_dead_lives, "a has not looked yet");
+        assert!(b.has_dead_generations, "a has not looked yet");
         let full = taken_bytes(&job);
         if reader_dies {
             drop(a);
@@ -609,7 +631,7 @@ fn dead_life_stays_for_its_readers() {
             receive(&mut a);
         }
         receive(&mut b);
-        assert!(!b.has_dead_lives);
+        assert!(!b.has_dead_generations);
         assert!(taken_bytes(&job) < full);
         let mut a = if reader_dies {
             Shm::attach(&job, 0).expect("attach")

@@ -18,11 +18,11 @@ const REFERENCE_RINGS: usize = 2;
 const CLAIMS_MS: u64 = 10;
 
 impl Shm {
-    /// Writes a frame into the ring towards `node`, or towards that life of it only. `false`: no room, or no such process now.
+    /// Writes a frame into the ring towards `node`, or towards that generation of it only. `false`: no room, or no such process now.
     #[inline]
     pub(super) fn send_to(
         &mut self,
-        (node, life): (u16, Option<u64>),
+        (node, generation): (u16, Option<u64>),
         write: impl FnOnce(&mut Producer, &LinesRw, &dyn Fn() -> Option<u64>) -> Sent,
     ) -> Result<bool, LinkError> {
         let peer = match self.peers.get_mut(usize::from(node)) {
@@ -34,15 +34,17 @@ impl Shm {
                 });
             }
         };
-        if life.is_some_and(|life| life != peer.life) {
+        if generation.is_some_and(|generation| generation != peer.generation) {
             return Ok(false);
         }
         let Some(inbound) = peer.inbound.as_mut().filter(|inbound| inbound.sendable) else {
             self.counters.refused += 1;
             return Ok(false);
         };
-        let life = self.life;
-        match write(&mut peer.producer, &peer.lines, &|| inbound.taken(life)) {
+        let generation = self.generation;
+        match write(&mut peer.producer, &peer.lines, &|| {
+            inbound.taken(generation)
+        }) {
             Sent::Frame(bytes) => {
                 self.counters.sent_frames += 1;
                 self.counters.sent_bytes += bytes as u64;
@@ -59,17 +61,20 @@ impl Shm {
             Sent::Broken => {
                 inbound.sendable = false;
                 self.counters.refused += 1;
-                tracing::warn!(peer = %peer.addr, life = peer.life, "shared-memory head is garbage; not sending until the peer restarts");
+                tracing::warn!(peer = %peer.addr, generation = peer.generation, "shared-memory head is garbage; not sending until the peer restarts");
                 Ok(false)
             }
         }
     }
 
-    /// How much more that life of the peer takes where it lies.
-    pub(super) fn reference_room_of(&self, node: u16, life: u64) -> Option<usize> {
+    /// How much more that generation of the peer takes where it lies.
+    pub(super) fn reference_room_of(&self, node: u16, generation: u64) -> Option<usize> {
         let peer = self.peers.get(usize::from(node))?;
-        let inbound = peer.inbound.as_ref().filter(|_| peer.life == life)?;
-        let most = inbound.reference_max(self.life)?;
+        let inbound = peer
+            .inbound
+            .as_ref()
+            .filter(|_| peer.generation == generation)?;
+        let most = inbound.reference_max(self.generation)?;
         let most = most.min(REFERENCE_RINGS * self.job.layout.ring_bytes);
         Some(most.saturating_sub(peer.referred.bytes()))
     }
@@ -77,19 +82,19 @@ impl Shm {
     /// Writes a frame's head into the ring, and where its body lies, which is held until it was read.
     pub(super) fn refer(
         &mut self,
-        (node, life): (u16, u64),
+        (node, generation): (u16, u64),
         counted: bool,
         head: &[u8],
         body: &Bytes,
     ) -> Result<bool, LinkError> {
-        let room = self.reference_room_of(node, life);
+        let room = self.reference_room_of(node, generation);
         if room.is_none_or(|room| room < body.len()) {
             self.counters.refused += 1;
             return Ok(false);
         }
         let marks = REFERS | if counted { COUNTED } else { 0 };
         let parts = [head, &reference(body), &[]];
-        let is_sent = self.send_to((node, Some(life)), |producer, lines, taken| {
+        let is_sent = self.send_to((node, Some(generation)), |producer, lines, taken| {
             producer.send(lines, taken, marks, parts)
         })?;
         if is_sent {
@@ -114,7 +119,7 @@ impl Shm {
             if peer.referred.is_empty() {
                 continue;
             }
-            let head = (peer.inbound.as_ref()).and_then(|inbound| inbound.taken(self.life));
+            let head = (peer.inbound.as_ref()).and_then(|inbound| inbound.taken(self.generation));
             if let Some(head) = head {
                 peer.referred.read_to(head);
             }
@@ -165,7 +170,7 @@ impl Shm {
         self.touched.clear();
     }
 
-    /// Looks at the directory and turns to peers that began a new life.
+    /// Looks at the directory and turns to peers that began a new generation.
     #[cold]
     pub(super) fn refresh(&mut self) -> Result<(), LinkError> {
         // The counter first: an entry that appears while we read the directory raises it again.
@@ -175,16 +180,16 @@ impl Shm {
             if node == self.me {
                 continue;
             }
-            let life = self.job.life_of(node.into());
-            if life != peer.life {
+            let generation = self.job.generation_of(node.into());
+            if generation != peer.generation {
                 let sound = peer
                     .turn_to(
                         &self.job,
                         self.me,
                         node.into(),
-                        life,
+                        generation,
                         &self.broadcast,
-                        self.life,
+                        self.generation,
                     )
                     .map_err(|error| LinkError::Io {
                         what: "cannot map the memory of a peer that attached",
@@ -192,7 +197,11 @@ impl Shm {
                     })?;
                 if !sound {
                     self.counters.dropped_frames += 1;
-                    tracing::warn!(node, life, "the directory names an impossible life");
+                    tracing::warn!(
+                        node,
+                        generation,
+                        "the directory names an impossible generation"
+                    );
                 }
             }
             if peer.inbound.is_some() {
@@ -200,8 +209,8 @@ impl Shm {
             }
         }
         self.cursor = 0;
-        if self.has_dead_lives {
-            self.free_dead_lives();
+        if self.has_dead_generations {
+            self.free_dead_generations();
         }
         Ok(())
     }

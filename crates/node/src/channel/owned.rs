@@ -128,7 +128,7 @@ impl Channel {
     }
 
     /// Has peers go on, if it is time.
-    pub(super) fn ease(&mut self, outbox: &mut Outbox) {
+    pub(super) fn lift_backpressure(&mut self, outbox: &mut Outbox) {
         // What is kept may be needed for what is still to come.
         if self.books.is_eased() || self.mailbox.is_empty() && !self.books.is_pressed() {
             self.let_go(outbox);

@@ -110,7 +110,7 @@ impl Channels {
             return Err(ChannelError::NoBudget { channel: number });
         }
         channel.books.set_budget(bytes);
-        channel.ease(&mut self.tools.outbox);
+        channel.lift_backpressure(&mut self.tools.outbox);
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Arrivals<'a, I, C> {
     pub(super) engine: &'a mut Engine,
     pub(super) table: &'a Table,
     pub(super) clock: &'a C,
-    pub(super) misplaced_frames: &'a mut u64,
+    pub(super) spoofed_source_frames: &'a mut u64,
     pub(super) intake: &'a mut I,
     /// The clock, once something arrived.
     pub(super) read: Option<Instant>,
@@ -54,7 +54,7 @@ impl<I: Intake, C: Clock> Arrivals<'_, I, C> {
     }
 
     #[inline]
-    fn is_misplaced(&self, from: LinkAddr, frame: &[u8]) -> bool {
+    fn is_spoofed(&self, from: LinkAddr, frame: &[u8]) -> bool {
         tsumuji_wire::source_of(frame).is_some_and(|source| !self.table.admits(from, source))
     }
 }
@@ -62,8 +62,8 @@ impl<I: Intake, C: Clock> Arrivals<'_, I, C> {
 impl<I: Intake, C: Clock> Receiver for Arrivals<'_, I, C> {
     #[inline]
     fn frame(&mut self, from: LinkAddr, frame: &[u8]) {
-        if self.is_misplaced(from, frame) {
-            *self.misplaced_frames += 1;
+        if self.is_spoofed(from, frame) {
+            *self.spoofed_source_frames += 1;
             return;
         }
         self.handle(|engine, now, sink| engine.handle_frame(now, frame, sink));
@@ -72,7 +72,7 @@ impl<I: Intake, C: Clock> Receiver for Arrivals<'_, I, C> {
     #[inline]
     fn placement(&mut self, coming: Option<Coming<'_>>) -> Option<tsumuji_link::Placement<'_>> {
         if let Some(Coming { from, start, bytes }) = coming
-            && !self.is_misplaced(from, start)
+            && !self.is_spoofed(from, start)
         {
             self.handle(|engine, now, sink| engine.foresee(now, start, bytes, sink));
         }
@@ -85,7 +85,7 @@ impl<I: Intake, C: Clock> Receiver for Arrivals<'_, I, C> {
     }
 
     fn is_expected(&mut self, from: LinkAddr, index: usize, head: &[u8], body: usize) -> bool {
-        !self.is_misplaced(from, head) && self.engine.is_expected(index, head, body)
+        !self.is_spoofed(from, head) && self.engine.is_expected(index, head, body)
     }
 
     fn placed(&mut self, _: LinkAddr, head: &[u8], body_bytes: usize) {
@@ -93,7 +93,7 @@ impl<I: Intake, C: Clock> Receiver for Arrivals<'_, I, C> {
     }
 
     fn bodiless(&mut self, from: LinkAddr, head: &[u8], body_bytes: usize) {
-        if !self.is_misplaced(from, head) {
+        if !self.is_spoofed(from, head) {
             self.handle(|engine, now, _| engine.handle_bodiless(now, head, body_bytes));
         }
     }

@@ -23,7 +23,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     ) -> Result<usize, SendError> {
         let is_long = datagram.payload.len() > self.engine.datagram_capacity_bytes();
         let missed = if is_long {
-            let deadline = deadline.map(|after| self.look() + from_std(after).max(LEAST));
+            let deadline = deadline.map(|after| self.refresh_now() + from_std(after).max(LEAST));
             (self.engine.submit_datagram(to, datagram, deadline)).map_err(refused)?
         } else {
             self.write_datagram(to, datagram, deadline)?
@@ -32,7 +32,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
             (self.gathered, self.backlog) = (true, true);
         } else if is_long || self.cork.is_in() {
             self.gathered = true;
-            self.look();
+            self.refresh_now();
             self.transmit(&Loan::NONE)?;
         } else {
             self.link.flush()?;
@@ -113,7 +113,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         if deadline == NOW_OR_NEVER {
             return Ok(false);
         }
-        let deadline: Option<Instant> = deadline.map(|after| self.look() + from_std(after));
+        let deadline: Option<Instant> = deadline.map(|after| self.refresh_now() + from_std(after));
         (self.engine.submit_datagram(to, datagram, deadline)).map_err(refused)?;
         self.backlog = true;
         Ok(true)

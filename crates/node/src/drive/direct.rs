@@ -235,7 +235,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         match *event {
             Event::PeerUp { peer, .. } => {
                 let addr = self.table.addr(peer);
-                let heard = addr.and_then(|addr| self.link.rings()?.life_heard(addr));
+                let heard = addr.and_then(|addr| self.link.rings()?.generation_heard(addr));
                 if let Some(life) = heard {
                     self.direct.set(peer, life);
                 }

@@ -70,7 +70,7 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         core.channels
             .open(channel, &options, Some(Box::new(handler)))?;
-        core.drive.touched();
+        core.drive.mark_pending();
         core.hand_over_early(channel);
         Ok(())
     }
@@ -85,7 +85,7 @@ impl<L: Link> Endpoint<L> {
         let left = core.channels.close(channel)?;
         let messages = left.len();
         core.release_all(left);
-        core.drive.touched();
+        core.drive.mark_pending();
         Ok(messages)
     }
 
@@ -98,7 +98,7 @@ impl<L: Link> Endpoint<L> {
     pub fn set_channel_budget(&mut self, channel: u16, bytes: usize) -> Result<(), ChannelError> {
         let core = &mut *self.core.write();
         core.channels.set_budget(channel, bytes)?;
-        core.drive.touched();
+        core.drive.mark_pending();
         Ok(())
     }
 

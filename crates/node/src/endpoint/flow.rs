@@ -30,7 +30,7 @@ impl<L: Link> Endpoint<L> {
     pub fn set_window(&mut self, frames: usize) {
         let core = &mut *self.core.write();
         core.drive.engine.set_window(frames);
-        core.drive.touched();
+        core.drive.mark_pending();
     }
 
     /// From now on no more than so many frames (at least 1) are granted ahead to `peer`; `None`: no limit of its own.
@@ -42,7 +42,7 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         core.known(peer)?;
         core.drive.engine.set_peer_window(peer, frames);
-        core.drive.touched();
+        core.drive.mark_pending();
         Ok(())
     }
 
@@ -54,7 +54,7 @@ impl<L: Link> Endpoint<L> {
         let core = &mut *self.core.write();
         core.drive.engine.set_budget(bytes);
         core.drive.tell_reference_max();
-        core.drive.touched();
+        core.drive.mark_pending();
     }
 
     /// From now on `policy` decides who may send how much to this node; `None`: the usual rules do. Whatever it says, the receive side
@@ -62,7 +62,7 @@ impl<L: Link> Endpoint<L> {
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
         let core = &mut *self.core.write();
         core.drive.engine.set_policy(policy);
-        core.drive.touched();
+        core.drive.mark_pending();
     }
 
     /// From now on messages leave to `peer` at this pace. [`Pace::Drain`]: as fast as the peer answers, so that little waits there even if
@@ -70,9 +70,9 @@ impl<L: Link> Endpoint<L> {
     pub fn set_pace(&mut self, peer: NodeId, pace: Pace) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         core.known(peer)?;
-        let now = core.drive.look();
+        let now = core.drive.refresh_now();
         core.drive.engine.set_pace(now, peer, pace);
-        core.drive.touched();
+        core.drive.mark_pending();
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl<L: Link> Endpoint<L> {
     pub fn regrant(&mut self) {
         let core = &mut *self.core.write();
         core.drive.engine.regrant();
-        core.drive.touched();
+        core.drive.mark_pending();
     }
 
     /// What `node` says of its traffic with `about`, in both directions: answered by the library there whenever that program polls,
@@ -172,7 +172,7 @@ impl<L: Link> Core<L> {
             ..
         } = self;
         channels.ask_flows(node, first, most, waits);
-        drive.look();
+        drive.refresh_now();
         channels.settle(drive, peers);
         drive.transmit(&Loan::NONE)?;
         Ok(())

@@ -48,12 +48,12 @@ impl<L: Link> Endpoint<L> {
     pub fn revive(&mut self, peer: NodeId) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         core.known(peer)?;
-        let now = core.drive.look();
+        let now = core.drive.refresh_now();
         core.drive.engine.revive_peer(now, peer);
         if core.peers.is_lost(peer) {
             core.peers.revive(peer);
         }
-        core.drive.touched();
+        core.drive.mark_pending();
         Ok(())
     }
 

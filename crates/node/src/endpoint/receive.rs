@@ -184,7 +184,7 @@ impl<L: Link> Core<L> {
             return Ok(before + self.progress()?);
         }
         let (mut intake, drive) = self.intake(channel, handler);
-        Ok(before + drive.turn(true, &mut intake)?)
+        Ok(before + drive.poll_once(true, &mut intake)?)
     }
 
     fn poll_wait(

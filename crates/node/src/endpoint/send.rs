@@ -626,7 +626,7 @@ impl<L: Link> Drop for Lent<'_, '_, L> {
         }
         let engine = &mut self.core.drive.engine;
         if engine.withdraw(&self.loan) || engine.keep(&self.loan) {
-            self.core.drive.touched();
+            self.core.drive.mark_pending();
         } else {
             self.core.give_up(self.loan.to()); // there is no memory to keep it
         }

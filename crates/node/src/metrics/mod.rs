@@ -156,7 +156,7 @@ impl Publisher {
         &self,
         engine: &Engine,
         link: &impl Link,
-        misplaced_frames: u64,
+        spoofed_source_frames: u64,
         dropped: Dropped,
     ) {
         let Ok(mut snapshot) = self.shared.try_lock() else {
@@ -167,7 +167,7 @@ impl Publisher {
             engine: *engine.counters(),
             link: link.counters(),
             seal: link.sealing(),
-            misplaced_frames,
+            spoofed_source_frames,
             dropped_datagrams: dropped.datagrams,
         };
         snapshot.window = engine.window();

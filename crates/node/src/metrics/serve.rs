@@ -175,32 +175,32 @@ enum Caller {
 }
 
 /// A door, whom it serves, in order of their coming, and how long it stays shut after a crowd.
-struct Desk {
+struct Listener {
     door: Door,
     talks: Vec<Conversation>,
     opens: Instant,
 }
 
 fn serve(doors: Vec<Door>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
-    let desk = |door| Desk {
+    let listener = |door| Listener {
         door,
         talks: Vec::with_capacity(TALKS_MAX),
         opens: Instant::now(),
     };
-    let mut desks: Vec<Desk> = doors.into_iter().map(desk).collect();
+    let mut listeners: Vec<Listener> = doors.into_iter().map(listener).collect();
     loop {
         let now = Instant::now();
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(stop, PollFlags::IN)];
         let mut wake: Option<Instant> = None;
-        for desk in &desks {
-            let looks = if desk.opens <= now {
+        for listener in &listeners {
+            let looks = if listener.opens <= now {
                 PollFlags::IN
             } else {
-                wake = wake.into_iter().chain([desk.opens]).min();
+                wake = wake.into_iter().chain([listener.opens]).min();
                 PollFlags::empty()
             };
-            fds.push(PollFd::from_borrowed_fd(desk.door.fd(), looks));
-            for talk in &desk.talks {
+            fds.push(PollFd::from_borrowed_fd(listener.door.fd(), looks));
+            for talk in &listener.talks {
                 wake = wake.into_iter().chain([talk.deadline]).min();
                 fds.push(PollFd::new(&talk.client, talk.wants()));
             }
@@ -216,22 +216,22 @@ fn serve(doors: Vec<Door>, stop: &PipeReader, shared: &Mutex<Snapshot>) {
         if ready.next() == Some(true) {
             return;
         }
-        for desk in &mut desks {
+        for listener in &mut listeners {
             let called = ready.next() == Some(true);
             let now = Instant::now();
-            desk.talks.retain_mut(|talk| {
+            listener.talks.retain_mut(|talk| {
                 let moves = ready.next() == Some(true);
                 // A client that failed has itself told enough.
                 now < talk.deadline && (!moves || talk.go_on(shared).unwrap_or(false))
             });
-            if called && desk.opens <= now {
-                desk.take_calls(shared);
+            if called && listener.opens <= now {
+                listener.take_calls(shared);
             }
         }
     }
 }
 
-impl Desk {
+impl Listener {
     fn take_calls(&mut self, shared: &Mutex<Snapshot>) {
         let mut welcomed = 0;
         for calls in 0..CALLS_PER_TURN {

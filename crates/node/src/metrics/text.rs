@@ -187,9 +187,9 @@ fn engine(page: &mut Page, snapshot: &Snapshot) {
             engine.timer_looks,
         ),
         (
-            "misplaced_frames_total",
+            "spoofed_source_frames_total",
             "Frames dropped because they did not come from where their source lives.",
-            snapshot.counters.misplaced_frames,
+            snapshot.counters.spoofed_source_frames,
         ),
         (
             "datagrams_dropped_total",

@@ -71,7 +71,7 @@ pub(super) struct Ended {
 
 /// What the judge knows of one worker.
 #[derive(Debug, Clone, Default)]
-struct Seat {
+struct WorkerSlot {
     rhs_sq: Option<f64>,
     /// The newest of this epoch.
     report: Option<LapReport>,
@@ -94,7 +94,7 @@ pub(super) struct Judge {
     rhs_sq: f64,
     policy: Policy,
     watch: Watch,
-    seats: Vec<Seat>,
+    slots: Vec<WorkerSlot>,
     disagreements: u32,
     verifications: u64,
     residual: f64,
@@ -117,7 +117,7 @@ impl Judge {
             rhs_sq: 0.0,
             watch: policy.watch(),
             policy,
-            seats: vec![Seat::default(); workers],
+            slots: vec![WorkerSlot::default(); workers],
             disagreements: 0,
             verifications: 0,
             residual: f64::NAN,
@@ -150,14 +150,14 @@ impl Judge {
 
     /// Whether this worker has handed over all it has; its silence is no failure then.
     pub(super) fn has_all_of(&self, worker: usize) -> bool {
-        self.seats
+        self.slots
             .get(worker)
-            .is_some_and(|seat| seat.stats.is_some())
+            .is_some_and(|slot| slot.stats.is_some())
     }
 
     /// Laps of the slowest and the fastest worker and the estimated relative residual, by the newest reports.
     pub(super) fn progress(&self) -> Option<(u64, u64, f64)> {
-        let reports = || self.seats.iter().map(|seat| seat.report.as_ref());
+        let reports = || self.slots.iter().map(|slot| slot.report.as_ref());
         let laps = |report: Option<&LapReport>| report.map(|report| report.laps as u64);
         let measured_sq = reports()
             .map(|report| Some(report?.estimate.measured_sq))
@@ -177,9 +177,9 @@ impl Judge {
             verifications: self.verifications,
             x: self.x,
             stats: self
-                .seats
+                .slots
                 .into_iter()
-                .map(|seat| seat.stats)
+                .map(|slot| slot.stats)
                 .collect::<Option<_>>()?,
             notes: self.notes,
         })
@@ -190,33 +190,33 @@ impl Judge {
         if self.phase != Phase::Iterating || report.epoch != self.epoch {
             return;
         }
-        let Some(seat) = self.seats.get_mut(worker) else {
+        let Some(slot) = self.slots.get_mut(worker) else {
             return;
         };
-        if seat
+        if slot
             .report
             .is_some_and(|held| report.number.wrapping_sub(held.number) as i32 <= 0)
         {
             return;
         }
-        seat.report = Some(report);
+        slot.report = Some(report);
         if self.setup.config.mode == Mode::Sync {
             return; // workers decide, all alike, after the same lap
         }
         let (mut measured_sq, mut expected_sq, mut laps) = (0.0, 0.0, f64::INFINITY);
-        for seat in &self.seats {
-            let Some(report) = &seat.report else { return };
+        for slot in &self.slots {
+            let Some(report) = &slot.report else { return };
             measured_sq += report.estimate.measured_sq;
             expected_sq += report.estimate.expected_sq;
             laps = report.laps.min(laps);
         }
         if self.watch.is_candidate(expected_sq) {
-            self.seats[worker].low += 1;
-            if self.seats.iter().all(|seat| seat.low >= REPORTS_NEEDED) {
+            self.slots[worker].low += 1;
+            if self.slots.iter().all(|slot| slot.low >= REPORTS_NEEDED) {
                 return self.pause(Cause::Candidate);
             }
         } else {
-            self.seats.iter_mut().for_each(|seat| seat.low = 0);
+            self.slots.iter_mut().for_each(|slot| slot.low = 0);
         }
         if let Some(cause) = self.watch.trouble(measured_sq, laps) {
             self.pause(cause);
@@ -226,14 +226,14 @@ impl Judge {
     /// A reliable message from a worker.
     pub(super) fn answer(&mut self, worker: usize, bytes: &[u8]) -> Result<(), JudgeFault> {
         let bad = |what| Err(JudgeFault::Protocol { worker, what });
-        if worker >= self.seats.len() {
+        if worker >= self.slots.len() {
             return bad("a message although it has no rows");
         }
         match (Answer::parse(bytes), self.phase) {
             (None, _) => bad("a message that does not parse"),
             (Some(Answer::Failed { why }), _) => Err(JudgeFault::Worker { worker, why }),
             (Some(Answer::PeerLost { worker: lost }), _) => {
-                let lost_early = lost < self.seats.len() && !self.has_all_of(lost);
+                let lost_early = lost < self.slots.len() && !self.has_all_of(lost);
                 if lost_early {
                     Err(JudgeFault::Missed { worker: lost })
                 } else {
@@ -241,9 +241,9 @@ impl Judge {
                 }
             }
             (Some(Answer::Ready { rhs_sq, notes }), Phase::Loading)
-                if self.seats[worker].rhs_sq.is_none() =>
+                if self.slots[worker].rhs_sq.is_none() =>
             {
-                self.seats[worker].rhs_sq = Some(rhs_sq);
+                self.slots[worker].rhs_sq = Some(rhs_sq);
                 self.notes.extend(notes);
                 self.start_if_ready();
                 Ok(())
@@ -262,7 +262,7 @@ impl Judge {
                 }),
                 Phase::Verifying(cause),
             ) if epoch == self.epoch => {
-                self.seats[worker].exact = Some((residual_sq, magnitude_sq, dots));
+                self.slots[worker].exact = Some((residual_sq, magnitude_sq, dots));
                 self.decide_if_exact(cause).ok_or(JudgeFault::Protocol {
                     worker,
                     what: "products of other epochs",
@@ -272,11 +272,11 @@ impl Judge {
                 self.solution(worker, start, &values)
             }
             (Some(Answer::Final(stats)), Phase::Collecting) => {
-                if self.seats[worker].solved != self.setup.rows_of(worker).len() {
+                if self.slots[worker].solved != self.setup.rows_of(worker).len() {
                     return bad("only a part of its solution");
                 }
-                self.seats[worker].stats = Some(stats);
-                if self.seats.iter().all(|seat| seat.stats.is_some()) {
+                self.slots[worker].stats = Some(stats);
+                if self.slots.iter().all(|slot| slot.stats.is_some()) {
                     self.phase = Phase::Done;
                     self.all(&Order::Leave);
                 }
@@ -288,14 +288,14 @@ impl Judge {
 
     fn all(&mut self, order: &Order) {
         self.out
-            .extend((0..self.seats.len()).map(|worker| (worker, order.clone())));
+            .extend((0..self.slots.len()).map(|worker| (worker, order.clone())));
     }
 
     fn start_if_ready(&mut self) {
         let Some(rhs_sq) = self
-            .seats
+            .slots
             .iter()
-            .map(|seat| seat.rhs_sq)
+            .map(|slot| slot.rhs_sq)
             .sum::<Option<f64>>()
         else {
             return;
@@ -310,8 +310,8 @@ impl Judge {
         self.epoch = self.epoch.wrapping_add(1);
         self.watch = self.policy.watch();
         self.phase = Phase::Iterating;
-        for seat in &mut self.seats {
-            (seat.report, seat.low, seat.frozen, seat.exact) = (None, 0, None, None);
+        for slot in &mut self.slots {
+            (slot.report, slot.low, slot.frozen, slot.exact) = (None, 0, None, None);
         }
         self.all(&Order::Begin {
             epoch: self.epoch,
@@ -328,7 +328,7 @@ impl Judge {
 
     fn frozen(&mut self, worker: usize, frozen: Frozen) -> Result<(), JudgeFault> {
         let sync = self.setup.config.mode == Mode::Sync;
-        if frozen.cause.is_some() != sync || frozen.held.len() != self.seats.len() {
+        if frozen.cause.is_some() != sync || frozen.held.len() != self.slots.len() {
             return Err(JudgeFault::Protocol {
                 worker,
                 what: "a standstill that was not asked for",
@@ -347,11 +347,11 @@ impl Judge {
             }
             _ => {}
         }
-        self.seats[worker].frozen = Some(frozen);
+        self.slots[worker].frozen = Some(frozen);
         let Some(all) = self
-            .seats
+            .slots
             .iter()
-            .map(|seat| seat.frozen.as_ref())
+            .map(|slot| slot.frozen.as_ref())
             .collect::<Option<Vec<_>>>()
         else {
             return Ok(());
@@ -383,8 +383,8 @@ impl Judge {
     fn decide_if_exact(&mut self, cause: Cause) -> Option<()> {
         let (mut residual_sq, mut magnitude_sq) = (0.0, 0.0);
         let mut dots: Option<Vec<f64>> = None;
-        for seat in &self.seats {
-            let Some((residual, magnitude, own)) = &seat.exact else {
+        for slot in &self.slots {
+            let Some((residual, magnitude, own)) = &slot.exact else {
                 return Some(());
             };
             residual_sq += residual;
@@ -402,9 +402,9 @@ impl Judge {
         self.residual = residual_sq.sqrt() / norm;
         let rounding = f64::EPSILON * magnitude_sq.sqrt() / norm;
         let laps = self
-            .seats
+            .slots
             .iter()
-            .filter_map(|seat| Some(seat.frozen.as_ref()?.laps))
+            .filter_map(|slot| Some(slot.frozen.as_ref()?.laps))
             .min()
             .unwrap_or(0);
         self.reason =
@@ -423,14 +423,14 @@ impl Judge {
     fn solution(&mut self, worker: usize, start: usize, values: &[f64]) -> Result<(), JudgeFault> {
         let rows = self.setup.rows_of(worker);
         // Parts come in order, so that nothing is counted twice.
-        if start != rows.start + self.seats[worker].solved || values.len() > rows.end - start {
+        if start != rows.start + self.slots[worker].solved || values.len() > rows.end - start {
             return Err(JudgeFault::Protocol {
                 worker,
                 what: "a solution that is not its own",
             });
         }
         self.x[start..start + values.len()].copy_from_slice(values);
-        self.seats[worker].solved += values.len();
+        self.slots[worker].solved += values.len();
         Ok(())
     }
 }

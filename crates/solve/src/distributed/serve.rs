@@ -29,7 +29,7 @@ const POLLS_PER_STEP_MAX: usize = 64;
 /// Wait for messages; they end it.
 const WAIT: Duration = Duration::from_millis(5);
 /// The same while messages of our own wait for room.
-const CROWDED: Duration = Duration::from_micros(200);
+const CONTENDED: Duration = Duration::from_micros(200);
 /// For the last words to be acknowledged.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -59,18 +59,18 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
     let me = usize::from(endpoint.me().0)
         .checked_sub(1)
         .ok_or(WorkerError::NotAWorker)?;
-    let mut desk = Desk {
+    let mut driver = Driver {
         worker: Worker::new(me, endpoint.datagram_capacity_bytes()),
         fault: None,
         judge_lost: false,
     };
-    let result = serve(endpoint, &mut desk, me);
+    let result = serve(endpoint, &mut driver, me);
     if let Err(WorkerError::Fault(fault)) = &result
         && !matches!(fault, WorkerFault::Aborted { .. })
     {
-        desk.worker.failed(fault.to_string());
+        driver.worker.failed(fault.to_string());
         // The judge is told if it can be; it also notices by itself that this node leaves.
-        let _ = desk
+        let _ = driver
             .send(endpoint)
             .and_then(|_| Ok(endpoint.flush(FAREWELL)?));
     }
@@ -79,14 +79,14 @@ pub fn worker_main<L: Link>(endpoint: &mut Endpoint<L>) -> Result<(), WorkerErro
 
 fn serve<L: Link>(
     endpoint: &mut Endpoint<L>,
-    desk: &mut Desk,
+    driver: &mut Driver,
     me: usize,
 ) -> Result<(), WorkerError> {
     let others: Vec<NodeId> = (0..endpoint.members().len() - 1)
         .filter(|other| *other != me)
         .map(node)
         .collect();
-    let crowded = endpoint.is_oversubscribed(&endpoint.members()[1..]); // the judge sleeps
+    let contended = endpoint.is_oversubscribed(&endpoint.members()[1..]); // the judge sleeps
     let began = Instant::now();
     let now_ns = || began.elapsed().as_nanos() as u64;
     let mut turn = 0;
@@ -95,15 +95,15 @@ fn serve<L: Link>(
         // All that has come is taken in before the next step: a sweep over stale values is half wasted, and what waits in the link
         // only grows staler.
         for _ in 0..POLLS_PER_STEP_MAX {
-            if endpoint.poll(desk)? == 0 {
+            if endpoint.poll(driver)? == 0 {
                 break;
             }
         }
-        desk.worker.exchanged(now_ns() - before);
-        desk.check()?;
-        let sent = desk.send(endpoint)?;
+        driver.worker.exchanged(now_ns() - before);
+        driver.check()?;
+        let sent = driver.send(endpoint)?;
         let mut batch = endpoint.batch();
-        let step = desk.worker.step(&mut Outlets {
+        let step = driver.worker.step(&mut Outlets {
             endpoint: &mut batch,
             others: &others,
             began,
@@ -111,22 +111,24 @@ fn serve<L: Link>(
         drop(batch); // the updates of one step leave together, and now
         match step {
             Step::Again(lap) => {
-                if crowded && (lap || now_ns() - turn >= TURN_NS) {
+                if contended && (lap || now_ns() - turn >= TURN_NS) {
                     std::thread::yield_now();
                     turn = now_ns();
                 }
             }
-            Step::Rest => drop(endpoint.poll_wait(desk, REST)?),
-            Step::Wait => drop(endpoint.poll_wait(desk, if sent { WAIT } else { CROWDED })?),
+            Step::Rest => drop(endpoint.poll_wait(driver, REST)?),
+            Step::Wait => drop(endpoint.poll_wait(driver, if sent { WAIT } else { CONTENDED })?),
             Step::Build(rows, relaxation) => {
                 let built = Sweeper::new(rows.make(), relaxation);
-                desk.worker.built(built.map_err(WorkerFault::from)?);
+                driver.worker.built(built.map_err(WorkerFault::from)?);
             }
             Step::Verify => {
-                let exact = desk.worker.exact_residual();
-                desk.worker.verified(exact);
+                let exact = driver.worker.exact_residual();
+                driver.worker.verified(exact);
             }
-            Step::Count => desk.worker.finish(stats::count(&endpoint.counters(), true)),
+            Step::Count => driver
+                .worker
+                .finish(stats::count(&endpoint.counters(), true)),
             Step::Leave => {
                 // Whoever has left by now needs no more of what it did not acknowledge.
                 return match endpoint.flush(FAREWELL) {
@@ -139,13 +141,13 @@ fn serve<L: Link>(
 }
 
 /// The worker and what polling found out.
-struct Desk {
+struct Driver {
     worker: Worker,
     fault: Option<WorkerFault>,
     judge_lost: bool,
 }
 
-impl Desk {
+impl Driver {
     fn check(&mut self) -> Result<(), WorkerError> {
         match self.fault.take() {
             Some(fault) => Err(fault.into()),
@@ -197,7 +199,7 @@ impl Desk {
     }
 }
 
-impl Handler for Desk {
+impl Handler for Driver {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         self.take(delivery.from, delivery.body.bytes());
     }
