@@ -24,7 +24,7 @@ BELOW_NODE = {"wire", "proto", "link", "seal"}
 MAY_USE = {
     "wire": set(),
     "proto": {"wire"},
-    "sim": {"wire", "proto", "link"},
+    "sim": {"link", "node", "proto", "wire"},
     "bpf": set(),
     "link": {"bpf"},
     "seal": {"link"},
