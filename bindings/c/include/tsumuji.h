@@ -491,7 +491,7 @@ int tsumuji_open_shm(int fd,
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
 
-// Gives the handle up, so that another thread can adopt it.
+// Gives the handle up, so that another thread can acquire_ownership it.
 int tsumuji_release_ownership(struct tsumuji *handle);
 
 // Makes the calling thread the handle's owner, after the last owner gave it up.
@@ -578,8 +578,8 @@ ptrdiff_t tsumuji_try_recv(struct tsumuji *handle, void *buffer, size_t room, st
 // Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
 // it is given back with tsumuji_release. At most 65,536 are lent at a time.
 int tsumuji_recv_borrow(struct tsumuji *handle,
-                 struct tsumuji_message *message,
-                 int64_t timeout_us);
+                        struct tsumuji_message *message,
+                        int64_t timeout_us);
 
 // Gives a lent message back; its data must not be read any more, and becomes NULL.
 int tsumuji_release(struct tsumuji *handle, struct tsumuji_message *message);
@@ -666,7 +666,11 @@ ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
                           int64_t timeout_us);
 
 // Lends it, as tsumuji_recv_borrow does. It counts against the channel's budget until it is released.
-int tsumuji_recv_borrow_on(struct tsumuji *handle, int channel, int from, struct tsumuji_message *message, int64_t timeout_us);
+int tsumuji_recv_borrow_on(struct tsumuji *handle,
+                           int channel,
+                           int from,
+                           struct tsumuji_message *message,
+                           int64_t timeout_us);
 
 // As tsumuji_poll, of a channel that was opened without a handler: what comes on others waits for those who take it, and only `message`
 // and `datagram` are called.
