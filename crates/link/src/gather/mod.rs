@@ -155,16 +155,26 @@ impl<O: Outlet> Gather<O> {
         !self.queue.is_empty()
     }
 
-    /// What `send` takes, unless more is pushed out.
+    /// What `send` takes; what fills the queue is pushed out first.
     #[inline]
-    pub(crate) fn capacity(&self) -> Capacity {
+    pub(crate) fn capacity(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut LinkCounters,
+    ) -> Result<(Capacity, Pushed), LinkError> {
+        let mut pushed = Pushed::Done;
         if self.is_full() {
-            return Capacity::NONE;
+            pushed = self.push_out(fd, counters)?;
+            if self.is_full() {
+                counters.refused += 1;
+                return Ok((Capacity::NONE, pushed));
+            }
         }
-        Capacity {
+        let capacity = Capacity {
             frames: BURST_FRAMES - self.queue.len(),
             bytes: GATHER_BYTES.saturating_sub(self.used_bytes),
-        }
+        };
+        Ok((capacity, pushed))
     }
 
     /// Another frame like the last would not leave in one piece with what is gathered: cut off, it would cost as much as all of them.

@@ -316,11 +316,10 @@ impl Link for Packet {
     #[inline]
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
         ether::destination(NAME, self.interface.mac, to)?;
-        let mut capacity = self.tx.capacity();
-        if capacity == Capacity::NONE {
-            self.flush()?;
-            capacity = self.tx.capacity();
-            self.counters.refused += u64::from(capacity == Capacity::NONE);
+        let fd = self.socket.as_fd();
+        let (capacity, pushed) = self.tx.capacity(fd, &mut self.counters)?;
+        if pushed == Pushed::Lost {
+            self.look()?;
         }
         Ok(capacity)
     }

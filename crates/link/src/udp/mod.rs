@@ -286,12 +286,8 @@ impl Link for Udp {
     #[inline]
     fn capacity(&mut self, to: LinkAddr) -> Result<Capacity, LinkError> {
         self.inet(to)?;
-        let mut capacity = self.tx.capacity();
-        if capacity == Capacity::NONE {
-            self.flush()?;
-            capacity = self.tx.capacity();
-            self.counters.refused += u64::from(capacity == Capacity::NONE);
-        }
+        let fd = self.socket.as_fd();
+        let (capacity, _) = self.tx.capacity(fd, &mut self.counters)?;
         Ok(capacity)
     }
 
