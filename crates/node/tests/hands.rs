@@ -381,11 +381,13 @@ fn flows_of_others_are_told() {
         let mut all = cluster(over, 4, &Options::default()).into_iter();
         let mut me = all.next().expect("me");
         let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let up = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let others: Vec<_> = all
             .map(|mut other| {
-                let stop = stop.clone();
+                let (stop, up) = (stop.clone(), up.clone());
                 thread::spawn(move || {
                     assert!(other.wait_up(LONG).expect("up").is_empty());
+                    up.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     if other.me() == B {
                         other.send(NodeId(2), LANE, &[7; 5_000]).expect("sent");
                         assert!(other.flush(LONG).expect("flush"));
@@ -429,6 +431,10 @@ fn flows_of_others_are_told() {
             me.remote_flow(NodeId(9), B, LONG),
             Err(SendError::UnknownPeer { peer: NodeId(9) })
         ));
+        // Nobody leaves while another one still waits for it.
+        while up.load(std::sync::atomic::Ordering::Relaxed) < others.len() {
+            me.recv(Duration::from_millis(1)).expect("link");
+        }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let theirs: Vec<_> = others
             .into_iter()
