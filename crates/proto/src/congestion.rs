@@ -1,8 +1,8 @@
 //! Congestion control: who may send how much, and what becomes of what was lost. Two are shipped.
 //!
 //! This is the seam. Sending half: whatever implements [`Sending`], one for each peer, held by `peer::send`: `Selective` for
-//! `credit`, `GoBack` for `suci`. Receiving half: `credit` (R-20 … R-31) or `suci` (R-70 … R-78) at the crate's root, asked by
-//! `engine::receive` for each frame that came. Everything else (lives, messages, lanes, memory, order of what waits) is common.
+//! `credit`, `GoBack` for `suci`. Receiving half: one of `crate::receiving`, for all peers of an engine: `Granting` for `credit`
+//! (R-20 … R-31), `Permitting` for `suci` (R-70 … R-78). Everything else (lives, messages, lanes, memory, order of what waits) is common.
 //!
 //! Both nodes of a pair run the same one: hello says which.
 
@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 use core::fmt;
 use core::str::FromStr;
-use tsumuji_wire::flags;
+use tsumuji_wire::{Ack, flags};
 
 /// Who may send how much, and what becomes of what was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -88,6 +88,8 @@ pub(crate) struct Departure {
     pub(crate) floor: u64,
     /// It asks for an answer at once.
     pub(crate) probe: bool,
+    /// Others wait to be sent, or sent again.
+    pub(crate) more: bool,
 }
 
 /// The sending half towards one peer: what of the queue may leave, and what answers and silence mean for what has left.
@@ -114,6 +116,16 @@ pub(crate) trait Sending {
         books: Books<'_>,
         done: impl FnMut(SendId),
     );
+    /// What an acknowledgement says beside the numbers that came: how far the peer lets us send, and what it refused.
+    fn on_terms(&mut self, now: Instant, ack: &Ack<'_>, rtt: &Rtt, queue: &mut Queue);
+    /// Does nobody have so much credit to give?
+    fn is_absurd(&self, _credit_low: u32) -> bool {
+        false
+    }
+    /// Permission is to be asked for, in a frame of its own.
+    fn is_ask_due(&self) -> bool {
+        false
+    }
     /// When `on_timeout` wants to be called.
     fn deadline(&self) -> Option<Instant>;
     /// Looks at the deadlines that have passed. `last_heard`: when the last frame of the peer came. `true`: it is to be asked for

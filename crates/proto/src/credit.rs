@@ -2,22 +2,25 @@
 //!
 //! Credit is counted in packet numbers: a peer may send numbers below its `granted`. Numbers are never reused, so credit
 //! covers new data and repairs alike, a lost frame gives its credit back as soon as a later one arrives, and a lost grant
-//! is made good by the next. What was overtaken may still come: it counts as not seen until it does, or its sender counts it lost. Owned by the engine, fed by `peer::receive`.
+//! is made good by the next. What was overtaken may still come: it counts as not seen until it does, or its sender counts it lost.
+//!
+//! Asked by `crate::receiving` and `engine::credit`. What is known of a peer is a [`Grant`]: it lies in its `Peer`, and is written here alone.
 //!
 //! Invariant: Σ claims over all peers never exceeds `receive_frames`, as long as there are no more peers than that. A claim is
 //! what is granted and did not come, and at least what hello and welcome promise: a peer that is gone may be back, and send that
 //! much, before anyone else's credit is used up.
 
+mod granting;
 mod schedule;
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use self::schedule::{Active, Scheduled};
 use crate::numbers::FIRST_NUMBER;
 use crate::overtaken::Overtaken;
 use crate::path::Path;
-use crate::policy::{FlowPolicy, Room, Sender};
+use crate::policy::{Room, Sender};
+use crate::rules::Rules;
 use crate::time::Instant;
 use tsumuji_wire::NodeId;
 
@@ -32,9 +35,9 @@ const UNSCHEDULED_FRAMES_MAX: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct Grant {
     /// The peer may send numbers below this.
-    pub(crate) granted: u64,
+    granted: u64,
     /// Largest value of `granted` that left in a frame.
-    pub(crate) told: u64,
+    told: u64,
     /// Largest packet number seen, plus one.
     seen: u64,
     /// Below that, what has not come; once there was any.
@@ -42,24 +45,22 @@ pub(crate) struct Grant {
     /// How many: asked for with every frame.
     overtaken_frames: u64,
     /// Its frames that were used; not those that memory refused. Whoever becomes active begins with the least of the others.
-    pub(crate) served: u64,
-    /// Charge of its messages that arrive, wait for their turn, or are held by the program. Outlives the session.
-    pub(crate) used_bytes: usize,
+    served: u64,
     /// Credit stated in our hello and welcome: the same in all of them. 0 before the first. Outlives sessions.
     promised: u64,
     /// The peer's last frame said that more are waiting.
-    pub(crate) backlog: bool,
+    backlog: bool,
     /// Memory refused its latest frame.
-    pub(crate) refused: bool,
+    refused: bool,
     /// The peer's last frame said that it is busy with others.
     busy: bool,
     active: bool,
     /// Order among active senders: priority, then bytes that remain. Smaller goes first.
-    pub(crate) urgency: (u8, u64),
+    urgency: (u8, u64),
     /// Current window, in frames.
-    pub(crate) window: u64,
+    window: u64,
     /// It is never larger than this: the program's word. Outlives the session.
-    pub(crate) limit: u64,
+    limit: u64,
 }
 
 impl Grant {
@@ -71,7 +72,6 @@ impl Grant {
             overtaken: None,
             overtaken_frames: 0,
             served: 0,
-            used_bytes: 0,
             promised: 0,
             backlog: false,
             refused: false,
@@ -83,10 +83,9 @@ impl Grant {
         }
     }
 
-    /// A session begins or ends. What the program holds stays, and what was promised.
-    pub(crate) fn reset(&mut self) {
+    /// A session begins or ends. What was promised stays, and the program's word.
+    fn reset(&mut self) {
         *self = Self {
-            used_bytes: self.used_bytes,
             promised: self.promised,
             limit: self.limit,
             ..Self::new()
@@ -98,7 +97,7 @@ impl Grant {
         self.granted.saturating_sub(self.seen)
     }
 
-    fn sender(&self, peer: u16, usual_frames: u64) -> Sender {
+    fn sender(&self, peer: u16, memory: MemoryFrames, usual_frames: u64) -> Sender {
         Sender {
             peer: NodeId(peer),
             active: self.active,
@@ -106,7 +105,7 @@ impl Grant {
             repairs: false, // credit covers both
             priority: self.urgency.0,
             remaining_bytes: self.urgency.1,
-            memory_bytes: self.used_bytes,
+            memory_bytes: memory.used_bytes,
             served_frames: self.served,
             outstanding_frames: self.outstanding(),
             usual_frames,
@@ -146,19 +145,19 @@ impl Grant {
     }
 
     /// The peer cannot send as far as it knows, has something to send, and we have granted more.
-    pub(crate) fn starves(&self) -> bool {
+    fn starves(&self) -> bool {
         self.backlog && self.granted > self.told && self.told <= self.seen
     }
 
     /// The news is worth a frame of its own.
-    pub(crate) fn worth_telling(&self) -> bool {
+    fn worth_telling(&self) -> bool {
         self.starves() || self.granted - self.told > self.window / 2
     }
 }
 
 /// What a data frame said, and what became of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+struct Seen {
     /// Its number plus one.
     pub(crate) next: u64,
     /// All below has come, or is no longer waited for by its sender.
@@ -169,18 +168,24 @@ pub(crate) struct Seen {
     pub(crate) busy: bool,
     /// It was not refused.
     pub(crate) used: bool,
+    /// Of its lane; then what has not come of its sender's messages that have begun to.
+    pub(crate) urgency: (u8, u64),
+    /// What its sender's messages take of memory now.
+    pub(crate) used_bytes: usize,
 }
 
 /// What memory holds for one peer, in frames; divided only if it matters.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct MemoryFrames {
+struct MemoryFrames {
     /// Free for anyone.
-    pub(crate) free_bytes: usize,
+    free_bytes: usize,
     /// Memory is set aside for them: of messages from this peer that have begun to arrive. They may be shorter than `frame_bytes`, each as
     /// its message is cut, so that no number of bytes tells how many they are.
-    pub(crate) reserved_frames: usize,
+    reserved_frames: usize,
     /// Of a message that has not begun, in a frame of the largest size: its length is not known.
-    pub(crate) frame_bytes: usize,
+    frame_bytes: usize,
+    /// What this peer's messages take.
+    used_bytes: usize,
 }
 
 impl MemoryFrames {
@@ -205,7 +210,7 @@ impl MemoryFrames {
 
 /// Who is next to begin a message where memory is scarce: among those with more to send, the one that takes up least.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+struct Turn {
     least: Option<Candidate>,
     candidates: usize,
     /// To all candidates together.
@@ -225,7 +230,7 @@ struct Candidate {
 
 impl Turn {
     /// `first`: the peer's other messages wait for the one that it would begin. `rank`: a policy's word.
-    pub(crate) fn consider(
+    fn consider(
         &mut self,
         peer: u16,
         grant: &Grant,
@@ -242,7 +247,7 @@ impl Turn {
         let taken_bytes = if first {
             0
         } else {
-            grant.used_bytes + promised_bytes
+            memory.used_bytes + promised_bytes
         };
         let candidate = Candidate {
             rank: match rank {
@@ -258,7 +263,7 @@ impl Turn {
         self.least = Some(self.least.map_or(candidate, |least| least.min(candidate)));
     }
 
-    pub(crate) fn peer(&self) -> Option<u16> {
+    fn peer(&self) -> Option<u16> {
         self.least.map(|least| least.peer)
     }
 }
@@ -266,19 +271,11 @@ impl Turn {
 /// Totals over all peers.
 #[derive(Debug)]
 pub(crate) struct Credit {
-    /// What the link's receive side holds.
-    ring_frames: u64,
-    /// The same, or less where the program wants less.
-    receive_frames: u64,
-    /// The program's own rules.
-    policy: Option<Box<dyn FlowPolicy>>,
-    /// Times that it was asked, or one before it.
-    decisions: u64,
+    pub(crate) rules: Rules,
     /// When the last frame came.
     now: Instant,
-    peers: u64,
     claimed: u64,
-    /// What is granted to all together: `receive_frames`, or less where the path holds less.
+    /// What is granted to all together: the program's window, or less where the path holds less.
     path: Path,
     /// What an idle peer may always send.
     allowance: u64,
@@ -292,75 +289,43 @@ pub(crate) struct Credit {
 }
 
 impl Credit {
-    pub(crate) fn new(receive_frames: usize) -> Self {
+    fn new(receive_frames: usize) -> Self {
+        let rules = Rules::new(receive_frames);
         Self {
-            ring_frames: (receive_frames as u64).max(1),
-            receive_frames: (receive_frames as u64).max(1),
-            policy: None,
-            decisions: 0,
             now: Instant::default(),
-            peers: 0,
             claimed: 0,
-            path: Path::new((receive_frames as u64).max(1)),
+            path: Path::new(rules.window()),
             allowance: 1,
             active: Vec::new(),
             scheduled: None,
             refused_peers: 0,
             hungry: false,
+            rules,
         }
     }
 
-    /// The link may lose frames, in a switch that holds less than our own side.
-    pub(crate) fn begin_small(&mut self) {
-        self.path.begin_small();
-    }
-
     pub(crate) fn add_peer(&mut self) {
-        self.peers += 1;
-        self.path.set_peers(self.peers);
+        self.rules.add_peer();
+        self.path.set_peers(self.rules.peers());
         self.set_allowance();
     }
 
-    /// The program wants no more than so many frames granted at once, as far as the ring holds them. What was granted stays
-    /// granted: after a cut the sum comes down as it is used.
+    /// As `Rules::set_window`.
     pub(crate) fn set_window(&mut self, frames: u64) {
-        self.receive_frames = frames.clamp(1, self.ring_frames);
-        self.path.set_receive_frames(self.receive_frames);
-        self.path.set_peers(self.peers);
+        self.rules.set_window(frames);
+        self.path.set_receive_frames(self.rules.window());
+        self.path.set_peers(self.rules.peers());
         self.set_allowance();
-    }
-
-    /// At present.
-    pub(crate) fn window(&self) -> u64 {
-        self.receive_frames
-    }
-
-    /// At most.
-    pub(crate) fn ring(&self) -> u64 {
-        self.ring_frames
-    }
-
-    /// The usual rules decide, and nobody is held to less than the link's receive side holds.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.policy.is_none() && self.receive_frames == self.ring_frames
-    }
-
-    pub(crate) fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
-        self.policy = policy;
-    }
-
-    pub(crate) fn has_policy(&self) -> bool {
-        self.policy.is_some()
     }
 
     fn room(&self, memory: MemoryFrames) -> Room {
         Room {
             now: self.now,
-            window_frames: self.receive_frames,
+            window_frames: self.rules.window(),
             pool_frames: self.path.pool_frames(),
             claimed_frames: self.claimed,
             free_bytes: memory.free_bytes,
-            peers: self.peers(),
+            peers: self.rules.peers() as usize,
             active_peers: self.active.len(),
         }
     }
@@ -369,56 +334,25 @@ impl Credit {
     #[cold]
     fn decide(&mut self, peer: u16, grant: &Grant, memory: MemoryFrames, usual: u64) -> u64 {
         let room = self.room(memory);
-        self.wish(&room, &grant.sender(peer, usual))
-            .min(self.receive_frames)
+        let sender = grant.sender(peer, memory, usual);
+        self.rules.decide(&room, &sender).min(self.rules.window())
     }
 
     /// The policy's order among those who wait for memory, if there is one.
-    pub(crate) fn memory_rank(
-        &mut self,
-        peer: u16,
-        grant: &Grant,
-        memory: MemoryFrames,
-    ) -> Option<u64> {
+    fn memory_rank(&mut self, peer: u16, grant: &Grant, memory: MemoryFrames) -> Option<u64> {
         let room = self.room(memory);
-        let policy = self.policy.as_mut()?;
-        Some(policy.memory_rank(&room, &grant.sender(peer, grant.window)))
-    }
-
-    /// Times that a policy was asked how much somebody may send.
-    pub(crate) fn decisions(&self) -> u64 {
-        self.decisions
-    }
-
-    /// What the policy says: how many frames.
-    pub(crate) fn wish(&mut self, room: &Room, sender: &Sender) -> u64 {
-        let usual = sender.usual_frames;
-        self.decisions += 1;
-        self.policy
-            .as_mut()
-            .map_or(usual, |policy| policy.window_frames(room, sender))
-    }
-
-    /// What it says where `suci` asks: whose rank is lowest is told first where memory is scarce.
-    pub(crate) fn rank(&mut self, room: &Room, sender: &Sender) -> u64 {
-        self.policy
-            .as_mut()
-            .map_or(0, |policy| policy.memory_rank(room, sender))
-    }
-
-    /// Other members.
-    pub(crate) fn peers(&self) -> usize {
-        self.peers as usize
+        let sender = grant.sender(peer, memory, grant.window);
+        self.rules.memory_rank(&room, &sender)
     }
 
     /// What an idle peer may always send: half of the pool divided by the number of peers.
-    pub(crate) fn allowance(&self) -> u64 {
+    fn allowance(&self) -> u64 {
         self.allowance
     }
 
     fn set_allowance(&mut self) {
-        self.allowance =
-            (self.path.pool_frames() / 2 / self.peers.max(1)).clamp(1, UNSCHEDULED_FRAMES_MAX);
+        self.allowance = (self.path.pool_frames() / 2 / self.rules.peers().max(1))
+            .clamp(1, UNSCHEDULED_FRAMES_MAX);
     }
 
     /// By all peers.
@@ -453,23 +387,20 @@ impl Credit {
 
     /// A data frame came. Tells whether other senders should be looked at again.
     #[inline(always)] // as `engine::receive::settle`
-    pub(crate) fn on_frame(
-        &mut self,
-        now: Instant,
-        peer: u16,
-        grant: &mut Grant,
-        frame: Seen,
-    ) -> bool {
+    fn on_frame(&mut self, now: Instant, peer: u16, grant: &mut Grant, frame: Seen) -> bool {
         self.now = now;
+        grant.urgency = frame.urgency;
         if !self.active.is_empty() && self.path.on_frame(now) {
             self.set_allowance();
         }
         let before = grant.awaited();
         if frame.next != grant.seen + 1 || grant.overtaken_frames > 0 {
+            if frame.next > grant.seen {
+                self.path.on_gap(frame.next - 1 - grant.seen);
+            }
             grant.note_overtaken(frame);
         }
         if frame.next > grant.seen {
-            self.path.on_gap(frame.next - 1 - grant.seen);
             grant.seen = frame.next;
             grant.granted = grant.granted.max(frame.next);
             grant.backlog = frame.more;
@@ -481,20 +412,27 @@ impl Credit {
             self.claimed -= before - grant.claim();
         }
         let wants = grant.backlog || grant.urgency.1 > 0;
-        (wants || grant.active) && self.on_want(now, peer, grant, wants)
+        (wants || grant.active) && self.on_want(now, peer, grant, frame.used_bytes, wants)
     }
 
     /// The peer wants to send more, or wanted to.
     #[inline(never)]
-    fn on_want(&mut self, now: Instant, peer: u16, grant: &mut Grant, wants: bool) -> bool {
+    fn on_want(
+        &mut self,
+        now: Instant,
+        peer: u16,
+        grant: &mut Grant,
+        used_bytes: usize,
+        wants: bool,
+    ) -> bool {
         match (wants, grant.active) {
             (true, false) => {
-                self.activate(now, peer, grant);
+                self.activate(now, peer, grant, used_bytes);
                 false
             }
             (true, true) => {
                 if let Some(entry) = self.active.iter_mut().find(|entry| entry.peer == peer) {
-                    *entry = Active::new(peer, grant);
+                    *entry = Active::new(peer, grant, used_bytes);
                     self.scheduled = None;
                 }
                 false
@@ -509,14 +447,14 @@ impl Credit {
 
     /// Memory refused the peer's latest frame, or took it.
     #[inline]
-    pub(crate) fn set_refused(&mut self, grant: &mut Grant, refused: bool) {
+    fn set_refused(&mut self, grant: &mut Grant, refused: bool) {
         if grant.refused != refused {
             grant.refused = refused;
             self.refused_peers = self.refused_peers - usize::from(!refused) + usize::from(refused);
         }
     }
 
-    fn activate(&mut self, now: Instant, peer: u16, grant: &mut Grant) {
+    fn activate(&mut self, now: Instant, peer: u16, grant: &mut Grant, used_bytes: usize) {
         // What it was not served while it wanted nothing is not owed to it.
         let least = self.active.iter().map(|entry| entry.served).min();
         grant.served = grant.served.max(least.unwrap_or(0));
@@ -524,7 +462,7 @@ impl Credit {
         if self.active.is_empty() {
             self.path.on_busy(now);
         }
-        self.active.push(Active::new(peer, grant));
+        self.active.push(Active::new(peer, grant, used_bytes));
         self.scheduled = None;
     }
 
@@ -540,17 +478,17 @@ impl Credit {
     }
 
     /// Grants `peer` what its turn, the pool and `memory_frames` allow (R-22 … R-24).
-    #[inline]
-    pub(crate) fn raise(&mut self, peer: u16, grant: &mut Grant, memory: MemoryFrames) {
+    #[inline(always)] // on every frame's way
+    fn raise(&mut self, peer: u16, grant: &mut Grant, memory: MemoryFrames) {
         let allowance = self.allowance();
         let mut window = if !grant.active || grant.busy || !self.has_turn(peer, grant) {
             allowance
         } else {
-            let unscheduled = allowance * self.peers.saturating_sub(1);
+            let unscheduled = allowance * self.rules.peers().saturating_sub(1);
             let senders = self.active.len().clamp(1, SCHEDULED_SENDERS) as u64;
             (self.path.pool_frames().saturating_sub(unscheduled) / senders).max(allowance)
         };
-        if self.policy.is_some() {
+        if self.rules.has_policy() {
             window = self.decide(peer, grant, memory, window);
         }
         window = window.min(grant.limit);
@@ -579,7 +517,7 @@ impl Credit {
             }
             let wanted = target - grant.granted;
             let spare = grant.promised.saturating_sub(grant.awaited());
-            let room = spare + self.receive_frames.saturating_sub(self.claimed);
+            let room = spare + self.rules.window().saturating_sub(self.claimed);
             let given = wanted.min(room);
             if given < wanted {
                 self.hungry = true;
@@ -596,14 +534,14 @@ impl Credit {
         if grant.active {
             memory.frames(0)
         } else {
-            let part = memory.free_bytes / self.peers.max(1) as usize;
+            let part = memory.free_bytes / self.rules.peers().max(1) as usize;
             memory.frames(part.max(memory.frame_bytes.min(memory.free_bytes)))
         }
     }
 
     /// `grant` belongs to the peer whose turn it is. Alone, it gets all that is free and not promised to others; else half
     /// of what it takes up less than that, and at least a frame: the first one tells how long the message is.
-    pub(crate) fn give_turn(&mut self, turn: &Turn, grant: &mut Grant, memory: MemoryFrames) {
+    fn give_turn(&mut self, turn: &Turn, grant: &mut Grant, memory: MemoryFrames) {
         let Some(least) = turn.least else {
             return;
         };
@@ -619,7 +557,7 @@ impl Credit {
 
     /// No active peer's messages take up less.
     #[cold]
-    pub(crate) fn is_least_holder(&self, used_bytes: usize) -> bool {
+    fn is_least_holder(&self, used_bytes: usize) -> bool {
         self.active
             .iter()
             .all(|entry| entry.used_bytes >= used_bytes)
@@ -641,12 +579,12 @@ impl Credit {
     }
 
     /// What the `index`-th active sender takes up now.
-    pub(crate) fn note(&mut self, index: usize, grant: &Grant) {
-        self.active[index].used_bytes = grant.used_bytes;
+    fn note(&mut self, index: usize, used_bytes: usize) {
+        self.active[index].used_bytes = used_bytes;
     }
 
     /// The `index`-th active sender, for a look at all of them.
-    pub(crate) fn active_peer(&self, index: usize) -> Option<u16> {
+    fn active_peer(&self, index: usize) -> Option<u16> {
         self.active.get(index).map(|entry| entry.peer)
     }
 }

@@ -4,8 +4,8 @@
 //! drives it in virtual time. Same inputs, same outputs. Rules are numbered in docs/protocol.md.
 //!
 //! `engine` is the driver's face; `peer` holds one pairing (`session` shakes hands, `send` and `receive` are its halves);
-//! `congestion` is the seam between the two congestion controls; `credit` or `suci` decides who may send how much to us; `pool`
-//! keeps buffers.
+//! `congestion` is the seam between the two congestion controls; `receiving`, which is `credit` or `suci`, decides who may send how much
+//! to us; `pool` keeps buffers.
 #![no_std]
 extern crate alloc;
 
@@ -28,6 +28,8 @@ mod peer;
 mod policy;
 mod pool;
 mod posted;
+mod receiving;
+mod rules;
 mod suci;
 
 pub use config::Config;

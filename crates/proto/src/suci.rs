@@ -1,16 +1,19 @@
 //! The `suci` congestion control, receiving half: what is said of each frame that came, and who may send how much again
 //! (R1 to R4 of the paper and its congestion control; ).
 //!
-//! Asked by `engine::suci`. Owns the books of permission over all peers and, in an [`Inbound`] each, what one peer was told. The
-//! numbers that have arrived are `peer::receive`'s.
+//! Asked by `crate::receiving` and `engine::suci`. Owns the books of permission over all peers. What one peer was told is an [`Inbound`]: it
+//! lies in its `Peer`, and is written here alone. The numbers that have arrived are `peer::receive`'s.
 //!
 //! Invariants: `outstanding` is the sum over all peers of what is granted and has not come; it never exceeds the receive ring. A
 //! peer whose request is not granted in full stands in `waiting`, once.
+
+mod permitting;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
+use crate::rules::Rules;
 use crate::time::{Duration, Instant};
 use tsumuji_wire::Permit;
 
@@ -20,27 +23,27 @@ const GRANT_LIFE: Duration = Duration::from_millis(10);
 
 /// The window until the program chooses another, where the link may lose frames: a switch holds less than our own side, and who
 /// goes back for each loss must not fill it. The paper's is what a UDP socket held in its day, 64 KiB or some dozens of frames.
-pub(crate) const WINDOW_FRAMES: u64 = 256;
+const WINDOW_FRAMES: u64 = 256;
 
 /// What one peer wants, and what it was told.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     /// The last window stated: numbers below this may be sent.
-    pub(crate) told: u64,
+    told: u64,
     /// The number expected is to be called missing in the next acknowledgement.
-    pub(crate) nack_due: bool,
+    nack_due: bool,
     /// It was called missing: until it comes or is granted, what else comes is dropped without a word.
     nacked: bool,
     /// Memory refused it.
-    pub(crate) refused: bool,
+    refused: bool,
     /// Stands in `Suci::short`.
-    pub(crate) short: bool,
+    short: bool,
     /// Stands in `Suci::waiting`.
     waiting: bool,
     /// Stands in `Suci::holders`.
     holds: bool,
     /// It asked, and has not been answered: where the program's policy permits nothing, one frame answers it.
-    pub(crate) probes: bool,
+    probes: bool,
     /// Of the peer's last ask. `None`: it has not asked in this session.
     round: Option<u32>,
     /// Numbers below this wait to be sent again.
@@ -53,11 +56,17 @@ pub(crate) struct Inbound {
     burst: u64,
     /// When the last of a grant came, or it was given.
     moved_at: Instant,
+    /// Of its last frame.
+    priority: u8,
+    /// Its frames that were used.
+    served: u64,
+    /// No window of its is larger: the program's word. Outlives the session.
+    limit: u64,
 }
 
 /// How an ask is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+enum Answer {
     /// All that it speaks of has come: by an acknowledgement.
     Ack,
     /// By a grant, perhaps of nothing.
@@ -67,7 +76,7 @@ pub(crate) enum Answer {
 }
 
 impl Inbound {
-    pub(crate) fn new(ring_frames: u64) -> Self {
+    fn new(ring_frames: u64) -> Self {
         Self {
             told: FIRST_NUMBER,
             nack_due: false,
@@ -83,11 +92,14 @@ impl Inbound {
             began: FIRST_NUMBER,
             burst: ring_frames,
             moved_at: Instant::default(),
+            priority: 0,
+            served: 0,
+            limit: u64::MAX,
         }
     }
 
     /// The number expected is missing, or was refused. Tells whether that is news.
-    pub(crate) fn miss(&mut self, refused: bool) -> bool {
+    fn miss(&mut self, refused: bool) -> bool {
         let news = !self.nacked;
         (self.nacked, self.refused) = (true, refused);
         self.nack_due |= news;
@@ -100,7 +112,7 @@ impl Inbound {
     }
 
     /// Wants to send again more than it may.
-    pub(crate) fn wants(&self, expected: u64) -> bool {
+    fn wants(&self, expected: u64) -> bool {
         self.end > self.granted.max(expected)
     }
 
@@ -114,24 +126,29 @@ impl Inbound {
 /// Permission over all peers.
 #[derive(Debug)]
 pub(crate) struct Suci {
+    pub(crate) rules: Rules,
+    /// Memory did not suffice for somebody.
+    pub(crate) hungry: bool,
     /// What the receive ring holds: the most that can be taken in a turn, whatever the wire carries.
-    pub(crate) ring_frames: u64,
+    ring_frames: u64,
     outstanding: u64,
     /// Peers that asked for more than they were granted, in turn.
-    pub(crate) waiting: VecDeque<u16>,
+    waiting: VecDeque<u16>,
     /// Peers with grants of which not all had come when last looked at.
     holders: Vec<u16>,
     /// Peers that were told of less than the full window.
-    pub(crate) short: VecDeque<u16>,
+    short: VecDeque<u16>,
     /// When grants were last looked through for those of which nothing came.
     swept_at: Instant,
     /// When a frame last came.
-    pub(crate) now: Instant,
+    now: Instant,
 }
 
 impl Suci {
-    pub(crate) fn new(receive_frames: usize) -> Self {
+    fn new(receive_frames: usize) -> Self {
         Self {
+            rules: Rules::new(receive_frames),
+            hungry: false,
             ring_frames: (receive_frames as u64).clamp(1, NUMBER_WINDOW),
             outstanding: 0,
             waiting: VecDeque::new(),
@@ -143,7 +160,7 @@ impl Suci {
     }
 
     /// Number `expected` was taken.
-    pub(crate) fn on_taken(&mut self, inbound: &mut Inbound, expected: u64) {
+    fn on_taken(&mut self, inbound: &mut Inbound, expected: u64) {
         if expected < inbound.granted {
             self.outstanding -= 1;
             inbound.burst = (inbound.burst + 1).min(self.ring_frames);
@@ -153,7 +170,7 @@ impl Suci {
     }
 
     /// A peer asks whether it may send again. `None`: it speaks of more than it can have sent.
-    pub(crate) fn on_ask(
+    fn on_ask(
         &mut self,
         peer: u16,
         inbound: &mut Inbound,
@@ -198,17 +215,17 @@ impl Suci {
     }
 
     /// Whose turn it is; whoever is called must be given to `answer_call`, or be gone.
-    pub(crate) fn call(&mut self) -> Option<u16> {
+    fn call(&mut self) -> Option<u16> {
         self.waiting.pop_front()
     }
 
     /// The peer was called: it waits no longer, unless `grant` finds that it wants more.
-    pub(crate) fn answer_call(inbound: &mut Inbound) {
+    fn answer_call(inbound: &mut Inbound) {
         inbound.waiting = false;
     }
 
     /// An equal part of the ring among all that wait.
-    pub(crate) fn part(&self) -> u64 {
+    fn part(&self) -> u64 {
         (self.ring_frames / (self.waiting.len() as u64 + 1)).max(1)
     }
 
@@ -219,7 +236,7 @@ impl Suci {
 
     /// Permits what there is room for: `part` of the ring, no more than `window` frames, and no more at once than lately arrived.
     /// Tells how much that is. Who gets less than it wants waits on.
-    pub(crate) fn grant(
+    fn grant(
         &mut self,
         peer: u16,
         inbound: &mut Inbound,
@@ -250,14 +267,14 @@ impl Suci {
     }
 
     /// So few of the frames permitted to this peer are on their way that more might be.
-    pub(crate) fn wants_more(&self, inbound: &Inbound, expected: u64) -> bool {
+    fn wants_more(&self, inbound: &Inbound, expected: u64) -> bool {
         inbound.waiting
             && inbound.wants(expected)
             && inbound.outstanding(expected) * 2 <= inbound.burst
     }
 
     /// Half of the ring is free for who waits.
-    pub(crate) fn has_room(&self) -> bool {
+    fn has_room(&self) -> bool {
         !self.waiting.is_empty() && self.outstanding * 2 <= self.ring_frames
     }
 
@@ -267,7 +284,7 @@ impl Suci {
     }
 
     /// Somebody waits, nothing can be permitted, and grants were not looked through for a while.
-    pub(crate) fn is_sweep_due(&mut self) -> bool {
+    fn is_sweep_due(&mut self) -> bool {
         let due = self.is_full() && self.now.since(self.swept_at) >= GRANT_LIFE;
         if due {
             self.swept_at = self.now;
@@ -276,18 +293,13 @@ impl Suci {
     }
 
     /// The `index`-th peer with grants, for a look at all of them.
-    pub(crate) fn holder(&self, index: usize) -> Option<u16> {
+    fn holder(&self, index: usize) -> Option<u16> {
         self.holders.get(index).copied()
     }
 
     /// A look at the `index`-th peer with grants: of which nothing came for a long time, they are void. `false`: it has none any
     /// more, and another stands in its place.
-    pub(crate) fn check_holder(
-        &mut self,
-        index: usize,
-        inbound: &mut Inbound,
-        expected: u64,
-    ) -> bool {
+    fn check_holder(&mut self, index: usize, inbound: &mut Inbound, expected: u64) -> bool {
         if self.now.since(inbound.moved_at) >= GRANT_LIFE {
             self.void(inbound, expected);
         }
@@ -299,7 +311,7 @@ impl Suci {
     }
 
     /// What was granted and has not come is no longer counted on.
-    pub(crate) fn void(&mut self, inbound: &mut Inbound, expected: u64) {
+    fn void(&mut self, inbound: &mut Inbound, expected: u64) {
         self.outstanding -= inbound.outstanding(expected);
         inbound.granted = expected;
     }
@@ -316,7 +328,10 @@ impl Suci {
         if inbound.short {
             self.short.retain(|&short| short != peer);
         }
-        *inbound = Inbound::new(self.ring_frames);
+        *inbound = Inbound {
+            limit: inbound.limit,
+            ..Inbound::new(self.ring_frames)
+        };
     }
 }
 

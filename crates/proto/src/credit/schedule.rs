@@ -11,17 +11,17 @@ pub(super) struct Active {
     pub(super) urgency: (u8, u64),
     /// Its frames that were used.
     pub(super) served: u64,
-    /// As in `Grant`, when last looked at.
+    /// What its messages took of memory when last looked at.
     pub(super) used_bytes: usize,
 }
 
 impl Active {
-    pub(super) fn new(peer: u16, grant: &Grant) -> Self {
+    pub(super) fn new(peer: u16, grant: &Grant, used_bytes: usize) -> Self {
         Self {
             peer,
             urgency: grant.urgency,
             served: grant.served,
-            used_bytes: grant.used_bytes,
+            used_bytes,
         }
     }
 }

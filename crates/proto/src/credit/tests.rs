@@ -1,6 +1,8 @@
 //! Who may send how much: turns, the ring's bound.
 
 use super::*;
+use crate::policy::FlowPolicy;
+use alloc::boxed::Box;
 use alloc::vec;
 use proptest::prelude::*;
 
@@ -11,11 +13,14 @@ const SEEN: Seen = Seen {
     more: true,
     busy: false,
     used: true,
+    urgency: (0, 0),
+    used_bytes: 0,
 };
 const PLENTY: MemoryFrames = MemoryFrames {
     free_bytes: 1 << 30,
     reserved_frames: 0,
     frame_bytes: 1500,
+    used_bytes: 0,
 };
 
 /// A single sender is granted the whole pool.
@@ -42,20 +47,26 @@ fn turns_go_to_the_least() {
     };
     let mut grants = [Grant::new(), Grant::new(), Grant::new()];
     (0..3).for_each(|_| credit.add_peer());
-    for (peer, used_bytes) in [(0, 20_000), (1, 3_000), (2, 4_000)] {
+    let used_bytes = [20_000, 3_000, 4_000];
+    for (peer, used_bytes) in used_bytes.into_iter().enumerate() {
         let grant = &mut grants[peer];
         grant.promised = 1;
         credit.claimed += 1;
         credit.begin(grant);
-        grant.used_bytes = used_bytes;
-        credit.on_frame(NOW, peer as u16, grant, SEEN);
+        let seen = Seen { used_bytes, ..SEEN };
+        credit.on_frame(NOW, peer as u16, grant, seen);
         credit.raise(peer as u16, grant, scarce);
         assert_eq!(grant.outstanding(), 0);
     }
     let turn = |grants: &[Grant; 3], head: usize| {
         let mut turn = Turn::default();
         for (peer, grant) in grants.iter().enumerate() {
-            turn.consider(peer as u16, grant, scarce, peer == head, None);
+            let used_bytes = used_bytes[peer];
+            let memory = MemoryFrames {
+                used_bytes,
+                ..scarce
+            };
+            turn.consider(peer as u16, grant, memory, peer == head, None);
         }
         turn
     };
@@ -99,10 +110,10 @@ fn turns_are_as_if_each_looked_at_all() {
             .wrapping_add(99);
         let peer = (random >> 33) as usize % grants.len();
         let grant = &mut grants[peer];
-        grant.urgency = ((random >> 40) as u8 % 3, random >> 50);
         let seen = Seen {
             next: FIRST_NUMBER + step,
             more: random >> 44 & 7 != 0,
+            urgency: ((random >> 40) as u8 % 3, random >> 50),
             ..SEEN
         };
         credit.on_frame(NOW, peer as u16, grant, seen);
@@ -166,7 +177,7 @@ proptest! {
         steps in proptest::collection::vec((any::<u16>(), 0u64..5, any::<bool>(), 0u64..200), 1..300),
     ) {
         let mut credit = Credit::new(64);
-        credit.set_policy(Some(Box::new(Mad(answers, 0))));
+        credit.rules.set_policy(Some(Box::new(Mad(answers, 0))));
         (0..peers).for_each(|_| credit.add_peer());
         let mut grants: Vec<Grant> = (0..peers).map(|_| Grant::new()).collect();
         for grant in &mut grants {
@@ -177,7 +188,7 @@ proptest! {
         for (peer, skip, more, window) in steps {
             if window < 100 {
                 credit.set_window(window);
-                prop_assert_eq!(credit.window(), window.clamp(1, 64));
+                prop_assert_eq!(credit.rules.window(), window.clamp(1, 64));
             }
             let peer = peer % peers;
             let grant = &mut grants[usize::from(peer)];
@@ -185,7 +196,7 @@ proptest! {
                 grant.limit = skip;
             }
             let next = (grant.seen + skip).min(grant.granted.max(grant.seen + 1));
-            credit.on_frame(NOW, peer, grant, Seen { next, floor: next.saturating_sub(20), more, busy: false, used: true });
+            credit.on_frame(NOW, peer, grant, Seen { next, floor: next.saturating_sub(20), more, ..SEEN });
             let before = credit.claimed();
             credit.raise(peer, grant, PLENTY);
             let memory = MemoryFrames { free_bytes: 5000, ..PLENTY };
@@ -195,7 +206,7 @@ proptest! {
             credit.give_turn(&turn, grant, memory);
             prop_assert_eq!(grants.iter().map(Grant::claim).sum::<u64>(), credit.claimed());
             prop_assert!(credit.claimed() <= 64);
-            prop_assert!(credit.claimed() <= before.max(credit.window()).max(least));
+            prop_assert!(credit.claimed() <= before.max(credit.rules.window()).max(least));
         }
     }
 
@@ -227,12 +238,11 @@ proptest! {
             if !*up {
                 continue;
             }
-            grant.urgency = (0, remaining / 2);
             // Now and then one that was overtaken, or comes twice.
             let late = remaining % 7 == 0 && skip > 0;
             let next = if late { grant.seen - skip } else { grant.seen + skip };
             let floor = grant.seen.saturating_sub(remaining % 30);
-            credit.on_frame(NOW, peer, grant, Seen { next, floor, more, busy, used: more });
+            credit.on_frame(NOW, peer, grant, Seen { next, floor, more, busy, used: more, urgency: (0, remaining / 2), used_bytes: 0 });
             let memory = MemoryFrames {
                 free_bytes: free_bytes[step % free_bytes.len()],
                 reserved_frames: remaining as usize % 300,

@@ -9,7 +9,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::transmit::next_data;
+use super::transmit::{next_data, write_word};
 use super::{Engine, leave_turn};
 use crate::event::Destination;
 use crate::message::Loan;
@@ -105,7 +105,6 @@ enum Next {
     Data,
     /// Anything that the engine writes alone.
     Word,
-    Nothing,
 }
 
 impl Engine {
@@ -182,47 +181,31 @@ impl Engine {
         let busy = self.ready.len() > 1;
         let index = usize::from(id.0);
         while let Some(peer) = self.peers.get_mut(index).and_then(Option::as_deref_mut) {
+            let shared = &mut self.shared;
             match next_frame(now, peer) {
-                Next::Data if peer.inbound.is_none() => {
-                    let towards = (id, peer.session.outgoing, busy);
-                    let Peer { send, receive, .. } = &mut *peer;
-                    let shared = &mut self.shared;
-                    let Some((data, part)) = next_data(now, towards, loan, send, receive, shared)
-                    else {
+                Next::Data => {
+                    let Some((data, part, more)) = next_data(now, busy, loan, peer, shared) else {
                         break;
                     };
                     self.batch.push_data(&data, part);
-                    if !receive.arrivals.has_gap() {
-                        receive.on_ack_sent();
-                    }
-                    if let Some(at) = send.frame_deadline() {
+                    if let Some(at) = peer.send.frame_deadline() {
                         shared.arm(peer, at);
                     }
                     // Nothing else is due, as would be found when it is asked next.
-                    if !peer.send.has_backlog() && !peer.send.is_clocked() && !peer.receive.ack_now
-                    {
+                    if !more && !peer.send.is_clocked() && !peer.receive.ack_now {
                         return leave_turn(peer, &mut self.ready, busy);
-                    }
-                }
-                Next::Data => {
-                    if !self.plan_data_suci(now, id, loan) {
-                        break;
                     }
                 }
                 Next::Word => {
                     let mut word = [0; WORD_BYTES_MAX];
-                    let most_bytes = WORD_BYTES_MAX.min(self.shared.config.frame_bytes);
-                    let bytes = self.write_word(now, id, &mut word[..most_bytes]);
+                    let most_bytes = WORD_BYTES_MAX.min(shared.config.frame_bytes);
+                    let bytes = write_word(now, peer, shared, &mut word[..most_bytes]);
                     if bytes == 0 {
                         break;
                     }
                     self.batch.push(&word[..bytes], 0, Body::Nothing);
                 }
-                Next::Nothing => break,
             }
-            let Some(peer) = self.peers.get_mut(index).and_then(Option::as_deref_mut) else {
-                break;
-            };
             if !peer.wants_transmit(now) || self.batch.is_full(most, peer.send.next_bytes()) {
                 break;
             }
@@ -261,26 +244,12 @@ fn next_frame(now: Instant, peer: &mut Peer) -> Next {
     if peer.session.has_control() {
         return Next::Word;
     }
-    if peer.inbound.is_some() {
-        return next_frame_suci(now, peer);
-    }
     // A gap can only be told in a frame of its own; so can a window, to a peer that sends without being sent to, and who takes direct messages.
     let gap = peer.receive.ack_now && peer.wants_ack_alone();
-    if !gap && !peer.ping_due && (!peer.receive.ack_now || peer.send.is_sendable(now)) {
+    let due = peer.ping_due | peer.receive.grant_due | peer.send.is_ask_due();
+    if !gap && !due && (!peer.receive.ack_now || peer.send.is_sendable(now)) {
         Next::Data
     } else {
         Next::Word
-    }
-}
-
-/// What a peer waits for goes before what we have for it.
-fn next_frame_suci(now: Instant, peer: &mut Peer) -> Next {
-    let asks = |peer: &mut Peer| peer.send.suci().is_some_and(|control| control.is_ask_due());
-    if peer.grant_due || peer.receive.ack_now || peer.ping_due || asks(peer) {
-        Next::Word
-    } else if peer.send.is_sendable(now) {
-        Next::Data
-    } else {
-        Next::Nothing
     }
 }

@@ -9,7 +9,7 @@
 //! arrives beyond the half of the budget at which peers are told to stop fits the headroom kept for it, of honest peers.
 
 use super::placement::Guess;
-use super::receive::{find, hand_over};
+use super::receive::hand_over;
 use super::{Engine, Shared};
 use crate::config::Config;
 use crate::counters::{Counters, Drop};
@@ -237,14 +237,8 @@ impl Engine {
         payload_bytes: usize,
         sink: &mut impl Sink,
     ) -> Result<(), Drop> {
-        let (peer, shared) = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            data.source,
-            data.destination,
-            Some(data.session),
-        )?;
+        let (peer, shared, _) =
+            self.find(now, (data.source, data.destination), Some(data.session))?;
         let length = data.length as usize;
         if !is_legal(data, shared) {
             return Err(Drop::Malformed);
@@ -280,7 +274,7 @@ impl Engine {
         };
         peer.direct.set(Talk::UNHEARD, false); // whoever sends directly has heard the word
         shared.memory.hold(length);
-        peer.receive.grant.used_bytes += charge(length);
+        peer.receive.hold(charge(length));
         let (from, life, lane) = (data.source, peer.life, data.lane);
         let shuts = is_asked && shared.memory.used_bytes() > shared.memory.half_bytes();
         if shuts {
@@ -321,15 +315,8 @@ impl Engine {
         if data.flags & flags::DIRECT == 0 || data.offset > 0 || payload_bytes == 0 {
             return;
         }
-        let found = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            data.source,
-            data.destination,
-            Some(data.session),
-        );
-        let Ok((peer, shared)) = found else { return };
+        let found = self.find(now, (data.source, data.destination), Some(data.session));
+        let Ok((peer, shared, _)) = found else { return };
         if !is_legal(&data, shared) {
             return;
         }
@@ -385,9 +372,7 @@ impl Engine {
         if data.flags & flags::DIRECT == 0 {
             return Err(Drop::Malformed);
         }
-        let (peers, shared) = (&mut self.peers, &mut self.shared);
-        let session = Some(data.session);
-        find(peers, shared, now, data.source, data.destination, session)?;
+        self.find(now, (data.source, data.destination), Some(data.session))?;
         Ok(data.source)
     }
 
@@ -395,6 +380,9 @@ impl Engine {
     #[cold]
     pub(super) fn review_direct(&mut self) {
         self.shared.has_shut = false;
+        if self.shared.config.ring_bytes == 0 {
+            return;
+        }
         self.set_headroom();
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_deref_mut() else {
@@ -411,7 +399,7 @@ impl Engine {
                 if let Some(counts) = self.shared.direct.get_mut(usize::from(id)) {
                     counts.unasked_bytes = 0;
                 }
-                self.enqueue_ack(id);
+                self.members().1.tell(id);
             }
         }
     }
@@ -421,8 +409,7 @@ impl Engine {
         if self.shared.config.ring_bytes > 0 {
             (self.shared.direct).resize_with(self.peers.len(), Counts::default);
         }
-        let rings_bytes =
-            (self.shared.credit.peers()).saturating_mul(self.shared.config.ring_bytes);
+        let rings_bytes = self.rings_bytes();
         let headroom = |rings: usize| rings_bytes.saturating_mul(rings);
         let memory = &mut self.shared.memory;
         memory.set_headroom(headroom(HEADROOM_RINGS + REFERENCE_RINGS));
@@ -431,10 +418,15 @@ impl Engine {
         }
     }
 
+    /// Of all peers.
+    fn rings_bytes(&self) -> usize {
+        let peers = self.shared.receiving.rules().peers() as usize;
+        peers.saturating_mul(self.shared.config.ring_bytes)
+    }
+
     /// How many bytes of messages each peer may refer to at a time.
     pub fn reference_max_bytes(&self) -> usize {
-        let rings_bytes =
-            (self.shared.credit.peers()).saturating_mul(self.shared.config.ring_bytes);
+        let rings_bytes = self.rings_bytes();
         let has_room =
             self.shared.memory.headroom_bytes() > rings_bytes.saturating_mul(HEADROOM_RINGS);
         usize::from(has_room) * REFERENCE_RINGS * self.shared.config.ring_bytes
@@ -591,9 +583,9 @@ pub(super) fn takes_direct(peer: &Peer, shared: &Shared) -> bool {
     shared.memory.has_eased() && is_plain(peer, shared)
 }
 
-/// The usual rules decide what the peer may send.
+/// The usual rules alone decide what the peer may send.
 fn is_plain(peer: &Peer, shared: &Shared) -> bool {
-    shared.credit.is_plain() && peer.receive.grant.limit == u64::MAX
+    shared.receiving.rules().are_plain() && peer.account.limit() == u64::MAX
 }
 
 /// A session begins: the peer is told if direct messages are taken, now or when memory is free.

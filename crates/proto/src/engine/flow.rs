@@ -5,8 +5,7 @@
 
 use alloc::boxed::Box;
 
-use super::{Engine, raise_credit};
-use crate::congestion::Congestion;
+use super::Engine;
 use crate::event::Window;
 use crate::peer::pace::Pace;
 use crate::policy::FlowPolicy;
@@ -16,21 +15,22 @@ use tsumuji_wire::NodeId;
 impl Engine {
     /// What peers may send ahead at present.
     pub fn window(&self) -> Window {
+        let (receiving, memory) = (&self.shared.receiving, &self.shared.memory);
+        let rules = receiving.rules();
         Window {
-            frames: self.shared.credit.window() as usize,
-            frames_limit: self.shared.credit.ring() as usize,
-            granted_frames: (self.shared.credit.claimed() + self.shared.suci.outstanding())
-                as usize,
-            budget_bytes: self.shared.memory.budget_bytes(),
-            budget_used_bytes: self.shared.memory.used_bytes(),
-            policy: self.shared.credit.has_policy(),
-            policy_decisions: self.shared.credit.decisions(),
+            frames: rules.window() as usize,
+            frames_limit: rules.ring() as usize,
+            granted_frames: receiving.claimed() as usize,
+            budget_bytes: memory.budget_bytes(),
+            budget_used_bytes: memory.used_bytes(),
+            policy: rules.has_policy(),
+            policy_decisions: rules.decisions(),
         }
     }
 
     /// From now on so many frames are granted to all peers together; between 1 and what the link's receive side holds.
     pub fn set_window(&mut self, frames: usize) {
-        self.shared.credit.set_window(frames as u64);
+        self.shared.receiving.set_window(frames as u64);
         self.regrant();
     }
 
@@ -40,7 +40,8 @@ impl Engine {
         let Some(state) = self.peer_mut(peer) else {
             return false;
         };
-        state.receive.grant.limit = frames.map_or(u64::MAX, |frames| frames.max(1) as u64);
+        let frames = frames.map_or(u64::MAX, |frames| frames.max(1) as u64);
+        state.account.set_limit(frames);
         self.regrant();
         true
     }
@@ -54,7 +55,7 @@ impl Engine {
     /// From now on `policy` decides who may send how much to us; `None`: the usual rules do. Under `suci`
     /// that is the window of each peer and what it is permitted to send again.
     pub fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
-        self.shared.credit.set_policy(policy);
+        self.shared.receiving.set_policy(policy);
         self.regrant();
     }
 
@@ -70,21 +71,9 @@ impl Engine {
 
     /// Everyone's credit is looked at again: a policy of the program's own may have changed its mind.
     pub fn regrant(&mut self) {
-        if self.shared.config.congestion == Congestion::Suci {
-            return self.regrant_suci();
-        }
-        for index in 0..self.peers.len() {
-            if let Some(peer) = self.peers[index].as_deref_mut()
-                && peer.is_up()
-            {
-                raise_credit(peer, &mut self.shared);
-                let id = peer.id.0;
-                self.enqueue_ack(id);
-            }
-        }
+        let (receiving, members) = self.members();
+        receiving.regrant(members);
         self.review_direct();
-        if self.shared.credit.hungry {
-            self.feed_hungry();
-        }
+        self.feed_hungry();
     }
 }

@@ -190,8 +190,8 @@ fn numbers_far_ahead() {
         forge(&mut wire, |slot| forged.write(slot));
     }
     assert_eq!(wire.nodes[1].inbox.messages.len(), 49);
-    let credit = &wire.nodes[1].engine.shared.credit;
-    assert!(credit.claimed() <= 256);
+    let receiving = &wire.nodes[1].engine.shared.receiving;
+    assert!(receiving.claimed() <= 256);
 }
 
 /// Fragments of one message that contradict each other, or the agreed size, are refused.

@@ -8,6 +8,7 @@
 //! earliest of its deadlines (it may be earlier: deadlines are withdrawn lazily).
 
 mod batch;
+mod credit;
 mod datagrams;
 mod direct;
 mod flow;
@@ -32,7 +33,6 @@ use crate::alarms::Alarms;
 use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::counters::Counters;
-use crate::credit::{Credit, MemoryFrames, Turn};
 use crate::datagrams::Datagrams;
 use crate::event::{Accounts, Event, Flow};
 use crate::memory::{Memory, charge_all};
@@ -41,7 +41,7 @@ use crate::peer::direct::Counts;
 use crate::peer::session::Phase;
 use crate::pool::Pool;
 use crate::posted::{OutOfMemory, Posted};
-use crate::suci::{Inbound, Suci};
+use crate::receiving::{Members, Receiving};
 use crate::time::{Duration, Instant};
 use tsumuji_wire::{DATA_HEADER_BYTES, HELLO_BYTES, Lane, MAX_PAYLOAD_BYTES, NodeId};
 
@@ -79,8 +79,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) pool: Pool,
     pub(crate) memory: Memory,
-    pub(crate) credit: Credit,
-    pub(crate) suci: Suci,
+    pub(crate) receiving: Receiving,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) alarms: Alarms,
@@ -128,18 +127,10 @@ impl Engine {
         if config.congestion == Congestion::Suci {
             config.ring_bytes = 0; // each of its messages has a number
         }
-        let mut credit = Credit::new(config.receive_frames);
-        if !config.lossless {
-            credit.begin_small();
-            if config.congestion == Congestion::Suci {
-                credit.set_window(crate::suci::WINDOW_FRAMES);
-            }
-        }
         let shared = Shared {
             pool: Pool::new(),
             memory: Memory::new(config.budget_bytes, config.message_limit_bytes),
-            credit,
-            suci: Suci::new(config.receive_frames),
+            receiving: Receiving::new(&config),
             counters: Counters::default(),
             events: VecDeque::new(),
             alarms: Alarms::default(),
@@ -176,17 +167,13 @@ impl Engine {
             self.peers.resize_with(index + 1, || None);
         }
         if self.peers[index].is_none() && peer != self.shared.config.me {
-            self.shared.credit.add_peer();
+            let account = self.shared.receiving.add_peer();
             let Config {
                 incarnation,
                 congestion,
                 ..
             } = self.shared.config;
-            let mut peer_state = Peer::new(peer, now, incarnation, congestion);
-            if congestion == Congestion::Suci {
-                let ring_frames = self.shared.suci.ring_frames;
-                peer_state.inbound = Some(Box::new(Inbound::new(ring_frames)));
-            }
+            let peer_state = Peer::new(peer, now, incarnation, congestion, account);
             self.peers[index] = Some(Box::new(peer_state));
             self.set_headroom();
             self.enqueue(peer, now);
@@ -237,11 +224,8 @@ impl Engine {
     /// State of the traffic with a peer.
     pub fn flow(&self, peer: NodeId) -> Option<Flow> {
         let peer = self.peer(peer)?;
-        let grant = &peer.receive.grant;
-        // Under `suci` it is told of a window with each acknowledgement.
         let expected = peer.receive.arrivals.base();
-        let told = peer.inbound.as_deref().map(|inbound| inbound.told);
-        let told = told.map(|told| told.saturating_sub(expected));
+        let (granted, window, backlog) = peer.account.incoming(expected);
         let (pace, paced_frames) = peer.send.pace();
         Some(Flow {
             rtt: peer.send.rtt.smoothed,
@@ -257,10 +241,10 @@ impl Engine {
             lost_datagrams: peer.send.dropped().lost,
             pace,
             paced_frames,
-            granted_frames: told.unwrap_or(grant.outstanding()) as usize,
-            incoming_window_frames: told.unwrap_or(grant.window) as usize,
-            incoming_bytes: peer.receive.grant.used_bytes,
-            incoming_backlog: peer.receive.grant.backlog,
+            granted_frames: granted as usize,
+            incoming_window_frames: window as usize,
+            incoming_bytes: peer.receive.used_bytes(),
+            incoming_backlog: backlog,
         })
     }
 
@@ -268,12 +252,12 @@ impl Engine {
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
             memory_bytes: self.shared.memory.used_bytes(),
-            claimed_frames: self.shared.credit.claimed(),
+            claimed_frames: self.shared.receiving.claimed(),
             ..Accounts::default()
         };
         for peer in self.peers.iter().flatten() {
-            accounts.peers_memory_bytes += peer.receive.grant.used_bytes;
-            accounts.peers_claimed_frames += peer.receive.grant.claim();
+            accounts.peers_memory_bytes += peer.receive.used_bytes();
+            accounts.peers_claimed_frames += peer.account.claim(peer.receive.arrivals.base());
             accounts.queued_bytes += peer.send.queued_bytes();
         }
         accounts
@@ -296,10 +280,9 @@ impl Engine {
         let charged_bytes = charge_all(messages, bytes);
         self.shared.memory.release(charged_bytes);
         if let Some(peer) = self.peer_mut(peer) {
-            let grant = &mut peer.receive.grant;
-            grant.used_bytes = grant.used_bytes.saturating_sub(charged_bytes);
+            peer.receive.release(charged_bytes);
         }
-        if self.shared.credit.hungry | self.shared.has_shut {
+        if self.shared.has_shut | self.shared.receiving.is_hungry() {
             self.feed_waiting();
         }
     }
@@ -307,9 +290,7 @@ impl Engine {
     /// Somebody waits for what was released.
     #[cold]
     fn feed_waiting(&mut self) {
-        if self.shared.credit.hungry {
-            self.feed_hungry();
-        }
+        self.feed_hungry();
         if self.shared.has_shut && self.shared.memory.has_eased() {
             self.review_direct();
         }
@@ -407,56 +388,35 @@ impl Engine {
         }
     }
 
-    /// Credit or memory came free: active senders that wanted more get their turn again, and what memory is free
-    /// goes to the one that takes up least.
-    #[cold]
-    fn feed_hungry(&mut self) {
-        if self.shared.config.congestion == Congestion::Suci {
-            return self.feed_suci();
-        }
-        self.shared.credit.hungry = false;
-        let mut turn = Turn::default();
-        let mut index = 0;
-        while let Some(id) = self.shared.credit.active_peer(index) {
-            if let Some(peer) = self
-                .peers
-                .get_mut(usize::from(id))
-                .and_then(Option::as_deref_mut)
-            {
-                raise_credit(peer, &mut self.shared);
-                let grant = &peer.receive.grant;
-                self.shared.credit.note(index, grant);
-                let memory = memory_frames(peer, &self.shared);
-                let rank = self.shared.credit.memory_rank(id, grant, memory);
-                turn.consider(id, grant, memory, peer.receive.waits_for_head(), rank);
-                self.enqueue_ack(id);
-            }
-            index += 1;
-        }
-        if self.shared.credit.hungry
-            && let Some(id) = turn.peer()
-            && let Some(peer) = self
-                .peers
-                .get_mut(usize::from(id))
-                .and_then(Option::as_deref_mut)
-        {
-            let memory = memory_frames(peer, &self.shared);
-            let grant = &mut peer.receive.grant;
-            self.shared.credit.give_turn(&turn, grant, memory);
-            if grant.worth_telling() {
-                peer.receive.ack_now = true;
-            }
-            self.enqueue_ack(id);
-        }
+    /// The receiving half, and what it looks at when it looks at all peers.
+    fn members(&mut self) -> (&mut Receiving, Members<'_>) {
+        let Self {
+            peers,
+            ready,
+            shared,
+            ..
+        } = self;
+        let Shared {
+            receiving,
+            memory,
+            counters,
+            ..
+        } = shared;
+        let members = Members {
+            peers,
+            ready,
+            memory,
+            counters,
+        };
+        (receiving, members)
     }
 
-    fn enqueue_ack(&mut self, id: u16) {
-        if let Some(peer) = self.peers[usize::from(id)].as_deref_mut()
-            && peer.receive.ack_now
-            && !peer.queued
-        {
-            peer.queued = true;
-            self.ready.push_back(id);
+    /// Credit or memory may have come free.
+    #[inline]
+    fn feed_hungry(&mut self) {
+        if self.shared.receiving.is_hungry() {
+            let (receiving, members) = self.members();
+            receiving.feed(members);
         }
     }
 }
@@ -495,27 +455,6 @@ fn enqueue_after_frame(
         && let Some(at) = peer.send.deadline()
     {
         shared.arm(peer, at);
-    }
-}
-
-/// Grants the peer what it may have now, and sees to it that it is told in time.
-#[inline]
-fn raise_credit(peer: &mut Peer, shared: &mut Shared) {
-    let memory = memory_frames(peer, shared);
-    shared
-        .credit
-        .raise(peer.id.0, &mut peer.receive.grant, memory);
-    if peer.receive.grant.worth_telling() {
-        peer.receive.ack_now = true;
-    }
-}
-
-#[inline]
-fn memory_frames(peer: &Peer, shared: &Shared) -> MemoryFrames {
-    MemoryFrames {
-        free_bytes: shared.memory.free_bytes(),
-        reserved_frames: peer.receive.remaining.frames,
-        frame_bytes: peer.receive.frame_bytes,
     }
 }
 

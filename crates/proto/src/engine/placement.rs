@@ -10,9 +10,9 @@
 
 use super::Engine;
 use super::direct::arriving;
-use crate::congestion::Congestion;
 use crate::counters::Drop;
 use crate::message::Sink;
+use crate::receiving::Receiving;
 use crate::time::Instant;
 use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags, parse_data_head};
 
@@ -87,8 +87,8 @@ impl Engine {
     fn lend(&mut self) -> Option<Placement<'_>> {
         self.place = None;
         let guess = self.shared.guess.take()?;
-        if self.shared.config.congestion != Congestion::Credit {
-            return None;
+        if !matches!(self.shared.receiving, Receiving::Credit(_)) {
+            return None; // a fragment may come that is not to be taken
         }
         let peer = self
             .peers

@@ -2,24 +2,24 @@
 
 use super::direct::{self, tell_again};
 use super::placement::Guess;
-use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame, raise_credit};
+use super::{Engine, FRAME_BYTES_MIN, Shared, enqueue_after_frame};
 use crate::congestion::Congestion;
 use crate::counters::Drop;
-use crate::credit::Seen;
 use crate::event::Event;
 use crate::message::{Body, Delivery, Sink};
 use crate::peer::Peer;
 use crate::peer::direct::Talk;
-use crate::peer::outgoing::fragment_bytes;
 use crate::peer::reassembly::Assembled;
 use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::{AckNews, Agreed};
 use crate::peer::session::{Life, Phase};
+use crate::receiving::Receiving;
 use crate::time::{Duration, Instant};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use tsumuji_wire::{
     ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Datagram, Frame, Hello, Lane, NodeId,
-    bundle, flags,
+    Permit, bundle, flags,
 };
 
 /// Unit of the delay that a data frame states.
@@ -36,7 +36,7 @@ impl Engine {
             Some(data) if data.flags & flags::DIRECT != 0 => {
                 self.handle_direct::<false>(now, data, data.payload.len(), sink)
             }
-            Some(data) if self.shared.config.congestion == Congestion::Credit => {
+            Some(data) if matches!(self.shared.receiving, Receiving::Credit(_)) => {
                 self.handle_data::<false>(now, data, data.payload.len(), sink)
             }
             _ => self.handle_other(now, frame, sink),
@@ -54,7 +54,6 @@ impl Engine {
         frame: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), Drop> {
-        let suci = self.shared.config.congestion == Congestion::Suci;
         match tsumuji_wire::parse(frame) {
             Ok(Frame::Datagram(datagram)) => match self.peer(datagram.source) {
                 Some(peer) if peer.is_up() && is_life(peer, datagram.incarnation) => {
@@ -65,7 +64,6 @@ impl Engine {
                 None => Err(Drop::UnknownPeer),
             },
             Ok(Frame::Data(data)) => self.handle_data_suci(now, &data, sink),
-            Ok(Frame::Ack(ack)) if suci => self.handle_ack_suci(now, &ack),
             Ok(Frame::Ack(ack)) => self.handle_ack(now, &ack),
             Ok(seldom) => self.handle_seldom(now, &seldom),
             Err(reason) => Err(Drop::from(reason)),
@@ -88,91 +86,31 @@ impl Engine {
         }
     }
 
-    /// `LANDED`: see `Receive::take`.
-    #[inline]
-    pub(super) fn handle_data<const LANDED: bool>(
+    /// The peer that sent a frame, if the frame is for us and of the session it names; and what it takes to handle it.
+    #[inline(always)] // as Queue::acknowledge
+    pub(super) fn find(
         &mut self,
         now: Instant,
-        data: &Data<'_>,
-        payload_bytes: usize,
-        sink: &mut impl Sink,
-    ) -> Result<(), Drop> {
-        let (peer, shared) = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            data.source,
-            data.destination,
-            Some(data.session),
-        )?;
-        // What has placed lies in a place of fragments of its size.
-        let size = match &self.place {
-            Some(place) if LANDED => place.body_bytes(),
-            _ => fragment_bytes(data.length as usize, peer.send.fragment_bytes()),
-        };
-        let delay = ACK_DELAY_UNIT.times(u64::from(data.ack_delay));
-        let news = AckNews {
-            ack: data.ack,
-            bitmap: &[],
-            delay,
-        };
-        // A frame that contradicts what was sent, or what came, is dropped whole, before it changes anything.
-        if peer.send.is_unsent(&news) {
-            return Err(Drop::Malformed);
+        (source, destination): (NodeId, NodeId),
+        session: Option<u32>,
+    ) -> Result<(&mut Peer, &mut Shared, &mut VecDeque<u16>), Drop> {
+        let (shared, ready) = (&mut self.shared, &mut self.ready);
+        if destination != shared.config.me {
+            return Err(Drop::Misdirected);
         }
-        if peer.direct.is(Talk::UNHEARD) {
-            tell_again(peer);
+        let peer = (self.peers)
+            .get_mut(usize::from(source.0))
+            .and_then(Option::as_deref_mut)
+            .ok_or(Drop::UnknownPeer)?;
+        if let Some(session) = session {
+            check_session(now, peer, shared, session)?;
         }
-        let used_bytes = peer.receive.grant.used_bytes;
-        let free_bytes = shared.memory.free_bytes();
-        let fair = used_bytes <= free_bytes
-            || shared.credit.is_least_holder(used_bytes)
-            || shared.credit.has_policy();
-        let memory = &mut shared.memory;
-        let in_turn = if LANDED {
-            None
-        } else {
-            peer.receive.take_in_turn(data, size, fair, memory)
-        };
-        let weight = match in_turn {
-            Some(_) => payload_bytes,
-            None => peer.receive.check(data, (payload_bytes, size), memory)?,
-        };
-        let Shared {
-            pool,
-            counters,
-            events,
-            ..
-        } = shared;
-        let from = data.source;
-        let done = |id| events.push_back(Event::Sent { peer: from, id });
-        peer.send.on_ack(now, &news, pool, counters, done);
-        peer.last_heard = now;
-        peer.send.on_credit(data.credit);
-        let result = if let Some(number) = in_turn {
-            settle(now, data, number, Taken::Frame, peer, shared, sink)
-        } else {
-            let sizes = (payload_bytes, size, weight);
-            take_other::<LANDED>(now, data, sizes, fair, (peer, shared), sink)
-        };
-        raise_credit(peer, shared);
-        notify_writable(peer, shared);
-        enqueue_after_frame(peer, shared, &mut self.ready, now);
-        if shared.credit.hungry {
-            self.feed_hungry();
-        }
-        result
+        Ok((peer, shared, ready))
     }
 
     fn handle_ack(&mut self, now: Instant, ack: &Ack<'_>) -> Result<(), Drop> {
-        let (peer, shared) = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            ack.source,
-            ack.destination,
-            Some(ack.session),
-        )?;
+        let (peer, shared, ready) =
+            self.find(now, (ack.source, ack.destination), Some(ack.session))?;
         if peer.send.is_absurd(ack.credit) {
             return Err(Drop::Malformed); // R-92; a data frame's credit has no room for it
         }
@@ -186,33 +124,50 @@ impl Engine {
         if peer.direct.is(Talk::UNHEARD) {
             tell_again(peer);
         }
-        peer.send.on_credit(ack.credit);
-        let permits = ack.flags & flags::TAKES_DIRECT != 0;
+        let permits = ack.flags & flags::TAKES_DIRECT != 0 && shared.config.ring_bytes > 0;
         peer.direct.set(Talk::PERMITTED, permits);
         peer.window_bytes = (ack.window_kib as usize).saturating_mul(1024);
-        if ack.flags & flags::REFUSED != 0 {
-            peer.send.on_refusal(now);
-        } else {
-            peer.send.on_window(peer.window_bytes);
-        }
+        peer.send.on_terms(now, ack);
         if ack.flags & flags::ACK_NOW != 0 {
             peer.receive.ack_now = true;
         }
         notify_writable(peer, shared);
-        enqueue_after_frame(peer, shared, &mut self.ready, now);
+        enqueue_after_frame(peer, shared, ready, now);
+        Ok(())
+    }
+
+    /// A peer asks whether it may send again what was lost, or how large the window is.
+    fn handle_ask(&mut self, now: Instant, ask: &Permit) -> Result<(), Drop> {
+        let (peer, shared, ready) =
+            self.find(now, (ask.source, ask.destination), Some(ask.session))?;
+        shared.receiving.on_ask(now, peer, ask)?;
+        enqueue_after_frame(peer, shared, ready, now);
+        let (receiving, members) = self.members();
+        receiving.share_out(members);
+        Ok(())
+    }
+
+    fn handle_grant(&mut self, now: Instant, grant: &Permit) -> Result<(), Drop> {
+        let (peer, shared, ready) =
+            self.find(now, (grant.source, grant.destination), Some(grant.session))?;
+        if peer.send.suci().is_none() {
+            return Err(Drop::Congestion);
+        }
+        let news = AckNews {
+            ack: grant.number,
+            bitmap: &[],
+            delay: Duration::ZERO,
+        };
+        take_ack(now, &news, peer, shared)?;
+        peer.send.on_grant(now, grant);
+        notify_writable(peer, shared);
+        enqueue_after_frame(peer, shared, ready, now);
         Ok(())
     }
 
     fn handle_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), Drop> {
         let closed = self.closed;
-        let (peer, shared) = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            hello.source,
-            hello.destination,
-            None,
-        )?;
+        let (peer, shared, _) = self.find(now, (hello.source, hello.destination), None)?;
         if closed {
             return Err(Drop::Session);
         }
@@ -228,14 +183,7 @@ impl Engine {
     }
 
     fn handle_welcome(&mut self, now: Instant, welcome: &Hello) -> Result<(), Drop> {
-        let (peer, shared) = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            welcome.source,
-            welcome.destination,
-            None,
-        )?;
+        let (peer, shared, _) = self.find(now, (welcome.source, welcome.destination), None)?;
         let stated_bytes = shared.stated_frame_bytes(peer.id);
         let frame_bytes = stated_bytes.min(welcome.frame_bytes as usize);
         if !peer.session.is_answer(welcome) {
@@ -263,7 +211,7 @@ impl Engine {
         peer.session
             .establish(shared.config.me, shared.config.incarnation, welcome);
         direct::begin(peer, shared);
-        shared.credit.begin(&mut peer.receive.grant);
+        shared.receiving.begin(peer);
         peer.told_other_congestion = false;
         peer.last_heard = now;
         peer.last_ping = now;
@@ -296,14 +244,7 @@ impl Engine {
     }
 
     fn handle_reset(&mut self, now: Instant, reset: &Control) -> Result<(), Drop> {
-        let (peer, _) = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            reset.source,
-            reset.destination,
-            None,
-        )?;
+        let (peer, _, _) = self.find(now, (reset.source, reset.destination), None)?;
         if !peer.is_up() || reset.session != peer.session.outgoing {
             return Err(Drop::Session);
         }
@@ -313,21 +254,14 @@ impl Engine {
     }
 
     fn handle_close(&mut self, now: Instant, close: &Ack<'_>) -> Result<(), Drop> {
-        let (peer, shared) = find(
-            &mut self.peers,
-            &mut self.shared,
-            now,
-            close.source,
-            close.destination,
-            None,
-        )?;
+        let (peer, shared, _) = self.find(now, (close.source, close.destination), None)?;
         let me = (shared.config.me, shared.config.incarnation);
         if peer.session.is_pending(me, close.source, close.session) {
             peer.session.forget_pending();
             end_session(now, peer, None, shared);
             return Ok(());
         }
-        let (peer, shared) = of_session(now, peer, shared, close.session)?;
+        check_session(now, peer, shared, close.session)?;
         // What has come is not lost. A number that was never sent means nothing, and the session ends all the same.
         let news = AckNews {
             ack: close.ack,
@@ -354,7 +288,7 @@ impl From<Refusal> for Drop {
 
 /// What a frame says of the numbers that we sent: which have arrived (R-15, S2). One that speaks of others changes nothing, and is no sign
 /// of life: whoever says no more than that cannot go on.
-pub(super) fn take_ack(
+fn take_ack(
     now: Instant,
     news: &AckNews<'_>,
     peer: &mut Peer,
@@ -398,39 +332,16 @@ fn is_life(peer: &Peer, incarnation: u32) -> bool {
         .is_some_and(|life| life.incarnation == incarnation)
 }
 
-/// The peer that sent a frame, if the frame is for us and of the session it names.
+/// Is the frame of the present session?
 #[inline(always)] // as Queue::acknowledge
-pub(super) fn find<'a>(
-    peers: &'a mut [Option<alloc::boxed::Box<Peer>>],
-    shared: &'a mut Shared,
+fn check_session(
     now: Instant,
-    source: NodeId,
-    destination: NodeId,
-    session: Option<u32>,
-) -> Result<(&'a mut Peer, &'a mut Shared), Drop> {
-    if destination != shared.config.me {
-        return Err(Drop::Misdirected);
-    }
-    let peer = peers
-        .get_mut(usize::from(source.0))
-        .and_then(Option::as_deref_mut)
-        .ok_or(Drop::UnknownPeer)?;
-    match session {
-        Some(session) => of_session(now, peer, shared, session),
-        None => Ok((peer, shared)),
-    }
-}
-
-/// Both, if the frame is of the present session.
-#[inline(always)] // as Queue::acknowledge
-fn of_session<'a>(
-    now: Instant,
-    peer: &'a mut Peer,
-    shared: &'a mut Shared,
+    peer: &mut Peer,
+    shared: &mut Shared,
     session: u32,
-) -> Result<(&'a mut Peer, &'a mut Shared), Drop> {
+) -> Result<(), Drop> {
     if peer.is_up() && session == peer.session.incoming {
-        return Ok((peer, shared));
+        return Ok(());
     }
     peer.session.answer_unknown(now, session);
     if peer.session.reset_due.is_some() {
@@ -438,68 +349,6 @@ fn of_session<'a>(
         shared.arm(peer, now);
     }
     Err(Drop::Session)
-}
-
-/// Any frame but one that `Receive::take_in_turn` takes.
-#[inline(never)]
-fn take_other<const LANDED: bool>(
-    now: Instant,
-    data: &Data<'_>,
-    sizes: (usize, usize, usize),
-    fair: bool,
-    (peer, shared): (&mut Peer, &mut Shared),
-    sink: &mut impl Sink,
-) -> Result<(), Drop> {
-    let Shared { memory, pool, .. } = &mut *shared;
-    if !LANDED && peer.receive.may_place(data) {
-        pool.posted = sink.place(data.source, data.lane, data.length as usize);
-    }
-    let (number, taken) = peer
-        .receive
-        .take::<LANDED>(now, data, sizes, fair, memory, pool);
-    if let Some(posted) = pool.posted.take() {
-        sink.put_back(posted);
-    }
-    settle(now, data, number, taken, peer, shared, sink)
-}
-
-/// Notes what became of a frame, and delivers what it gave.
-#[inline(always)] // most frames give the same: the questions about it are answered when this is compiled
-fn settle(
-    now: Instant,
-    data: &Data<'_>,
-    number: u64,
-    taken: Taken,
-    peer: &mut Peer,
-    shared: &mut Shared,
-    sink: &mut impl Sink,
-) -> Result<(), Drop> {
-    let refused = matches!(taken, Taken::Refused(Refusal::Memory));
-    shared.credit.set_refused(&mut peer.receive.grant, refused);
-    // What memory refused waits at the sender, whatever it said.
-    let more = data.flags & flags::MORE != 0 || refused;
-    let seen = Seen {
-        next: number + 1,
-        floor: peer.receive.arrivals.base(),
-        more,
-        busy: data.flags & flags::BUSY != 0,
-        used: !matches!(taken, Taken::Refused(_)),
-    };
-    let grant = &mut peer.receive.grant;
-    grant.urgency = (
-        data.lane.priority().get(),
-        peer.receive.remaining.bytes as u64,
-    );
-    if shared.credit.on_frame(now, data.source.0, grant, seen) {
-        shared.credit.hungry = true;
-    }
-    if let Taken::Refused(refusal) = taken {
-        return Err(refusal.into());
-    }
-    deliver(peer, shared, data, taken, sink);
-    peer.receive.grant.served += 1;
-    peer.receive.await_ack(now);
-    Ok(())
 }
 
 #[inline(always)] // as Queue::acknowledge
@@ -654,14 +503,7 @@ pub(super) fn end_session(now: Instant, peer: &mut Peer, taken: Option<u32>, sha
 
 /// The peer's life is over: its memory is freed, what it was sent has failed.
 fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut Shared) {
-    if peer.is_up() {
-        shared.credit.end(now, peer.id.0, &mut peer.receive.grant);
-    }
-    if let Some(inbound) = peer.inbound.as_deref_mut() {
-        let expected = peer.receive.arrivals.base();
-        shared.suci.reset(peer.id.0, inbound, expected);
-        peer.grant_due = false;
-    }
+    shared.receiving.end(now, peer);
     let mut failed = peer.send.fail(&mut shared.pool);
     let untaken = direct::end(peer, taken, shared);
     (failed.messages, failed.lost) = (failed.messages + untaken, failed.lost + untaken);

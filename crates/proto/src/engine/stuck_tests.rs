@@ -201,7 +201,7 @@ proptest! {
             }
             wire.run(Duration::from_micros(steps_us), |_| false);
             let shared = &wire.nodes[1].engine.shared;
-            prop_assert!(shared.credit.claimed() <= 256);
+            prop_assert!(shared.receiving.claimed() <= 256);
             // Under `suci` one of each priority may exceed, too.
             let exceeding = if suci { 5 } else { 2 };
             prop_assert!(shared.memory.used_bytes() <= (1 << 20) + exceeding * ((64 << 20) + 64) + 72);

@@ -85,9 +85,7 @@ impl Engine {
             self.enqueue(NodeId(id), now);
         }
         self.due = due;
-        if self.shared.credit.hungry {
-            self.feed_hungry();
-        }
+        self.feed_hungry();
     }
 
     /// Ends a session in which something cannot go on: a message that we send again and again without an answer, or one that its
@@ -114,7 +112,7 @@ impl Engine {
         }
         let doubts = &mut shared.doubts;
         let known = doubts.iter().position(|doubt| doubt.peer == peer.id);
-        if peer.inbound.is_some() || !peer.receive.misses_something() {
+        if !peer.account.misses_something(&peer.receive) {
             known.map(|at| doubts.swap_remove(at));
             return;
         }

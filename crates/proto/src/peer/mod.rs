@@ -20,9 +20,8 @@ pub(crate) mod session;
 
 use crate::alarms::Alarm;
 use crate::congestion::Congestion;
-use crate::suci::Inbound;
+use crate::receiving::Account;
 use crate::time::Instant;
-use alloc::boxed::Box;
 use direct::Talk;
 use receive::Receive;
 use send::Send;
@@ -37,12 +36,9 @@ pub(crate) struct Peer {
     pub(crate) life: u64,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
+    pub(crate) account: Account,
     /// About direct messages.
     pub(crate) direct: Talk,
-    /// What it wants and was told, under `suci`.
-    pub(crate) inbound: Option<Box<Inbound>>,
-    /// Under `suci`: its ask is to be answered, or more may be granted.
-    pub(crate) grant_due: bool,
     /// The program was told that it runs another congestion control.
     pub(crate) told_other_congestion: bool,
     /// When `engine::timers` looks at it.
@@ -64,16 +60,21 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(id: NodeId, now: Instant, incarnation: u32, congestion: Congestion) -> Self {
+    pub(crate) fn new(
+        id: NodeId,
+        now: Instant,
+        incarnation: u32,
+        congestion: Congestion,
+        account: Account,
+    ) -> Self {
         Self {
             id,
             session: Session::new(now, incarnation),
             life: 0,
             send: Send::new(congestion),
             receive: Receive::new(),
+            account,
             direct: Talk::default(),
-            inbound: None,
-            grant_due: false,
             told_other_congestion: false,
             alarm: Alarm::new(),
             queued: false,
@@ -94,15 +95,19 @@ impl Peer {
     /// What is to be acknowledged can only be told in a frame of its own.
     #[inline]
     pub(crate) fn wants_ack_alone(&self) -> bool {
-        self.receive.arrivals.has_gap() || self.receive.refused || self.direct.is(Talk::WORD_DUE)
+        self.receive.arrivals.has_gap()
+            || self.receive.refused
+            || self.direct.is(Talk::WORD_DUE)
+            || !self.send.carries_acks()
     }
 
     /// Something may be written now.
     #[inline(always)] // as Queue::acknowledge
     pub(crate) fn wants_transmit(&mut self, now: Instant) -> bool {
-        self.session.has_control()
-            || self.is_up()
-                && (self.receive.ack_now | self.ping_due | self.grant_due
-                    || self.send.is_sendable(now))
+        // Most that may write something have data: that is asked first.
+        self.is_up()
+            && (self.receive.ack_now | self.receive.grant_due | self.ping_due
+                || self.send.is_sendable(now))
+            || self.session.has_control()
     }
 }

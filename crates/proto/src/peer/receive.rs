@@ -12,7 +12,6 @@ use super::lane::{Accepted, Fragment, LANE_WINDOW, LaneReceive, Remaining};
 use super::places::Places;
 use super::reassembly::{Assembled, Reassembly};
 use super::send::ACK_DELAY;
-use crate::credit::Grant;
 use crate::memory::{Memory, bundle_weight, charge};
 use crate::numbers::{Arrival, Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
@@ -29,7 +28,6 @@ const BYTES_PER_ACK: usize = 128 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Receive {
-    pub(crate) grant: Grant,
     pub(crate) arrivals: Arrivals,
     lanes: Vec<LaneReceive>,
     places: Places,
@@ -44,6 +42,12 @@ pub(crate) struct Receive {
     pub(crate) remaining: Remaining,
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
+    /// Under `suci`: the peer's ask is to be answered, or more may be granted.
+    pub(crate) grant_due: bool,
+    /// So many frames may pass before they are acknowledged: fewer where the peer may send few.
+    patience_frames: u32,
+    /// Charge of its messages that arrive, wait for their turn, or are held by the program. Outlives the session.
+    used_bytes: usize,
     /// Payload of a frame at most; known with the session.
     agreed_bytes: usize,
     /// What a frame that comes next is taken to count for: that, or as much as the last one if it was a bundle.
@@ -76,6 +80,14 @@ pub(crate) enum Taken {
 
 impl Taken {
     #[inline]
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(*refusal),
+            _ => None,
+        }
+    }
+
+    #[inline]
     fn of(accepted: Accepted, data: &Data<'_>) -> Self {
         match accepted {
             Accepted::Frame if data.is_bundle() => Self::Bundle,
@@ -91,7 +103,6 @@ impl Taken {
 impl Receive {
     pub(crate) fn new() -> Self {
         Self {
-            grant: Grant::new(),
             arrivals: Arrivals::new(),
             lanes: Vec::new(),
             places: Places::new(),
@@ -102,6 +113,9 @@ impl Receive {
             waiting_since: None,
             remaining: Remaining::default(),
             refused: false,
+            grant_due: false,
+            patience_frames: 1,
+            used_bytes: 0,
             agreed_bytes: 1,
             frame_bytes: 1,
         }
@@ -110,6 +124,29 @@ impl Receive {
     /// A session begins, with frames of so much payload.
     pub(crate) fn begin(&mut self, fragment_bytes: usize) {
         (self.agreed_bytes, self.frame_bytes) = (fragment_bytes, fragment_bytes);
+    }
+
+    /// The peer may send so many frames ahead.
+    pub(crate) fn set_window(&mut self, frames: u64) {
+        self.patience_frames = ((frames / 4) as u32).clamp(1, FRAMES_PER_ACK_MAX);
+    }
+
+    /// What its messages take of memory here.
+    #[inline]
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.used_bytes
+    }
+
+    /// A message went to the program by another way than `take`.
+    #[inline]
+    pub(crate) fn hold(&mut self, charged_bytes: usize) {
+        self.used_bytes += charged_bytes;
+    }
+
+    /// The program is done with messages of so much.
+    #[inline]
+    pub(crate) fn release(&mut self, charged_bytes: usize) {
+        self.used_bytes = self.used_bytes.saturating_sub(charged_bytes);
     }
 
     #[inline]
@@ -194,7 +231,7 @@ impl Receive {
         if !lane.is_next(data.message) || !lane.accept_next(length, fair, memory) {
             return None;
         }
-        self.grant.used_bytes += charge(length);
+        self.used_bytes += charge(length);
         self.frame_bytes = size; // of a message of one frame: as agreed
         self.arrivals.mark(number);
         self.note_arrival(length, data.flags & flags::ACK_NOW != 0);
@@ -202,18 +239,19 @@ impl Receive {
     }
 
     /// What the message of any other frame counts for. Refuses a frame that no honest sender sends in this session's state, and changes
-    /// nothing.
+    /// nothing. `granted`: numbers below may be sent.
     pub(crate) fn check(
         &mut self,
         data: &Data<'_>,
         sizes: (usize, usize),
+        granted: u64,
         memory: &Memory,
     ) -> Result<usize, Refusal> {
         let weight = weight(data, sizes, memory).ok_or(Refusal::Malformed)?;
         let next = self.arrivals.next();
         let number = expand(data.number, next);
         // Who has no credit sends one frame at a time, and waits longer for each.
-        let end = next.max(self.grant.granted) + NUMBER_WINDOW;
+        let end = next.max(granted) + NUMBER_WINDOW;
         let delta = u64::from(data.floor_delta);
         let is_known = data.floor_delta < u16::MAX;
         let floor = if is_known {
@@ -384,7 +422,7 @@ impl Receive {
             if !lane.accept_next(weight, fair, memory) {
                 return Accepted::NoMemory;
             }
-            self.grant.used_bytes += charge(weight);
+            self.used_bytes += charge(weight);
             return Accepted::Frame;
         }
         let used_before_bytes = memory.used_bytes();
@@ -393,7 +431,7 @@ impl Receive {
         let after = lane.remaining;
         self.remaining.bytes = self.remaining.bytes + after.bytes - before.bytes;
         self.remaining.frames = self.remaining.frames + after.frames - before.frames;
-        self.grant.used_bytes += memory.used_bytes() - used_before_bytes;
+        self.used_bytes += memory.used_bytes() - used_before_bytes;
         accepted
     }
 
@@ -419,19 +457,19 @@ impl Receive {
             payload_bytes: data.payload.len(),
             payload: Some(data.payload),
         };
-        let others_bytes = memory.used_bytes() - self.grant.used_bytes;
+        let others_bytes = memory.used_bytes() - self.used_bytes;
         let accepted = self
             .datagrams
             .accept(now, data.lane, &fragment, memory, pool);
-        self.grant.used_bytes = memory.used_bytes() - others_bytes;
+        self.used_bytes = memory.used_bytes() - others_bytes;
         accepted
     }
 
     /// Gives up incomplete messages that nobody will complete.
     pub(crate) fn expire(&mut self, now: Instant, memory: &mut Memory, pool: &mut Pool) {
-        let others_bytes = memory.used_bytes() - self.grant.used_bytes;
+        let others_bytes = memory.used_bytes() - self.used_bytes;
         self.datagrams.expire(now, memory, pool);
-        self.grant.used_bytes = memory.used_bytes() - others_bytes;
+        self.used_bytes = memory.used_bytes() - others_bytes;
     }
 
     #[inline]
@@ -441,7 +479,7 @@ impl Receive {
         let patience = if self.arrivals.has_gap() {
             FRAMES_PER_GAP_REPORT
         } else {
-            ((self.grant.window / 4) as u32).clamp(1, FRAMES_PER_ACK_MAX)
+            self.patience_frames
         };
         if at_once || self.unacknowledged >= patience || self.unacknowledged_bytes >= BYTES_PER_ACK
         {
@@ -472,10 +510,9 @@ impl Receive {
             .map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Something is incomplete, or waits for what is, though its sender said that it has nothing more to send, and nothing was refused: it
-    /// is in the network, or will not come any more.
+    /// Something is incomplete, or waits for what is.
     pub(crate) fn misses_something(&self) -> bool {
-        !self.grant.backlog && (self.remaining.frames > 0 || self.waits_for_head())
+        self.remaining.frames > 0 || self.waits_for_head()
     }
 
     /// Some lane's messages wait for one that has not begun: until it comes, their memory is of no use to anyone.
@@ -490,7 +527,6 @@ impl Receive {
         self.unacknowledged_bytes = 0;
         self.ack_now = false;
         self.waiting_since = None;
-        self.grant.told = self.grant.granted;
     }
 
     /// The session is over: gives all memory back.
@@ -502,11 +538,8 @@ impl Receive {
         self.datagrams.clear(memory, pool);
         let cleared_bytes = used_before_bytes - memory.used_bytes();
         // What the program holds stays charged to the peer, whatever its life.
-        self.grant.reset();
-        self.grant.used_bytes = self.grant.used_bytes.saturating_sub(cleared_bytes);
-        let grant = core::mem::replace(&mut self.grant, Grant::new());
         *self = Self {
-            grant,
+            used_bytes: self.used_bytes.saturating_sub(cleared_bytes),
             ..Self::new()
         };
     }

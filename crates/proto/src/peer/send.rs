@@ -27,7 +27,7 @@ use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 pub(crate) use go_back::GoBack;
 use selective::Selective;
-use tsumuji_wire::{Lane, NodeId};
+use tsumuji_wire::{Ack, Lane, NodeId, Permit};
 
 /// The fragment to write next.
 pub(crate) struct NextFragment<'a> {
@@ -147,10 +147,7 @@ impl Send {
                 return true;
             }
         }
-        let asks = match &self.control {
-            Control::Credit(_) => false,
-            Control::Suci(control) => control.is_ask_due(),
-        };
+        let asks = self.is_ask_due();
         let in_flight = self.in_flight();
         match &mut self.pacer {
             Some(pacer) if !asks && self.queue.has_backlog() => pacer.holds(now, in_flight),
@@ -386,7 +383,7 @@ impl Send {
             length: place.length,
             payload: place.payload,
             is_bundle: place.is_bundle,
-            more: self.queue.has_backlog(),
+            more: departure.more,
             probe: departure.probe || asks,
         })
     }
@@ -421,18 +418,10 @@ impl Send {
         }
     }
 
-    /// The peer's memory refused frames: those that it must have seen by now wait for credit.
-    pub(crate) fn on_refusal(&mut self, now: Instant) {
-        if let Control::Credit(control) = &mut self.control {
-            control.on_refusal(now, &self.rtt, &mut self.queue);
-        }
-    }
-
-    /// The peer's memory holds so much more.
-    pub(crate) fn on_window(&mut self, bytes: usize) {
-        if self.queue.is_begun_first() && bytes >= self.fragment_bytes() {
-            self.queue.set_begun_first(false);
-        }
+    /// What an acknowledgement says beside the numbers that came: how far the peer lets us send, and what it refused.
+    pub(crate) fn on_terms(&mut self, now: Instant, ack: &Ack<'_>) {
+        let (rtt, queue) = (&self.rtt, &mut self.queue);
+        control!(&mut self.control, on_terms(now, ack, rtt, queue));
     }
 
     /// A message was sent again and again, for so long, and nothing new of it was acknowledged, though nothing was
@@ -448,10 +437,19 @@ impl Send {
 
     /// Does nobody have so much credit to give?
     pub(crate) fn is_absurd(&self, credit_low: u32) -> bool {
-        match &self.control {
-            Control::Credit(control) => control.is_absurd(credit_low),
-            Control::Suci(_) => false, // it states a window
-        }
+        control!(&self.control, is_absurd(credit_low))
+    }
+
+    /// A data frame tells of what came the other way; under `suci` none does.
+    #[inline]
+    pub(crate) fn carries_acks(&self) -> bool {
+        matches!(self.control, Control::Credit(_))
+    }
+
+    /// Permission is to be asked for, in a frame of its own.
+    #[inline]
+    pub(crate) fn is_ask_due(&self) -> bool {
+        control!(&self.control, is_ask_due())
     }
 
     #[inline]
@@ -469,10 +467,10 @@ impl Send {
         }
     }
 
-    /// Under `suci`: the peer permits so many frames from `number` on to be sent again.
-    pub(crate) fn on_grant(&mut self, now: Instant, round: u32, number_low: u32, frames: u32) {
+    /// The peer permits frames to be sent again, if `suci` says that we asked.
+    pub(crate) fn on_grant(&mut self, now: Instant, grant: &Permit) {
         if let Control::Suci(control) = &mut self.control {
-            control.on_grant(now, round, number_low, frames, &self.rtt);
+            control.on_grant(now, grant, &self.rtt);
         }
     }
 

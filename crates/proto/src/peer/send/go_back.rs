@@ -1,7 +1,7 @@
 //! Sending under `suci`: a frame keeps its number until it is acknowledged, and after a loss all from there on wait for
 //! permission to be sent again (S1 to S3 of the paper; ).
 //!
-//! Called by `send` through `Sending`, and by `engine::suci` for what only `suci` knows: NACKs, windows, asks and grants.
+//! Called by `send` through `Sending`, and by `engine::transmit` for the ask that leaves.
 //!
 //! Invariants: `sent[i]` is number `base + i`; what is not below `cursor` waits to be sent again: the retransmission queue. It
 //! is empty while nothing is known to be lost, and no new frame leaves while it is not.
@@ -19,6 +19,7 @@ use crate::peer::rtt::Rtt;
 use crate::peer::send::Agreed;
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
+use tsumuji_wire::{Ack, Permit, flags};
 
 /// A frame that awaits its acknowledgement.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +100,7 @@ impl GoBack {
     }
 
     /// The receiver misses `number`, and dropped what came after it (S3).
-    pub(crate) fn on_nack(&mut self, number_low: u32) {
+    fn on_nack(&mut self, number_low: u32) {
         // The NACK of an earlier number is answered; one that comes while permission is awaited says nothing new.
         if expand(number_low, self.base) == self.base && self.cursor > self.base {
             self.go_back();
@@ -108,7 +109,7 @@ impl GoBack {
 
     /// An acknowledgement of all below `ack_low` states the window: numbers below `limit_low` may leave. One that is older than
     /// another that came knows less of what has been taken since.
-    pub(crate) fn on_window(&mut self, ack_low: u32, limit_low: u32) {
+    fn on_window(&mut self, ack_low: u32, limit_low: u32) {
         let ack = expand(ack_low, self.base);
         let limit = expand(limit_low, self.base).min(ack + NUMBER_WINDOW);
         if ack > self.limit_ack || ack == self.limit_ack && limit > self.limit {
@@ -120,30 +121,14 @@ impl GoBack {
     }
 
     /// So many frames from `number` on may be sent again, if that answers the present round.
-    pub(crate) fn on_grant(
-        &mut self,
-        now: Instant,
-        round: u32,
-        number_low: u32,
-        frames: u32,
-        rtt: &Rtt,
-    ) {
-        let end = expand(number_low, self.base).saturating_add(u64::from(frames));
+    pub(crate) fn on_grant(&mut self, now: Instant, grant: &Permit, rtt: &Rtt) {
+        let end = expand(grant.number, self.base).saturating_add(u64::from(grant.frames));
         let end = end.min(self.next());
-        if round == self.round && end > self.granted {
+        if grant.round == self.round && end > self.granted {
             self.granted = end;
             // Whoever permits is alive and knows of the loss: waits begin anew.
             self.silence.on_answer(now, rtt);
         }
-    }
-
-    /// The receiver's memory is full, and nobody stuck.
-    pub(crate) fn on_refusal(&mut self) {
-        self.repeats = 0;
-    }
-
-    pub(crate) fn is_ask_due(&self) -> bool {
-        self.ask_due
     }
 
     /// What the ask that leaves now states.
@@ -210,6 +195,7 @@ impl Sending for GoBack {
             number,
             floor: 0,
             probe: false,
+            more: self.has_lost() || queue.has_backlog(),
         })
     }
 
@@ -245,6 +231,20 @@ impl Sending for GoBack {
             // What waited to be sent again has arrived after all: there is nothing to ask for.
             self.ask_due &= self.has_lost();
         }
+    }
+
+    fn on_terms(&mut self, _: Instant, ack: &Ack<'_>, _: &Rtt, _: &mut Queue) {
+        self.on_window(ack.ack, ack.credit);
+        if ack.flags & flags::REFUSED != 0 {
+            self.repeats = 0; // the receiver's memory is full, and nobody stuck
+        }
+        if ack.flags & flags::NACK != 0 {
+            self.on_nack(ack.ack);
+        }
+    }
+
+    fn is_ask_due(&self) -> bool {
+        self.ask_due
     }
 
     fn deadline(&self) -> Option<Instant> {

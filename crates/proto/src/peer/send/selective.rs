@@ -15,6 +15,7 @@ use crate::peer::rtt::Rtt;
 use crate::peer::send::Agreed;
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
+use tsumuji_wire::{Ack, flags};
 
 /// Credit further ahead than this is a mistake: no receive side holds so many frames, and no more than a window may be unanswered.
 const CREDIT_FRAMES_MAX: i32 = 1 << 20;
@@ -46,12 +47,6 @@ impl Selective {
         }
     }
 
-    /// Is it so far beyond the last number sent that it is a mistake?
-    pub(crate) fn is_absurd(&self, credit_low: u32) -> bool {
-        let ahead = credit_low.wrapping_sub(self.flight.next() as u32);
-        ahead.cast_signed() > CREDIT_FRAMES_MAX
-    }
-
     #[inline]
     pub(crate) fn on_credit(&mut self, credit_low: u32) {
         let credit = expand(credit_low, self.flight.next());
@@ -62,7 +57,7 @@ impl Selective {
     }
 
     /// The peer's memory refused frames: those that it must have seen by now wait for credit.
-    pub(crate) fn on_refusal(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) {
+    fn on_refusal(&mut self, now: Instant, rtt: &Rtt, queue: &mut Queue) {
         queue.note_refusal(now);
         queue.set_begun_first(true);
         let half = rtt.smoothed.divided(2);
@@ -135,6 +130,7 @@ impl Sending for Selective {
             number,
             floor: self.flight.base(),
             probe: core::mem::take(&mut self.probe),
+            more: queue.has_backlog(),
         })
     }
 
@@ -202,6 +198,22 @@ impl Sending for Selective {
             (Some(probe), Some(loss)) => Some(probe.min(loss)),
             (probe, loss) => probe.or(loss),
         }
+    }
+
+    fn on_terms(&mut self, now: Instant, ack: &Ack<'_>, rtt: &Rtt, queue: &mut Queue) {
+        self.on_credit(ack.credit);
+        if ack.flags & flags::REFUSED != 0 {
+            self.on_refusal(now, rtt, queue);
+        } else if queue.is_begun_first()
+            && (ack.window_kib as usize).saturating_mul(1024) >= queue.fragment_bytes
+        {
+            queue.set_begun_first(false); // the peer's memory holds more again
+        }
+    }
+
+    fn is_absurd(&self, credit_low: u32) -> bool {
+        let ahead = credit_low.wrapping_sub(self.flight.next() as u32);
+        ahead.cast_signed() > CREDIT_FRAMES_MAX
     }
 
     fn on_timeout(

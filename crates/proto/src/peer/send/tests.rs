@@ -4,6 +4,7 @@ use super::*;
 use crate::numbers::FIRST_NUMBER;
 use crate::time::Duration;
 use alloc::vec;
+use tsumuji_wire::flags;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -29,6 +30,19 @@ fn leave(send: &mut Send, now: Instant, pool: &mut Pool) -> Option<u64> {
     Some(next.message - FIRST_NUMBER)
 }
 
+/// No more credit than before, and memory refused something.
+const REFUSAL: Ack<'_> = Ack {
+    source: NodeId(1),
+    destination: NodeId(0),
+    flags: flags::REFUSED,
+    session: 0,
+    ack: FIRST_NUMBER as u32,
+    credit: FIRST_NUMBER as u32,
+    window_kib: 0,
+    ack_delay_us: 0,
+    bitmap: &[],
+};
+
 /// While memory refuses frames, probes take turns: the one that is refused again and again may not be the one that is waited for.
 #[test]
 fn refused_fragments_take_turns() {
@@ -40,7 +54,7 @@ fn refused_fragments_take_turns() {
         assert!(leave(&mut send, now, &mut pool).is_some());
     }
     now += MILLISECOND.times(10);
-    send.on_refusal(now);
+    send.on_terms(now, &REFUSAL);
     let mut probed = vec![];
     for _ in 0..4 {
         assert_eq!(leave(&mut send, now, &mut pool), None, "no credit");
@@ -48,7 +62,7 @@ fn refused_fragments_take_turns() {
         send.on_timeout(now, now, false, &mut pool, &mut counters);
         probed.extend(leave(&mut send, now, &mut pool));
         // Refused again, and so soon that it might be of what was sent before.
-        send.on_refusal(now + Duration::from_nanos(1));
+        send.on_terms(now + Duration::from_nanos(1), &REFUSAL);
     }
     assert_eq!(probed, [0, 1, 0, 1]);
 }

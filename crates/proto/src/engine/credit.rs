@@ -1,0 +1,134 @@
+//! A data frame's way in under `credit`: it brings acknowledgement and credit for what went the other way, and any number within
+//! the window is taken.
+//!
+//! Called by `receive` and `placement`; `engine::suci` has the same way under the other congestion control.
+
+use super::direct::tell_again;
+use super::receive::{ACK_DELAY_UNIT, deliver, notify_writable};
+use super::{Engine, Shared, enqueue_after_frame};
+use crate::counters::Drop;
+use crate::event::Event;
+use crate::message::Sink;
+use crate::peer::Peer;
+use crate::peer::direct::Talk;
+use crate::peer::outgoing::fragment_bytes;
+use crate::peer::receive::Taken;
+use crate::peer::send::AckNews;
+use crate::receiving::Receiving;
+use crate::time::Instant;
+use tsumuji_wire::Data;
+
+impl Engine {
+    /// `LANDED`: see `Receive::take`.
+    #[inline]
+    pub(super) fn handle_data<const LANDED: bool>(
+        &mut self,
+        now: Instant,
+        data: &Data<'_>,
+        payload_bytes: usize,
+        sink: &mut impl Sink,
+    ) -> Result<(), Drop> {
+        let place_bytes = self.place.map(|place| place.body_bytes());
+        let (peer, shared, ready) =
+            self.find(now, (data.source, data.destination), Some(data.session))?;
+        // What has placed lies in a place of fragments of its size.
+        let size = match place_bytes {
+            Some(bytes) if LANDED => bytes,
+            _ => fragment_bytes(data.length as usize, peer.send.fragment_bytes()),
+        };
+        let delay = ACK_DELAY_UNIT.times(u64::from(data.ack_delay));
+        let news = AckNews {
+            ack: data.ack,
+            bitmap: &[],
+            delay,
+        };
+        // A frame that contradicts what was sent, or what came, is dropped whole, before it changes anything.
+        if peer.send.is_unsent(&news) {
+            return Err(Drop::Malformed);
+        }
+        if peer.direct.is(Talk::UNHEARD) {
+            tell_again(peer);
+        }
+        let used_bytes = peer.receive.used_bytes();
+        let fair = used_bytes <= shared.memory.free_bytes() || shared.receiving.is_fair(used_bytes);
+        let memory = &mut shared.memory;
+        let in_turn = if LANDED {
+            None
+        } else {
+            peer.receive.take_in_turn(data, size, fair, memory)
+        };
+        let weight = match in_turn {
+            Some(_) => payload_bytes,
+            None => {
+                let granted = peer.account.grant().end();
+                (peer.receive).check(data, (payload_bytes, size), granted, memory)?
+            }
+        };
+        let Shared {
+            pool,
+            counters,
+            events,
+            ..
+        } = shared;
+        let from = data.source;
+        let done = |id| events.push_back(Event::Sent { peer: from, id });
+        peer.send.on_ack(now, &news, pool, counters, done);
+        peer.last_heard = now;
+        peer.send.on_credit(data.credit);
+        let result = if let Some(number) = in_turn {
+            settle(now, data, number, Taken::Frame, peer, shared, sink)
+        } else {
+            let sizes = (payload_bytes, size, weight);
+            take_other::<LANDED>(now, data, sizes, fair, (peer, shared), sink)
+        };
+        notify_writable(peer, shared);
+        enqueue_after_frame(peer, shared, ready, now);
+        self.feed_hungry();
+        result
+    }
+}
+
+/// Any frame but one that `Receive::take_in_turn` takes.
+#[inline(never)]
+fn take_other<const LANDED: bool>(
+    now: Instant,
+    data: &Data<'_>,
+    sizes: (usize, usize, usize),
+    fair: bool,
+    (peer, shared): (&mut Peer, &mut Shared),
+    sink: &mut impl Sink,
+) -> Result<(), Drop> {
+    let Shared { memory, pool, .. } = &mut *shared;
+    if !LANDED && peer.receive.may_place(data) {
+        pool.posted = sink.place(data.source, data.lane, data.length as usize);
+    }
+    let (number, taken) = peer
+        .receive
+        .take::<LANDED>(now, data, sizes, fair, memory, pool);
+    if let Some(posted) = pool.posted.take() {
+        sink.put_back(posted);
+    }
+    settle(now, data, number, taken, peer, shared, sink)
+}
+
+/// Notes what became of a frame, and delivers what it gave.
+#[inline(always)] // most frames give the same: the questions about it are answered when this is compiled
+fn settle(
+    now: Instant,
+    data: &Data<'_>,
+    number: u64,
+    taken: Taken,
+    peer: &mut Peer,
+    shared: &mut Shared,
+    sink: &mut impl Sink,
+) -> Result<(), Drop> {
+    let refusal = taken.refusal();
+    if refusal.is_none() {
+        deliver(peer, shared, data, taken, sink);
+        peer.receive.await_ack(now);
+    }
+    if let Receiving::Credit(credit) = &mut shared.receiving {
+        credit.on_data(now, peer, (data, number), refusal, &shared.memory);
+    }
+    refusal.map_or(Ok(()), |refusal| Err(refusal.into()))
+}

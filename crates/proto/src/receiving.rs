@@ -1,0 +1,313 @@
+//! The receiving half of congestion control: who may send how much to us, and what each peer is told of it.
+//!
+//! [`Receiving`] is one for all peers of an engine, and [`Account`], one in each `Peer`, what it knows of that peer: both are of `credit`
+//! (R-20 … R-31) or both of `suci` (R-70 … R-78), chosen when the engine is made, so that a branch is all it costs. What a data frame
+//! means to them when it comes is told by `engine::credit` and `engine::suci`.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use crate::config::Config;
+use crate::congestion::Congestion;
+use crate::counters::{Counters, Drop};
+use crate::credit::{Credit, Grant};
+use crate::memory::Memory;
+use crate::peer::Peer;
+use crate::peer::receive::Receive;
+use crate::policy::FlowPolicy;
+use crate::rules::Rules;
+use crate::suci::{Inbound, Suci};
+use crate::time::{Duration, Instant};
+use tsumuji_wire::Permit;
+
+#[derive(Debug)]
+pub(crate) enum Receiving {
+    Credit(Credit),
+    Suci(Suci),
+}
+
+/// What is known of one peer. Only `credit` writes a [`Grant`], only `suci` an [`Inbound`].
+#[derive(Debug)]
+pub(crate) enum Account {
+    Credit(Grant),
+    Suci(Box<Inbound>),
+}
+
+/// What a data frame says beside its data: of its sender, and of those frames that came the other way.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    pub(crate) flags: u8,
+    pub(crate) ack: u32,
+    pub(crate) credit: u32,
+    /// Of the acknowledgement.
+    pub(crate) delay: Duration,
+}
+
+/// All peers, for a look at more than one.
+pub(crate) struct Members<'a> {
+    pub(crate) peers: &'a mut [Option<Box<Peer>>],
+    /// The engine's queue of peers with something to write.
+    pub(crate) ready: &'a mut VecDeque<u16>,
+    pub(crate) memory: &'a Memory,
+    pub(crate) counters: &'a mut Counters,
+}
+
+impl Members<'_> {
+    pub(crate) fn peer(&mut self, id: u16) -> Option<&mut Peer> {
+        self.peers.get_mut(usize::from(id))?.as_deref_mut()
+    }
+
+    /// Whatever the peer is to be told by now is written when it has its turn.
+    pub(crate) fn tell(&mut self, id: u16) {
+        if let Some(peer) = self.peers[usize::from(id)].as_deref_mut()
+            && (peer.receive.ack_now || peer.receive.grant_due)
+            && !peer.queued
+        {
+            peer.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Looks at each peer that is up, and sees to it that it is told.
+    pub(crate) fn each_up(&mut self, mut look: impl FnMut(&mut Peer)) {
+        for id in 0..self.peers.len() {
+            if let Some(peer) = self.peers[id].as_deref_mut()
+                && peer.is_up()
+            {
+                look(peer);
+                self.tell(id as u16);
+            }
+        }
+    }
+}
+
+impl Receiving {
+    pub(crate) fn new(config: &Config) -> Self {
+        match config.congestion {
+            Congestion::Credit => Self::Credit(Credit::of(config)),
+            Congestion::Suci => Self::Suci(Suci::of(config)),
+        }
+    }
+
+    pub(crate) fn rules(&self) -> &Rules {
+        match self {
+            Self::Credit(credit) => &credit.rules,
+            Self::Suci(suci) => &suci.rules,
+        }
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Option<Box<dyn FlowPolicy>>) {
+        match self {
+            Self::Credit(credit) => credit.rules.set_policy(policy),
+            Self::Suci(suci) => suci.rules.set_policy(policy),
+        }
+    }
+
+    pub(crate) fn set_window(&mut self, frames: u64) {
+        match self {
+            Self::Credit(credit) => credit.set_window(frames),
+            Self::Suci(suci) => suci.rules.set_window(frames),
+        }
+    }
+
+    /// There is one more, of which nothing is known.
+    pub(crate) fn add_peer(&mut self) -> Account {
+        match self {
+            Self::Credit(credit) => {
+                credit.add_peer();
+                Account::Credit(Grant::new())
+            }
+            Self::Suci(suci) => {
+                suci.rules.add_peer();
+                Account::Suci(Box::new(suci.inbound()))
+            }
+        }
+    }
+
+    /// The credit, or the window, that hello and welcome state: with that a session begins.
+    pub(crate) fn promise(&mut self, account: &mut Account) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.promise(account.grant()),
+            Self::Suci(suci) => suci.usual_window().min(account.limit()),
+        }
+    }
+
+    /// A session begins.
+    pub(crate) fn begin(&mut self, peer: &mut Peer) {
+        match self {
+            Self::Credit(credit) => {
+                let grant = peer.account.grant();
+                credit.begin(grant);
+                peer.receive.set_window(grant.window());
+            }
+            Self::Suci(_) => {} // as it ended
+        }
+    }
+
+    /// It ends, if there was one.
+    pub(crate) fn end(&mut self, now: Instant, peer: &mut Peer) {
+        let expected = peer.receive.arrivals.base();
+        match self {
+            Self::Credit(credit) => credit.end(now, peer.id.0, peer.account.grant()),
+            Self::Suci(suci) => suci.reset(peer.id.0, peer.account.inbound_mut(), expected),
+        }
+    }
+
+    /// What an acknowledgement that leaves now states: up to which number the peer may send, and flags.
+    pub(crate) fn state(&mut self, peer: &mut Peer, memory: &Memory) -> (u64, u8) {
+        match self {
+            Self::Credit(_) => peer.account.grant().state(&mut peer.receive),
+            Self::Suci(suci) => suci.state(peer, memory),
+        }
+    }
+
+    /// The peer asks whether it may send again. `share_out` is to follow.
+    pub(crate) fn on_ask(
+        &mut self,
+        now: Instant,
+        peer: &mut Peer,
+        ask: &Permit,
+    ) -> Result<(), Drop> {
+        match self {
+            Self::Credit(_) => Err(Drop::Congestion),
+            Self::Suci(suci) => suci.on_asked(now, peer, ask),
+        }
+    }
+
+    /// Whoever asked is granted what there is.
+    pub(crate) fn share_out(&mut self, members: Members<'_>) {
+        if let Self::Suci(suci) = self {
+            suci.share_out(members);
+        }
+    }
+
+    /// May a message of a peer begin whose others take more than is free?
+    #[cold]
+    pub(crate) fn is_fair(&self, used_bytes: usize) -> bool {
+        match self {
+            Self::Credit(credit) => credit.is_fair(used_bytes),
+            Self::Suci(_) => true, // as grants are given by turns
+        }
+    }
+
+    /// Somebody wanted more than there was: `feed` is to be called when there is more.
+    #[inline]
+    pub(crate) fn is_hungry(&self) -> bool {
+        match self {
+            Self::Credit(credit) => credit.hungry,
+            Self::Suci(suci) => suci.hungry,
+        }
+    }
+
+    /// Credit or memory came free: whoever waits for it gets its part.
+    #[cold]
+    pub(crate) fn feed(&mut self, members: Members<'_>) {
+        match self {
+            Self::Credit(credit) => credit.feed(members),
+            Self::Suci(suci) => suci.feed(members),
+        }
+    }
+
+    /// The program has changed its windows, or its policy its mind. `feed` may have to follow.
+    #[cold]
+    pub(crate) fn regrant(&mut self, members: Members<'_>) {
+        match self {
+            Self::Credit(credit) => credit.regrant(members),
+            Self::Suci(suci) => suci.regrant(members),
+        }
+    }
+
+    /// What all peers may still send of what was granted.
+    pub(crate) fn claimed(&self) -> u64 {
+        match self {
+            Self::Credit(credit) => credit.claimed(),
+            Self::Suci(suci) => suci.outstanding(),
+        }
+    }
+}
+
+impl Account {
+    #[inline(always)] // on every frame's way
+    pub(crate) fn grant(&mut self) -> &mut Grant {
+        match self {
+            Self::Credit(grant) => grant,
+            Self::Suci(_) => mixed(),
+        }
+    }
+
+    pub(crate) fn inbound(&self) -> &Inbound {
+        match self {
+            Self::Credit(_) => mixed(),
+            Self::Suci(inbound) => inbound,
+        }
+    }
+
+    pub(crate) fn inbound_mut(&mut self) -> &mut Inbound {
+        match self {
+            Self::Credit(_) => mixed(),
+            Self::Suci(inbound) => inbound,
+        }
+    }
+
+    /// The peer is granted no more than so many frames ahead, in later sessions either.
+    pub(crate) fn set_limit(&mut self, frames: u64) {
+        match self {
+            Self::Credit(grant) => grant.set_limit(frames),
+            Self::Suci(inbound) => inbound.set_limit(frames),
+        }
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        match self {
+            Self::Credit(grant) => grant.limit(),
+            Self::Suci(inbound) => inbound.limit(),
+        }
+    }
+
+    /// What a data frame that leaves now says, with these flags. Nothing, where only frames of their own do.
+    #[inline(always)] // on every frame's way
+    pub(crate) fn carry(&mut self, now: Instant, flags: u8, receive: &mut Receive) -> Carried {
+        match self {
+            Self::Credit(grant) => grant.carry(now, flags, receive),
+            Self::Suci(_) => Carried::default(),
+        }
+    }
+
+    /// What a grant that leaves now states: the peer's round, and how many frames from the number expected on.
+    pub(crate) fn permit(&self, expected: u64) -> (u32, u32) {
+        match self {
+            Self::Credit(_) => (0, 0), // nobody asks
+            Self::Suci(inbound) => inbound.permit(expected),
+        }
+    }
+
+    /// Something of the peer's is missing that it may never send. Under `suci` it is sent again until it has come.
+    pub(crate) fn misses_something(&self, receive: &Receive) -> bool {
+        match self {
+            Self::Credit(grant) => !grant.has_backlog() && receive.misses_something(),
+            Self::Suci(_) => false,
+        }
+    }
+
+    /// What the peer may still send of what was granted, counted as `Receiving::claimed` does.
+    pub(crate) fn claim(&self, expected: u64) -> u64 {
+        match self {
+            Self::Credit(grant) => grant.claim(),
+            Self::Suci(inbound) => inbound.outstanding(expected),
+        }
+    }
+
+    /// How far ahead the peer may send, its window, and whether it has more to send. Under `suci` each acknowledgement tells of a window.
+    pub(crate) fn incoming(&self, expected: u64) -> (u64, u64, bool) {
+        match self {
+            Self::Credit(grant) => (grant.outstanding(), grant.window(), grant.has_backlog()),
+            Self::Suci(inbound) => (inbound.ahead(expected), inbound.ahead(expected), false),
+        }
+    }
+}
+
+/// An engine and its peers run the same control.
+#[cold]
+fn mixed() -> ! {
+    unreachable!("a peer of the other congestion control")
+}
