@@ -29,7 +29,7 @@ static int64_t check(int64_t code, const char *what)
 
 static void give(tsumuji *node, int worker, uint64_t start)
 {
-    check(tsumuji_send(node, worker, TSUMUJI_LANE, &start, sizeof start), "send");
+    check(tsumuji_send(node, worker, TSUMUJI_DEFAULT_CHANNEL, &start, sizeof start), "send");
 }
 
 static void master(tsumuji *node, uint64_t end)
@@ -52,7 +52,7 @@ static void master(tsumuji *node, uint64_t end)
             open--;
     }
     for (int worker = 1; worker <= workers; worker++) /* an empty task is the last */
-        check(tsumuji_send(node, worker, TSUMUJI_LANE, "", 0), "send");
+        check(tsumuji_send(node, worker, TSUMUJI_DEFAULT_CHANNEL, "", 0), "send");
     printf("%llu primes below %llu, by %d workers\n", (unsigned long long)primes, (unsigned long long)end, workers);
 }
 
@@ -72,7 +72,7 @@ static void work(tsumuji *node, uint64_t end)
         uint64_t count = 0;
         for (uint64_t n = start; n < start + TASK_NUMBERS && n < end; n++)
             count += (uint64_t)is_prime(n);
-        check(tsumuji_send(node, 0, TSUMUJI_LANE, &count, sizeof count), "send");
+        check(tsumuji_send(node, 0, TSUMUJI_DEFAULT_CHANNEL, &count, sizeof count), "send");
     }
 }
 

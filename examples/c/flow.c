@@ -34,8 +34,8 @@ static int64_t check(int64_t code, const char *what)
 static void send_blocks(tsumuji *node, int blocks)
 {
     static char block[BLOCK_BYTES];
-    int bulk = (int)check(tsumuji_lane(TSUMUJI_ORDERED, TSUMUJI_BULK, BULK), "lane");
-    int urgent = (int)check(tsumuji_lane(TSUMUJI_ORDERED, TSUMUJI_URGENT, 0), "lane");
+    int bulk = (int)check(tsumuji_channel_of(TSUMUJI_ORDERED, TSUMUJI_BULK, BULK), "channel");
+    int urgent = (int)check(tsumuji_channel_of(TSUMUJI_ORDERED, TSUMUJI_URGENT, 0), "channel");
     int stops = 0, code;
 
     for (int sent = 0; sent < blocks; sent++) {

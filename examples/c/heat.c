@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         check(tsumuji_cork(node), "batch");
         for (int side = 0; side < 2; side++)
             if (neighbours[side] >= 0)
-                check(tsumuji_send(node, neighbours[side], TSUMUJI_LANE, &heat[edge[side]], sizeof(double)), "send");
+                check(tsumuji_send(node, neighbours[side], TSUMUJI_DEFAULT_CHANNEL, &heat[edge[side]], sizeof(double)), "send");
         check(tsumuji_uncork(node), "batch"); /* both leave */
         /* Values travel while the cells that do not need them are computed. */
         for (int cell = 2; cell < CELLS; cell++)

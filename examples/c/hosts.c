@@ -45,7 +45,7 @@ int main(void)
     check(tsumuji_cork(node), "batch");
     for (int other = 0; other < nodes; other++)
         if (other != me)
-            check(tsumuji_send(node, other, TSUMUJI_LANE, own, strlen(own) + 1), "send");
+            check(tsumuji_send(node, other, TSUMUJI_DEFAULT_CHANNEL, own, strlen(own) + 1), "send");
     check(tsumuji_uncork(node), "batch");
     for (int other = 0; other < nodes; other++) {
         if (other == me)

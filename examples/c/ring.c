@@ -38,14 +38,14 @@ int main(int argc, char **argv)
     for (uint32_t lap = 0; lap < laps; lap++) {
         uint32_t token = lap;
         if (me == 0)
-            check(tsumuji_send(node, next, TSUMUJI_LANE, &token, sizeof token), "send");
+            check(tsumuji_send(node, next, TSUMUJI_DEFAULT_CHANNEL, &token, sizeof token), "send");
         check(tsumuji_recv(node, &token, sizeof token, NULL, PATIENCE_US), "receive");
         if (token != lap) {
             fprintf(stderr, "ring: lap %u: a wrong token\n", (unsigned)lap);
             return 1;
         }
         if (me != 0)
-            check(tsumuji_send(node, next, TSUMUJI_LANE, &token, sizeof token), "send");
+            check(tsumuji_send(node, next, TSUMUJI_DEFAULT_CHANNEL, &token, sizeof token), "send");
     }
     if (me == 0)
         printf("%u laps of %d nodes over %s\n", (unsigned)laps, nodes, tsumuji_link_name(node));

@@ -10,12 +10,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tsumuji_node::{AnyLink, Endpoint, Lane, NodeId, Options, endpoint_from_env, report_error};
+use tsumuji_node::{AnyLink, Channel, Endpoint, NodeId, Options, endpoint_from_env, report_error};
 
 type Failure = Box<dyn std::error::Error>;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 const MASTER: NodeId = NodeId(0);
 /// Numbers that a task looks at: milliseconds of work, so that the message costs nothing beside it.
 const TASK_NUMBERS: u64 = 10_000;
@@ -54,7 +54,7 @@ fn master(endpoint: &mut Endpoint<AnyLink>, end: u64) -> Result<(), Failure> {
     let mut open = 0;
     let mut batch = endpoint.batch();
     for task in tasks.by_ref().take(AHEAD * workers.len()) {
-        batch.send(workers[open % workers.len()], LANE, &task.to_le_bytes())?;
+        batch.send(workers[open % workers.len()], CHANNEL, &task.to_le_bytes())?;
         open += 1;
     }
     drop(batch);
@@ -65,13 +65,13 @@ fn master(endpoint: &mut Endpoint<AnyLink>, end: u64) -> Result<(), Failure> {
         primes += u64::from_le_bytes(result.body[..].try_into()?);
         done[usize::from(result.from.0) - 1] += 1;
         match tasks.next() {
-            Some(task) => endpoint.send(result.from, LANE, &task.to_le_bytes())?,
+            Some(task) => endpoint.send(result.from, CHANNEL, &task.to_le_bytes())?,
             None => open -= 1,
         }
         endpoint.recycle(result);
     }
     for worker in &workers {
-        endpoint.send(*worker, LANE, b"")?; // an empty task is the last
+        endpoint.send(*worker, CHANNEL, b"")?; // an empty task is the last
     }
     println!("{primes} primes below {end}, by {} workers", workers.len());
     println!("tasks by worker: {done:?}");
@@ -87,7 +87,7 @@ fn work(endpoint: &mut Endpoint<AnyLink>, end: u64) -> Result<(), Failure> {
         let start = u64::from_le_bytes(task.body[..].try_into()?);
         let numbers = start..end.min(start + TASK_NUMBERS);
         let count = numbers.filter(|number| is_prime(*number)).count() as u64;
-        endpoint.send(MASTER, LANE, &count.to_le_bytes())?;
+        endpoint.send(MASTER, CHANNEL, &count.to_le_bytes())?;
         endpoint.recycle(task);
     }
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tsumuji_node::{
-    Context, Delivery, FlowPolicy, Handler, Lane, NodeId, Options, Room, SendError, Sender,
+    Channel, Context, Delivery, FlowPolicy, Handler, NodeId, Options, Room, SendError, Sender,
     endpoint_from_env, report_error,
 };
 
@@ -69,7 +69,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     if endpoint.me() != receiver {
         let body = vec![0; MESSAGE_BYTES];
         loop {
-            match endpoint.send(receiver, Lane::ordered(0), &body) {
+            match endpoint.send(receiver, Channel::ordered(0), &body) {
                 Ok(()) => {}
                 // The receiver has seen enough, and has left.
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => return Ok(()),

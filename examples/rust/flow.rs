@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tsumuji_node::{
-    AnyLink, ChannelOptions, DeliveryClass, Endpoint, Lane, NodeId, Options, Priority, SendError,
-    endpoint_from_env, report_error,
+    AnyLink, Channel, ChannelOptions, DeliveryClass, Endpoint, NodeId, Options, Priority,
+    SendError, endpoint_from_env, report_error,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -22,8 +22,8 @@ type Failure = Box<dyn std::error::Error>;
 const PATIENCE: Duration = Duration::from_secs(30);
 const RECEIVER: NodeId = NodeId(0);
 const BULK: u16 = 1;
-const BULK_LANE: Lane = Lane::new(DeliveryClass::Ordered, Priority::BULK, BULK);
-const URGENT_LANE: Lane = Lane::new(DeliveryClass::Ordered, Priority::URGENT, 0);
+const BULK_CHANNEL: Channel = Channel::new(DeliveryClass::Ordered, Priority::BULK, BULK);
+const URGENT_CHANNEL: Channel = Channel::new(DeliveryClass::Ordered, Priority::URGENT, 0);
 const BLOCK_BYTES: usize = 16 << 10;
 /// What may wait at the receiver; when half of it does, senders are told to stop.
 const BUDGET_BYTES: usize = 1 << 20;
@@ -54,7 +54,7 @@ fn send(endpoint: &mut Endpoint<AnyLink>, me: NodeId, blocks: usize) -> Result<(
     let (block, mut stops) = (vec![7; BLOCK_BYTES], 0);
     for sent in 0..blocks {
         loop {
-            match endpoint.try_send(RECEIVER, BULK_LANE, &block) {
+            match endpoint.try_send(RECEIVER, BULK_CHANNEL, &block) {
                 Ok(()) => break,
                 Err(SendError::WouldBlock { .. }) => stops += 1,
                 Err(error) => return Err(error.into()),
@@ -63,7 +63,7 @@ fn send(endpoint: &mut Endpoint<AnyLink>, me: NodeId, blocks: usize) -> Result<(
                 let flow = endpoint.flow(RECEIVER).ok_or("no such peer")?;
                 let (queued, credit) = (flow.queued_messages, flow.credit_frames);
                 println!("{me}: block {sent} waits; {queued} queued, credit for {credit} frames");
-                endpoint.send(RECEIVER, URGENT_LANE, b"please take them")?;
+                endpoint.send(RECEIVER, URGENT_CHANNEL, b"please take them")?;
             }
             // A program with something to compute would do that here.
             if !endpoint.wait_writable(RECEIVER, BULK, BLOCK_BYTES, PATIENCE)? {

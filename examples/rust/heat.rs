@@ -12,10 +12,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tsumuji_collective::{Collectives, Op};
-use tsumuji_node::{Lane, NodeId, Options, endpoint_from_env, report_error};
+use tsumuji_node::{Channel, NodeId, Options, endpoint_from_env, report_error};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 /// Of each node.
 const CELLS: usize = 100;
 /// Time step over the square of a cell's width; the scheme is stable up to 1/2.
@@ -56,7 +56,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             .into_iter()
             .flatten()
         {
-            batch.send(neighbour, LANE, &heat[cell].to_le_bytes())?;
+            batch.send(neighbour, CHANNEL, &heat[cell].to_le_bytes())?;
         }
         drop(batch); // both leave
         // Values travel while the cells that do not need them are computed.

@@ -12,11 +12,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tsumuji_node::{Lane, Options, endpoint_from_env, report_error};
+use tsumuji_node::{Channel, Options, endpoint_from_env, report_error};
 
 /// Hosts are not started at the same moment.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 fn main() -> ExitCode {
     let Err(error) = run() else {
@@ -45,7 +45,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         .collect();
     let mut batch = endpoint.batch();
     for other in &others {
-        batch.send(other.id, LANE, own_name.as_bytes())?;
+        batch.send(other.id, CHANNEL, own_name.as_bytes())?;
     }
     drop(batch);
     for other in &others {

@@ -10,11 +10,11 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{Lane, NodeId, Options, endpoint_from_env, report_error};
+use tsumuji_node::{Channel, NodeId, Options, endpoint_from_env, report_error};
 
 /// A neighbour that is silent for longer than this is an error.
 const PATIENCE: Duration = Duration::from_secs(30);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 fn main() -> ExitCode {
     let Err(error) = run() else {
@@ -37,7 +37,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     for lap in 0..laps {
         if me == NodeId(0) {
-            endpoint.send(next, LANE, &u32::to_le_bytes(lap))?;
+            endpoint.send(next, CHANNEL, &u32::to_le_bytes(lap))?;
         }
         let token = endpoint.recv(PATIENCE)?.ok_or("the token got lost")?;
         if token.body != lap.to_le_bytes() {
@@ -45,7 +45,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             return Err(format!("lap {lap}: {from} sent a wrong token").into());
         }
         if me != NodeId(0) {
-            endpoint.send(next, LANE, &token.body)?;
+            endpoint.send(next, CHANNEL, &token.body)?;
         }
         endpoint.recycle(token); // the next message arrives in its memory
     }

@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tsumuji_proto::{
-    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, Loan, NodeId,
+    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Channel, Borrowed, NodeId,
     Payload, Posted, Sink,
 };
 
@@ -25,7 +25,7 @@ impl Sink for Inbox {
         self.0.push(delivery.body.bytes().len());
     }
     fn datagram(&mut self, _: u64, _: Datagram<'_>) {}
-    fn place(&mut self, _: NodeId, _: Lane, length_bytes: usize) -> Option<Posted> {
+    fn place(&mut self, _: NodeId, _: Channel, length_bytes: usize) -> Option<Posted> {
         let is_posted = length_bytes % 3 == 0 && length_bytes <= 64 << 10;
         let buffer = vec![0_u8; if is_posted { length_bytes } else { 0 }];
         Posted::new(0, length_bytes, Box::new(buffer)).ok()
@@ -71,7 +71,7 @@ fn drain(now: Instant, from: &mut Engine, mut each: impl FnMut(&[u8])) {
     let mut slot = [0; FRAME_BYTES];
     let mut frames = 0;
     while let Some(to) = from.next_destination(now) {
-        let bytes = from.write_frame(now, to, &Loan::NONE, &mut slot);
+        let bytes = from.write_frame(now, to, &Borrowed::NONE, &mut slot);
         assert!(bytes > 0, "nothing written to {to:?}");
         each(&slot[..bytes]);
         frames += 1;
@@ -102,7 +102,7 @@ fuzz_target!(|input: &[u8]| {
     // A frame of the peer's tells the session that the victim accepts.
     let mut session = [0; 4];
     let greeting = Payload::Copied(b"hello");
-    peer.submit(NodeId(0), Lane::ordered(9), greeting, false)
+    peer.submit(NodeId(0), Channel::ordered(9), greeting, false)
         .expect("there is room");
     drain(now, &mut peer, |frame| {
         session.copy_from_slice(&frame[8..12])
@@ -119,7 +119,7 @@ fuzz_target!(|input: &[u8]| {
                 let to = [Destination::Peer(NodeId(1)), Destination::Broadcast]
                     [usize::from(low / 4 % 2)];
                 let datagram = Datagram {
-                    channel: (*low).into(),
+                    channel_id: (*low).into(),
                     key: (wait % 4).into(),
                     payload: &vec![7; usize::from(*high) * 97],
                     ..Datagram::EMPTY
@@ -128,7 +128,7 @@ fuzz_target!(|input: &[u8]| {
                 let _ = victim.submit_datagram(to, datagram, deadline);
             }
             0 => {
-                let (lane, length) = (Lane::ordered(bytes.len() as u16), usize::from(*high) * 97);
+                let (channel, length) = (Channel::ordered(bytes.len() as u16), usize::from(*high) * 97);
                 // Short ones may leave together.
                 let (message, notify) = (vec![7; length], length >= FRAME_BYTES);
                 let payload = if notify {
@@ -136,14 +136,14 @@ fuzz_target!(|input: &[u8]| {
                 } else {
                     Payload::Copied(&message)
                 };
-                let _ = victim.submit(NodeId(1), lane, payload, notify);
+                let _ = victim.submit(NodeId(1), channel, payload, notify);
             }
             1 => victim.handle_timeout(now),
             2 => {
                 for length in inbox.0.drain(..) {
                     victim.release(NodeId(1), length);
                 }
-                let _ = victim.recall(NodeId(1), Lane::ordered(9), 0);
+                let _ = victim.recall(NodeId(1), Channel::ordered(9), 0);
             }
             3 => victim.handle_frame(now, bytes, &mut inbox),
             _ => {

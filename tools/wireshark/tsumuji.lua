@@ -87,11 +87,11 @@ field("length", ProtoField.uint32, "Length of the whole message")
 field("floor_delta", ProtoField.uint16, "Number minus lowest unanswered")
 field("floor", ProtoField.uint32, "Lowest number still unanswered")
 field("credit_ahead", ProtoField.uint16, "Numbers from ack on that may be sent")
-field("lane", ProtoField.uint8, "Lane", base.HEX)
+field("channel", ProtoField.uint8, "Channel", base.HEX)
 local CLASSES = {[0] = "ordered", [1] = "unordered", [2] = "datagram of several frames"}
-f.class = ProtoField.uint8("tsumuji.lane.class", "Class", base.DEC, CLASSES, 0x0c)
-f.priority = ProtoField.uint8("tsumuji.lane.priority", "Priority", base.DEC, nil, 0x03)
-f.channel = ProtoField.uint16("tsumuji.lane.channel", "Channel", base.DEC)
+f.class = ProtoField.uint8("tsumuji.channel.class", "Class", base.DEC, CLASSES, 0x0c)
+f.priority = ProtoField.uint8("tsumuji.channel.priority", "Priority", base.DEC, nil, 0x03)
+f.channel_id = ProtoField.uint16("tsumuji.channel.id", "Channel id", base.DEC)
 field("ack_delay", ProtoField.uint8, "Ack held back (4 µs)")
 field("ack_delay_us", ProtoField.uint32, "Ack held back (µs)")
 field("first_sent_in", ProtoField.framenum, "First sent in", base.NONE, frametype.RETRANS_PREV)
@@ -318,21 +318,21 @@ local function data(frame) -- R-2
     add_le(frame, "length", 32, 4)
     add_le(frame, "floor_delta", 36, 2)
     local session, number, message = u32(tvb, 8), u32(tvb, 12), u32(tvb, 24)
-    local offset, length, delta, lane = u32(tvb, 28), u32(tvb, 32), u16(tvb, 36), u8(tvb, 38)
+    local offset, length, delta, class_priority = u32(tvb, 28), u32(tvb, 32), u16(tvb, 36), u8(tvb, 38)
     if delta < 65535 then
         tree:add(f.floor, tvb(36, 2), (number - delta) % TWO_32):set_generated()
     end
-    local lane_tree = tree:add(f.lane, tvb(38, 1))
-    lane_tree:add(f.class, tvb(38, 1))
-    lane_tree:add(f.priority, tvb(38, 1))
-    lane_tree:add_le(f.channel, tvb(22, 2))
-    local priority, channel = lane % 4, u16(tvb, 22)
-    local order = ({[0] = "ord", [1] = "unord", [2] = "dgram"})[math.floor(lane / 4)] or "?"
+    local channel_tree = tree:add(f.channel, tvb(38, 1))
+    channel_tree:add(f.class, tvb(38, 1))
+    channel_tree:add(f.priority, tvb(38, 1))
+    channel_tree:add_le(f.channel_id, tvb(22, 2))
+    local priority, id = class_priority % 4, u16(tvb, 22)
+    local order = ({[0] = "ord", [1] = "unord", [2] = "dgram"})[math.floor(class_priority / 4)] or "?"
     local class = ({ord = "ordered", unord = "unordered", dgram = "datagram"})[order] or order
     if order == "?" then
-        malformed(frame, string.format("%d is no class and priority", lane))
+        malformed(frame, string.format("%d is no class and priority", class_priority))
     end
-    lane_tree:append_text(string.format(" (%s, priority %d, channel %d)", class, priority, channel))
+    channel_tree:append_text(string.format(" (%s, priority %d, id %d)", class, priority, id))
     tree:add(f.ack_delay, tvb(39, 1))
     tree:add(f.ack_delay_us, tvb(39, 1), u8(tvb, 39) * 4):set_generated()
     if offset + bytes > length then
@@ -341,7 +341,7 @@ local function data(frame) -- R-2
         malformed(frame, "an empty fragment of a message that is not empty")
     end
     if not frame.bad then
-        local key = string.format("%d %d %.0f %d %.0f %.0f", frame.source, frame.destination, session, lane * 65536 + channel, message, offset)
+        local key = string.format("%d %d %.0f %d %.0f %.0f", frame.source, frame.destination, session, class_priority * 65536 + id, message, offset)
         tell_repair(frame, number, key)
     end
     if class == "datagram" and offset == 0 and bytes >= 16 and frame.captured >= 56 then -- R-86
@@ -357,14 +357,14 @@ local function data(frame) -- R-2
     end
     frame.info = string.format("data %d→%d #%.0f msg %.0f [%.0f..%.0f)/%.0f %s prio%d%s ack %.0f credit %.0f",
         frame.source, frame.destination, number, message, offset, offset + bytes, length, order, priority,
-        channel > 0 and " ch" .. channel or "", u32(tvb, 16), credit)
+        id > 0 and " ch" .. id or "", u32(tvb, 16), credit)
 end
 
 local function datagram(frame) -- R-3
     local tvb = frame.tvb
     frame.source = u16(tvb, 2)
     add_le(frame, "source", 2, 2)
-    frame.tree:add_le(f.channel, tvb(4, 2))
+    frame.tree:add_le(f.channel_id, tvb(4, 2))
     add_le(frame, "payload_bytes", 6, 2)
     add_le(frame, "incarnation", 8, 4)
     add_le(frame, "epoch", 12, 4)

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{command, json, tsumuji};
-use tsumuji_node::{Lane, NodeId, Options, endpoint_from_env};
+use tsumuji_node::{Channel, NodeId, Options, endpoint_from_env};
 
 /// Not a test of its own: what `launch` runs below. Each node tells its neighbour its number, over the link it was given.
 #[test]
@@ -14,7 +14,7 @@ fn launched_program() {
     let mut node = endpoint_from_env(Options::default()).unwrap();
     let nodes = node.members().len() as u16;
     let next = NodeId((node.me().0 + 1) % nodes);
-    node.send(next, Lane::ordered(0), &node.me().0.to_le_bytes())
+    node.send(next, Channel::ordered(0), &node.me().0.to_le_bytes())
         .unwrap();
     let message = node
         .recv(Duration::from_secs(20))

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use talk::{NODES, Over, Place, Talker, cluster_file, run};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::bootstrap::{ENV_CLUSTER, ENV_KEY, ENV_NODE, ENV_OPEN};
-use tsumuji_node::{Lane, NodeId, endpoint_from_env};
+use tsumuji_node::{Channel, NodeId, endpoint_from_env};
 use tsumuji_testbed::{Spec, Testbed};
 
 const CYCLES: u32 = 12;
@@ -43,7 +43,7 @@ fn intrude_if_started() {
     let begun = Instant::now();
     while begun.elapsed() < TRIES {
         for peer in (0..NODES).map(NodeId).filter(|peer| *peer != me) {
-            let _ = endpoint.try_send(peer, Lane::ordered(0), &[0xff; 500]); // nobody takes it
+            let _ = endpoint.try_send(peer, Channel::ordered(0), &[0xff; 500]); // nobody takes it
             assert!(!endpoint.is_up(peer), "{peer} took us in");
         }
         let heard = endpoint.recv(Duration::from_millis(1)).expect("the link");

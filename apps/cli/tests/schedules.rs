@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use talk::{NODES, Over, Place, cluster_file, started};
 use tsumuji_link::shm::{ShmConfig, ShmJob};
 use tsumuji_node::{
-    AnyLink, ChannelOptions, CloseError, Endpoint, Lane, NodeId, Options, ProgressBy, SendError,
+    AnyLink, Channel, ChannelOptions, CloseError, Endpoint, NodeId, Options, ProgressBy, SendError,
 };
 
 /// A process silent for so long is dead to others, between hosts.
@@ -32,7 +32,7 @@ const STEPS: u32 = 40;
 /// One that nobody opened, and one that the receiver opens.
 const CHANNELS: [u16; 2] = [0, 7];
 /// The last message of a process, on a channel of its own.
-const END: Lane = Lane::ordered(9);
+const END: Channel = Channel::ordered(9);
 
 const SEED_ENV: &str = "TSUMUJI_SCHEDULE_TEST_SEED";
 const LOG_ENV: &str = "TSUMUJI_SCHEDULE_TEST_LOG";
@@ -53,7 +53,7 @@ fn work_if_started() {
         },
         ..Options::default()
     };
-    let Some((life, endpoint)) = started(options) else {
+    let Some((session, endpoint)) = started(options) else {
         return;
     };
     let text = |name| std::env::var(name).expect("set");
@@ -66,9 +66,9 @@ fn work_if_started() {
     let worker = Worker {
         endpoint,
         other,
-        life,
+        session,
         log: log.expect("the log"),
-        rng: Rng::with_seed(seed ^ u64::from(life) << 32),
+        rng: Rng::with_seed(seed ^ u64::from(session) << 32),
         next: [0; 2],
         is_over: false,
     };
@@ -79,7 +79,7 @@ fn work_if_started() {
 struct Worker {
     endpoint: Endpoint<AnyLink>,
     other: NodeId,
-    life: u32,
+    session: u32,
     log: File,
     rng: Rng,
     /// By channel.
@@ -116,8 +116,8 @@ impl Worker {
             }
         }
         self.part();
-        let deaths = self.endpoint.deaths(self.other);
-        self.write(&format!("died {deaths}"));
+        let ended_sessions = self.endpoint.ended_sessions(self.other);
+        self.write(&format!("died {ended_sessions}"));
         let mut log = self.log;
         match self.endpoint.close(Duration::from_secs(5)) {
             Ok(()) => {}
@@ -134,7 +134,7 @@ impl Worker {
     /// Until both have said their last, and know that it has come; or the other one is gone.
     fn part(&mut self) {
         let begun = Instant::now();
-        let (mut is_said, mut deaths) = (false, self.endpoint.deaths(self.other));
+        let (mut is_said, mut ended_sessions) = (false, self.endpoint.ended_sessions(self.other));
         let mut dead_since = None;
         loop {
             assert!(begun.elapsed() < PATIENCE, "it does not end");
@@ -145,11 +145,11 @@ impl Worker {
                 return;
             }
             // What a former life was told its next one was not.
-            let now = self.endpoint.deaths(self.other);
-            if now != deaths {
-                (deaths, is_said) = (now, false);
+            let now = self.endpoint.ended_sessions(self.other);
+            if now != ended_sessions {
+                (ended_sessions, is_said) = (now, false);
             }
-            // The last word follows what came before it, by whatever lane: the other one reads no more then.
+            // The last word follows what came before it, by whatever channel: the other one reads no more then.
             match self.endpoint.flush(Duration::from_millis(2)) {
                 Ok(true) if is_said && self.is_over => return,
                 Ok(true) if !is_said => {
@@ -176,7 +176,7 @@ impl Worker {
             }
             Err(SendError::PeerDead { peer }) => {
                 self.write("dead");
-                self.endpoint.revive(peer).expect("a member");
+                self.endpoint.reconnect(peer).expect("a member");
             }
             Err(error) => panic!("{error}"),
         }
@@ -195,13 +195,15 @@ impl Worker {
             let longest = [8, 100, 4000, 50_000, 200_000][self.rng.usize(..5)];
             let bytes = 8 + self.rng.usize(..longest);
             let mut message = vec![number as u8; bytes];
-            message[..4].copy_from_slice(&self.life.to_le_bytes());
+            message[..4].copy_from_slice(&self.session.to_le_bytes());
             message[4..8].copy_from_slice(&number.to_le_bytes());
-            let lane = Lane::ordered(CHANNELS[place]);
+            let channel = Channel::ordered(CHANNELS[place]);
             let sent = match self.rng.u32(..3) {
-                0 => self.endpoint.send(self.other, lane, &message),
-                1 => self.endpoint.send_shared(self.other, lane, message.into()),
-                _ => self.endpoint.try_send(self.other, lane, &message),
+                0 => self.endpoint.send(self.other, channel, &message),
+                1 => self
+                    .endpoint
+                    .send_shared(self.other, channel, message.into()),
+                _ => self.endpoint.try_send(self.other, channel, &message),
             };
             if sent.is_ok() {
                 self.write(&format!("sent {place} {number}"));
@@ -216,26 +218,30 @@ impl Worker {
     }
 
     fn receive(&mut self, wait: Duration) {
-        for channel in [None, Some(CHANNELS[1])] {
+        for channel_id in [None, Some(CHANNELS[1])] {
             let mut wait = wait;
-            while let Some(kept) = self.endpoint.recv_kept(channel, None, wait).expect("recv") {
+            while let Some(kept) = self
+                .endpoint
+                .recv_kept(channel_id, None, wait)
+                .expect("recv")
+            {
                 wait = Duration::ZERO;
-                if kept.lane() == END {
+                if kept.channel() == END {
                     self.is_over = true;
                     continue;
                 }
                 let place = CHANNELS
                     .iter()
-                    .position(|known| *known == kept.lane().channel());
+                    .position(|known| *known == kept.channel().id());
                 let word = |at: usize| u32::from_le_bytes(kept[at..at + 4].try_into().expect("4"));
-                let (life, number) = (word(0), word(4));
+                let (session, number) = (word(0), word(4));
                 assert!(
                     kept[8..].iter().all(|byte| *byte == number as u8),
                     "damaged"
                 );
                 let place = place.expect("a channel of the test");
                 drop(kept);
-                self.write(&format!("got {place} {life} {number}"));
+                self.write(&format!("got {place} {session} {number}"));
             }
         }
     }
@@ -253,10 +259,10 @@ struct Story {
     ended: bool,
 }
 
-fn read(path: &Path, lives: &[u32]) -> Story {
+fn read(path: &Path, sessions: &[u32]) -> Story {
     let mut story = Story::default();
-    for life in lives {
-        let text = std::fs::read_to_string(path.with_extension(life.to_string()));
+    for session in sessions {
+        let text = std::fs::read_to_string(path.with_extension(session.to_string()));
         for line in text.unwrap_or_default().lines() {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| words[at].parse::<u32>().expect("a number");
@@ -265,7 +271,7 @@ fn read(path: &Path, lives: &[u32]) -> Story {
                     let place = number(1) as usize;
                     story
                         .sent
-                        .entry((*life, place))
+                        .entry((*session, place))
                         .or_default()
                         .push(number(2));
                 }
@@ -287,7 +293,7 @@ fn read(path: &Path, lives: &[u32]) -> Story {
 /// From one process to the other: nothing twice, nothing out of order, and nothing missing that was not told to the last life of the sender
 /// (what a process has that is killed is gone with it).
 fn judge(from: &Story, to: &Story, kills: bool, what: &str) {
-    let last = from.sent.keys().map(|(life, _)| *life).max();
+    let last = from.sent.keys().map(|(session, _)| *session).max();
     let mut missing = 0;
     for (key, got) in &to.got {
         let sent = from.sent.get(key).map_or(&[][..], Vec::as_slice);
@@ -359,8 +365,8 @@ fn run(seed: u64, folder: &Path) {
     let kills = rng.u32(..3) == 0;
     let place = Place::from(over);
     let log = |node: u16| folder.join(format!("{seed}-{node}.log"));
-    let start = |node: u16, life: u32| {
-        let path = log(node).with_extension(life.to_string());
+    let start = |node: u16, session: u32| {
+        let path = log(node).with_extension(session.to_string());
         let mut more = vec![
             (SEED_ENV, (seed + 1000 * u64::from(node)).to_string()),
             (LOG_ENV, path.to_str().expect("UTF-8").to_owned()),
@@ -371,17 +377,17 @@ fn run(seed: u64, folder: &Path) {
         if program {
             more.push((PROGRAM_ENV, "1".to_owned()));
         }
-        place.start_with(node, life, &more)
+        place.start_with(node, session, &more)
     };
     let mut running = Running(vec![start(0, 1), start(1, 1)]);
-    let mut lives = 1;
+    let mut sessions = 1;
     for _ in 0..rng.u32(..4) {
         std::thread::sleep(Duration::from_millis(rng.u64(..60)));
         let victim = rng.usize(..2);
-        if kills && lives == 1 && rng.bool() {
+        if kills && sessions == 1 && rng.bool() {
             running.0[1].kill().expect("kill");
             running.0[1].wait().expect("reap");
-            lives = 2;
+            sessions = 2;
             running.0[1] = start(1, 2);
             continue;
         }
@@ -398,7 +404,7 @@ fn run(seed: u64, folder: &Path) {
         "seed {seed} over {name}{}{}{}",
         if loss { ", 10 % lost" } else { "" },
         if program { ", without assistants" } else { "" },
-        if lives > 1 {
+        if sessions > 1 {
             ", node 1 killed and started again"
         } else {
             ""
@@ -418,10 +424,10 @@ fn run(seed: u64, folder: &Path) {
         };
         assert!(status.success(), "{what}: {status}");
     }
-    let (a, b) = (read(&log(0), &[1]), read(&log(1), &[1, 2][..lives]));
+    let (a, b) = (read(&log(0), &[1]), read(&log(1), &[1, 2][..sessions]));
     assert!(a.ended && b.ended, "{what}");
-    judge(&a, &b, lives > 1, &format!("{what}, node 0 to 1"));
-    judge(&b, &a, lives > 1, &format!("{what}, node 1 to 0"));
+    judge(&a, &b, sessions > 1, &format!("{what}, node 0 to 1"));
+    judge(&b, &a, sessions > 1, &format!("{what}, node 1 to 0"));
 }
 
 /// See the head of this file.

@@ -45,7 +45,7 @@ impl Drop for Bed {
 
 /// A testbed is built, shown, used, impaired and removed; every step tells the same hosts.
 #[test]
-fn life_of_a_testbed() {
+fn session_of_a_testbed() {
     let Some(bed) = Bed::new("life") else { return };
     let (code, up) = json(&bed.args("up", &["-n", "3", "--rate", "1gbit", "--mtu", "9000"]));
     assert_eq!(code, 0, "{up}");

@@ -48,7 +48,7 @@ int main(int argc, char **argv)
         for (int round = 0; round < rounds; round++) {
             if (me == 0) {
                 memset(buffer, round, bytes);
-                check(tsumuji_send(node, other, TSUMUJI_LANE, buffer, bytes), "send");
+                check(tsumuji_send(node, other, TSUMUJI_DEFAULT_CHANNEL, buffer, bytes), "send");
             }
             ptrdiff_t got = tsumuji_recv(node, buffer, sizeof buffer, NULL, PATIENCE_US);
             check(got, "receive");
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
                 return 1;
             }
             if (me == 1)
-                check(tsumuji_send(node, other, TSUMUJI_LANE, buffer, bytes), "send");
+                check(tsumuji_send(node, other, TSUMUJI_DEFAULT_CHANNEL, buffer, bytes), "send");
         }
         if (me == 0)
             printf("%8zu bytes  %10.3f us over %s\n", bytes, (seconds() - start) * 1e6 / rounds / 2, tsumuji_link_name(node));

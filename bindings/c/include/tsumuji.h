@@ -46,7 +46,7 @@
 // A message is larger than the buffer (it waits for a larger one), or than the peer takes.
 #define TSUMUJI_EMSGSIZE -4
 
-// The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_revive.
+// The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_reconnect.
 #define TSUMUJI_EPEER -5
 
 // There is no such other member.
@@ -77,7 +77,7 @@
 // and the call does nothing else: send again.
 #define TSUMUJI_ELOST -14
 
-// Messages of one lane arrive in the order sent.
+// Messages of one channel arrive in the order sent.
 #define TSUMUJI_ORDERED 0
 
 // Messages arrive as they are complete.
@@ -92,13 +92,13 @@
 // The least urgent: bulk transfers.
 #define TSUMUJI_BULK 3
 
-// Channels of each class and priority: 0 to 65279. (Those above are for libraries.)
-#define TSUMUJI_CHANNELS 65280
+// How many channel ids programs have, in each class and priority: 0 to 65279. Those above are for libraries.
+#define TSUMUJI_CHANNEL_IDS 65280
 
-// The lane that most programs use: ordered, of usual priority, channel 0.
-#define TSUMUJI_LANE 131072
+// The channel that most programs use: ordered, of usual priority, with id 0.
+#define TSUMUJI_DEFAULT_CHANNEL 131072
 
-// Added to the lane of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
+// Added to the channel of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
 // next call that polls, or for the assistant. What waits shares frames and calls of the link.
 #define TSUMUJI_MORE 1073741824
 
@@ -171,7 +171,7 @@ typedef struct tsumuji_options tsumuji_options;
 // Reaches an endpoint from any thread; tsumuji_thread_sender_new makes one.
 typedef struct tsumuji_thread_sender tsumuji_thread_sender;
 
-// A message that arrived. Of a loan, data is valid until tsumuji_release.
+// A message that arrived. Of a borrowed message, data is valid until tsumuji_release.
 typedef struct tsumuji_message {
   // The message; NULL where it was copied to the program's own buffer.
   const void *data;
@@ -179,10 +179,10 @@ typedef struct tsumuji_message {
   size_t bytes;
   // Who sent it.
   int from;
-  // The lane it came by.
-  int lane;
-  // Of a loan: its name, for tsumuji_release.
-  uint64_t loan;
+  // The channel it came by.
+  int channel;
+  // Of a borrowed message: its name, for tsumuji_release.
+  uint64_t borrow;
 } tsumuji_message;
 
 // A best-effort message, sent or received: what a board's values travel in, or whatever a program makes of it.
@@ -196,7 +196,7 @@ typedef struct tsumuji_datagram {
   // The life of the one who sent it; not looked at when sent.
   uint32_t incarnation;
   // Which of the program's own uses; boards use 0.
-  uint16_t channel;
+  uint16_t channel_id;
   // Not used; 0.
   uint16_t reserved;
   // What it is about: a newer one of the same channel and key makes an older one worthless. On boards, the index of the first element.
@@ -275,14 +275,14 @@ typedef struct tsumuji_handler {
   // An answer to tsumuji_ask_flows; next: from where to go on asking, or -1.
   void (*flows)(void *context, int node, const struct tsumuji_remote_flow *flows, size_t count, int next);
   // A tsumuji_try_send to that peer and channel that said TSUMUJI_EAGAIN may be tried again.
-  void (*writable)(void *context, int peer, int channel);
+  void (*writable)(void *context, int peer, int channel_id);
 } tsumuji_handler;
 
 // What waits on an opened channel.
 typedef struct tsumuji_channel {
   // Messages that arrived and were not taken.
   size_t messages;
-  // What they and those that are lent take, with 64 bytes for each.
+  // What they and those that are borrowed take, with 64 bytes for each.
   size_t used_bytes;
   // As tsumuji_open_channel said.
   size_t budget_bytes;
@@ -486,7 +486,7 @@ int tsumuji_open_shm(int fd,
                      struct tsumuji **handle);
 
 // Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-// node leaves, and frees all that the handle had and lent. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
+// node leaves, and frees all that the handle had, borrowed messages included. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
 // not acknowledged in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
 int tsumuji_close(struct tsumuji *handle,
                   int64_t timeout_us);
@@ -500,15 +500,17 @@ int tsumuji_acquire_ownership(struct tsumuji *handle);
 // Tells the launcher why this process cannot go on; `tsumuji launch` prints it. Without launcher it does nothing.
 int tsumuji_report_error(const char *text);
 
-// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel, or a code below 0.
-int tsumuji_lane(int class_, int priority, int channel);
+// The channel of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and an id (below TSUMUJI_CHANNEL_IDS), or a code below 0.
+int tsumuji_channel_of(int class_,
+                       int priority,
+                       int channel_id);
 
 // Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile. It leaves at once if
 // window and link permit, else as soon as they do, also while the program computes. Many small messages cost less between
-// tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the lane of all but the last.
+// tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the channel of all but the last.
 int tsumuji_send(struct tsumuji *handle,
                  int to,
-                 int lane,
+                 int channel,
                  const void *data,
                  size_t bytes);
 
@@ -523,12 +525,12 @@ int tsumuji_uncork(struct tsumuji *handle);
 // memory is short before something in the queue is acknowledged; tsumuji_wait_writable waits for all of them. TSUMUJI_ENOMEM: there is no memory, and nothing is in the queue.
 int tsumuji_try_send(struct tsumuji *handle,
                      int to,
-                     int lane,
+                     int channel,
                      const void *data,
                      size_t bytes);
 
 // Like tsumuji_send, and puts into *id by what tsumuji_is_sent and tsumuji_wait_sent know the message.
-int tsumuji_send_tracked(struct tsumuji *handle, int to, int lane, const void *data, size_t bytes, uint64_t *id);
+int tsumuji_send_tracked(struct tsumuji *handle, int to, int channel, const void *data, size_t bytes, uint64_t *id);
 
 // Sends a message from where the program has it, without a copy. The memory must stay as it is until release(context) is called, once:
 // when the message is acknowledged or has failed, or could not be sent; in this or a later call, or by the progress assistant's thread. One
@@ -537,7 +539,7 @@ int tsumuji_send_tracked(struct tsumuji *handle, int to, int lane, const void *d
 // things where it failed.
 int tsumuji_send_shared(struct tsumuji *handle,
                         int to,
-                        int lane,
+                        int channel,
                         const void *data,
                         size_t bytes,
                         void (*release)(void *context),
@@ -550,8 +552,8 @@ int tsumuji_is_sent(struct tsumuji *handle, int to, uint64_t id);
 // Waits until the message is acknowledged: 1, or 0 if timeout_us microseconds have passed (negative: without limit).
 int tsumuji_wait_sent(struct tsumuji *handle, int to, uint64_t id, int64_t timeout_us);
 
-// Waits until a message of `bytes` can be queued to the peer on that lane at once: 1, or 0 if the time has passed.
-int tsumuji_wait_writable(struct tsumuji *handle, int to, int lane, size_t bytes, int64_t timeout_us);
+// Waits until a message of `bytes` can be queued to the peer on that channel at once: 1, or 0 if the time has passed.
+int tsumuji_wait_writable(struct tsumuji *handle, int to, int channel, size_t bytes, int64_t timeout_us);
 
 // Waits until all that was sent to living peers is acknowledged: 1, or 0 if the time has passed.
 int tsumuji_flush(struct tsumuji *handle, int64_t timeout_us);
@@ -576,12 +578,12 @@ ptrdiff_t tsumuji_recv(struct tsumuji *handle,
 ptrdiff_t tsumuji_try_recv(struct tsumuji *handle, void *buffer, size_t room, struct tsumuji_message *about);
 
 // Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
-// it is given back with tsumuji_release. At most 65,536 are lent at a time.
+// it is given back with tsumuji_release. At most 65,536 are borrowed at a time.
 int tsumuji_recv_borrow(struct tsumuji *handle,
                         struct tsumuji_message *message,
                         int64_t timeout_us);
 
-// Gives a lent message back; its data must not be read any more, and becomes NULL.
+// Gives a borrowed message back; its data must not be read any more, and becomes NULL.
 int tsumuji_release(struct tsumuji *handle, struct tsumuji_message *message);
 
 // Sends a datagram to one peer or to all (TSUMUJI_ALL): best effort. Where the link has no room for it now, it waits until a newer one of its
@@ -598,7 +600,7 @@ int tsumuji_send_datagram(struct tsumuji *handle,
 // length. Of those of one source, channel and key only the newest waits. about may be NULL; its data is NULL. TSUMUJI_ETIMEDOUT: none came
 // in time; TSUMUJI_EAGAIN with a timeout_us of 0: there is none. TSUMUJI_EMSGSIZE: it has more than `room` bytes, and waits for a larger buffer.
 ptrdiff_t tsumuji_recv_datagram(struct tsumuji *handle,
-                                int channel,
+                                int channel_id,
                                 void *buffer,
                                 size_t room,
                                 struct tsumuji_datagram *about,
@@ -630,27 +632,27 @@ int tsumuji_arm_fd(struct tsumuji *handle);
 // Microseconds that an event loop may sleep before it must poll again; -1: until the descriptor is readable.
 int64_t tsumuji_until_timer(struct tsumuji *handle);
 
-// Keeps what comes on `channel`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_recv_borrow_on and
+// Keeps what comes on `channel_id`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_recv_borrow_on and
 // tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
-// that calls, or the progress assistant while the program computes. What waits or is lent counts against budget_bytes (0: 4 MiB), beside
+// that calls, or the progress assistant while the program computes. What waits or is borrowed counts against budget_bytes (0: 4 MiB), beside
 // the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
 // on it. What came before is its first. Its datagrams belong to it, too.
 int tsumuji_open_channel(struct tsumuji *handle,
-                         int channel,
+                         int channel_id,
                          size_t budget_bytes,
                          const struct tsumuji_handler *handler);
 
 // Ends what tsumuji_open_channel began; its handler is called no more. Messages that nobody took are dropped; returns how many.
 int tsumuji_close_channel(struct tsumuji *handle,
-                          int channel);
+                          int channel_id);
 
 // What waits on an opened channel; size: sizeof(tsumuji_channel).
-int tsumuji_channel_state(struct tsumuji *handle, int channel, struct tsumuji_channel *state, size_t size);
+int tsumuji_channel_state(struct tsumuji *handle, int channel_id, struct tsumuji_channel *state, size_t size);
 
 // Waits for a whole message on an opened channel (-1: on those that nobody opened) from a peer (-1: from anyone) without taking it. 1: there
 // is one, of *bytes bytes (bytes may be NULL); 0: the time has passed.
 int tsumuji_ready_on(struct tsumuji *handle,
-                     int channel,
+                     int channel_id,
                      int from,
                      size_t *bytes,
                      int64_t timeout_us);
@@ -658,7 +660,7 @@ int tsumuji_ready_on(struct tsumuji *handle,
 // Takes the next message of an opened channel (-1: of those that nobody opened) from a peer (-1: from anyone), as tsumuji_recv does.
 // TSUMUJI_EAGAIN with a timeout_us of 0: there is none.
 ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
-                          int channel,
+                          int channel_id,
                           int from,
                           void *buffer,
                           size_t room,
@@ -667,7 +669,7 @@ ptrdiff_t tsumuji_recv_on(struct tsumuji *handle,
 
 // Lends it, as tsumuji_recv_borrow does. It counts against the channel's budget until it is released.
 int tsumuji_recv_borrow_on(struct tsumuji *handle,
-                           int channel,
+                           int channel_id,
                            int from,
                            struct tsumuji_message *message,
                            int64_t timeout_us);
@@ -675,18 +677,18 @@ int tsumuji_recv_borrow_on(struct tsumuji *handle,
 // As tsumuji_poll, of a channel that was opened without a handler: what comes on others waits for those who take it, and only `message`
 // and `datagram` are called.
 int tsumuji_poll_on(struct tsumuji *handle,
-                    int channel,
+                    int channel_id,
                     const struct tsumuji_handler *handler,
                     int64_t timeout_us);
 
-// Within a callback: sends a copy to whom the message came from, by its lane, when the callback's turn ends. TSUMUJI_EAGAIN: too much waits
+// Within a callback: sends a copy to whom the message came from, by its channel, when the callback's turn ends. TSUMUJI_EAGAIN: too much waits
 // to be sent by callbacks.
 int tsumuji_reply(const struct tsumuji_message *message,
                   const void *data,
                   size_t bytes);
 
-// Within a callback: sends a copy to any peer, by any lane, when the callback's turn ends.
-int tsumuji_send_from(const struct tsumuji_message *message, int to, int lane, const void *data, size_t bytes);
+// Within a callback: sends a copy to any peer, by any channel, when the callback's turn ends.
+int tsumuji_send_from(const struct tsumuji_message *message, int to, int channel, const void *data, size_t bytes);
 
 // By which any thread sends messages of this endpoint, and ends its waits. To be freed; it outlives the endpoint, and says so then. NULL:
 // an error.
@@ -700,7 +702,7 @@ void tsumuji_thread_sender_free(struct tsumuji_thread_sender *sender);
 // thread to one peer and channel arrive in the order sent. TSUMUJI_EINVAL (errno EBADF): the endpoint was closed.
 int tsumuji_thread_send(const struct tsumuji_thread_sender *sender,
                         int to,
-                        int lane,
+                        int channel,
                         const void *data,
                         size_t bytes,
                         int64_t timeout_us);
@@ -712,7 +714,7 @@ int tsumuji_thread_wake(const struct tsumuji_thread_sender *sender);
 // Posts of a channel are filled in the order in which they were made. A long message lands there as its frames come, without another
 // copy, whatever the program does meanwhile. The buffer is the library's until tsumuji_unpost or tsumuji_close; *post names it.
 int tsumuji_post(struct tsumuji *handle,
-                 int channel,
+                 int channel_id,
                  int from,
                  void *buffer,
                  size_t room,
@@ -761,12 +763,12 @@ int tsumuji_is_dead(struct tsumuji *handle, int peer);
 int tsumuji_congestion_differs(struct tsumuji *handle, int peer);
 
 // Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed. TSUMUJI_EPEER: one has died or
-// left, and is not waited for; see tsumuji_revive.
+// left, and is not waited for; see tsumuji_reconnect.
 int tsumuji_wait_up(struct tsumuji *handle,
                     int64_t timeout_us);
 
 // Tries a dead peer again: its process may have been restarted.
-int tsumuji_revive(struct tsumuji *handle, int peer);
+int tsumuji_reconnect(struct tsumuji *handle, int peer);
 
 // State of the traffic with a peer; size: sizeof(tsumuji_flow).
 int tsumuji_get_flow(struct tsumuji *handle, int peer, struct tsumuji_flow *flow, size_t size);

@@ -15,8 +15,9 @@
     reason = "comments of exported functions are the headers'; the headers' heads say once what every pointer must be"
 )]
 
+mod address_map;
 mod api;
-mod book;
+mod collective_state;
 mod failure;
 mod ffi;
 mod fold;
@@ -25,7 +26,6 @@ mod node;
 mod objects;
 mod settings;
 mod suci;
-mod together;
 mod within;
 
 pub use api::*;

@@ -1,16 +1,16 @@
-//! What a handle owns: the endpoint, the messages lent to the program, and what Suci's calls remember between each other.
+//! What a handle owns: the endpoint, the messages that the program borrows, and what Suci's calls remember between each other.
 
 use std::ffi::c_int;
 use std::time::Duration;
 
-use tsumuji_node::{AnyLink, Endpoint, Kept, Lane, Message, NodeId, Post, ReceivedDatagram};
+use tsumuji_node::{AnyLink, Channel, Endpoint, Kept, Message, NodeId, Post, ReceivedDatagram};
 
+use crate::collective_state::CollectiveState;
 use crate::failure::Failure;
 use crate::ffi::Output;
-use crate::together::Together;
 
 /// Messages that a program may hold at a time without giving them back: a forgotten release is found before memory is gone.
-const LENT_LIMIT: usize = 1 << 16;
+const BORROWED_LIMIT: usize = 1 << 16;
 
 /// See the head of this module.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Node {
     pub(crate) endpoint: Endpoint<AnyLink>,
     pub(crate) suci: Suci,
     /// Collectives, once they were called.
-    pub(crate) together: Option<Box<Together>>,
+    pub(crate) collective_state: Option<Box<CollectiveState>>,
     /// The table of algorithms for collectives; `None`: as the environment says.
     pub(crate) tune: Option<std::path::PathBuf>,
     /// What the program decides itself of who may send.
@@ -27,13 +27,13 @@ pub(crate) struct Node {
     pub(crate) spoiled: bool,
     /// Where the program wants messages, by number.
     pub(crate) posts: std::collections::HashMap<u64, Post<Output>>,
-    lent: Vec<Option<Kept>>,
-    /// Places in `lent` that are free.
+    borrowed: Vec<Option<Kept>>,
+    /// Places in `borrowed` that are free.
     free: Vec<u32>,
-    /// Messages lent so far: part of each loan's name, so that an old name is never that of another message.
-    loans: u32,
-    /// What each place in `lent` was last lent as.
-    names_of_loans: Vec<u32>,
+    /// Messages borrowed so far: part of each one's name, so that an old name is never that of another message.
+    borrows: u32,
+    /// What each place in `borrowed` was last given as.
+    names_of_borrows: Vec<u32>,
     /// The link's name, as C wants it.
     pub(crate) link_name: std::ffi::CString,
     /// Made when first asked for, and kept until the handle is closed.
@@ -95,7 +95,7 @@ impl Ids {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Source {
     /// `None`: those that nobody opened.
-    pub(crate) channel: Option<u16>,
+    pub(crate) channel_id: Option<u16>,
     /// `None`: anyone's.
     pub(crate) from: Option<NodeId>,
 }
@@ -117,11 +117,11 @@ impl Node {
             suci: Suci::default(),
             spoiled: false,
             posts: std::collections::HashMap::new(),
-            lent: Vec::new(),
+            borrowed: Vec::new(),
             free: Vec::new(),
-            loans: 0,
-            names_of_loans: Vec::new(),
-            together: None,
+            borrows: 0,
+            names_of_borrows: Vec::new(),
+            collective_state: None,
             tune: None,
             policy: crate::api::Policy::default(),
             texts: std::collections::HashMap::new(),
@@ -159,17 +159,17 @@ impl Node {
         self.await_message(source, room, timeout)?;
         let message = match source {
             Source {
-                channel: None,
+                channel_id: None,
                 from: None,
             } => self.endpoint.try_recv()?,
             Source {
-                channel: None,
+                channel_id: None,
                 from: Some(from),
             } => self.endpoint.recv_from(from, Duration::ZERO)?,
             Source {
-                channel: Some(channel),
+                channel_id: Some(channel_id),
                 from,
-            } => self.endpoint.recv_on(channel, from, Duration::ZERO)?,
+            } => self.endpoint.recv_on(channel_id, from, Duration::ZERO)?,
         };
         message.ok_or_else(|| none_within(timeout))
     }
@@ -177,22 +177,22 @@ impl Node {
     /// The next datagram of a channel (`None`: of those that nobody opened), if it fits `room` bytes; else it stays where it is.
     pub(crate) fn recv_datagram(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         room: usize,
         timeout: Duration,
     ) -> Result<ReceivedDatagram, Failure> {
-        let next = (self.endpoint).recv_datagram_up_to(channel, room, timeout)?;
+        let next = (self.endpoint).recv_datagram_up_to(channel_id, room, timeout)?;
         let next = next.ok_or_else(|| none_within(timeout))?;
         next.map_err(|bytes| Failure::too_large(bytes, room))
     }
 
     fn await_message(
         &mut self,
-        Source { channel, from }: Source,
+        Source { channel_id, from }: Source,
         room: usize,
         timeout: Duration,
     ) -> Result<(), Failure> {
-        let bytes = self.endpoint.ready_on(channel, from, timeout)?;
+        let bytes = self.endpoint.ready_on(channel_id, from, timeout)?;
         let bytes = bytes.ok_or_else(|| none_within(timeout))?;
         if bytes > room {
             return Err(Failure::too_large(bytes, room));
@@ -200,39 +200,39 @@ impl Node {
         Ok(())
     }
 
-    /// The next message, kept here until it is given back; the loan's name.
-    pub(crate) fn lend(
+    /// The next message, kept here until it is given back; its name.
+    pub(crate) fn borrow(
         &mut self,
         source: Source,
         timeout: Duration,
     ) -> Result<(u64, &Kept), Failure> {
-        if self.free.is_empty() && self.lent.len() >= LENT_LIMIT {
+        if self.free.is_empty() && self.borrowed.len() >= BORROWED_LIMIT {
             return Err(Failure::invalid(format!(
-                "{LENT_LIMIT} messages are lent; release some"
+                "{BORROWED_LIMIT} messages are borrowed; release some"
             )));
         }
-        let kept = (self.endpoint).recv_kept(source.channel, source.from, timeout)?;
+        let kept = (self.endpoint).recv_kept(source.channel_id, source.from, timeout)?;
         let message = kept.ok_or_else(|| none_within(timeout))?;
         let place = self.free.pop().unwrap_or_else(|| {
-            self.lent.push(None);
-            self.names_of_loans.push(0);
-            self.lent.len() as u32 - 1 // at most LENT_LIMIT
+            self.borrowed.push(None);
+            self.names_of_borrows.push(0);
+            self.borrowed.len() as u32 - 1 // at most LENT_LIMIT
         });
-        self.loans = self.loans.wrapping_add(1);
-        self.names_of_loans[place as usize] = self.loans;
-        let loan = u64::from(self.loans) << 32 | u64::from(place);
-        Ok((loan, self.lent[place as usize].insert(message)))
+        self.borrows = self.borrows.wrapping_add(1);
+        self.names_of_borrows[place as usize] = self.borrows;
+        let borrow = u64::from(self.borrows) << 32 | u64::from(place);
+        Ok((borrow, self.borrowed[place as usize].insert(message)))
     }
 
-    /// Takes a lent message back.
-    pub(crate) fn release(&mut self, loan: u64) -> Result<(), Failure> {
-        let (name, place) = ((loan >> 32) as u32, loan as u32); // the two halves
+    /// Takes a borrowed message back.
+    pub(crate) fn release(&mut self, borrow: u64) -> Result<(), Failure> {
+        let (name, place) = ((borrow >> 32) as u32, borrow as u32); // the two halves
         let index = place as usize;
-        let known = self.names_of_loans.get(index) == Some(&name);
-        let message = self.lent.get_mut(index).filter(|_| known);
-        let message = message
-            .and_then(Option::take)
-            .ok_or_else(|| Failure::invalid("this message is not lent; was it released before?"))?;
+        let known = self.names_of_borrows.get(index) == Some(&name);
+        let message = self.borrowed.get_mut(index).filter(|_| known);
+        let message = message.and_then(Option::take).ok_or_else(|| {
+            Failure::invalid("this message is not borrowed; was it released before?")
+        })?;
         self.free.push(place);
         self.endpoint.release(message);
         Ok(())
@@ -240,8 +240,8 @@ impl Node {
 
     /// One turn for everything that is under way; how much was done.
     pub(crate) fn progress(&mut self) -> Result<usize, Failure> {
-        if self.together.is_some() {
-            return Together::carry_on(self);
+        if self.collective_state.is_some() {
+            return CollectiveState::carry_on(self);
         }
         Ok(self.endpoint.progress()?)
     }
@@ -271,7 +271,7 @@ impl Node {
         Some(made)
     }
 
-    /// Sends a block to Suci's destination: on the first ordered lane, so that blocks arrive in the order written.
+    /// Sends a block to Suci's destination: on the first ordered channel, so that blocks arrive in the order written.
     pub(crate) fn write(&mut self, block: &[u8], may_wait: bool) -> Result<(), Failure> {
         let to = self.suci.destination.ok_or_else(|| {
             Failure::invalid("no destination is chosen; call datagram_destination")
@@ -282,20 +282,20 @@ impl Node {
             ));
         }
         let sent = if may_wait {
-            self.endpoint.send(to, SUCI_LANE, block)
+            self.endpoint.send(to, SUCI_CHANNEL, block)
         } else {
-            self.endpoint.try_send(to, SUCI_LANE, block)
+            self.endpoint.try_send(to, SUCI_CHANNEL, block)
         };
         use tsumuji_node::SendError;
         if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) = sent {
-            self.endpoint.revive(to)?; // for the next write
+            self.endpoint.reconnect(to)?; // for the next write
         }
         Ok(sent?)
     }
 }
 
 /// Blocks of Suci's calls.
-pub(crate) const SUCI_LANE: Lane = Lane::ordered(0);
+pub(crate) const SUCI_CHANNEL: Channel = Channel::ordered(0);
 
 #[cfg(test)]
 mod tests {

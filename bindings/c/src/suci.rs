@@ -1,7 +1,7 @@
 //! `suci.h`: the paper's calls, over any link.
 //!
 //! A socket is a handle with an address database's ids, a destination, and the sender of the block read last. Blocks travel as
-//! messages of the first ordered lane. Comments of what is exported are the header's.
+//! messages of the first ordered channel. Comments of what is exported are the header's.
 //!
 //! Where the paper is silent: a block larger than the reader's buffer stays (EMSGSIZE) rather than being cut; `datagram_from` tells
 //! who sent; ids of a database are numbered by their order (`book`); a dead peer fails one call and is then tried again, because the
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use tsumuji_node::{Flow, NodeId, Options, SendError, bootstrap::was_launched, endpoint_from_env};
 
+use crate::address_map::{AddressMap, Wanted};
 use crate::api::{number, read_pace};
-use crate::book::{Book, Wanted};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, contained, on};
@@ -35,7 +35,7 @@ pub struct DatagramSocket(Tsumuji);
 /// Ids and where they are reached. All processes must hold the same ids.
 #[derive(Debug, Default)]
 pub struct DatagramAddrdb {
-    book: Book,
+    address_map: AddressMap,
 }
 
 /// What is known of the traffic with an id.
@@ -70,8 +70,8 @@ pub extern "C" fn datagram_addrdb_new() -> *mut DatagramAddrdb {
 pub unsafe extern "C" fn datagram_addrdb_read(path: *const c_char) -> *mut DatagramAddrdb {
     given(contained(|| {
         // SAFETY: the header asks for what `path` needs.
-        let book = Book::read(unsafe { ffi::path(path, "the path") }?)?;
-        Ok(objects::give(DatagramAddrdb { book }))
+        let address_map = AddressMap::read(unsafe { ffi::path(path, "the path") }?)?;
+        Ok(objects::give(DatagramAddrdb { address_map }))
     }))
 }
 
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn datagram_addrdb_add(
         // SAFETY: the header asks for what `text` needs.
         let address = unsafe { ffi::text(address, "the address") }?;
         objects::with(addrdb, "the address database", |addrdb| {
-            let added = addrdb.book.add(id.into(), address);
+            let added = addrdb.address_map.add(id.into(), address);
             added.map(|()| 0).map_err(Failure::invalid)
         })
     }))
@@ -114,10 +114,10 @@ pub unsafe extern "C" fn datagram(
     given(contained(|| {
         // SAFETY: the header asks for what `optional_text` needs.
         let myaddr = unsafe { ffi::optional_text(myaddr, "the own address") }?;
-        let book = (!addrdb.is_null())
+        let address_map = (!addrdb.is_null())
             .then(|| {
                 objects::with(addrdb, "the address database", |addrdb| {
-                    Ok(addrdb.book.clone())
+                    Ok(addrdb.address_map.clone())
                 })
             })
             .transpose()?;
@@ -131,23 +131,23 @@ pub unsafe extern "C" fn datagram(
             }
         };
         let node = if was_launched() {
-            open_launched(book.as_ref(), myid)?
+            open_launched(address_map.as_ref(), myid)?
         } else {
-            let book = book.ok_or_else(|| {
+            let address_map = address_map.ok_or_else(|| {
                 Failure::invalid(
                     "without address database a process must be one of `tsumuji launch`",
                 )
             })?;
-            open_stated(book, myaddr, port, myid)?
+            open_stated(address_map, myaddr, port, myid)?
         };
         Ok(Tsumuji::give(node).cast()) // laid out as its handle
     }))
 }
 
-fn open_launched(book: Option<&Book>, myid: c_int) -> Result<Node, Failure> {
+fn open_launched(address_map: Option<&AddressMap>, myid: c_int) -> Result<Node, Failure> {
     let mut node = Node::new(endpoint_from_env(Options::default())?);
-    if let Some(book) = book {
-        let (ids, nodes) = (book.ids(), node.endpoint.members().len());
+    if let Some(address_map) = address_map {
+        let (ids, nodes) = (address_map.ids(), node.endpoint.members().len());
         if ids.len() != nodes {
             return Err(Failure::invalid(format!(
                 "the address database has {} ids, the launch {nodes} nodes",
@@ -166,7 +166,7 @@ fn open_launched(book: Option<&Book>, myid: c_int) -> Result<Node, Failure> {
 }
 
 fn open_stated(
-    mut book: Book,
+    mut address_map: AddressMap,
     myaddr: Option<&str>,
     port: Option<u16>,
     myid: c_int,
@@ -188,10 +188,12 @@ fn open_stated(
             Some(port) => format!("{address}:{port}"),
             None => address.to_owned(),
         };
-        book.state_own(me, &stated).map_err(Failure::invalid)?;
+        address_map
+            .state_own(me, &stated)
+            .map_err(Failure::invalid)?;
     }
-    let mut node = Node::new(book.open(me, &wanted, port, Options::default())?);
-    node.suci.ids = Ids::Listed(book.ids());
+    let mut node = Node::new(address_map.open(me, &wanted, port, Options::default())?);
+    node.suci.ids = Ids::Listed(address_map.ids());
     Ok(node)
 }
 
@@ -554,7 +556,7 @@ fn again_after_death<T>(
     outcome: Result<T, SendError>,
 ) -> Result<T, Failure> {
     if let Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) = outcome {
-        node.endpoint.revive(to)?;
+        node.endpoint.reconnect(to)?;
     }
     Ok(outcome?)
 }

@@ -1,7 +1,7 @@
 //! What a callback may do with the message it was shown: answer, and send.
 //!
 //! The endpoint is busy with the call that led to the callback, so its handle cannot be used; there is a [`Context`] instead, which lives as
-//! long as the callback runs. C names it by the message's `loan`, a number that no other call had; it is looked for among those of this
+//! long as the callback runs. C names it by the message's `borrow`, a number that no other call had; it is looked for among those of this
 //! thread, so a message that outlived its callback, or came to another thread, is an error and not a fault.
 #![allow(
     unsafe_code,

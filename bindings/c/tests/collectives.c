@@ -232,7 +232,7 @@ static void without_waiting(void)
     CHECK(tsumuji_broadcast(node, TSUMUJI_WORLD, 0, &value, sizeof value, &second) == 0 && second != first);
     CHECK(tsumuji_barrier(node, TSUMUJI_WORLD, &third) == 0);
     if (nodes > 1) {
-        CHECK(tsumuji_send(node, (me + 1) % nodes, TSUMUJI_LANE, "between", 8) == 0);
+        CHECK(tsumuji_send(node, (me + 1) % nodes, TSUMUJI_DEFAULT_CHANNEL, "between", 8) == 0);
         while (tsumuji_try_recv(node, got, sizeof got, NULL) != 8)
             CHECK(tsumuji_progress(node) >= 0);
         CHECK(strcmp(got, "between") == 0);

@@ -89,12 +89,12 @@ static void refused(tsumuji *h, int code)
 
     memset(&message, 0, sizeof message);
     memset(&datagram, 0, sizeof datagram);
-    CHECK(tsumuji_send(h, 1, TSUMUJI_LANE, data, 1) == code);
-    CHECK(tsumuji_try_send(h, 1, TSUMUJI_LANE, data, 1) == code);
-    CHECK(tsumuji_send_tracked(h, 1, TSUMUJI_LANE, data, 1, &number) == code);
+    CHECK(tsumuji_send(h, 1, TSUMUJI_DEFAULT_CHANNEL, data, 1) == code);
+    CHECK(tsumuji_try_send(h, 1, TSUMUJI_DEFAULT_CHANNEL, data, 1) == code);
+    CHECK(tsumuji_send_tracked(h, 1, TSUMUJI_DEFAULT_CHANNEL, data, 1, &number) == code);
     CHECK(tsumuji_is_sent(h, 1, 1) == code);
     CHECK(tsumuji_wait_sent(h, 1, 1, 0) == code);
-    CHECK(tsumuji_wait_writable(h, 1, TSUMUJI_LANE, 1, 0) == code);
+    CHECK(tsumuji_wait_writable(h, 1, TSUMUJI_DEFAULT_CHANNEL, 1, 0) == code);
     CHECK(tsumuji_flush(h, 0) == code);
     CHECK(tsumuji_queue_length(h, 1) == code);
     CHECK(tsumuji_ready(h, &bytes, 0) == code);
@@ -102,7 +102,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_try_recv(h, data, sizeof data, &message) == code);
     CHECK(tsumuji_recv_borrow(h, &message, 0) == code);
     CHECK(tsumuji_release(h, &message) == code);
-    CHECK(tsumuji_send_shared(h, 1, TSUMUJI_LANE, data, 1, nothing, NULL, NULL) == code);
+    CHECK(tsumuji_send_shared(h, 1, TSUMUJI_DEFAULT_CHANNEL, data, 1, nothing, NULL, NULL) == code);
     CHECK(tsumuji_open_channel(h, 7, 0, NULL) == code);
     CHECK(tsumuji_close_channel(h, 7) == code);
     CHECK(tsumuji_channel_state(h, 7, &state, sizeof state) == code);
@@ -133,7 +133,7 @@ static void refused(tsumuji *h, int code)
     CHECK(tsumuji_is_dead(h, 1) == code);
     CHECK(tsumuji_congestion_differs(h, 1) == code);
     CHECK(tsumuji_wait_up(h, 0) == code);
-    CHECK(tsumuji_revive(h, 1) == code);
+    CHECK(tsumuji_reconnect(h, 1) == code);
     CHECK(tsumuji_get_flow(h, 1, &flow, sizeof flow) == code);
     CHECK(tsumuji_get_remote_flow(h, 1, 0, &flow, sizeof flow, 0) == code);
     CHECK(tsumuji_get_remote_flows(h, 1, &remote, sizeof remote, 1, 0) == code);
@@ -315,7 +315,7 @@ static void callbacks(void)
     uint64_t mine, its;
 
     CHECK(tsumuji_set_policy(a, policy_calls_back, a) == 0);
-    CHECK(tsumuji_send(b, 0, TSUMUJI_LANE, "x", 1) == 0);
+    CHECK(tsumuji_send(b, 0, TSUMUJI_DEFAULT_CHANNEL, "x", 1) == 0);
     while (called == 0)
         CHECK(tsumuji_progress(b) >= 0 && tsumuji_poll(a, &handler, 0) >= 0);
     while (tsumuji_queue_length(b, 0) > 0)
@@ -388,14 +388,14 @@ static void structures(void)
     handler.size = sizeof handler;
     memcpy(raw + 1, &handler, sizeof handler);
     CHECK(tsumuji_poll(a, (tsumuji_handler *)(void *)(raw + 1), 0) >= 0);
-    CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, raw + 3, 5, (uint64_t *)(void *)(raw + 1)) == 0);
+    CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_DEFAULT_CHANNEL, raw + 3, 5, (uint64_t *)(void *)(raw + 1)) == 0);
     while (tsumuji_recv_borrow(b, (tsumuji_message *)(void *)(raw + 1), 0) == TSUMUJI_EAGAIN)
         CHECK(tsumuji_progress(a) >= 0);
     CHECK(tsumuji_release(b, (tsumuji_message *)(void *)(raw + 1)) == 0);
     FAILS(tsumuji_release(b, (tsumuji_message *)(void *)(raw + 1)), TSUMUJI_EINVAL, EINVAL);
     for (int i = 0; i < 1000; i++) { /* forged ones */
-        tsumuji_message lent = {.data = raw, .loan = (uint64_t)i << 32 | (uint64_t)(i % 3)};
-        FAILS(tsumuji_release(b, &lent), TSUMUJI_EINVAL, EINVAL);
+        tsumuji_message borrowed = {.data = raw, .borrow = (uint64_t)i << 32 | (uint64_t)(i % 3)};
+        FAILS(tsumuji_release(b, &borrowed), TSUMUJI_EINVAL, EINVAL);
     }
 }
 
@@ -494,7 +494,7 @@ static void numbers(void)
         CHECK(code >= TSUMUJI_EMISMATCH && code != TSUMUJI_EPANIC && code != TSUMUJI_ETHREAD && code != TSUMUJI_EBUSY); \
     } while (0)
     for (int i = 0; i < 3000; i++) {
-        KNOWN(tsumuji_lane(I, I, I));
+        KNOWN(tsumuji_channel_of(I, I, I));
         KNOWN(tsumuji_try_send(a, I, I, data, S));
         KNOWN(tsumuji_try_send(a, I, I, NULL, S));
         KNOWN(tsumuji_is_sent(a, I, W));
@@ -513,7 +513,7 @@ static void numbers(void)
         KNOWN(tsumuji_is_up(a, I));
         KNOWN(tsumuji_is_dead(a, I));
         KNOWN(tsumuji_congestion_differs(a, I));
-        KNOWN(tsumuji_revive(a, I));
+        KNOWN(tsumuji_reconnect(a, I));
         KNOWN(tsumuji_ask_flows(a, I, I, I));
         KNOWN(tsumuji_get_remote_flow(a, I, I, (void *)data, sizeof(tsumuji_flow), 0));
         KNOWN(tsumuji_set_window(a, S));
@@ -552,7 +552,7 @@ static void numbers(void)
     /* A message larger than any. */
     void *huge = mmap(NULL, (size_t)5 << 30, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (huge != MAP_FAILED) {
-        CHECK(tsumuji_try_send(a, 1, TSUMUJI_LANE, huge, (size_t)5 << 30) == TSUMUJI_EMSGSIZE);
+        CHECK(tsumuji_try_send(a, 1, TSUMUJI_DEFAULT_CHANNEL, huge, (size_t)5 << 30) == TSUMUJI_EMSGSIZE);
         CHECK(munmap(huge, (size_t)5 << 30) == 0);
     }
 }

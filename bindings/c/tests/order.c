@@ -1,5 +1,5 @@
 /*
- * A thread sends numbered messages on an ordered lane; the other side calls progress, polls, and receives in between. Each message must
+ * A thread sends numbered messages on an ordered channel; the other side calls progress, polls, and receives in between. Each message must
  * be the next, by whichever call it comes.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -51,7 +51,7 @@ static void *send_all(void *unused)
         fail("the sender cannot open");
     for (uint32_t number = 0; number < MESSAGES; number++) {
         memcpy(message, &number, sizeof number);
-        if (tsumuji_send(node, 0, TSUMUJI_LANE, message, sizeof message) < 0)
+        if (tsumuji_send(node, 0, TSUMUJI_DEFAULT_CHANNEL, message, sizeof message) < 0)
             fail("send");
     }
     if (tsumuji_flush(node, WAIT_US) != 1)

@@ -96,41 +96,41 @@ static void messages(void)
     CHECK(tsumuji_recv(b, buffer, sizeof buffer, NULL, 1000) == TSUMUJI_ETIMEDOUT && errno == ETIMEDOUT);
     CHECK(tsumuji_ready(b, &bytes, 0) == 0 && bytes == 0);
 
-    CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "hello", 5, &id) == 0);
+    CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_DEFAULT_CHANNEL, "hello", 5, &id) == 0);
     CHECK(tsumuji_ready(b, &bytes, WAIT_US) == 1 && bytes == 5);
     FAILS(tsumuji_recv(b, buffer, 4, NULL, 0), TSUMUJI_EMSGSIZE, EMSGSIZE);
     CHECK(tsumuji_recv(b, buffer, sizeof buffer, &about, 0) == 5 && memcmp(buffer, "hello", 5) == 0);
-    CHECK(about.from == 0 && about.lane == TSUMUJI_LANE && about.bytes == 5 && about.data == NULL);
+    CHECK(about.from == 0 && about.channel == TSUMUJI_DEFAULT_CHANNEL && about.bytes == 5 && about.data == NULL);
     while (tsumuji_is_sent(a, 1, id) == 0)
         CHECK(tsumuji_progress(b) >= 0);
     CHECK(tsumuji_wait_sent(a, 1, id, 0) == 1 && tsumuji_flush(a, 0) == 1 && tsumuji_queue_length(a, 1) == 0);
 
-    int urgent = tsumuji_lane(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_CHANNELS - 1);
-    CHECK(urgent >= 0 && urgent != TSUMUJI_LANE);
-    CHECK(tsumuji_lane(TSUMUJI_ORDERED, TSUMUJI_NORMAL, 0) == TSUMUJI_LANE);
-    FAILS(tsumuji_lane(3, 0, 0), TSUMUJI_EINVAL, EINVAL);
-    FAILS(tsumuji_lane(0, 4, 0), TSUMUJI_EINVAL, EINVAL);
-    FAILS(tsumuji_lane(0, 0, TSUMUJI_CHANNELS), TSUMUJI_EINVAL, EINVAL);
+    int urgent = tsumuji_channel_of(TSUMUJI_UNORDERED, TSUMUJI_URGENT, TSUMUJI_CHANNEL_IDS - 1);
+    CHECK(urgent >= 0 && urgent != TSUMUJI_DEFAULT_CHANNEL);
+    CHECK(tsumuji_channel_of(TSUMUJI_ORDERED, TSUMUJI_NORMAL, 0) == TSUMUJI_DEFAULT_CHANNEL);
+    FAILS(tsumuji_channel_of(3, 0, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_channel_of(0, 4, 0), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_channel_of(0, 0, TSUMUJI_CHANNEL_IDS), TSUMUJI_EINVAL, EINVAL);
     CHECK(tsumuji_send(a, 1, urgent, NULL, 0) == 0);
-    tsumuji_message lent, second;
-    CHECK(tsumuji_recv_borrow(b, &lent, WAIT_US) == 0 && lent.bytes == 0 && lent.lane == urgent);
-    CHECK(tsumuji_send(a, 1, urgent, "lent", 5) == 0);
-    CHECK(tsumuji_recv_borrow(b, &second, WAIT_US) == 0 && strcmp(second.data, "lent") == 0 && second.loan != lent.loan);
-    CHECK(tsumuji_release(b, &lent) == 0);
-    FAILS(tsumuji_release(b, &lent), TSUMUJI_EINVAL, EINVAL);
-    lent = second;
+    tsumuji_message borrowed, second;
+    CHECK(tsumuji_recv_borrow(b, &borrowed, WAIT_US) == 0 && borrowed.bytes == 0 && borrowed.channel == urgent);
+    CHECK(tsumuji_send(a, 1, urgent, "borrowed", 9) == 0);
+    CHECK(tsumuji_recv_borrow(b, &second, WAIT_US) == 0 && strcmp(second.data, "borrowed") == 0 && second.borrow != borrowed.borrow);
+    CHECK(tsumuji_release(b, &borrowed) == 0);
+    FAILS(tsumuji_release(b, &borrowed), TSUMUJI_EINVAL, EINVAL);
+    borrowed = second;
     CHECK(tsumuji_release(b, &second) == 0 && second.data == NULL);
-    FAILS(tsumuji_release(b, &lent), TSUMUJI_EINVAL, EINVAL); /* a copy is not lent twice */
+    FAILS(tsumuji_release(b, &borrowed), TSUMUJI_EINVAL, EINVAL); /* a copy is not borrowed twice */
 
-    FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, NULL, 1), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send(a, 1, TSUMUJI_DEFAULT_CHANNEL, NULL, 1), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_send(a, 1, 0xc0000, "x", 1), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_send(a, 1, -1, "x", 1), TSUMUJI_EINVAL, EINVAL);
-    FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, "x", SIZE_MAX), TSUMUJI_EINVAL, EINVAL);
-    FAILS(tsumuji_send(a, 0, TSUMUJI_LANE, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
-    FAILS(tsumuji_send(a, 2, TSUMUJI_LANE, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
-    FAILS(tsumuji_send(a, -1, TSUMUJI_LANE, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
-    FAILS(tsumuji_send(NULL, 1, TSUMUJI_LANE, "x", 1), TSUMUJI_EINVAL, EINVAL);
-    FAILS(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "x", 1, NULL), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send(a, 1, TSUMUJI_DEFAULT_CHANNEL, "x", SIZE_MAX), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send(a, 0, TSUMUJI_DEFAULT_CHANNEL, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
+    FAILS(tsumuji_send(a, 2, TSUMUJI_DEFAULT_CHANNEL, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
+    FAILS(tsumuji_send(a, -1, TSUMUJI_DEFAULT_CHANNEL, "x", 1), TSUMUJI_EUNKNOWN, ENXIO);
+    FAILS(tsumuji_send(NULL, 1, TSUMUJI_DEFAULT_CHANNEL, "x", 1), TSUMUJI_EINVAL, EINVAL);
+    FAILS(tsumuji_send_tracked(a, 1, TSUMUJI_DEFAULT_CHANNEL, "x", 1, NULL), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_recv(b, NULL, 8, NULL, 0), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_recv_borrow(b, NULL, 0), TSUMUJI_EINVAL, EINVAL);
     FAILS(tsumuji_release(b, NULL), TSUMUJI_EINVAL, EINVAL);
@@ -145,9 +145,9 @@ static void full_queue(void)
     memset(block, 'q', sizeof block);
     while (tsumuji_flush(a, 0) == 0)
         CHECK(tsumuji_progress(b) >= 0);
-    while (tsumuji_try_send(a, 1, TSUMUJI_LANE, block, sizeof block) == 0)
+    while (tsumuji_try_send(a, 1, TSUMUJI_DEFAULT_CHANNEL, block, sizeof block) == 0)
         CHECK(++sent < 100000);
-    CHECK(errno == EAGAIN && tsumuji_wait_writable(a, 1, TSUMUJI_LANE, sizeof block, 0) == 0);
+    CHECK(errno == EAGAIN && tsumuji_wait_writable(a, 1, TSUMUJI_DEFAULT_CHANNEL, sizeof block, 0) == 0);
     CHECK(tsumuji_queue_length(a, 1) > 0 && tsumuji_flush(a, 0) == 0);
     while (received < sent) {
         CHECK(tsumuji_progress(a) >= 0);
@@ -155,7 +155,7 @@ static void full_queue(void)
         CHECK(bytes == TSUMUJI_EAGAIN || (bytes == (ptrdiff_t)sizeof got && memcmp(block, got, sizeof got) == 0));
         received += bytes > 0;
     }
-    CHECK(tsumuji_progress(b) >= 0 && tsumuji_wait_writable(a, 1, TSUMUJI_LANE, sizeof block, WAIT_US) == 1);
+    CHECK(tsumuji_progress(b) >= 0 && tsumuji_wait_writable(a, 1, TSUMUJI_DEFAULT_CHANNEL, sizeof block, WAIT_US) == 1);
 }
 
 struct seen {
@@ -178,7 +178,7 @@ static void on_datagram(void *context, const tsumuji_datagram *update)
 {
     struct seen *seen = context;
 
-    CHECK(update->from == 0 && update->channel == 7 && update->epoch == 3 && update->bytes == sizeof seen->value);
+    CHECK(update->from == 0 && update->channel_id == 7 && update->epoch == 3 && update->bytes == sizeof seen->value);
     seen->lap = update->lap;
     seen->key = update->key;
     memcpy(&seen->value, update->data, sizeof seen->value);
@@ -206,7 +206,7 @@ static void on_flows(void *context, int node, const tsumuji_remote_flow *flows, 
 static void datagrams(void)
 {
     double values[2] = {1.5, 0}, got = 0;
-    tsumuji_datagram update = {.data = values, .bytes = sizeof values, .channel = 8, .key = 9};
+    tsumuji_datagram update = {.data = values, .bytes = sizeof values, .channel_id = 8, .key = 9};
     tsumuji_datagram about;
 
     FAILS(tsumuji_recv_datagram(b, -1, &got, sizeof got, NULL, 0), TSUMUJI_EAGAIN, EAGAIN);
@@ -219,7 +219,7 @@ static void datagrams(void)
     update.lap = 1;
     CHECK(tsumuji_send_datagram(a, 1, &update, -1) == 0 && tsumuji_progress(b) >= 0);
     CHECK(tsumuji_recv_datagram(b, -1, &got, sizeof got, &about, WAIT_US) == sizeof got && got == 1.5);
-    CHECK(about.data == NULL && about.bytes == sizeof got && about.from == 0 && about.incarnation != 0 && about.channel == 8);
+    CHECK(about.data == NULL && about.bytes == sizeof got && about.from == 0 && about.incarnation != 0 && about.channel_id == 8);
     CHECK(about.key == 9 && about.epoch == 0 && about.lap == 1 && about.reserved == 0);
     FAILS(tsumuji_recv_datagram(b, -1, &got, sizeof got, NULL, 0), TSUMUJI_EAGAIN, EAGAIN);
     CHECK(tsumuji_open_channel(b, 8, 0, NULL) == 0);
@@ -252,7 +252,7 @@ static void polling(void)
 
     update.data = &value;
     update.bytes = sizeof value;
-    update.channel = 7;
+    update.channel_id = 7;
     update.epoch = 3;
     update.lap = 11;
     update.key = 40;
@@ -270,7 +270,7 @@ static void polling(void)
     FAILS(tsumuji_send_datagram(a, 5, &update, -1), TSUMUJI_EUNKNOWN, ENXIO);
     FAILS(tsumuji_send_datagram(a, TSUMUJI_ALL, NULL, -1), TSUMUJI_EINVAL, EINVAL);
 
-    CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "way", 3, &id) == 0);
+    CHECK(tsumuji_send_tracked(a, 1, TSUMUJI_DEFAULT_CHANNEL, "way", 3, &id) == 0);
     while (seen.messages < 1)
         CHECK(tsumuji_poll(b, &handler, WAIT_US) >= 0);
     CHECK(seen.refused_calls == 2);
@@ -299,7 +299,7 @@ static void descriptor(void)
     CHECK(ready.fd >= 0);
     while (tsumuji_arm_fd(b) == 0)
         CHECK(tsumuji_progress(b) >= 0);
-    CHECK(tsumuji_send(a, 1, TSUMUJI_LANE, "bell", 4) == 0);
+    CHECK(tsumuji_send(a, 1, TSUMUJI_DEFAULT_CHANNEL, "bell", 4) == 0);
     CHECK(poll(&ready, 1, 60000) == 1);
     CHECK(tsumuji_recv(b, buffer, sizeof buffer, NULL, WAIT_US) == 4);
     until = tsumuji_until_timer(b);
@@ -331,7 +331,7 @@ static void on_picture(void *context, const tsumuji_datagram *picture)
 {
     struct pictures *seen = context;
 
-    CHECK(picture->bytes == 40000 && picture->channel == 3 && picture->lap == 2 && picture->from == 0);
+    CHECK(picture->bytes == 40000 && picture->channel_id == 3 && picture->lap == 2 && picture->from == 0);
     seen->datagrams++;
 }
 
@@ -349,7 +349,7 @@ static void windows(void)
     FAILS(tsumuji_set_peer_window(b, 1, 4), TSUMUJI_EUNKNOWN, ENXIO);
     CHECK(tsumuji_set_peer_window(b, 0, 0) == 0 && tsumuji_set_policy(b, two_at_most, &asked) == 0 && tsumuji_regrant(b) == 0);
     for (int i = 0; i < 20; i++) {
-        CHECK(tsumuji_send(a, 1, TSUMUJI_LANE, "granted", 8) == 0);
+        CHECK(tsumuji_send(a, 1, TSUMUJI_DEFAULT_CHANNEL, "granted", 8) == 0);
         while (tsumuji_try_recv(b, got, sizeof got, NULL) != 8)
             CHECK(tsumuji_progress(a) >= 0);
     }
@@ -376,10 +376,10 @@ static void windows(void)
     handler.datagram = on_picture;
     picture.data = block;
     picture.bytes = sizeof block;
-    picture.channel = 3;
+    picture.channel_id = 3;
     CHECK(tsumuji_datagram_capacity(a) < (ptrdiff_t)sizeof block);
     CHECK(tsumuji_get_flow(a, 1, &before, sizeof before) == 0 && tsumuji_set_pace(a, 1, 1000) == 0);
-    CHECK(tsumuji_send(a, 1, TSUMUJI_LANE, block, 20000) == 0);
+    CHECK(tsumuji_send(a, 1, TSUMUJI_DEFAULT_CHANNEL, block, 20000) == 0);
     CHECK(tsumuji_send_datagram(a, 1, &picture, 1000) == 0);
     do {
         CHECK(tsumuji_progress(a) >= 0 && tsumuji_progress(b) >= 0);
@@ -448,9 +448,9 @@ static void death(void)
     while (tsumuji_is_up(a, 1) == 1)
         CHECK(tsumuji_progress(a) >= 0);
     CHECK(tsumuji_is_dead(a, 1) == 1);
-    FAILS(tsumuji_send(a, 1, TSUMUJI_LANE, "x", 1), TSUMUJI_EPEER, ECONNRESET);
-    FAILS(tsumuji_wait_writable(a, 1, TSUMUJI_LANE, 1, WAIT_US), TSUMUJI_EPEER, ECONNRESET);
-    CHECK(tsumuji_revive(a, 1) == 0 && tsumuji_send_tracked(a, 1, TSUMUJI_LANE, "x", 1, &id) == 0);
+    FAILS(tsumuji_send(a, 1, TSUMUJI_DEFAULT_CHANNEL, "x", 1), TSUMUJI_EPEER, ECONNRESET);
+    FAILS(tsumuji_wait_writable(a, 1, TSUMUJI_DEFAULT_CHANNEL, 1, WAIT_US), TSUMUJI_EPEER, ECONNRESET);
+    CHECK(tsumuji_reconnect(a, 1) == 0 && tsumuji_send_tracked(a, 1, TSUMUJI_DEFAULT_CHANNEL, "x", 1, &id) == 0);
     CHECK(tsumuji_wait_sent(a, 1, id, 1000) == 0);
     FAILS(tsumuji_close(a, 0), TSUMUJI_ELOST, ECONNABORTED); /* that message, to a peer that is not there */
     CHECK(strstr(tsumuji_last_error(), "1 messages to node 1") && tsumuji_close(NULL, 0) == 0);
@@ -549,7 +549,7 @@ static void policy_under_suci(void)
         CHECK(tsumuji_progress(one) >= 0 && tsumuji_progress(two) >= 0);
     CHECK(tsumuji_set_policy(two, what_for, asked) == 0 && tsumuji_set_budget(two, 1) == 0);
     for (int i = 0; i < 20; i++)
-        CHECK(tsumuji_send(one, 1, TSUMUJI_LANE, buffer, sizeof buffer) == 0);
+        CHECK(tsumuji_send(one, 1, TSUMUJI_DEFAULT_CHANNEL, buffer, sizeof buffer) == 0);
     while (got < 20) {
         CHECK(tsumuji_progress(one) >= 0);
         if (tsumuji_try_recv(two, buffer, sizeof buffer, NULL) == sizeof buffer)
@@ -603,7 +603,7 @@ static void memory_rank(const char *congestion, uint64_t first)
         }
     }
     for (int i = 0; i < 2 * MESSAGES; i++)
-        CHECK(tsumuji_send(node[i % 2], 2, TSUMUJI_LANE, buffer, sizeof buffer) == 0);
+        CHECK(tsumuji_send(node[i % 2], 2, TSUMUJI_DEFAULT_CHANNEL, buffer, sizeof buffer) == 0);
     while (got[first] < MESSAGES) {
         CHECK(tsumuji_progress(node[0]) >= 0 && tsumuji_progress(node[1]) >= 0);
         if (tsumuji_try_recv(node[2], buffer, sizeof buffer, &about) == sizeof buffer)

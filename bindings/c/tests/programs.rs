@@ -141,7 +141,7 @@ fn channels_have_owners() {
     assert_eq!(text(&said.stdout), "channels: all right\n");
 }
 
-/// Messages of an ordered lane come in order, by whichever calls a C program receives.
+/// Messages of an ordered channel come in order, by whichever calls a C program receives.
 #[test]
 fn order_survives_every_call() {
     let program = installed().build("order", &["tests/order.c"], &["-pthread"]);

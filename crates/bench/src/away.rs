@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tsumuji_node::{
-    Context, Delivery, Handler, Lane, LaunchSpec, NodeId, Options, ProgressBy, Security, SendError,
-    endpoint_from_env,
+    Channel, Context, Delivery, Handler, LaunchSpec, NodeId, Options, ProgressBy, Security,
+    SendError, endpoint_from_env,
 };
 
 use crate::exchange::{self, ExchangeError, watch};
 use crate::machine;
 
-const DATA: Lane = Lane::ordered(0);
-const REPORT: Lane = Lane::ordered(1);
+const DATA: Channel = Channel::ordered(0);
+const REPORT: Channel = Channel::ordered(1);
 const SENDER: NodeId = NodeId(0);
 const RECEIVER: NodeId = NodeId(1);
 /// Meeting, and whatever else may take long before anything is measured.
@@ -155,7 +155,7 @@ pub fn measure(plan: &Plan, spec: LaunchSpec, security: &Security) -> Result<Awa
     let report = loop {
         watch(&mut launcher)?;
         match endpoint.recv(PATIENCE)? {
-            Some(message) if message.lane == REPORT => break message.body,
+            Some(message) if message.channel == REPORT => break message.body,
             Some(_) => {}
             None => return Err(ExchangeError::Stalled),
         }
@@ -184,7 +184,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExchangeError> {
         arriving_us: Vec::new(),
     };
     while (laps.arriving_us.len() as u64) < plan.laps {
-        if endpoint.poll_wait(&mut laps, PATIENCE)? == 0 && endpoint.deaths(SENDER) > 0 {
+        if endpoint.poll_wait(&mut laps, PATIENCE)? == 0 && endpoint.ended_sessions(SENDER) > 0 {
             return Err(ExchangeError::PeerDead);
         }
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    Body, Bytes, Context, Delivery, Endpoint, EndpointError, Handler, IdlePolicy, Lane,
+    Body, Bytes, Channel, Context, Delivery, Endpoint, EndpointError, Handler, IdlePolicy,
     LaunchError, LaunchSpec, Launcher, LinkSpec, NodeId, OpenError, Options, Security, SendError,
     WorkerFailure, endpoint_from_env,
 };
@@ -20,10 +20,10 @@ use crate::ops::Sample;
 use crate::stats::{HalfRtt, RoundTrips};
 use crate::{away, machine, stop};
 
-/// What is sent; the receiver answers on the same lane.
-const DATA: Lane = Lane::ordered(0);
+/// What is sent; the receiver answers on the same channel.
+const DATA: Channel = Channel::ordered(0);
 /// The receiver's report.
-const REPORT: Lane = Lane::ordered(1);
+const REPORT: Channel = Channel::ordered(1);
 /// The sender of measured messages.
 const SENDER: NodeId = NodeId(0);
 /// The receiver of measured messages.
@@ -243,8 +243,8 @@ struct Arrivals {
 impl Handler for Arrivals {
     #[inline]
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-        let Delivery { lane, body, .. } = delivery;
-        if lane == REPORT {
+        let Delivery { channel, body, .. } = delivery;
+        if channel == REPORT {
             self.report = Some(body.bytes().to_vec());
             return;
         }
@@ -440,7 +440,7 @@ pub fn measure(
             let mut batch = runner.endpoint.batch();
             let shared = Bytes::from(message);
             for _ in 0..plan.iterations {
-                // Waits, polling, while the queue is full; what arrives meanwhile is kept. Long ones are shared, as MPI's programs lend theirs
+                // Waits, polling, while the queue is full; what arrives meanwhile is kept. Long ones are shared, as MPI's programs borrow theirs
                 // to MPI_Isend.
                 if plan.size >= SHARED_BYTES {
                     batch.send_shared(RECEIVER, DATA, shared.clone())?;

@@ -15,8 +15,8 @@ use tsumuji_collective::{Collectives, Group, Op as Fold};
 use tsumuji_link::Link;
 use tsumuji_node::bootstrap::Hosts;
 use tsumuji_node::{
-    Body, Context, Delivery, Endpoint, Handler, IdlePolicy, Lane, LaunchSpec, Launcher, LinkSpec,
-    NodeId, Options, Security, endpoint_from_env,
+    Body, Channel, Context, Delivery, Endpoint, Handler, IdlePolicy, LaunchSpec, Launcher,
+    LinkSpec, NodeId, Options, Security, endpoint_from_env,
 };
 
 use crate::exchange::{ExchangeError, watch};
@@ -24,9 +24,9 @@ use crate::machine;
 use crate::ops::{Job, Op, Sample};
 
 /// What is measured.
-const DATA: Lane = Lane::ordered(0);
+const DATA: Channel = Channel::ordered(0);
 /// Ready and go (a byte each), and the report.
-const CONTROL: Lane = Lane::ordered(1);
+const CONTROL: Channel = Channel::ordered(1);
 /// To the root: ready; from the root: go.
 const READY: &[u8] = b"r";
 const ROOT: NodeId = NodeId(0);
@@ -109,8 +109,8 @@ struct Arrivals {
 impl Handler for Arrivals {
     #[inline]
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-        let Delivery { lane, body, .. } = delivery;
-        if lane == CONTROL {
+        let Delivery { channel, body, .. } = delivery;
+        if channel == CONTROL {
             match body.bytes() {
                 READY => self.ready += 1,
                 report => self.reports.push(report.to_vec()),

@@ -5,7 +5,7 @@
 //!
 //! Invariants: an element is only written by its owner (or on behalf of it, by `install`); its stamp never goes back
 //! while the owner's incarnation stays the same; every value is finite if those published here are; a frame from an
-//! incarnation that was given up by `forget` is never taken again while it is among the last [`FORMER_LIVES`].
+//! incarnation that was given up by `forget` is never taken again while it is among the last [`FORMER_INCARNATIONS`].
 
 use crate::{ElementsTuner, Lap};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use tsumuji_wire::{Datagram, NodeId};
 
 /// Incarnations of one owner that are remembered as gone. A process that is restarted more often than this while one of
 /// its frames is still under way would have to restart within the network's longest delay.
-pub const FORMER_LIVES: usize = 4;
+pub const FORMER_INCARNATIONS: usize = 4;
 
 /// Why there is no board.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +61,7 @@ pub struct Drops {
     /// From an epoch that has not begun here.
     pub future_epoch: u64,
     /// From another life of the owner than the one known here.
-    pub other_life: u64,
+    pub other_incarnation: u64,
     /// Names elements that are not the source's own.
     pub not_owner: u64,
     /// Not a whole number of elements, none at all, or a lap of 0.
@@ -76,7 +76,7 @@ impl Drops {
         self.not_newer
             + self.past_epoch
             + self.future_epoch
-            + self.other_life
+            + self.other_incarnation
             + self.not_owner
             + self.malformed
             + self.not_finite
@@ -90,7 +90,7 @@ struct Owner {
     /// 0: not known, the next frame tells.
     incarnation: u32,
     /// Lives that are over, newest first; 0 where none.
-    former: [u32; FORMER_LIVES],
+    former: [u32; FORMER_INCARNATIONS],
 }
 
 /// Picks the counter of a reason.
@@ -108,7 +108,7 @@ struct Cells {
 /// This node's copy, written by one thread.
 #[derive(Debug)]
 pub struct Board {
-    pub(crate) channel: u16,
+    pub(crate) channel_id: u16,
     pub(crate) me: NodeId,
     pub(crate) epoch: u32,
     /// Lap of each element's value, 0: never written.
@@ -132,7 +132,7 @@ pub struct Reader {
 impl Board {
     /// A board of zeros in epoch 0. `owned[i]` are the elements of node i, one after the other from 0; nodes without
     /// elements have an empty range. Its length is where the last range ends. Frames use `channel`.
-    pub fn new(channel: u16, me: NodeId, owned: Vec<Range<usize>>) -> Result<Self, BoardError> {
+    pub fn new(channel_id: u16, me: NodeId, owned: Vec<Range<usize>>) -> Result<Self, BoardError> {
         let mut len = 0;
         if owned.len() > usize::from(u16::MAX) || usize::from(me.0) >= owned.len() {
             return Err(BoardError::NotAMember {
@@ -163,7 +163,7 @@ impl Board {
             laps: (0..owned.len()).map(|_| AtomicU32::new(0)).collect(),
         };
         Ok(Self {
-            channel,
+            channel_id,
             me,
             epoch: 0,
             stamps: vec![0; len],
@@ -176,7 +176,7 @@ impl Board {
                 .map(|range| Owner {
                     range: if range.is_empty() { 0..0 } else { range },
                     incarnation: 0,
-                    former: [0; FORMER_LIVES],
+                    former: [0; FORMER_INCARNATIONS],
                 })
                 .collect(),
             drops: Drops::default(),
@@ -207,7 +207,7 @@ impl Board {
 
     /// The channel its frames carry.
     pub fn channel(&self) -> u16 {
-        self.channel
+        self.channel_id
     }
 
     /// The epoch whose frames are taken and sent.
@@ -256,7 +256,7 @@ impl Board {
         let Some(lap) = Lap::new(datagram.lap) else {
             return Err(|drops| &mut drops.malformed);
         };
-        if datagram.channel != self.channel || !rest.is_empty() || elements.is_empty() {
+        if datagram.channel_id != self.channel_id || !rest.is_empty() || elements.is_empty() {
             return Err(|drops| &mut drops.malformed);
         }
         if datagram.epoch != self.epoch {
@@ -290,7 +290,7 @@ impl Board {
                 || datagram.incarnation == 0
                 || owner.former.contains(&datagram.incarnation)
             {
-                return Err(|drops| &mut drops.other_life);
+                return Err(|drops| &mut drops.other_incarnation);
             }
             owner.incarnation = datagram.incarnation;
         }

@@ -18,7 +18,7 @@ fn datagram(lap: u32, start: u32, payload: &[u8]) -> Datagram<'_> {
     Datagram {
         source: OTHER,
         incarnation: 77,
-        channel: CHANNEL,
+        channel_id: CHANNEL,
         epoch: 0,
         lap,
         key: start,
@@ -95,7 +95,7 @@ fn epochs_keep_apart() {
 
 /// A restarted owner begins at lap 1; frames of its former lives stay out however late they come.
 #[test]
-fn former_lives_stay_out() {
+fn former_incarnations_stay_out() {
     let mut board = board();
     assert!(board.apply(&datagram(40, 4, &bytes(&[1.0]))).is_some());
     assert!(
@@ -123,7 +123,7 @@ fn former_lives_stay_out() {
     );
     assert!(board.apply(&datagram(42, 4, &bytes(&[5.0]))).is_none());
     assert_eq!(board.get(4), 4.0);
-    assert_eq!(board.drops().other_life, 3);
+    assert_eq!(board.drops().other_incarnation, 3);
 }
 
 /// Hostile frames are refused whole and counted under their reason.
@@ -155,7 +155,7 @@ fn hostile_frames_are_counted() {
         datagram(1, 4, &[]),
         datagram(0, 4, &one),
         Datagram {
-            channel: 4,
+            channel_id: 4,
             ..datagram(1, 4, &one)
         },
     ];

@@ -33,7 +33,7 @@ impl<H: Handler> Handler for Feeding<'_, H> {
     }
 
     fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
-        if datagram.channel == self.board.channel() {
+        if datagram.channel_id == self.board.channel() {
             self.board.apply(&datagram);
         } else {
             self.rest.datagram(context, datagram);
@@ -50,8 +50,8 @@ impl<H: Handler> Handler for Feeding<'_, H> {
         self.rest.peer_dead(peer, failed_messages);
     }
 
-    fn writable(&mut self, peer: NodeId, channel: u16) {
-        self.rest.writable(peer, channel);
+    fn writable(&mut self, peer: NodeId, channel_id: u16) {
+        self.rest.writable(peer, channel_id);
     }
 
     fn sent(&mut self, peer: NodeId, id: SendId) {

@@ -16,7 +16,7 @@
 //! // Node 0 owns elements 0..2, node 1 owns 2..4; this is node 0's copy.
 //! let mut board = Board::new(7, NodeId(0), vec![0..2, 2..4]).unwrap();
 //! let payload = 1.5f64.to_le_bytes();
-//! let datagram = Datagram { source: NodeId(1), incarnation: 9, channel: 7, epoch: 0, lap: 1, key: 3, payload: &payload };
+//! let datagram = Datagram { source: NodeId(1), incarnation: 9, channel_id: 7, epoch: 0, lap: 1, key: 3, payload: &payload };
 //! assert_eq!(board.apply(&datagram), Some(3..4));
 //! assert_eq!(board.get(3), 1.5);
 //! assert_eq!(board.lap(NodeId(1)), Some(Lap::FIRST));
@@ -29,7 +29,7 @@ mod fresh;
 mod lap;
 mod publish;
 
-pub use board::{Board, BoardError, Drops, FORMER_LIVES, Reader};
+pub use board::{Board, BoardError, Drops, FORMER_INCARNATIONS, Reader};
 pub use elements::{EXCHANGE_PERCENT, Elements, ElementsError, ElementsTuner};
 pub use fresh::{Feeding, wait_fresh};
 pub use lap::Lap;

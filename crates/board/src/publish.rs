@@ -110,7 +110,7 @@ impl Board {
         }
         // A board's elements are counted in 32 bits (`Board::new`).
         let refused = carrier.update(Datagram {
-            channel: self.channel,
+            channel_id: self.channel_id,
             epoch: self.epoch,
             lap: lap.get(),
             key: start as u32,

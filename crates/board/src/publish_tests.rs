@@ -42,7 +42,7 @@ fn deliver(board: &mut Board, frame: &Frame) {
     board.apply(&Datagram {
         source: NodeId(0),
         incarnation: 5,
-        channel: 1,
+        channel_id: 1,
         epoch: frame.epoch,
         lap: frame.lap,
         key: frame.start,

@@ -9,7 +9,7 @@ use tsumuji_link::impair::{Impair, ImpairConfig};
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{
-    Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId, Options, SendError,
+    Channel, Context, Delivery, Endpoint, Handler, Membership, NodeId, Options, SendError,
 };
 
 const CHANNEL: u16 = 9;
@@ -51,7 +51,7 @@ fn waiting_for_a_lap_ends_under_loss() {
     let owner = thread::spawn(move || {
         assert!(endpoint.wait_up(LONG).unwrap().is_empty());
         endpoint
-            .send(NodeId(1), Lane::ordered(0), b"a message beside")
+            .send(NodeId(1), Channel::ordered(0), b"a message beside")
             .unwrap();
         let mut rest = Rest { messages: 0 };
         let mut lap = Lap::FIRST;
@@ -98,7 +98,7 @@ fn waiting_for_a_lap_ends_under_loss() {
         };
         reader.poll_wait(&mut handler, LONG).unwrap();
     }
-    reader.send(source, Lane::ordered(0), b"done").unwrap();
+    reader.send(source, Channel::ordered(0), b"done").unwrap();
     // It may leave while its acknowledgements get lost.
     let flushed = reader.flush(LONG);
     assert!(

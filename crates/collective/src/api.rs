@@ -13,9 +13,9 @@ use crate::collectives::{Collectives, Request};
 use crate::element::{Element, Memory, Op, RawOp};
 use crate::error::CollectiveError;
 use crate::group::Group;
+use crate::ledger::EAGER_BYTES;
 use crate::plan::{self, Plan};
 use crate::table::{Algorithm, Can, Operation, Question};
-use crate::wires::EAGER_BYTES;
 
 /// Native broadcasts name bytes in 32 bits.
 const NATIVE_BYTES_MAX: usize = u32::MAX as usize;
@@ -515,7 +515,7 @@ impl Collectives {
         let chosen = self.choose(endpoint, Operation::AllReduce, size, len);
         let algorithm = match chosen {
             // Partners fold into what they send: only what is kept while it waits can be taken.
-            Algorithm::Doubling if len > self.core.wires.eager_bytes => Algorithm::Halving,
+            Algorithm::Doubling if len > self.core.ledger.eager_bytes => Algorithm::Halving,
             other => other,
         };
         let algorithm = match algorithm {

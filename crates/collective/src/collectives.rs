@@ -15,13 +15,13 @@ use tsumuji_link::shm::coarse_ms;
 use tsumuji_node::{Endpoint, Link, NodeId};
 
 use crate::call::Call;
-use crate::core::{CHANNEL, Core, Tap};
+use crate::core::{CHANNEL, Core, Dispatcher};
 use crate::element::Memory;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::{Group, GroupState, Members, key_of};
+use crate::ledger::CollectiveCounters;
 use crate::operation::Operation;
 use crate::table::{Can, Table};
-use crate::wires::CollectiveCounters;
 
 /// Operations under way at once.
 pub const OPERATIONS_MAX: usize = 256;
@@ -140,12 +140,12 @@ impl Collectives {
         let state = GroupState {
             sequence: 0,
             failed: None,
-            lives: members
+            sessions: members
                 .iter()
                 // What the last life of a dead one sent for the group may have come before the group was made.
                 .map(|member| {
                     let over = u64::from(endpoint.is_dead(*member));
-                    endpoint.deaths(*member).saturating_sub(over)
+                    endpoint.ended_sessions(*member).saturating_sub(over)
                 })
                 .collect(),
             dead: (0..members.len())
@@ -187,12 +187,12 @@ impl Collectives {
 
     /// From now on long transfers from processes of this host come through the link, instead of being read where they are.
     pub fn forbid_direct_reads(&mut self) {
-        self.core.wires.identity = None;
+        self.core.ledger.identity = None;
     }
 
     /// What was counted.
     pub fn counters(&self) -> CollectiveCounters {
-        self.core.wires.counters
+        self.core.ledger.counters
     }
 
     /// What the link of `endpoint` can do.
@@ -229,12 +229,12 @@ impl Collectives {
         &mut self,
         endpoint: &mut Endpoint<L>,
     ) -> Result<usize, CollectiveError> {
-        let mut tap = Tap {
+        let mut dispatcher = Dispatcher {
             core: &mut self.core,
             under_way: &mut self.under_way,
             current: None,
         };
-        let done = endpoint.poll_on(CHANNEL, &mut tap)?;
+        let done = endpoint.poll_on(CHANNEL, &mut dispatcher)?;
         self.turned_ms = coarse_ms();
         self.turn(endpoint, None)?;
         Ok(done)
@@ -265,7 +265,7 @@ impl Collectives {
     ) -> Result<(), CollectiveError> {
         self.hear_out(endpoint, current.as_deref_mut())?;
         let endpoint = &mut *endpoint.batch();
-        self.core.mind_deaths(endpoint);
+        self.core.mind_ended_sessions(endpoint);
         for operation in &mut self.under_way {
             self.core.advance(operation, endpoint)?;
         }
@@ -273,7 +273,7 @@ impl Collectives {
             self.core.advance(current, endpoint)?;
         }
         self.spread_failures(current);
-        self.core.wires.flush(endpoint)?;
+        self.core.ledger.flush(endpoint)?;
         self.sweep();
         Ok(())
     }
@@ -284,19 +284,19 @@ impl Collectives {
         endpoint: &mut Endpoint<L>,
         mut current: Option<&mut Operation<'_>>,
     ) -> Result<(), CollectiveError> {
-        let mut known = self.core.deaths;
+        let mut known = self.core.ended_sessions;
         loop {
-            let deaths = endpoint.deaths_in_all();
-            if deaths == known {
+            let ended_sessions = endpoint.all_ended_sessions();
+            if ended_sessions == known {
                 return Ok(());
             }
-            known = deaths;
-            let mut tap = Tap {
+            known = ended_sessions;
+            let mut dispatcher = Dispatcher {
                 core: &mut self.core,
                 under_way: &mut self.under_way,
                 current: current.as_deref_mut(),
             };
-            endpoint.poll_on(CHANNEL, &mut tap)?;
+            endpoint.poll_on(CHANNEL, &mut dispatcher)?;
         }
     }
 
@@ -327,13 +327,13 @@ impl Collectives {
         }
         for operation in &mut self.under_way {
             if operation.failure.is_some() {
-                operation.drop_early(&mut core.wires);
+                operation.drop_early(&mut core.ledger);
             }
         }
         if let Some(current) = current
             && current.failure.is_some()
         {
-            current.drop_early(&mut core.wires);
+            current.drop_early(&mut core.ledger);
         }
     }
 
@@ -366,7 +366,7 @@ impl Collectives {
         }
         state.sequence = sequence.wrapping_add(1);
         self.next_id += 1;
-        self.core.wires.counters.operations += 1;
+        self.core.ledger.counters.operations += 1;
         let mut operation = Operation::new(call, &state.members, self.next_id, sequence);
         self.core.replay(&mut operation);
         Ok(operation)
@@ -391,7 +391,7 @@ impl Collectives {
         loop {
             self.turn(endpoint, Some(&mut *operation))?;
             // News of a failure must leave, too: others wait for it.
-            if self.core.wires.outbox.is_empty() {
+            if self.core.ledger.outbox.is_empty() {
                 if let Some(failure) = operation.failure {
                     return Err(failure.into());
                 }
@@ -444,7 +444,7 @@ impl Collectives {
 
     fn is_over(&self, index: usize) -> bool {
         let operation = &self.under_way[index];
-        operation.failure.is_some() || operation.is_done() && self.core.wires.outbox.is_empty()
+        operation.failure.is_some() || operation.is_done() && self.core.ledger.outbox.is_empty()
     }
 
     /// Whether the operation is over, well or not. Carries on everything, and never waits.
@@ -511,12 +511,12 @@ impl Collectives {
                 .saturating_duration_since(Instant::now())
                 .min(LOOK_EVERY)
         });
-        let mut tap = Tap {
+        let mut dispatcher = Dispatcher {
             core: &mut self.core,
             under_way: &mut self.under_way,
             current,
         };
-        endpoint.poll_on_wait(CHANNEL, &mut tap, wait)?;
+        endpoint.poll_on_wait(CHANNEL, &mut dispatcher, wait)?;
         self.turned_ms = coarse_ms();
         Ok(())
     }

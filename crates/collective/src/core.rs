@@ -9,17 +9,17 @@
 use std::collections::HashMap;
 
 use tsumuji_node::{
-    ChannelOptions, Context, Datagram, Delivery, Endpoint, Handler, Lane, Link, NodeId,
+    Channel, ChannelOptions, Context, Datagram, Delivery, Endpoint, Handler, Link, NodeId,
 };
 
 use crate::error::CollectiveError;
 use crate::group::{GroupState, is_before};
 use crate::header::{Header, Kind};
+use crate::ledger::Ledger;
 use crate::operation::{Arrival, Failure, Handled, Operation};
-use crate::wires::Wires;
 
 /// Of the endpoint, on which all that is said here travels: messages in every class and priority, and datagrams.
-pub const CHANNEL: u16 = Lane::LIBRARY_CHANNELS;
+pub const CHANNEL: u16 = Channel::LIBRARY_IDS;
 
 /// For what others send before this node is in the operation: their windows are far below it.
 const BUDGET_BYTES: usize = 64 << 20;
@@ -31,7 +31,7 @@ const EARLY_NEWS: usize = 1024;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct News {
     from: NodeId,
-    life: u64,
+    session: u64,
     failed: (u32, Failure),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct News {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) me: NodeId,
-    pub(crate) wires: Wires,
+    pub(crate) ledger: Ledger,
     pub(crate) groups: Vec<GroupState>,
     /// Group of each key, open and closed.
     pub(crate) by_key: HashMap<u64, usize>,
@@ -50,7 +50,7 @@ pub(crate) struct Core {
     /// Those whose table is another.
     pub(crate) other_tables: Vec<NodeId>,
     /// As counted by the endpoint, when they were last minded.
-    pub(crate) deaths: u64,
+    pub(crate) ended_sessions: u64,
 }
 
 impl Core {
@@ -61,7 +61,7 @@ impl Core {
             all_datagrams: true,
         };
         let _ = endpoint.open(CHANNEL, options); // it may be from before
-        let mut wires = Wires::new(endpoint);
+        let mut ledger = Ledger::new(endpoint);
         for member in endpoint.members() {
             if member.id != me {
                 let header = Header {
@@ -73,35 +73,35 @@ impl Core {
                     offset: table,
                     total: 0,
                 };
-                wires.control(member.id, header);
+                ledger.control(member.id, header);
             }
         }
         Self {
             me,
-            wires,
+            ledger,
             groups: Vec::new(),
             by_key: HashMap::new(),
             early: HashMap::new(),
             early_news: HashMap::new(),
             table,
             other_tables: Vec::new(),
-            deaths: 0,
+            ended_sessions: 0,
         }
     }
 
     /// Adds a group that was made here just now.
     pub(crate) fn add_group(&mut self, mut group: GroupState) {
         let news = self.early_news.remove(&group.members.key);
-        let of_a_member = |news: &News| group.rank_of_life(news.from, news.life).is_some();
+        let of_a_member = |news: &News| group.rank_of_session(news.from, news.session).is_some();
         group.failed = news.filter(of_a_member).map(|news| news.failed);
         self.by_key.insert(group.members.key, group.members.index);
         self.groups.push(group);
     }
 
     /// A member says by which table it chooses. What one of the past had does not matter.
-    fn compare_table(&mut self, from: NodeId, life: u64, table: u64) {
+    fn compare_table(&mut self, from: NodeId, session: u64, table: u64) {
         if table != self.table
-            && life == self.wires.life(from)
+            && session == self.ledger.session(from)
             && !self.other_tables.contains(&from)
         {
             self.other_tables.push(from);
@@ -114,27 +114,27 @@ impl Core {
             return;
         };
         for arrival in arrivals {
-            arrival.leave(&mut self.wires);
+            arrival.leave(&mut self.ledger);
             // The group was not known when it came.
             let group = &self.groups[operation.group];
-            let rank = group.rank_of_life(arrival.from, arrival.life);
+            let rank = group.rank_of_session(arrival.from, arrival.session);
             let Some(rank) = rank.filter(|_| self.is_useful(&arrival)) else {
-                arrival.pay(&mut self.wires);
+                arrival.pay(&mut self.ledger);
                 continue;
             };
             let from = (arrival.from, rank);
             let handled =
-                operation.handle(from, &arrival.header, &arrival.payload, &mut self.wires);
+                operation.handle(from, &arrival.header, &arrival.payload, &mut self.ledger);
             match handled {
                 Handled::Early => operation.keep(arrival),
-                Handled::Done => arrival.pay(&mut self.wires),
+                Handled::Done => arrival.pay(&mut self.ledger),
             }
         }
     }
 
     /// Keeps a message for an operation not yet called here.
     fn keep(&mut self, from: (NodeId, u64), header: Header, payload: &[u8]) {
-        if self.wires.keeps(from, header.kind, payload.len()) {
+        if self.ledger.keeps(from, header.kind, payload.len()) {
             let kept = self.early.entry((header.key, header.sequence));
             let arrival = Arrival::new(from, header, payload);
             kept.or_default().push(arrival);
@@ -143,19 +143,19 @@ impl Core {
 
     /// Whether a message of a member can still be of use: not if it asks something of a life that is over.
     fn is_useful(&self, arrival: &Arrival) -> bool {
-        arrival.life == self.wires.life(arrival.from) || !arrival.header.kind.wants_answer()
+        arrival.session == self.ledger.session(arrival.from) || !arrival.header.kind.wants_answer()
     }
 
     /// Drops what is kept for operations of `key` from `first` on.
     fn purge(&mut self, key: u64, first: u32) {
-        let (wires, early) = (&mut self.wires, &mut self.early);
+        let (ledger, early) = (&mut self.ledger, &mut self.early);
         early.retain(|&(of, sequence), arrivals| {
             if of != key || is_before(sequence, first) {
                 return true;
             }
             for arrival in arrivals {
-                arrival.leave(wires);
-                arrival.pay(wires);
+                arrival.leave(ledger);
+                arrival.pay(ledger);
             }
             false
         });
@@ -178,8 +178,8 @@ impl Core {
         };
         let key = state.members.key;
         for (rank, &to) in state.members.nodes.iter().enumerate() {
-            let lives = state.lives[rank] == self.wires.life(to);
-            if rank != state.members.rank && lives && !state.dead.contains(&rank) {
+            let sessions = state.sessions[rank] == self.ledger.session(to);
+            if rank != state.members.rank && sessions && !state.dead.contains(&rank) {
                 let header = Header {
                     kind: Kind::Abort,
                     algorithm: 0,
@@ -189,16 +189,16 @@ impl Core {
                     offset: u64::from(culprit.0),
                     total: 0,
                 };
-                self.wires.control(to, header);
+                self.ledger.control(to, header);
             }
         }
         self.purge(key, first);
         true
     }
 
-    fn news(&mut self, (from, life): (NodeId, u64), header: &Header) {
+    fn news(&mut self, (from, session): (NodeId, u64), header: &Header) {
         let Ok(culprit) = u16::try_from(header.offset).map(NodeId) else {
-            self.wires.counters.malformed += 1;
+            self.ledger.counters.malformed += 1;
             return;
         };
         let failure = match header.tag {
@@ -206,19 +206,23 @@ impl Core {
             2 => Failure::Mismatch(culprit),
             3 => Failure::OtherTable(culprit),
             _ => {
-                self.wires.counters.malformed += 1;
+                self.ledger.counters.malformed += 1;
                 return;
             }
         };
         if let Some(&group) = self.by_key.get(&header.key) {
-            if self.groups[group].rank_of_life(from, life).is_none() {
-                self.wires.counters.late += 1;
+            if self.groups[group].rank_of_session(from, session).is_none() {
+                self.ledger.counters.late += 1;
                 return;
             }
             self.fail(group, header.sequence, failure);
         } else if self.early_news.len() < EARLY_NEWS {
             let failed = (header.sequence, failure);
-            let news = News { from, life, failed };
+            let news = News {
+                from,
+                session,
+                failed,
+            };
             let known = self.early_news.entry(header.key).or_insert(news);
             if is_before(header.sequence, known.failed.0) {
                 *known = news;
@@ -227,39 +231,41 @@ impl Core {
     }
 
     /// Looks for members who died since the last call.
-    pub(crate) fn mind_deaths<L: Link>(&mut self, endpoint: &mut Endpoint<L>) {
-        let deaths = endpoint.deaths_in_all();
-        if deaths == self.deaths {
+    pub(crate) fn mind_ended_sessions<L: Link>(&mut self, endpoint: &mut Endpoint<L>) {
+        let ended_sessions = endpoint.all_ended_sessions();
+        if ended_sessions == self.ended_sessions {
             return;
         }
-        self.deaths = deaths;
+        self.ended_sessions = ended_sessions;
         for state in &mut self.groups {
             for (rank, &node) in state.members.nodes.iter().enumerate() {
-                if endpoint.deaths(node) != state.lives[rank] && !state.dead.contains(&rank) {
+                if endpoint.ended_sessions(node) != state.sessions[rank]
+                    && !state.dead.contains(&rank)
+                {
                     state.dead.push(rank);
                 }
             }
         }
         for member in endpoint.members() {
-            let life = endpoint.deaths(member.id);
+            let session = endpoint.ended_sessions(member.id);
             // A message of the next life may have told so before.
-            if life > self.wires.life(member.id) {
-                self.bury(member.id, life);
+            if session > self.ledger.session(member.id) {
+                self.reap(member.id, session);
             }
         }
     }
 
     /// The peer died. What its last life sent before may still be all that an operation needs of it, and stays; what was kept of
     /// those before that goes, so that the lives together keep no more than two of them may.
-    fn bury(&mut self, peer: NodeId, next_life: u64) {
-        let last = self.wires.life(peer);
+    fn reap(&mut self, peer: NodeId, next_session: u64) {
+        let last = self.ledger.session(peer);
         for arrivals in self.early.values_mut() {
-            arrivals.retain(|arrival| arrival.from != peer || arrival.life == last);
+            arrivals.retain(|arrival| arrival.from != peer || arrival.session == last);
         }
         self.early.retain(|_, arrivals| !arrivals.is_empty());
         self.early_news.retain(|_, news| news.from != peer);
         self.other_tables.retain(|&other| other != peer);
-        self.wires.forget(peer, next_life);
+        self.ledger.forget(peer, next_session);
     }
 
     /// Sets the failure of an operation that cannot end any more.
@@ -292,47 +298,47 @@ impl Core {
             return Ok(());
         }
         let state = &mut self.groups[operation.group];
-        operation.advance(endpoint, &state.members, &state.dead, &mut self.wires)?;
+        operation.advance(endpoint, &state.members, &state.dead, &mut self.ledger)?;
         self.judge(operation);
         Ok(())
     }
 }
 
 /// Takes what arrives, with the operations that wait for it: those under way and the one that a caller waits in.
-pub(crate) struct Tap<'a, 'b> {
+pub(crate) struct Dispatcher<'a, 'b> {
     pub(crate) core: &'a mut Core,
     pub(crate) under_way: &'a mut Vec<Operation<'static>>,
     pub(crate) current: Option<&'a mut Operation<'b>>,
 }
 
-impl Handler for Tap<'_, '_> {
+impl Handler for Dispatcher<'_, '_> {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         self.take(delivery);
     }
 
     fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
-        self.take_datagram(context.life(), datagram);
+        self.take_datagram(context.session(), datagram);
     }
 }
 
-impl Tap<'_, '_> {
+impl Dispatcher<'_, '_> {
     fn take(&mut self, delivery: Delivery<'_>) {
         let core = &mut *self.core;
-        let (from, life) = (delivery.from, delivery.life);
-        if life > core.wires.life(from) {
-            core.bury(from, life); // it died and is back within the turn that goes on
+        let (from, session) = (delivery.from, delivery.session);
+        if session > core.ledger.session(from) {
+            core.reap(from, session); // it died and is back within the turn that goes on
         }
         let Some((header, payload)) = Header::split(delivery.body.bytes()) else {
-            core.wires.counters.malformed += 1;
+            core.ledger.counters.malformed += 1;
             return;
         };
         match header.kind {
-            Kind::Credit => return core.wires.paid((from, life), header.offset),
+            Kind::Credit => return core.ledger.paid((from, session), header.offset),
             Kind::Table => {
-                core.compare_table(from, life, header.offset);
+                core.compare_table(from, session, header.offset);
                 return;
             }
-            Kind::Abort => return core.news((from, life), &header),
+            Kind::Abort => return core.news((from, session), &header),
             _ => {}
         }
         let known = core.by_key.get(&header.key).copied();
@@ -340,38 +346,38 @@ impl Tap<'_, '_> {
         if let Some(group) = known {
             let state = &core.groups[group];
             let Some(rank) = state.members.rank_of(from) else {
-                core.wires.counters.malformed += 1;
+                core.ledger.counters.malformed += 1;
                 return;
             };
             let names = |operation: &Operation<'_>| {
                 operation.group == group && operation.sequence == header.sequence
             };
             // Of another life of the member than the one in the group, or of one that nothing can be answered.
-            let of_others = state.lives[rank] != life
-                || header.kind.wants_answer() && core.wires.life(from) != life;
+            let of_others = state.sessions[rank] != session
+                || header.kind.wants_answer() && core.ledger.session(from) != session;
             let over = state.closed
                 || is_before(header.sequence, state.sequence)
                 || state.failure_of(header.sequence).is_some();
             let at = (from, rank);
             if !of_others && let Some(current) = self.current.as_deref_mut().filter(|it| names(it))
             {
-                return current.handle_or_keep(at, life, header, payload, &mut core.wires);
+                return current.handle_or_keep(at, session, header, payload, &mut core.ledger);
             }
             if !of_others && let Some(other) = self.under_way.iter_mut().find(|it| names(it)) {
-                return other.handle_or_keep(at, life, header, payload, &mut core.wires);
+                return other.handle_or_keep(at, session, header, payload, &mut core.ledger);
             }
             if of_others || over {
-                core.wires.counters.late += 1;
+                core.ledger.counters.late += 1;
                 if eager {
-                    core.wires.pay((from, life), payload.len());
+                    core.ledger.pay((from, session), payload.len());
                 }
                 return;
             }
         }
-        core.keep((from, life), header, payload);
+        core.keep((from, session), header, payload);
     }
 
-    fn take_datagram(&mut self, life: u64, piece: Datagram<'_>) {
+    fn take_datagram(&mut self, session: u64, piece: Datagram<'_>) {
         // Frames name the group by half its key: a frame of another group with the same half is for another sequence of another
         // root, or has a place that is not missing.
         let groups = &self.core.groups;
@@ -379,7 +385,7 @@ impl Tap<'_, '_> {
             operation.key as u32 == piece.epoch
                 && operation.sequence == piece.lap
                 && groups[operation.group]
-                    .rank_of_life(piece.source, life)
+                    .rank_of_session(piece.source, session)
                     .is_some()
         };
         if let Some(current) = self.current.as_deref_mut().filter(|it| names(it)) {

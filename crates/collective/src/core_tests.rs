@@ -2,11 +2,11 @@ use super::*;
 use crate::Collectives;
 use crate::call::{After, Call, Source, Target};
 use crate::header::HEADER_BYTES;
+use crate::ledger::{EARLY_CONTROLS, cost};
 use crate::plan::{self, Plan};
 use crate::table::Table;
-use crate::wires::{EARLY_CONTROLS, cost};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-use tsumuji_node::{Body, DeliveryClass, Lane, Membership, Options, Priority};
+use tsumuji_node::{Body, Channel, DeliveryClass, Membership, Options, Priority};
 
 fn call(kind: u64, len: usize) -> Call<'static> {
     let (plan, fold, after) = match kind {
@@ -34,7 +34,7 @@ fn any_messages_are_survived() {
     let link = Shm::attach(&job, 0).expect("attach");
     let mut endpoint =
         Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
-    let lane = Lane::new(DeliveryClass::Ordered, Priority::NORMAL, 31);
+    let channel = Channel::new(DeliveryClass::Ordered, Priority::NORMAL, 31);
     let mut random = fastrand::Rng::with_seed(7);
     for round in 0..60 {
         let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
@@ -42,13 +42,13 @@ fn any_messages_are_survived() {
         core.groups[0].sequence = 1;
         let len = [64, 8 << 10, 40_000][round % 3];
         // As between hosts: what is kept comes in pieces.
-        core.wires.eager_bytes = [8 << 10, 64 << 10][round / 3 % 2];
+        core.ledger.eager_bytes = [8 << 10, 64 << 10][round / 3 % 2];
         let call = call(random.u64(..5), len);
         let mut current = Operation::new(call, &core.groups[0].members, 1, 0);
         let mut under_way = Vec::new();
         for step in 0..400 {
             if step == 200 {
-                core.groups[0].lives.fill(1); // all members are in their next lives
+                core.groups[0].sessions.fill(1); // all members are in their next lives
             }
             let payload = vec![0xa5; (random.usize(..9_000) / 8 * 8) >> (4 * random.u64(..3))];
             let header = Header {
@@ -81,42 +81,42 @@ fn any_messages_are_survived() {
             message.extend_from_slice(&payload);
             message.truncate(message.len() - random.usize(..2) * HEADER_BYTES / 3);
             let from = NodeId(random.u16(1..=3));
-            let mut tap = Tap {
+            let mut dispatcher = Dispatcher {
                 core: &mut core,
                 under_way: &mut under_way,
                 current: Some(&mut current),
             };
-            let life = u64::from(step >= 200 && random.u64(..5) > 0);
-            tap.take(Delivery {
+            let session = u64::from(step >= 200 && random.u64(..5) > 0);
+            dispatcher.take(Delivery {
                 from,
-                life,
-                lane,
+                session,
+                channel,
                 body: Body::Frame(&message),
             });
             let datagram = Datagram {
                 source: from,
                 incarnation: 1,
-                channel: crate::core::CHANNEL,
+                channel_id: crate::core::CHANNEL,
                 epoch: key as u32,
                 lap: 0,
                 key: (random.u64(..) >> (32 + random.u64(..32))) as u32,
                 payload: &payload,
             };
-            tap.take_datagram(life, datagram);
+            dispatcher.take_datagram(session, datagram);
             // Another one may go on where the one under attack has failed.
             if current.failure.is_some() && random.u64(..4) == 0 {
                 current.failure = None;
             }
             core.advance(&mut current, &mut endpoint).expect("advance");
         }
-        for peer in &core.wires.peers {
+        for peer in &core.ledger.peers {
             for early in [peer.early, peer.last_early] {
-                assert!(early.bytes <= core.wires.eager_window_bytes);
+                assert!(early.bytes <= core.ledger.eager_window_bytes);
                 assert!(early.controls <= EARLY_CONTROLS);
             }
         }
         let kept: usize = core.early.values().map(Vec::len).sum();
-        let bound = 2 * 3 * (core.wires.eager_window_bytes / cost(0) + EARLY_CONTROLS);
+        let bound = 2 * 3 * (core.ledger.eager_window_bytes / cost(0) + EARLY_CONTROLS);
         assert!(kept <= bound && core.early_news.len() <= EARLY_NEWS);
     }
 }
@@ -124,7 +124,7 @@ fn any_messages_are_survived() {
 /// What a peer sent before it died gives its next life no credit and takes no room from it, whatever becomes of it: dropped with its
 /// group, consumed late, or kept by an operation that fails. Of lives before the last nothing is kept.
 #[test]
-fn a_next_life_owes_nothing_for_the_last() {
+fn a_next_session_owes_nothing_for_the_last() {
     const BYTES: usize = 64;
     const REFUSED: u32 = 2; // is called with another algorithm
     let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
@@ -154,26 +154,26 @@ fn a_next_life_owes_nothing_for_the_last() {
     };
     let payload = [1; BYTES];
     let account = |core: &Core| {
-        let state = &core.wires.peers[usize::from(peer.0)];
+        let state = &core.ledger.peers[usize::from(peer.0)];
         (state.owed, state.early.bytes)
     };
     let mut running = begin(&core, 0);
-    running.handle_or_keep((peer, rank), 0, header(0), &payload, &mut core.wires);
+    running.handle_or_keep((peer, rank), 0, header(0), &payload, &mut core.ledger);
     for sequence in 1..4 {
         core.keep((peer, 0), header(sequence), &payload);
     }
     assert_eq!(account(&core), (0, 3 * cost(BYTES)), "all is kept");
 
-    core.bury(peer, 1);
+    core.reap(peer, 1);
     core.keep((peer, 1), header(4), &payload);
     let fresh = (0, cost(BYTES));
     assert_eq!(account(&core), fresh);
-    running.drop_early(&mut core.wires);
+    running.drop_early(&mut core.ledger);
     assert_eq!(account(&core), fresh, "dropped with its operation");
     let mut late = begin(&core, 1);
     core.replay(&mut late);
     assert!(late.failure.is_none());
-    late.drop_early(&mut core.wires);
+    late.drop_early(&mut core.ledger);
     assert_eq!(account(&core), fresh, "replayed, then dropped");
     let mut refused = begin(&core, REFUSED);
     core.replay(&mut refused);
@@ -184,16 +184,16 @@ fn a_next_life_owes_nothing_for_the_last() {
     assert_eq!(account(&core), paid, "what its present life sent is paid");
 
     core.keep((peer, 1), header(5), &payload);
-    core.bury(peer, 2);
+    core.reap(peer, 2);
     assert!(!core.early.is_empty(), "of the last life");
-    core.bury(peer, 3);
+    core.reap(peer, 3);
     assert!(core.early.is_empty(), "of the life before");
 }
 
 /// A message counts for the life that sent it, though it comes before that life's birth is known, or after its death: credit and
 /// payment are nobody else's, no other life's operations get its bytes, and what waits for an answer is not answered.
 #[test]
-fn messages_count_for_their_own_life() {
+fn messages_count_for_their_own_session() {
     const BYTES: usize = 64;
     let job = ShmJob::create(4, ShmConfig::for_nodes(4)).expect("job");
     let link = Shm::attach(&job, 0).expect("attach");
@@ -201,10 +201,10 @@ fn messages_count_for_their_own_life() {
         Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
     let peer = NodeId(2);
     let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
-    let (key, lane) = (core.groups[0].members.key, Lane::ordered(31));
+    let (key, channel) = (core.groups[0].members.key, Channel::ordered(31));
     core.groups[0].sequence = 1;
     let mut current = Operation::new(call(0, BYTES), &core.groups[0].members, 1, 0);
-    let tell = |core: &mut Core, current: &mut Operation<'_>, life, kind, sequence, offset| {
+    let tell = |core: &mut Core, current: &mut Operation<'_>, session, kind, sequence, offset| {
         let eager = kind == Kind::Eager;
         let header = Header {
             kind,
@@ -217,23 +217,23 @@ fn messages_count_for_their_own_life() {
         };
         let mut message = header.to_bytes().to_vec();
         message.resize(HEADER_BYTES + if eager { BYTES } else { 0 }, 1);
-        let mut tap = Tap {
+        let mut dispatcher = Dispatcher {
             core,
             under_way: &mut Vec::new(),
             current: Some(current),
         };
-        tap.take(Delivery {
+        dispatcher.take(Delivery {
             from: peer,
-            life,
-            lane,
+            session,
+            channel,
             body: Body::Frame(&message),
         });
     };
     let account = |core: &Core| {
-        let state = &core.wires.peers[usize::from(peer.0)];
+        let state = &core.ledger.peers[usize::from(peer.0)];
         (state.owed, state.early.bytes, state.last_early.bytes)
     };
-    core.wires.outbox.clear();
+    core.ledger.outbox.clear();
     tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
     assert_eq!(account(&core), (0, cost(BYTES), 0));
 
@@ -244,33 +244,33 @@ fn messages_count_for_their_own_life() {
         "it is of another group's operation"
     );
     assert_eq!(account(&core), (cost(BYTES), 0, cost(BYTES)));
-    assert!(core.wires.take_credit(peer, BYTES));
+    assert!(core.ledger.take_credit(peer, BYTES));
 
     // What the last one sent comes after that.
     tell(&mut core, &mut current, 0, Kind::Credit, 0, 1 << 20);
-    let on_the_way = core.wires.eager_window_bytes - cost(BYTES);
+    let on_the_way = core.ledger.eager_window_bytes - cost(BYTES);
     assert!(
-        !core.wires.take_credit(peer, on_the_way),
+        !core.ledger.take_credit(peer, on_the_way),
         "it paid for itself only"
     );
     tell(&mut core, &mut current, 0, Kind::Eager, 0, 0);
     assert_eq!(current.early.len(), 1, "it is of this group's operation");
     tell(&mut core, &mut current, 0, Kind::Ask, 0, 0);
     assert!(
-        core.wires.outbox.is_empty(),
+        core.ledger.outbox.is_empty(),
         "nobody is there to be answered"
     );
-    current.drop_early(&mut core.wires);
+    current.drop_early(&mut core.ledger);
     tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
     assert_eq!(account(&core), (cost(BYTES), 0, 2 * cost(BYTES)));
     tell(&mut core, &mut current, 1, Kind::Eager, 1, 0);
     assert_eq!(account(&core), (2 * cost(BYTES), 0, 2 * cost(BYTES)));
 
     // Of a life before the last nothing is kept any more.
-    core.bury(peer, 2);
+    core.reap(peer, 2);
     tell(&mut core, &mut current, 0, Kind::Eager, 1, 0);
     assert_eq!(account(&core), (0, 0, 0));
-    assert!(core.early.is_empty() && core.wires.counters.overrun == 1);
+    assert!(core.early.is_empty() && core.ledger.counters.overrun == 1);
 }
 
 /// Of three transfers in turn the last ones come early, in pieces and mixed: what ends the second one's wait lets the third one go on where
@@ -283,7 +283,7 @@ fn early_pieces_are_taken_from_the_first() {
     let mut endpoint =
         Endpoint::new(link, Membership::local(NodeId(0), 4), Options::default()).expect("endpoint");
     let mut core = Collectives::with_table(&mut endpoint, Table::default()).core;
-    core.wires.eager_bytes = 64 << 10; // as between hosts
+    core.ledger.eager_bytes = 64 << 10; // as between hosts
     let step = |peer: usize, after| plan::Step {
         action: plan::Action::Store,
         peer,
@@ -316,7 +316,7 @@ fn early_pieces_are_taken_from_the_first() {
         };
         let from = (NodeId(rank as u16), rank);
         let payload = vec![(rank + offset) as u8; PIECE];
-        current.handle_or_keep(from, 0, header, &payload, &mut core.wires);
+        current.handle_or_keep(from, 0, header, &payload, &mut core.ledger);
         core.advance(&mut current, &mut endpoint).expect("advance");
     }
     assert_eq!(current.failure, None);

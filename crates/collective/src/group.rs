@@ -35,7 +35,7 @@ pub(crate) struct GroupState {
     /// From this operation on.
     pub(crate) failed: Option<(u32, Failure)>,
     /// Which life of each member is in the group, by rank: the one at its making, or the last before it.
-    pub(crate) lives: Vec<u64>,
+    pub(crate) sessions: Vec<u64>,
     /// Ranks of those who have died since.
     pub(crate) dead: Vec<usize>,
     pub(crate) closed: bool,
@@ -69,9 +69,9 @@ impl Members {
 
 impl GroupState {
     /// The rank of that life of a node: a member that died and is back is none of this group.
-    pub(crate) fn rank_of_life(&self, node: NodeId, life: u64) -> Option<usize> {
+    pub(crate) fn rank_of_session(&self, node: NodeId, session: u64) -> Option<usize> {
         let rank = self.members.rank_of(node)?;
-        (self.lives[rank] == life).then_some(rank)
+        (self.sessions[rank] == session).then_some(rank)
     }
 
     /// Whether operation `sequence` is one of those that failed.

@@ -22,7 +22,7 @@ use crate::core::CHANNEL;
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::header::{Header, Kind};
-use crate::wires::{Control, Wires, send_now};
+use crate::ledger::{Control, Ledger, send_now};
 
 /// Members that report to one: reports for each window at the root, and steps that a report takes, are both few.
 const FAN_IN: usize = 8;
@@ -219,7 +219,7 @@ impl Native {
         output: &Target<'_>,
         endpoint: &mut Endpoint<L>,
         group: &Members,
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Result<(), CollectiveError> {
         let capacity = endpoint.datagram_capacity_bytes().max(1);
         let window = (WINDOW_FRAMES * capacity).min(WINDOW_BYTES.max(2 * capacity));
@@ -240,13 +240,13 @@ impl Native {
             behind,
         };
         match &mut self.part {
-            Part::Root(root) => root.advance(&step, output.bytes(), endpoint, group, wires),
+            Part::Root(root) => root.advance(&step, output.bytes(), endpoint, group, ledger),
             Part::Receiver(receiver) => {
                 let (Some(parent), root) = (self.parent, self.root) else {
                     return Ok(()); // only the root has no parent
                 };
-                receiver.report(&step, group.nodes[parent], wires);
-                receiver.ask(&step, group.nodes[root], endpoint, wires);
+                receiver.report(&step, group.nodes[parent], ledger);
+                receiver.ask(&step, group.nodes[root], endpoint, ledger);
                 Ok(())
             }
         }
@@ -271,7 +271,7 @@ impl Progress {
     fn frame<'a>(&self, start: usize, payload: &'a [u8]) -> Datagram<'a> {
         let (key, sequence, _) = self.at;
         Datagram {
-            channel: CHANNEL,
+            channel_id: CHANNEL,
             epoch: key as u32,
             lap: sequence,
             key: start as u32,
@@ -301,11 +301,11 @@ impl Root {
         data: &[u8],
         endpoint: &mut Endpoint<L>,
         group: &Members,
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Result<(), CollectiveError> {
         self.blocked_until = None;
         if !self.asked.is_empty() {
-            self.repair(step, data, endpoint, group, wires)?;
+            self.repair(step, data, endpoint, group, ledger)?;
         }
         let broadcasts = endpoint.broadcasts();
         // Those behind may claim to have more than was sent.
@@ -319,7 +319,7 @@ impl Root {
                 self.blocked_until = Some(Instant::now() + SLOT_PAUSE);
                 break;
             }
-            wires.counters.native_frames += 1;
+            ledger.counters.native_frames += 1;
             self.sent = end;
         }
         Ok(())
@@ -332,7 +332,7 @@ impl Root {
         data: &[u8],
         endpoint: &mut Endpoint<L>,
         group: &Members,
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Result<(), CollectiveError> {
         let now = Instant::now();
         self.repaired.retain(|start, _| *start >= step.behind);
@@ -353,13 +353,13 @@ impl Root {
                         (endpoint.datagram(ALL, step.frame(start, payload), NOW_OR_NEVER))
                             .map_err(CollectiveError::Send)?;
                         self.repaired.insert(start, now);
-                        wires.counters.native_repairs += 1;
+                        ledger.counters.native_repairs += 1;
                         repairs += 1;
                     }
                     _ => {
                         let head = step.header(Kind::Repair, start).to_bytes();
                         match send_now(endpoint, to, Priority::NORMAL, &head, payload) {
-                            Ok(()) => wires.counters.native_resent += 1,
+                            Ok(()) => ledger.counters.native_resent += 1,
                             Err(SendError::WouldBlock { .. } | SendError::PeerDead { .. }) => {}
                             Err(error) => return Err(CollectiveError::Send(error)),
                         }
@@ -411,7 +411,7 @@ impl Receiver {
         true
     }
 
-    fn report(&mut self, step: &Progress, parent: NodeId, wires: &mut Wires) {
+    fn report(&mut self, step: &Progress, parent: NodeId, ledger: &mut Ledger) {
         let reached = self.reached().min(step.behind);
         let due = match self.told {
             None => true,
@@ -422,7 +422,7 @@ impl Receiver {
         };
         if due {
             self.told = Some(reached);
-            wires.control(parent, step.header(Kind::Reached, reached));
+            ledger.control(parent, step.header(Kind::Reached, reached));
         }
     }
 
@@ -432,7 +432,7 @@ impl Receiver {
         step: &Progress,
         root: NodeId,
         endpoint: &Endpoint<L>,
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) {
         if self.reached() == step.len {
             self.ask_at = None;
@@ -461,7 +461,7 @@ impl Receiver {
         self.unheard = (self.unheard + 1).min(16);
         self.asked_at = Some(now);
         self.ask_at = Some(now + pause);
-        wires.outbox.push_back(Control {
+        ledger.outbox.push_back(Control {
             to: root,
             header: step.header(Kind::Missing, self.reached()),
             body: self.missing(step.len),

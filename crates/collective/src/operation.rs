@@ -20,9 +20,9 @@ use crate::element::Fold;
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::header::{Header, Kind};
+use crate::ledger::{Ledger, PIECE_BYTES_LEAST};
 use crate::native::Native;
 use crate::plan::{Action, Buffer, Place, Plan, Step};
-use crate::wires::{PIECE_BYTES_LEAST, Wires};
 
 /// Why an operation, and with it its group, failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,31 +47,31 @@ impl From<Failure> for CollectiveError {
 pub(crate) struct Arrival {
     pub(crate) from: NodeId,
     /// Which life of the sender it is of.
-    pub(crate) life: u64,
+    pub(crate) session: u64,
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
 }
 
 impl Arrival {
-    pub(crate) fn new((from, life): (NodeId, u64), header: Header, payload: &[u8]) -> Self {
+    pub(crate) fn new((from, session): (NodeId, u64), header: Header, payload: &[u8]) -> Self {
         Self {
             from,
-            life,
+            session,
             header,
             payload: payload.to_vec(),
         }
     }
 
     /// It waits no longer for its operation to be called.
-    pub(crate) fn leave(&self, wires: &mut Wires) {
-        let from = (self.from, self.life);
-        wires.keeps_no_longer(from, self.header.kind, self.payload.len());
+    pub(crate) fn leave(&self, ledger: &mut Ledger) {
+        let from = (self.from, self.session);
+        ledger.keeps_no_longer(from, self.header.kind, self.payload.len());
     }
 
     /// It was consumed or dropped.
-    pub(crate) fn pay(&self, wires: &mut Wires) {
+    pub(crate) fn pay(&self, ledger: &mut Ledger) {
         if self.header.kind == Kind::Eager {
-            wires.pay((self.from, self.life), self.payload.len());
+            ledger.pay((self.from, self.session), self.payload.len());
         }
     }
 }
@@ -262,11 +262,11 @@ impl<'b> Operation<'b> {
         (from, rank): (NodeId, usize),
         header: &Header,
         payload: &[u8],
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Handled {
         if self.failure.is_none() {
             let handled = if header.algorithm == self.algorithm {
-                self.take(rank, header, payload, from, wires)
+                self.take(rank, header, payload, from, ledger)
             } else {
                 None
             };
@@ -283,14 +283,16 @@ impl<'b> Operation<'b> {
     pub(crate) fn handle_or_keep(
         &mut self,
         from: (NodeId, usize),
-        life: u64,
+        session: u64,
         header: Header,
         payload: &[u8],
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) {
-        match self.handle(from, &header, payload, wires) {
-            Handled::Early => self.keep(Arrival::new((from.0, life), header, payload)),
-            Handled::Done if header.kind == Kind::Eager => wires.pay((from.0, life), payload.len()),
+        match self.handle(from, &header, payload, ledger) {
+            Handled::Early => self.keep(Arrival::new((from.0, session), header, payload)),
+            Handled::Done if header.kind == Kind::Eager => {
+                ledger.pay((from.0, session), payload.len())
+            }
             Handled::Done => {}
         }
     }
@@ -302,7 +304,7 @@ impl<'b> Operation<'b> {
         header: &Header,
         payload: &[u8],
         from: NodeId,
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Option<Handled> {
         let sends = match header.kind {
             Kind::Open | Kind::Taken => true,
@@ -326,7 +328,7 @@ impl<'b> Operation<'b> {
             Kind::Open => {
                 let state = &mut self.states[number];
                 state.open = true;
-                state.direct = header.offset == 1 && wires.identity.is_some();
+                state.direct = header.offset == 1 && ledger.identity.is_some();
             }
             Kind::Taken => {
                 let state = &mut self.states[number];
@@ -334,33 +336,33 @@ impl<'b> Operation<'b> {
                     return None;
                 }
                 if header.offset == header.total {
-                    wires.control(from, self.header(Kind::Confirm, &step, 0));
+                    ledger.control(from, self.header(Kind::Confirm, &step, 0));
                     self.finish(number);
                 } else {
                     state.direct = false; // in pieces, then
                 }
             }
-            Kind::Direct => self.told_where(number, &step, header.offset, payload, from, wires)?,
+            Kind::Direct => self.told_where(number, &step, header.offset, payload, from, ledger)?,
             Kind::Confirm => {
                 let state = self.states[number];
                 if !(state.direct && state.told) {
                     return None;
                 }
-                wires.counters.direct_reads += 1;
+                ledger.counters.direct_reads += 1;
                 self.finish(number);
             }
             Kind::Ask => {
                 // Small: kept by us if it is still early when it comes.
-                if step.place.len > wires.eager_bytes {
+                if step.place.len > ledger.eager_bytes {
                     return None;
                 }
                 if !self.states[number].open {
                     self.states[number].open = true;
-                    wires.control(from, self.header(Kind::Open, &step, 0));
+                    ledger.control(from, self.header(Kind::Open, &step, 0));
                 }
             }
             Kind::Eager | Kind::Piece
-                if step.place.len <= wires.eager_bytes
+                if step.place.len <= ledger.eager_bytes
                     && (!self.may_begin(&step) || self.kept(from, header.tag).is_some()) =>
             {
                 let kept = self.kept(from, header.tag);
@@ -394,12 +396,12 @@ impl<'b> Operation<'b> {
         endpoint: &mut Endpoint<L>,
         group: &Members,
         dead: &[usize],
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Result<(), CollectiveError> {
         self.busy = false;
         let mut again = true;
         while again && self.failure.is_none() {
-            again = self.take_early(group, wires);
+            again = self.take_early(group, ledger);
             let mut index = 0;
             while index < self.open.len() && self.failure.is_none() {
                 let number = self.open[index] as usize;
@@ -410,16 +412,16 @@ impl<'b> Operation<'b> {
                     continue;
                 }
                 if step.action == Action::Send {
-                    again |= self.send(number, step, to, endpoint, wires)?;
-                } else if step.place.len > wires.eager_bytes
+                    again |= self.send(number, step, to, endpoint, ledger)?;
+                } else if step.place.len > ledger.eager_bytes
                     && !self.states[number].open
                     && self.may_begin(&step)
                 {
                     self.states[number].open = true;
-                    let how = usize::from(wires.may_read(to));
-                    wires.control(to, self.header(Kind::Open, &step, how));
+                    let how = usize::from(ledger.may_read(to));
+                    ledger.control(to, self.header(Kind::Open, &step, how));
                 } else if self.states[number].direct && !self.states[number].told && !self.busy {
-                    self.read(number, step, to, wires);
+                    self.read(number, step, to, ledger);
                 }
                 index += usize::from(self.open.get(index) == Some(&(number as u32)));
             }
@@ -429,7 +431,7 @@ impl<'b> Operation<'b> {
             && let Some(native) = &mut self.native
         {
             let at = (self.key, self.sequence, self.algorithm);
-            native.advance(at, &self.output, endpoint, group, wires)?;
+            native.advance(at, &self.output, endpoint, group, ledger)?;
         }
         Ok(())
     }
@@ -463,9 +465,9 @@ impl<'b> Operation<'b> {
     }
 
     /// It failed: messages it kept are paid for, so that their senders' credit is not lost to other groups.
-    pub(crate) fn drop_early(&mut self, wires: &mut Wires) {
+    pub(crate) fn drop_early(&mut self, ledger: &mut Ledger) {
         for arrival in self.early.drain(..) {
-            arrival.pay(wires);
+            arrival.pay(ledger);
         }
     }
 }

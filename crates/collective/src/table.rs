@@ -11,7 +11,7 @@ use tsumuji_node::text_file;
 
 use crate::error::TableError;
 use crate::group::Hash;
-use crate::wires::EAGER_BYTES;
+use crate::ledger::EAGER_BYTES;
 
 /// Names the file with the table, for all programs of a cluster alike.
 const TUNE_VARIABLE: &str = "TSUMUJI_TUNE";

@@ -136,7 +136,7 @@ impl<L: Link> Bench<'_, L> {
             for (place, &algorithm) in algorithms.iter().enumerate() {
                 // Longer messages are cut down to what doubling can do: it would be another algorithm's time.
                 let cannot = algorithm == Algorithm::Doubling
-                    && bytes > self.collectives.core.wires.eager_bytes as u64;
+                    && bytes > self.collectives.core.ledger.eager_bytes as u64;
                 if behind[place] >= 2 || cannot {
                     continue;
                 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use common::{LONG, Member, Over, on_all, only, values};
 use tsumuji_collective::table::Operation;
 use tsumuji_collective::{Algorithm, CHANNEL, CollectiveError, GroupError, Op, Table};
-use tsumuji_node::{Lane, NodeId, Options, SendError};
+use tsumuji_node::{Channel, NodeId, Options, SendError};
 
 fn small() -> Options {
     Options {
@@ -209,14 +209,14 @@ fn program_messages_stay_the_programs() {
             let world = collectives.world();
             let refused = endpoint.send(
                 NodeId(((*rank + 1) % *size) as u16),
-                Lane::ordered(CHANNEL + 1),
+                Channel::ordered(CHANNEL + 1),
                 b"no",
             );
             assert!(matches!(refused, Err(SendError::ReservedChannel { .. })));
             for round in 0_u64..30 {
                 for to in (0..*size).filter(|to| *to != *rank) {
                     endpoint
-                        .send(NodeId(to as u16), Lane::ordered(3), &round.to_le_bytes())
+                        .send(NodeId(to as u16), Channel::ordered(3), &round.to_le_bytes())
                         .expect("send");
                 }
                 let mut data = vec![round; if round.is_multiple_of(5) { 20_000 } else { 5 }];
@@ -243,7 +243,7 @@ fn program_messages_stay_the_programs() {
             for _ in 0..30 * (*size - 1) {
                 let message = endpoint.recv(LONG).expect("recv").expect("message");
                 let sender = usize::from(message.from.0);
-                assert_eq!(message.lane, Lane::ordered(3));
+                assert_eq!(message.channel, Channel::ordered(3));
                 assert_eq!(message.body, next[sender].to_le_bytes());
                 next[sender] += 1;
             }

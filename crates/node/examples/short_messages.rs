@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_node::{
-    Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId, Options, ProgressBy,
+    Channel, Context, Delivery, Endpoint, Handler, Membership, NodeId, Options, ProgressBy,
 };
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 #[derive(Default)]
 struct Counter(u64);
@@ -48,11 +48,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut taken = Counter::default();
     let message = [7; 8];
     for number in 0..round_trips {
-        one.send(NodeId(1), LANE, &message)?;
+        one.send(NodeId(1), CHANNEL, &message)?;
         while taken.0 == 2 * number {
             other.poll(&mut taken)?;
         }
-        other.send(NodeId(0), LANE, &message)?;
+        other.send(NodeId(0), CHANNEL, &message)?;
         while taken.0 == 2 * number + 1 {
             one.poll(&mut taken)?;
         }

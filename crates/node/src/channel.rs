@@ -14,9 +14,9 @@
 //! is released; a peer is told of each channel in turn to stop and to go on.
 
 pub(crate) mod bell;
-pub(crate) mod books;
 mod control;
 pub(crate) mod kept;
+pub(crate) mod ledger;
 pub(crate) mod mailbox;
 pub(crate) mod outbox;
 mod owned;
@@ -30,19 +30,19 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tsumuji_proto::{Body, Datagram, Delivery, Event, Lane, NodeId, Posted};
+use tsumuji_proto::{Body, Channel, Datagram, Delivery, Event, NodeId, Posted};
 
 use self::bell::Bell;
-use self::books::{Books, Overdrafts};
 pub use self::kept::Kept;
 use self::kept::Returns;
+use self::ledger::{Ledger, Overdrafts};
 use self::mailbox::{Buffers, Charge, Keeps, Stored};
 pub use self::mailbox::{Message, ReceivedDatagram};
 use self::outbox::Outbox;
 pub(crate) use self::outbox::Way;
 pub use self::outbox::{MessageSender, Waker};
-use self::owned::{Channel, early};
 pub use self::owned::{ChannelOptions, ChannelState};
+use self::owned::{OpenChannel, early};
 pub use self::posts::Arrived;
 use self::posts::Posts;
 pub(crate) use self::statistics::Answer;
@@ -79,8 +79,8 @@ enum Notice {
 /// See the head of this module.
 #[derive(Debug)]
 pub(crate) struct Channels {
-    main: Channel,
-    opened: BTreeMap<u16, Channel>,
+    main: OpenChannel,
+    opened: BTreeMap<u16, OpenChannel>,
     pub(crate) tools: Tools,
     pub(crate) posts: Posts,
     bell: Arc<Bell>,
@@ -106,17 +106,17 @@ pub(crate) struct Dropped {
 }
 
 impl Tools {
-    fn context<'a>(&'a mut self, books: &'a mut Books) -> Context<'a> {
+    fn context<'a>(&'a mut self, ledger: &'a mut Ledger) -> Context<'a> {
         Context {
             outbox: &mut self.outbox,
             returns: &self.returns,
             buffers: &mut self.buffers,
-            books,
+            ledger,
             overdrafts: &mut self.overdrafts,
-            sender_life: 0,
+            sender_session: 0,
             charged: None,
             is_kept: false,
-            source: (NodeId(0), Lane::ordered(0)),
+            source: (NodeId(0), Channel::ordered(0)),
             bytes: 0,
         }
     }
@@ -125,7 +125,7 @@ impl Tools {
 impl Channels {
     pub(crate) fn new(who: (NodeId, usize), queue_bytes: usize, bell: Arc<Bell>) -> Self {
         Self {
-            main: Channel::new(Books::new(0, 0, 0), Keeps::Newest),
+            main: OpenChannel::new(Ledger::new(0, 0, 0), Keeps::Newest),
             opened: BTreeMap::new(),
             tools: Tools {
                 outbox: Outbox::new(who, queue_bytes, Arc::clone(&bell)),
@@ -149,19 +149,19 @@ impl Channels {
     /// Whether messages on that channel are not the program's at large.
     #[inline]
     fn is_owned(&self, number: u16) -> bool {
-        number >= Lane::LIBRARY_CHANNELS
+        number >= Channel::LIBRARY_IDS
             || !self.opened.is_empty() && self.opened.contains_key(&number)
     }
 
     /// Where messages on that channel wait; `None`: on all that nobody opened.
-    fn of(&mut self, number: Option<u16>) -> Option<&mut Channel> {
+    fn of(&mut self, number: Option<u16>) -> Option<&mut OpenChannel> {
         chosen(number, &mut self.main, &mut self.opened)
     }
 
     /// Handlers of channels.
     fn owners(&mut self) -> impl Iterator<Item = &mut Box<dyn Handler + Send>> {
         let channels = self.opened.values_mut();
-        channels.filter_map(|channel| channel.handler.as_mut())
+        channels.filter_map(|entry| entry.handler.as_mut())
     }
 
     /// The length of the next message there.
@@ -185,21 +185,26 @@ impl Channels {
         let Some((number, from)) = self.posts.free(post) else {
             return;
         };
-        let Some(channel) = self.opened.get_mut(&number) else {
+        let Some(entry) = self.opened.get_mut(&number) else {
             return;
         };
-        let Some(Message { from, lane, body }) = channel.mailbox.next(from) else {
+        let Some(Message {
+            from,
+            channel,
+            body,
+        }) = entry.mailbox.next(from)
+        else {
             return;
         };
         let from = *from;
-        if self.posts.copy(post, (from, *lane), body)
-            && let Some(stored) = channel.mailbox.pop(Some(from))
+        if self.posts.copy(post, (from, *channel), body)
+            && let Some(stored) = entry.mailbox.pop(Some(from))
         {
             drop(self.keep(stored)); // released in the next turn
         }
     }
 
-    /// Buffers were lent to messages that will not come: they are for what came meanwhile, in the order in which they were posted.
+    /// Buffers were borrowed to messages that will not come: they are for what came meanwhile, in the order in which they were posted.
     pub(crate) fn put_back_all(&mut self, posted: Vec<Posted>) {
         let mut numbers: Vec<u64> = posted.iter().map(|posted| posted.number).collect();
         numbers.sort_unstable();
@@ -215,7 +220,7 @@ impl Channels {
     #[inline]
     pub(crate) fn is_empty(&self, number: Option<u16>) -> bool {
         match number {
-            Some(number) => self.opened.get(&number).is_none_or(Channel::is_empty),
+            Some(number) => self.opened.get(&number).is_none_or(OpenChannel::is_empty),
             None => self.main.is_empty() && self.notices.is_empty(),
         }
     }
@@ -235,18 +240,16 @@ impl Channels {
 
     pub(crate) fn messages(&self, number: Option<u16>) -> usize {
         match number {
-            Some(number) => {
-                (self.opened.get(&number)).map_or(0, |channel| channel.mailbox.messages())
-            }
+            Some(number) => (self.opened.get(&number)).map_or(0, |entry| entry.mailbox.messages()),
             None => self.main.mailbox.messages(),
         }
     }
 
     /// Did something come, since this was last asked, for a handler or an opened channel, or does a message wait that nobody's channel keeps?
     pub(crate) fn take_news(&mut self) -> bool {
-        let mut open = self.opened.values().filter(|channel| channel.is_open);
+        let mut open = self.opened.values().filter(|entry| entry.is_open);
         let news = std::mem::take(&mut self.news)
-            && !(self.is_empty(None) && open.all(Channel::is_empty) && self.posts.is_idle());
+            && !(self.is_empty(None) && open.all(OpenChannel::is_empty) && self.posts.is_idle());
         let woken = std::mem::take(&mut self.is_woken);
         news || woken || !self.main.mailbox.is_empty() || self.is_due()
     }
@@ -254,7 +257,7 @@ impl Channels {
     /// Releases a message that was taken. `true`: the endpoint's budget was charged for it.
     pub(crate) fn release(
         &mut self,
-        (from, channel): (NodeId, u16),
+        (from, channel_id): (NodeId, u16),
         generation: u64,
         charge: Charge,
         bytes: usize,
@@ -265,26 +268,27 @@ impl Channels {
             tools,
             ..
         } = self;
-        let known = (opened.get_mut(&channel)).filter(|known| known.books.generation == generation);
+        let known =
+            (opened.get_mut(&channel_id)).filter(|known| known.ledger.generation == generation);
         if let Some(known) = known {
-            (tools.overdrafts).release(Some(&mut known.books), from, charge, bytes);
+            (tools.overdrafts).release(Some(&mut known.ledger), from, charge, bytes);
             known.lift_backpressure(&mut tools.outbox);
         } else {
-            let is_main = generation == main.books.generation;
-            let books = is_main.then_some(&mut main.books);
-            tools.overdrafts.release(books, from, charge, bytes);
+            let is_main = generation == main.ledger.generation;
+            let ledger = is_main.then_some(&mut main.ledger);
+            tools.overdrafts.release(ledger, from, charge, bytes);
         }
         charge == Charge::Endpoint
     }
 
     /// Of the channel whose message was taken just now.
-    pub(crate) fn generation(&self, channel: u16) -> u64 {
-        (self.opened.get(&channel)).map_or(0, |channel| channel.books.generation)
+    pub(crate) fn generation(&self, channel_id: u16) -> u64 {
+        (self.opened.get(&channel_id)).map_or(0, |entry| entry.ledger.generation)
     }
 
     /// As something to keep.
     pub(crate) fn keep(&self, stored: Stored) -> Kept {
-        let generation = self.generation(stored.message.lane.channel());
+        let generation = self.generation(stored.message.channel.id());
         let bytes = stored.message.body.len();
         Kept::new(
             stored.message,
@@ -306,7 +310,7 @@ impl Channels {
             for notice in self.notices.drain(..) {
                 match notice {
                     Notice::Event(event) => notify(handler, &event),
-                    Notice::Writable(peer, channel) => handler.writable(peer, channel),
+                    Notice::Writable(peer, channel_id) => handler.writable(peer, channel_id),
                     Notice::Flows(node, (flows, next)) => handler.flows(node, &flows, next),
                 }
             }
@@ -317,14 +321,13 @@ impl Channels {
             tools,
             ..
         } = self;
-        let channel = chosen(number, main, opened);
-        let Some(Channel { books, stash, .. }) =
-            channel.filter(|channel| !channel.stash.is_empty())
+        let entry = chosen(number, main, opened);
+        let Some(OpenChannel { ledger, stash, .. }) = entry.filter(|entry| !entry.stash.is_empty())
         else {
             return count;
         };
         let mut buffers = std::mem::take(&mut tools.buffers);
-        count += stash.hand_over(handler, &mut tools.context(books), &mut buffers);
+        count += stash.hand_over(handler, &mut tools.context(ledger), &mut buffers);
         tools.buffers = buffers;
         count
     }
@@ -342,29 +345,29 @@ impl Channels {
             tools,
             ..
         } = self;
-        let channel = chosen(number, main, opened)?;
+        let entry = chosen(number, main, opened)?;
         let Message {
             from,
-            lane,
+            channel,
             mut body,
         } = stored.message;
         let delivery = Delivery {
             from,
-            life: stored.life,
-            lane,
+            session: stored.session,
+            channel,
             body: Body::Whole(&mut body),
         };
         let charged = Some(stored.charge);
-        let delivered = Channel::deliver(&mut channel.books, tools, handler, charged, delivery);
+        let delivered = OpenChannel::deliver(&mut entry.ledger, tools, handler, charged, delivery);
         (!delivered.is_kept).then_some((stored.charge, body))
     }
 
     /// A message arrived, for nobody who was given with the call. `true`: the endpoint's budget is not charged for it.
     pub(crate) fn message(&mut self, mut delivery: Delivery<'_>) -> bool {
-        let (number, from, life) = (delivery.lane.channel(), delivery.from, delivery.life);
-        if number == Lane::CONTROL_CHANNEL {
-            if delivery.lane == control::LANE {
-                self.control(from, life, delivery.body.bytes());
+        let (number, from, session) = (delivery.channel.id(), delivery.from, delivery.session);
+        if number == Channel::CONTROL_ID {
+            if delivery.channel == control::CHANNEL {
+                self.control(from, session, delivery.body.bytes());
             }
             return true;
         }
@@ -378,32 +381,32 @@ impl Channels {
             tools,
             ..
         } = self;
-        let channel = owner_of(number, main, opened);
-        if let Some(mut handler) = channel.handler.take() {
-            let consumed = Self::give(channel, tools, &mut *handler, delivery);
-            channel.handler = Some(handler);
+        let entry = owner_of(number, main, opened);
+        if let Some(mut handler) = entry.handler.take() {
+            let consumed = Self::give(entry, tools, &mut *handler, delivery);
+            entry.handler = Some(handler);
             return consumed;
         }
-        self.news |= channel.is_open;
-        let charge = channel.store(tools, delivery);
-        channel.press(&mut tools.outbox, from, life);
+        self.news |= entry.is_open;
+        let charge = entry.store(tools, delivery);
+        entry.press(&mut tools.outbox, from, session);
         charge != Charge::Endpoint
     }
 
     /// Straight to a handler, with nothing that waits before it.
     #[inline]
     fn give(
-        channel: &mut Channel,
+        entry: &mut OpenChannel,
         tools: &mut Tools,
         handler: &mut (impl Handler + ?Sized),
         delivery: Delivery<'_>,
     ) -> bool {
-        let (from, life) = (delivery.from, delivery.life);
-        let delivered = Channel::deliver(&mut channel.books, tools, handler, None, delivery);
+        let (from, session) = (delivery.from, delivery.session);
+        let delivered = OpenChannel::deliver(&mut entry.ledger, tools, handler, None, delivery);
         if !delivered.is_kept {
             return true;
         }
-        channel.press(&mut tools.outbox, from, life);
+        entry.press(&mut tools.outbox, from, session);
         delivered.charge != Some(Charge::Endpoint)
     }
 
@@ -414,7 +417,7 @@ impl Channels {
         handler: &mut impl Handler,
         delivery: Delivery<'_>,
     ) -> bool {
-        if self.is_owned(delivery.lane.channel()) {
+        if self.is_owned(delivery.channel.id()) {
             return self.message(delivery);
         }
         Self::give(&mut self.main, &mut self.tools, handler, delivery)
@@ -428,22 +431,22 @@ impl Channels {
         handler: &mut impl Handler,
         mut delivery: Delivery<'_>,
     ) -> bool {
-        if delivery.lane.channel() != number {
+        if delivery.channel.id() != number {
             return self.message(delivery);
         }
         if !self.posts.is_idle() && self.posts.take(&mut delivery) {
             return true;
         }
         match self.opened.get_mut(&number) {
-            Some(channel) => Self::give(channel, &mut self.tools, handler, delivery),
+            Some(entry) => Self::give(entry, &mut self.tools, handler, delivery),
             None => self.message(delivery),
         }
     }
 
     /// A datagram arrived, for nobody who was given with the call.
-    pub(crate) fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
-        let number = datagram.channel;
-        if number == Lane::CONTROL_CHANNEL {
+    pub(crate) fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
+        let number = datagram.channel_id;
+        if number == Channel::CONTROL_ID {
             self.dropped.datagrams += 1;
             return;
         }
@@ -453,14 +456,14 @@ impl Channels {
             tools,
             ..
         } = self;
-        let channel = owner_of(number, main, opened);
-        if let Some(handler) = &mut channel.handler {
-            let mut context = tools.context(&mut channel.books);
-            context.is_of(life, &datagram);
+        let entry = owner_of(number, main, opened);
+        if let Some(handler) = &mut entry.handler {
+            let mut context = tools.context(&mut entry.ledger);
+            context.is_of(session, &datagram);
             handler.datagram(&mut context, datagram);
             return;
         }
-        if !channel.stash.keep(life, &datagram, &mut tools.buffers) {
+        if !entry.stash.keep(session, &datagram, &mut tools.buffers) {
             self.dropped.datagrams += 1;
         }
         self.news = true;
@@ -472,7 +475,7 @@ impl Channels {
         &mut self,
         number: Option<u16>,
         handler: &mut impl Handler,
-        life: u64,
+        session: u64,
         datagram: Datagram<'_>,
     ) {
         let Self {
@@ -481,17 +484,17 @@ impl Channels {
             tools,
             ..
         } = self;
-        let is_owned =
-            datagram.channel >= Lane::LIBRARY_CHANNELS || opened.contains_key(&datagram.channel);
-        let channel = match number {
+        let is_owned = datagram.channel_id >= Channel::LIBRARY_IDS
+            || opened.contains_key(&datagram.channel_id);
+        let entry = match number {
             None if !is_owned => main,
-            Some(number) if number == datagram.channel && is_owned => {
+            Some(number) if number == datagram.channel_id && is_owned => {
                 opened.entry(number).or_insert_with(|| early(number))
             }
-            _ => return self.datagram(life, datagram),
+            _ => return self.datagram(session, datagram),
         };
-        let mut context = tools.context(&mut channel.books);
-        context.is_of(life, &datagram);
+        let mut context = tools.context(&mut entry.ledger);
+        context.is_of(session, &datagram);
         handler.datagram(&mut context, datagram);
     }
 
@@ -554,7 +557,7 @@ impl Channels {
             }
             for back in self.tools.returns.collect() {
                 if self.release(
-                    (back.from, back.channel),
+                    (back.from, back.channel_id),
                     back.generation,
                     back.charge,
                     back.bytes,
@@ -571,10 +574,11 @@ impl Channels {
             done += self.answer(to, request, way, peers);
         }
         let Self { tools, stops, .. } = self;
-        let is_stopped = |peer, channel| !stops.is_empty() && stops.contains_key(&(peer, channel));
-        done += (tools.outbox).settle(way, is_stopped, |to, lane| lose(peers, to, lane));
-        while let Some((peer, channel)) = self.tools.outbox.take_writable() {
-            self.wants.insert((peer, channel));
+        let is_stopped =
+            |peer, channel_id| !stops.is_empty() && stops.contains_key(&(peer, channel_id));
+        done += (tools.outbox).settle(way, is_stopped, |to, channel| lose(peers, to, channel));
+        while let Some((peer, channel_id)) = self.tools.outbox.take_writable() {
+            self.wants.insert((peer, channel_id));
             self.tell_writable(peer, None::<&mut Nobody>);
         }
         done
@@ -612,9 +616,9 @@ impl Channels {
 #[inline]
 fn chosen<'a>(
     number: Option<u16>,
-    main: &'a mut Channel,
-    opened: &'a mut BTreeMap<u16, Channel>,
-) -> Option<&'a mut Channel> {
+    main: &'a mut OpenChannel,
+    opened: &'a mut BTreeMap<u16, OpenChannel>,
+) -> Option<&'a mut OpenChannel> {
     match number {
         Some(number) => opened.get_mut(&number),
         None => Some(main),
@@ -625,10 +629,10 @@ fn chosen<'a>(
 #[inline]
 fn owner_of<'a>(
     number: u16,
-    main: &'a mut Channel,
-    opened: &'a mut BTreeMap<u16, Channel>,
-) -> &'a mut Channel {
-    if number >= Lane::LIBRARY_CHANNELS {
+    main: &'a mut OpenChannel,
+    opened: &'a mut BTreeMap<u16, OpenChannel>,
+) -> &'a mut OpenChannel {
+    if number >= Channel::LIBRARY_IDS {
         opened.entry(number).or_insert_with(|| early(number))
     } else if opened.is_empty() {
         main
@@ -638,8 +642,8 @@ fn owner_of<'a>(
 }
 
 /// What handlers and threads wanted sent, and will never be: told as what the program sent is.
-fn lose(peers: &mut Peers, to: NodeId, lane: Lane) {
-    if !lane.is_library() {
+fn lose(peers: &mut Peers, to: NodeId, channel: Channel) {
+    if !channel.is_library() {
         peers.lose(to, 1);
     }
 }

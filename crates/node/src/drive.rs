@@ -10,7 +10,7 @@
 mod arrivals;
 mod datagrams;
 mod direct;
-mod lives;
+mod liveness;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -21,8 +21,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Frame, Link, LinkAddr, LinkCaps, LinkError};
 use tsumuji_proto::{
-    Datagram, Delivery, Destination, Engine, Event, Instant, Lane, Loan, NodeId, Payload, Posted,
-    SendId, SubmitError,
+    Borrowed, Channel, Datagram, Delivery, Destination, Engine, Event, Instant, NodeId, Payload,
+    Posted, SendId, SubmitError,
 };
 
 use self::arrivals::{Arrivals, next_burst};
@@ -76,16 +76,16 @@ pub(crate) trait Intake {
     /// `true`: consumed, its bytes are free again. `false`: kept; the keeper releases them later.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
     /// `life`: as in `Delivery`.
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>);
+    fn datagram(&mut self, session: u64, datagram: Datagram<'_>);
     fn event(&mut self, event: &Event);
     /// As `Sink::place`.
-    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted>;
+    fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted>;
     /// Buffers are not needed for the messages that they were for.
     fn put_back_all(&mut self, posted: Vec<Posted>);
     /// So many accepted messages to that peer are lost, beside those that an event tells of.
     fn lost(&mut self, peer: NodeId, messages: usize);
-    /// The message that is lent to the engine.
-    fn lent(&self) -> &Loan<'_>;
+    /// The message that is borrowed to the engine.
+    fn borrowed(&self) -> &Borrowed<'_>;
     /// What it had no room for, ever.
     fn dropped(&self) -> Dropped;
     /// There is something for `settle`.
@@ -122,7 +122,7 @@ pub(crate) struct Drive<L: Link, C = SystemClock> {
     /// The link failed in a turn of the assistant's: the program's next turn says so.
     pub(crate) failure: Option<LinkError>,
     /// When the kernel is to be asked who lives; `NEVER` where it does not tell.
-    lives_at: Instant,
+    liveness_at: Instant,
     direct: direct::Lives,
     /// Behind those that are up, where the kernel tells.
     processes: BTreeMap<NodeId, u64>,
@@ -165,7 +165,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
             polled_at: now,
             failure: None,
             dying_turns: 0,
-            lives_at: NEVER,
+            liveness_at: NEVER,
             processes: BTreeMap::new(),
             dying: Vec::new(),
             publish_at: if publisher.is_some() { now } else { NEVER },
@@ -233,8 +233,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
                 self.end_dead_sessions();
             }
         }
-        if self.now >= self.lives_at {
-            self.look_for_deaths();
+        if self.now >= self.liveness_at {
+            self.check_liveness();
         }
         let mut settled = 0;
         if intake.is_due() {
@@ -248,7 +248,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         if due {
             self.engine.handle_timeout(self.now);
         }
-        let sent = self.transmit(intake.lent())?;
+        let sent = self.transmit(intake.borrowed())?;
         Ok(received + settled + sent + self.take_events(intake))
     }
 
@@ -259,7 +259,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
 
     /// What is due next, by the engine's timers or others.
     fn next_due(&self) -> Option<Instant> {
-        let lives = (self.lives_at != NEVER).then_some(self.lives_at);
+        let lives = (self.liveness_at != NEVER).then_some(self.liveness_at);
         self.due.into_iter().chain(lives).min()
     }
 
@@ -277,8 +277,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
         }
     }
 
-    /// Sends what is due, as far as the link takes it, and wakes receivers. `lent`: the message that is lent to the engine.
-    pub(crate) fn transmit(&mut self, lent: &Loan<'_>) -> Result<usize, LinkError> {
+    /// Sends what is due, as far as the link takes it, and wakes receivers. `borrowed`: the message that is borrowed to the engine.
+    pub(crate) fn transmit(&mut self, borrowed: &Borrowed<'_>) -> Result<usize, LinkError> {
         let Self {
             link,
             engine,
@@ -295,7 +295,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
                 Destination::Broadcast => Some(LinkAddr::Broadcast).filter(|_| self.caps.broadcast),
             };
             let taken = match addr {
-                Some(addr) => send_batch(link, engine, addr, *now, to, lent)?,
+                Some(addr) => send_batch(link, engine, addr, *now, to, borrowed)?,
                 None => fan_out(link, table, engine, *now, to)?,
             };
             if taken > 0 {
@@ -325,7 +325,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     fn take_events(&mut self, intake: &mut impl Intake) -> usize {
         let mut events = 0;
         while let Some(mut event) = self.engine.poll_event() {
-            if self.lives_at != NEVER {
+            if self.liveness_at != NEVER {
                 self.note_process(&event);
             }
             let lost = self.note_direct(&event);
@@ -371,7 +371,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     pub(crate) fn enqueue(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: Payload<'_>,
         notify: bool,
         more: bool,
@@ -380,13 +380,13 @@ impl<L: Link, C: Clock> Drive<L, C> {
         let bytes = payload.bytes();
         let id = self
             .engine
-            .submit(to, lane, payload, notify)
+            .submit(to, channel, payload, notify)
             .map_err(refused)?;
         if self.cork.holds(bytes, more) {
             self.backlog = true;
             return Ok(id);
         }
-        self.transmit(&Loan::NONE)?;
+        self.transmit(&Borrowed::NONE)?;
         Ok(id)
     }
 
@@ -399,7 +399,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     pub(crate) fn end_batch(&mut self) -> Result<(), LinkError> {
         if self.cork.end() {
             self.refresh_now();
-            self.transmit(&Loan::NONE)?;
+            self.transmit(&Borrowed::NONE)?;
         }
         Ok(())
     }
@@ -410,24 +410,24 @@ impl<L: Link, C: Clock> Drive<L, C> {
         self.caps.gathers && !self.cork.is_in()
     }
 
-    /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a loan.
-    pub(crate) fn submit_lent(
+    /// Queues a message that stays with the caller until the engine keeps or forgets it. To be transmitted as a borrowed.
+    pub(crate) fn submit_borrowed(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SendError> {
         self.now = self.clock.now();
         self.engine
-            .submit_lent(to, lane, length_bytes, notify)
+            .submit_borrowed(to, channel, length_bytes, notify)
             .map_err(refused)
     }
 
     /// Ends the session with a peer, as if it had died.
-    pub(crate) fn give_up(&mut self, peer: NodeId, intake: &mut impl Intake) {
+    pub(crate) fn abort(&mut self, peer: NodeId, intake: &mut impl Intake) {
         let now = self.refresh_now();
-        self.engine.give_up(now, peer);
+        self.engine.abort(now, peer);
         self.take_events(intake);
         self.mark_pending();
     }
@@ -597,7 +597,7 @@ fn send_batch<L: Link>(
     addr: LinkAddr,
     now: Instant,
     to: Destination,
-    lent: &Loan<'_>,
+    borrowed: &Borrowed<'_>,
 ) -> Result<usize, LinkError> {
     let room = link.capacity(addr)?;
     if room.frames == 0 {
@@ -606,11 +606,11 @@ fn send_batch<L: Link>(
     if engine.offer_room(to) {
         return Ok(1); // a datagram that waits takes it
     }
-    let planned = engine.plan(now, to, lent, (room.frames, room.bytes));
+    let planned = engine.plan(now, to, borrowed, (room.frames, room.bytes));
     if planned == 0 {
         return Ok(1); // what was due is not any more
     }
-    let frames = engine.batch(lent);
+    let frames = engine.batch(borrowed);
     link.send(addr, frames.map(|(head, body)| Frame { head, body }))
 }
 
@@ -626,9 +626,9 @@ fn fan_out<L: Link>(
     if to != Destination::Broadcast {
         return Ok(0); // the engine knows no peer that is not in the table
     }
-    engine.plan(now, to, &Loan::NONE, (1, usize::MAX));
+    engine.plan(now, to, &Borrowed::NONE, (1, usize::MAX));
     for addr in table.peers().filter_map(|peer| table.addr(peer)) {
-        let frames = engine.batch(&Loan::NONE);
+        let frames = engine.batch(&Borrowed::NONE);
         link.send(addr, frames.map(|(head, body)| Frame { head, body }))?;
     }
     Ok(1)

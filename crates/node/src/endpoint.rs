@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkCounters, LinkError, Rings, SealCounters};
-use tsumuji_proto::{Config, Engine, Loan, NodeId};
+use tsumuji_proto::{Borrowed, Config, Engine, NodeId};
 
 pub use self::batch::Batch;
 pub use self::datagrams::NOW_OR_NEVER;
@@ -166,7 +166,7 @@ impl<L: Link> Endpoint<L> {
         let ours = Arc::clone(&bell);
         let mut drive = Drive::new(link, engine, table, clock, idle, publisher, Some(ours));
         if kernel_tells {
-            drive.watch_lives();
+            drive.watch_liveness();
         }
         let core = Core {
             drive,
@@ -303,7 +303,7 @@ impl<L: Link> Core<L> {
             taker: None,
             channels: &mut self.channels,
             peers: &mut self.peers,
-            lent: &Loan::NONE,
+            borrowed: &Borrowed::NONE,
         };
         self.drive.poll_once(true, &mut intake)
     }
@@ -351,21 +351,21 @@ impl<L: Link> Core<L> {
         timeout: Duration,
         done: impl FnMut(&Engine, &mut Keeping<'_>) -> bool,
     ) -> Result<bool, LinkError> {
-        self.run_lent(timeout, &Loan::NONE, done)
+        self.run_borrowed(timeout, &Borrowed::NONE, done)
     }
 
-    /// The same while `lent` is lent to the engine.
-    fn run_lent(
+    /// The same while `borrowed` is borrowed to the engine.
+    fn run_borrowed(
         &mut self,
         timeout: Duration,
-        lent: &Loan<'_>,
+        borrowed: &Borrowed<'_>,
         mut done: impl FnMut(&Engine, &mut Keeping<'_>) -> bool,
     ) -> Result<bool, LinkError> {
         let mut intake = Keeping {
             taker: None,
             channels: &mut self.channels,
             peers: &mut self.peers,
-            lent,
+            borrowed,
         };
         self.drive
             .run_until(&mut intake, timeout, |engine, intake| done(engine, intake))
@@ -380,7 +380,7 @@ impl<L: Link> Core<L> {
     /// Tells peers that this node leaves, so that they need not wait for silence.
     fn say_farewell(&mut self) {
         self.drive.refresh_now();
-        let _ = self.drive.transmit(&Loan::NONE); // farewells overtake what waits
+        let _ = self.drive.transmit(&Borrowed::NONE); // farewells overtake what waits
         let farewells = if self.drive.caps().lossless {
             1
         } else {
@@ -389,7 +389,7 @@ impl<L: Link> Core<L> {
         for _ in 0..farewells {
             let now = self.drive.refresh_now();
             self.drive.engine.close(now);
-            while let Ok(1..) = self.drive.transmit(&Loan::NONE) {} // a failed link has nobody to tell
+            while let Ok(1..) = self.drive.transmit(&Borrowed::NONE) {} // a failed link has nobody to tell
         }
     }
 }

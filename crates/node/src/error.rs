@@ -177,34 +177,34 @@ pub enum EndpointError {
 #[non_exhaustive]
 pub enum ChannelError {
     /// It has an owner.
-    #[error("channel {channel} is open already; close it first, or use another")]
+    #[error("channel {channel_id} is open already; close it first, or use another")]
     AlreadyOpen {
         /// Which.
-        channel: u16,
+        channel_id: u16,
     },
     /// Nobody opened it here.
-    #[error("channel {channel} is not open; open it first")]
+    #[error("channel {channel_id} is not open; open it first")]
     NotOpen {
         /// Which.
-        channel: u16,
+        channel_id: u16,
     },
     /// The endpoints' own.
-    #[error("channel {channel} is the endpoints' own; use another, 0 to {}", channel - 1)]
+    #[error("channel {channel_id} is the endpoints' own; use another, 0 to {}", channel_id - 1)]
     Reserved {
         /// Which.
-        channel: u16,
+        channel_id: u16,
     },
     /// A channel that may keep nothing.
-    #[error("channel {channel} has a budget of 0 bytes; give it at least 1")]
+    #[error("channel {channel_id} has a budget of 0 bytes; give it at least 1")]
     NoBudget {
         /// Which.
-        channel: u16,
+        channel_id: u16,
     },
     /// It has a handler, so nothing can be taken from it.
-    #[error("channel {channel} has a handler that takes its messages; open it without one")]
+    #[error("channel {channel_id} has a handler that takes its messages; open it without one")]
     HasHandler {
         /// Which.
-        channel: u16,
+        channel_id: u16,
     },
     /// Another endpoint's post.
     #[error(
@@ -277,10 +277,10 @@ pub enum SendError {
         peer: NodeId,
     },
     /// A channel for libraries between endpoint and program, which this endpoint has not opened.
-    #[error("channel {channel} is reserved for libraries; use another, 0 to {}", tsumuji_proto::Lane::LIBRARY_CHANNELS - 1)]
+    #[error("channel {channel_id} is reserved for libraries; use another, 0 to {}", tsumuji_proto::Channel::LIBRARY_IDS - 1)]
     ReservedChannel {
         /// Which.
-        channel: u16,
+        channel_id: u16,
     },
     /// Something is asked of a channel that is not open.
     #[error(transparent)]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tsumuji_proto::{Datagram, Delivery, Event, Lane, NodeId, SendId};
+use tsumuji_proto::{Channel, Datagram, Delivery, Event, NodeId, SendId};
 
 use crate::channel::RemoteFlow;
-use crate::channel::books::{Books, Overdrafts};
 use crate::channel::kept::{Kept, Returns};
+use crate::channel::ledger::{Ledger, Overdrafts};
 use crate::channel::mailbox::{Buffers, Charge, Message};
 use crate::channel::outbox::Outbox;
 use crate::error::SendError;
@@ -34,8 +34,8 @@ pub trait Handler {
 
     /// A `try_send` to that peer and channel that said [`SendError::WouldBlock`] may be tried again. Told to the channel's owner, or to who
     /// polls where it has none.
-    fn writable(&mut self, peer: NodeId, channel: u16) {
-        let _ = (peer, channel);
+    fn writable(&mut self, peer: NodeId, channel_id: u16) {
+        let _ = (peer, channel_id);
     }
 
     /// A message sent before the peer had said how much it takes was given up; `why` names the limit.
@@ -71,8 +71,8 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
         (**self).peer_dead(peer, failed_messages);
     }
 
-    fn writable(&mut self, peer: NodeId, channel: u16) {
-        (**self).writable(peer, channel);
+    fn writable(&mut self, peer: NodeId, channel_id: u16) {
+        (**self).writable(peer, channel_id);
     }
 
     fn refused(&mut self, peer: NodeId, id: SendId, why: &SendError) {
@@ -95,34 +95,34 @@ pub struct Context<'a> {
     pub(crate) returns: &'a Arc<Returns>,
     pub(crate) buffers: &'a mut Buffers,
     /// Of the channel.
-    pub(crate) books: &'a mut Books,
+    pub(crate) ledger: &'a mut Ledger,
     pub(crate) overdrafts: &'a mut Overdrafts,
     /// Of a datagram's source, as in `Delivery`.
-    pub(crate) sender_life: u64,
+    pub(crate) sender_session: u64,
     /// The charge of the message that is being delivered, which is in the books by now; `None`: it is not.
     pub(crate) charged: Option<Charge>,
     /// The message was kept.
     pub(crate) is_kept: bool,
     /// Of the message that is being delivered, and its length.
-    pub(crate) source: (NodeId, Lane),
+    pub(crate) source: (NodeId, Channel),
     pub(crate) bytes: usize,
 }
 
 impl Context<'_> {
     /// Sends a copy of `message` when the turn ends. [`SendError::WouldBlock`]: what handlers sent, and what could not leave yet, takes
     /// as much as `Options::send_queue_bytes` allows.
-    pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
-        if lane.is_library() && lane.channel() != self.books.channel {
-            let channel = lane.channel();
-            return Err(SendError::ReservedChannel { channel });
+    pub fn send(&mut self, to: NodeId, channel: Channel, message: &[u8]) -> Result<(), SendError> {
+        if channel.is_library() && channel.id() != self.ledger.channel_id {
+            let channel_id = channel.id();
+            return Err(SendError::ReservedChannel { channel_id });
         }
-        self.outbox.put(to, lane, message)
+        self.outbox.put(to, channel, message)
     }
 
-    /// Sends a copy of `message` to whom the present one came from, by its lane; to a datagram, by the ordered lane of its channel.
+    /// Sends a copy of `message` to whom the present one came from, by its channel; to a datagram, by the ordered channel of its channel.
     pub fn reply(&mut self, message: &[u8]) -> Result<(), SendError> {
-        let (to, lane) = self.source;
-        self.outbox.put(to, lane, message)
+        let (to, channel) = self.source;
+        self.outbox.put(to, channel, message)
     }
 
     /// Keeps the message beyond the call. It counts against the channel's budget until it is dropped. One that came in a frame of its own
@@ -133,22 +133,22 @@ impl Context<'_> {
             return Kept::free(self.buffers.message(delivery), self.returns); // made by the handler
         }
         let charge = (self.charged)
-            .unwrap_or_else(|| (self.overdrafts).charge(self.books, from, self.bytes));
+            .unwrap_or_else(|| (self.overdrafts).charge(self.ledger, from, self.bytes));
         self.charged = Some(charge);
         let message: Message = self.buffers.message(delivery);
         let charge = (charge, self.bytes);
-        Kept::new(message, charge, self.books.generation, self.returns)
+        Kept::new(message, charge, self.ledger.generation, self.returns)
     }
 
     /// A datagram is delivered.
-    pub(crate) fn is_of(&mut self, life: u64, datagram: &Datagram<'_>) {
-        self.sender_life = life;
-        self.source = (datagram.source, Lane::ordered(datagram.channel));
+    pub(crate) fn is_of(&mut self, session: u64, datagram: &Datagram<'_>) {
+        self.sender_session = session;
+        self.source = (datagram.source, Channel::ordered(datagram.channel_id));
     }
 
-    /// Which life of its source a datagram comes from: as [`Delivery::life`] of messages.
-    pub fn life(&self) -> u64 {
-        self.sender_life
+    /// The number of the session that a datagram comes from, as [`Delivery::session`] of messages.
+    pub fn session(&self) -> u64 {
+        self.sender_session
     }
 }
 

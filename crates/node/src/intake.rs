@@ -2,7 +2,7 @@
 //!
 //! Made by `endpoint` for each call into `drive`.
 
-use tsumuji_proto::{Datagram, Delivery, Event, Lane, Loan, NodeId, Posted};
+use tsumuji_proto::{Borrowed, Channel, Datagram, Delivery, Event, NodeId, Posted};
 
 use crate::channel::{Channels, Dropped, Way};
 use crate::drive;
@@ -23,8 +23,8 @@ pub(crate) struct Intake<'a, H> {
     pub(crate) taker: Option<Taker<'a, H>>,
     pub(crate) channels: &'a mut Channels,
     pub(crate) peers: &'a mut Peers,
-    /// The message that is lent to the engine meanwhile.
-    pub(crate) lent: &'a Loan<'a>,
+    /// The message that the engine borrows meanwhile.
+    pub(crate) borrowed: &'a Borrowed<'a>,
 }
 
 /// Of calls that bring nobody along.
@@ -43,21 +43,21 @@ impl<H: Handler> drive::Intake for Intake<'_, H> {
     }
 
     #[inline]
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
+    fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
         match &mut self.taker {
             Some(Taker::Program(handler)) => {
-                self.channels.datagram_to(None, *handler, life, datagram)
+                self.channels.datagram_to(None, *handler, session, datagram)
             }
             Some(Taker::Channel(number, handler)) => {
                 self.channels
-                    .datagram_to(Some(*number), *handler, life, datagram);
+                    .datagram_to(Some(*number), *handler, session, datagram);
             }
-            None => self.channels.datagram(life, datagram),
+            None => self.channels.datagram(session, datagram),
         }
     }
 
-    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
-        self.channels.posts.place(from, lane, length_bytes)
+    fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
+        self.channels.posts.place(from, channel, length_bytes)
     }
 
     fn put_back_all(&mut self, posted: Vec<Posted>) {
@@ -76,8 +76,8 @@ impl<H: Handler> drive::Intake for Intake<'_, H> {
         self.peers.lose(peer, messages);
     }
 
-    fn lent(&self) -> &Loan<'_> {
-        self.lent
+    fn borrowed(&self) -> &Borrowed<'_> {
+        self.borrowed
     }
 
     fn dropped(&self) -> Dropped {

@@ -6,7 +6,7 @@
 //! ```
 //! use std::time::Duration;
 //! use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-//! use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options};
+//! use tsumuji_node::{Endpoint, Channel, Membership, NodeId, Options};
 //!
 //! let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
 //! let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
@@ -15,7 +15,7 @@
 //! };
 //! let (mut a, mut b) = (open(0)?, open(1)?);
 //! let there = std::thread::spawn(move || b.recv(Duration::from_secs(5)).map(|message| message.map(|m| m.body)));
-//! a.send(NodeId(1), Lane::ordered(0), b"hello")?;
+//! a.send(NodeId(1), Channel::ordered(0), b"hello")?;
 //! a.flush(Duration::from_secs(5))?;
 //! assert_eq!(there.join().unwrap()?.as_deref(), Some(&b"hello"[..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -76,7 +76,7 @@ pub use security::Security;
 pub use tsumuji_link::impair::ImpairConfig;
 pub use tsumuji_link::{Link, LinkAddr, SealMode};
 pub use tsumuji_proto::{
-    Body, Congestion, Datagram, Delivery, DeliveryClass, Destination, Flow, FlowPolicy, Lane,
+    Body, Channel, Congestion, Datagram, Delivery, DeliveryClass, Destination, Flow, FlowPolicy,
     NodeId, Pace, Priority, ReceiveBuffer, Room, SendId, Sender, Window,
 };
 

@@ -16,7 +16,7 @@ const FAILED_LIMIT: usize = 4096;
 pub(crate) struct Peers {
     peers: Vec<Peer>,
     /// Of all peers together.
-    deaths: u64,
+    ended_sessions: u64,
     /// Of some peer there is something to tell that was lost.
     has_losses: bool,
 }
@@ -28,7 +28,7 @@ struct Peer {
     /// It runs this congestion control and we another: the two do not meet.
     other: Option<Congestion>,
     /// How often it died.
-    deaths: u64,
+    ended_sessions: u64,
     /// Messages that failed with the peer, and were not told of.
     lost_messages: usize,
     /// The newest of those that were larger than it takes: length and limit.
@@ -45,7 +45,7 @@ impl Peers {
     pub(crate) fn new(nodes: usize) -> Self {
         Self {
             peers: std::iter::repeat_with(Peer::default).take(nodes).collect(),
-            deaths: 0,
+            ended_sessions: 0,
             has_losses: false,
         }
     }
@@ -68,13 +68,13 @@ impl Peers {
     }
 
     /// How often `peer` died.
-    pub(crate) fn deaths(&self, peer: NodeId) -> u64 {
-        self.get(peer).map_or(0, |peer| peer.deaths)
+    pub(crate) fn ended_sessions(&self, peer: NodeId) -> u64 {
+        self.get(peer).map_or(0, |peer| peer.ended_sessions)
     }
 
     /// How often anyone died.
-    pub(crate) fn deaths_in_all(&self) -> u64 {
-        self.deaths
+    pub(crate) fn all_ended_sessions(&self) -> u64 {
+        self.ended_sessions
     }
 
     pub(crate) fn other_congestion(&self, peer: NodeId) -> Option<Congestion> {
@@ -121,7 +121,7 @@ impl Peers {
             .is_some_and(|peer| peer.dead || peer.other.is_some())
     }
 
-    pub(crate) fn revive(&mut self, peer: NodeId) {
+    pub(crate) fn reconnect(&mut self, peer: NodeId) {
         if let Some(peer) = self.peers.get_mut(usize::from(peer.0)) {
             (peer.up, peer.dead, peer.other) = (false, false, None);
         }
@@ -188,8 +188,8 @@ impl Peers {
             }
             Event::PeerDead { .. } => {
                 (peer.up, peer.dead) = (false, true);
-                peer.deaths += 1;
-                self.deaths += 1;
+                peer.ended_sessions += 1;
+                self.ended_sessions += 1;
                 peer.failed.append(&mut peer.open);
                 while peer.failed.len() > FAILED_LIMIT {
                     peer.failed.pop_front(); // they count among those that were lost
@@ -261,7 +261,7 @@ mod tests {
         ));
     }
 
-    /// A tracked message is open until its event, and failed if its peer dies first; a revived peer starts afresh.
+    /// A tracked message is open until its event, and failed if its peer dies first; a reconnected peer starts afresh.
     #[test]
     fn tracked_messages_end_one_way_or_the_other() {
         let mut peers = Peers::new(2);
@@ -298,7 +298,7 @@ mod tests {
             theirs: Congestion::Suci,
         });
         assert!(peers.is_lost(PEER) && !peers.is_dead(PEER));
-        peers.revive(PEER);
+        peers.reconnect(PEER);
         assert!(!peers.is_lost(PEER));
         assert!(matches!(
             peers.is_sent(NodeId(9), SendId(0)),

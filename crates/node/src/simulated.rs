@@ -5,7 +5,9 @@
 
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkError};
-use tsumuji_proto::{Datagram, Delivery, Engine, Event, Instant, Lane, Loan, NodeId, Posted};
+use tsumuji_proto::{
+    Borrowed, Channel, Datagram, Delivery, Engine, Event, Instant, NodeId, Posted,
+};
 
 use crate::channel::{Dropped, Way};
 pub use crate::clock::Clock;
@@ -19,13 +21,13 @@ pub trait Program {
     /// `true`: consumed, its bytes are free again. `false`: kept; `Engine::release` follows.
     fn message(&mut self, delivery: Delivery<'_>) -> bool;
     /// `life`: as in `Delivery`.
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>);
+    fn datagram(&mut self, session: u64, datagram: Datagram<'_>);
     /// All of a turn, in order, after all messages and datagrams of it.
     fn event(&mut self, event: &Event);
     /// A buffer for a message of that length, if one is posted.
-    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted>;
-    /// The message that is lent to the engine.
-    fn lent(&self) -> &Loan<'_>;
+    fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted>;
+    /// The message that is borrowed to the engine.
+    fn borrowed(&self) -> &Borrowed<'_>;
 }
 
 /// An engine over a link, driven as in production.
@@ -90,24 +92,24 @@ impl<P: Program> Intake for Simulated<'_, P> {
         self.0.message(delivery)
     }
 
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
-        self.0.datagram(life, datagram);
+    fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
+        self.0.datagram(session, datagram);
     }
 
     fn event(&mut self, event: &Event) {
         self.0.event(event);
     }
 
-    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
-        self.0.place(from, lane, length_bytes)
+    fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
+        self.0.place(from, channel, length_bytes)
     }
 
     fn put_back_all(&mut self, _: Vec<Posted>) {}
 
     fn lost(&mut self, _: NodeId, _: usize) {}
 
-    fn lent(&self) -> &Loan<'_> {
-        self.0.lent()
+    fn borrowed(&self) -> &Borrowed<'_> {
+        self.0.borrowed()
     }
 
     fn dropped(&self) -> Dropped {

@@ -11,11 +11,11 @@ use common::promises::{self, send_all};
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tsumuji_node::any_link::Base;
-use tsumuji_node::{AnyLink, CloseError, Endpoint, Lane, Membership, NodeId, Options};
+use tsumuji_node::{AnyLink, Channel, CloseError, Endpoint, Membership, NodeId, Options};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 /// A pair whose sides have options of their own.
 fn both(over: Over, a: &Options, b: &Options) -> (Endpoint<AnyLink>, Endpoint<AnyLink>) {
@@ -83,7 +83,7 @@ fn descriptor_tells_of_what_the_assistant_took() {
         for round in 0..20 {
             let (mut a, mut b) = pair(over, &Options::default());
             assert!(a.wait_up(LONG).expect("alive").is_empty());
-            a.send(B, LANE, &pattern(100, 0)).expect("send");
+            a.send(B, CHANNEL, &pattern(100, 0)).expect("send");
             // Now and then so long that the assistant has taken it before, and now and then not.
             thread::sleep(Duration::from_micros(300 * round));
             let mut taken = None;
@@ -110,7 +110,7 @@ fn many_endpoints_share_a_process() {
     for over in PLAIN {
         let mut nodes = cluster(over, 8, &Options::default());
         for to in 1..8 {
-            nodes[0].send(NodeId(to), LANE, b"hello").expect("send");
+            nodes[0].send(NodeId(to), CHANNEL, b"hello").expect("send");
         }
         for node in &mut nodes[1..] {
             let message = node.recv(LONG).expect("link").expect("hello");
@@ -147,7 +147,7 @@ fn leaving_acknowledges_first() {
     for over in PLAIN {
         for _ in 0..50 {
             let (mut a, mut b) = pair(over, &Options::default());
-            a.send(B, LANE, b"last").expect("send");
+            a.send(B, CHANNEL, b"last").expect("send");
             assert_eq!(
                 b.recv(LONG).expect("link").expect("a message").body,
                 b"last"

@@ -10,14 +10,14 @@ use std::thread;
 use common::hosts::{Wire, endpoint, open, testbed};
 use common::{LONG, pattern};
 use tsumuji_node::{
-    AnyLink, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination, Endpoint,
-    Handler, ImpairConfig, Lane, Link, NodeId, Options, Pace, Priority,
+    AnyLink, Channel, Congestion, Context, Datagram, Delivery, DeliveryClass, Destination,
+    Endpoint, Handler, ImpairConfig, Link, NodeId, Options, Pace, Priority,
 };
 use tsumuji_testbed::{Impairment, Testbed};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 const VIDEO: u16 = 0;
 
 /// One endpoint in each host over UDP.
@@ -63,29 +63,29 @@ fn suci_works_over_every_link() {
             thread::scope(|scope| {
                 let peer = scope.spawn(move || {
                     let mut b = first;
-                    for life in 0..2 {
+                    for session in 0..2 {
                         for (index, size) in (0..).zip(SIZES) {
                             let message = b.recv(LONG).expect("link").expect("message");
                             assert!(message.body == pattern(size, index), "{wire:?}: {index}");
-                            b.send(A, LANE, &message.body).expect("send");
+                            b.send(A, CHANNEL, &message.body).expect("send");
                         }
                         let _ = b.close(LONG);
-                        if life == 1 {
+                        if session == 1 {
                             break;
                         }
                         let base = open(host, wire).expect("again");
                         b = endpoint(base, B, &addrs, impair(3), options);
-                        b.send(A, LANE, b"again").expect("send");
+                        b.send(A, CHANNEL, b"again").expect("send");
                     }
                 });
-                for life in 0..2 {
-                    if life == 1 {
+                for session in 0..2 {
+                    if session == 1 {
                         // Who hears it knows of the new life: nothing of the old one's is expected any more.
                         let message = a.recv(LONG).expect("link").expect("message");
                         assert_eq!(message.body, b"again", "{wire:?}");
                     }
                     for (index, size) in (0..).zip(SIZES) {
-                        a.send(B, LANE, &pattern(size, index)).expect("send");
+                        a.send(B, CHANNEL, &pattern(size, index)).expect("send");
                     }
                     for (index, size) in (0..).zip(SIZES) {
                         let message = a.recv(LONG).expect("link").expect("echo");
@@ -164,7 +164,7 @@ fn repeated_frames_reach_every_link() {
             };
             let missed = a.datagram(Destination::Broadcast, update, None);
             assert_eq!(missed.expect("link"), 0);
-            a.send(B, LANE, b"once").expect("sent");
+            a.send(B, CHANNEL, b"once").expect("sent");
             assert!(a.flush(LONG).expect("flush"));
         }
         let (seen, counters) = receiver.join().expect("receiver");
@@ -181,8 +181,8 @@ fn repeated_frames_reach_every_link() {
 /// already. Under either congestion control.
 #[test]
 fn urgent_messages_overtake_bulk() {
-    const BULK: Lane = Lane::new(DeliveryClass::Ordered, Priority::BULK, 0);
-    const URGENT: Lane = Lane::new(DeliveryClass::Ordered, Priority::URGENT, 0);
+    const BULK: Channel = Channel::new(DeliveryClass::Ordered, Priority::BULK, 0);
+    const URGENT: Channel = Channel::new(DeliveryClass::Ordered, Priority::URGENT, 0);
     const BULK_BYTES: usize = 20_000;
     const BULKS: u64 = 400;
     const FRAME_BYTES: usize = 1_500;
@@ -200,7 +200,7 @@ fn urgent_messages_overtake_bulk() {
             let (mut bulks, mut urgents) = (0_u64, Vec::new());
             while bulks < BULKS {
                 let message = b.recv(LONG).expect("link").expect("message");
-                if message.lane == BULK {
+                if message.channel == BULK {
                     assert!(message.body == pattern(BULK_BYTES, bulks), "{bulks}");
                     bulks += 1;
                     continue;
@@ -260,14 +260,14 @@ fn priorities_are_strict() {
             ..Options::default()
         };
         let (mut a, mut b) = pair(&testbed, &options);
-        let lane = |priority| {
+        let channel = |priority| {
             let priority = Priority::new(priority).expect("0 to 3");
-            Lane::new(DeliveryClass::Ordered, priority, 0)
+            Channel::new(DeliveryClass::Ordered, priority, 0)
         };
         // Nobody has answered hello yet: all of them wait.
         for index in 0..EACH {
             for priority in [2, 3, 0, 1] {
-                a.try_send(B, lane(priority), &pattern(1_000, index))
+                a.try_send(B, channel(priority), &pattern(1_000, index))
                     .expect("room");
             }
         }
@@ -275,7 +275,7 @@ fn priorities_are_strict() {
             let mut order = Vec::new();
             for _ in 0..4 * EACH {
                 let message = b.recv(LONG).expect("link").expect("message");
-                order.push(message.lane.priority().get());
+                order.push(message.channel.priority().get());
             }
             let _ = b.close(LONG);
             order
@@ -338,7 +338,7 @@ fn late_pictures_are_dropped_at_the_sender() {
         // Later many keys in turn, so that pictures are not replaced before they are late.
         let key = if index < PICTURES / 2 { 0 } else { index % 16 };
         let picture = Datagram {
-            channel: VIDEO,
+            channel_id: VIDEO,
             key: key as u32,
             payload: &body,
             ..Datagram::EMPTY
@@ -353,7 +353,7 @@ fn late_pictures_are_dropped_at_the_sender() {
     assert!(a.flush(LONG).expect("flush"));
     let sent = a.counters().link.sent_bytes - before;
     let flow = a.flow(B).expect("peer");
-    a.send(B, LANE, b"end").expect("send");
+    a.send(B, CHANNEL, b"end").expect("send");
     let _ = a.close(LONG);
     let came = receiver.join().expect("receiver");
     let dropped = flow.superseded_datagrams + flow.late_datagrams + flow.lost_datagrams;

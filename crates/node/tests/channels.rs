@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use fastrand::Rng;
 use tsumuji_node::{
-    AnyLink, Bytes, ChannelOptions, Context, Delivery, DeliveryClass, Endpoint, EndpointError,
-    Handler, IdlePolicy, Kept, Lane, NodeId, Options, Priority, ProgressBy, SendError,
+    AnyLink, Bytes, Channel, ChannelOptions, Context, Delivery, DeliveryClass, Endpoint,
+    EndpointError, Handler, IdlePolicy, Kept, NodeId, Options, Priority, ProgressBy, SendError,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const OWNED: Lane = Lane::ordered(7);
-const PLAIN_LANE: Lane = Lane::ordered(0);
+const OWNED: Channel = Channel::ordered(7);
+const PLAIN_CHANNEL: Channel = Channel::ordered(0);
 const BOTH: [ProgressBy; 2] = [ProgressBy::Assistant, ProgressBy::Program];
 
 fn progress_by(progress: ProgressBy) -> Options {
@@ -45,8 +45,8 @@ impl Handler for Writable {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         panic!("{} bytes for nobody", delivery.body.bytes().len());
     }
-    fn writable(&mut self, peer: NodeId, channel: u16) {
-        self.0.push((peer, channel));
+    fn writable(&mut self, peer: NodeId, channel_id: u16) {
+        self.0.push((peer, channel_id));
     }
 }
 
@@ -85,7 +85,8 @@ fn an_unread_channel_holds_up_no_other() {
             Err(SendError::WouldBlock { .. })
         ));
         for round in 0..200_u32 {
-            a.send(B, PLAIN_LANE, &round.to_le_bytes()).expect("send");
+            a.send(B, PLAIN_CHANNEL, &round.to_le_bytes())
+                .expect("send");
             let there = loop {
                 a.progress().expect("a");
                 if let Some(message) = b.try_recv().expect("b") {
@@ -140,11 +141,11 @@ struct Echo {
 
 impl Handler for Echo {
     fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
-        let (number, lane) = (number(delivery.body.bytes()), delivery.lane);
+        let (number, channel) = (number(delivery.body.bytes()), delivery.channel);
         context.reply(delivery.body.bytes()).expect("room");
         if number.is_multiple_of(3) {
             let kept = context.keep(delivery);
-            assert_eq!((kept.from(), kept.lane()), (A, lane));
+            assert_eq!((kept.from(), kept.channel()), (A, channel));
             let _ = self.kept.send(kept);
         }
     }
@@ -204,7 +205,7 @@ fn handlers_answer_while_the_program_computes() {
 
 const CHANNELS: [u16; 4] = [0, 3, 7, 500];
 
-/// What each lane of each sender should bring next.
+/// What each channel of each sender should bring next.
 struct Oracle {
     next: Vec<Vec<u32>>,
     taken: usize,
@@ -212,14 +213,14 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn take(&mut self, from: NodeId, lane: Lane, body: &[u8]) {
-        let place = CHANNELS.iter().position(|known| *known == lane.channel());
-        let urgent = usize::from(lane.priority() == Priority::URGENT);
+    fn take(&mut self, from: NodeId, channel: Channel, body: &[u8]) {
+        let place = CHANNELS.iter().position(|known| *known == channel.id());
+        let urgent = usize::from(channel.priority() == Priority::URGENT);
         let next = &mut self.next[usize::from(from.0)][2 * place.expect("a channel") + urgent];
         assert_eq!(
             number(body),
             *next,
-            "from {from} on {lane:?}: {}",
+            "from {from} on {channel:?}: {}",
             self.story
         );
         *next += 1;
@@ -229,7 +230,7 @@ impl Oracle {
 
 impl Handler for Oracle {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-        self.take(delivery.from, delivery.lane, delivery.body.bytes());
+        self.take(delivery.from, delivery.channel, delivery.body.bytes());
     }
 }
 
@@ -237,7 +238,7 @@ impl Handler for Oracle {
 fn receive(node: &mut Endpoint<AnyLink>, oracle: &mut Oracle, kept: &mut Vec<Kept>, rng: &mut Rng) {
     let short = Duration::from_micros(rng.u64(0..50));
     let opened: Vec<u16> = (CHANNELS.into_iter())
-        .filter(|channel| node.channel(*channel).is_some())
+        .filter(|channel_id| node.channel(*channel_id).is_some())
         .collect();
     let on = rng.choice(&opened).copied();
     let from = rng.bool().then(|| NodeId(rng.u16(0..3)));
@@ -247,13 +248,13 @@ fn receive(node: &mut Endpoint<AnyLink>, oracle: &mut Oracle, kept: &mut Vec<Kep
         (2, Some(on)) => drop(node.poll_on_wait(on, oracle, short).expect("poll_on_wait")),
         (3, Some(on)) => {
             while let Some(message) = node.recv_on(on, from, short).expect("recv_on") {
-                oracle.take(message.from, message.lane, &message.body);
+                oracle.take(message.from, message.channel, &message.body);
                 node.recycle(message);
             }
         }
         (4, on) => {
             if let Some(message) = node.recv_kept(on, from, short).expect("recv_kept") {
-                oracle.take(message.from(), message.lane(), &message);
+                oracle.take(message.from(), message.channel(), &message);
                 kept.push(message);
             }
             if rng.u32(..4) == 0 {
@@ -263,14 +264,14 @@ fn receive(node: &mut Endpoint<AnyLink>, oracle: &mut Oracle, kept: &mut Vec<Kep
         (5, _) => drop(node.progress().expect("progress")),
         (6, _) => {
             if let Some(message) = node.recv_from(NodeId(rng.u16(1..3)), short).expect("recv") {
-                oracle.take(message.from, message.lane, &message.body);
+                oracle.take(message.from, message.channel, &message.body);
             }
         }
         _ => drop(node.poll_wait(oracle, short).expect("poll_wait")),
     }
 }
 
-/// However a program takes what comes, and whatever channels it opens and has open, each lane's messages come once and in order.
+/// However a program takes what comes, and whatever channels it opens and has open, each channel's messages come once and in order.
 #[test]
 fn every_way_to_take_keeps_the_order() {
     let seed = std::env::var("TSUMUJI_SEED").map_or(1, |text| text.parse().expect("a number"));
@@ -287,11 +288,12 @@ fn every_way_to_take_keeps_the_order() {
                     for _ in 0..2000 {
                         let (place, urgent) = (rng.usize(..CHANNELS.len()), rng.usize(..2));
                         let priority = [Priority::NORMAL, Priority::URGENT][urgent];
-                        let lane = Lane::new(DeliveryClass::Ordered, priority, CHANNELS[place]);
+                        let channel =
+                            Channel::new(DeliveryClass::Ordered, priority, CHANNELS[place]);
                         let mut message = next[place][urgent].to_le_bytes().to_vec();
                         next[place][urgent] += 1;
                         message.resize([4, 30, 3000, 9000][rng.usize(..4)], 1);
-                        node.send(A, lane, &message).expect("send");
+                        node.send(A, channel, &message).expect("send");
                     }
                     while !node.flush(Duration::from_millis(10)).expect("flush") {}
                     node
@@ -306,12 +308,12 @@ fn every_way_to_take_keeps_the_order() {
         let (mut kept, begun) = (Vec::new(), Instant::now());
         while oracle.taken < 4000 {
             if rng.u32(..200) == 0 {
-                let channel = CHANNELS[rng.usize(1..CHANNELS.len())];
+                let channel_id = CHANNELS[rng.usize(1..CHANNELS.len())];
                 let size = 1 << rng.u32(10..20);
-                if receiver.channel(channel).is_none() {
-                    receiver.open(channel, budget(size)).expect("not open");
+                if receiver.channel(channel_id).is_none() {
+                    receiver.open(channel_id, budget(size)).expect("not open");
                 } else {
-                    receiver.set_channel_budget(channel, size).expect("open");
+                    receiver.set_channel_budget(channel_id, size).expect("open");
                 }
             }
             receive(&mut receiver, &mut oracle, &mut kept, &mut rng);
@@ -330,8 +332,8 @@ fn every_way_to_take_keeps_the_order() {
             .into_iter()
             .for_each(|sender| drop(sender.join().expect("sender")));
         receiver.progress().expect("progress");
-        for channel in CHANNELS {
-            let state = receiver.channel(channel).unwrap_or_default();
+        for channel_id in CHANNELS {
+            let state = receiver.channel(channel_id).unwrap_or_default();
             assert_eq!(
                 (state.messages, state.used_bytes),
                 (0, 0),
@@ -354,14 +356,14 @@ fn threads_send_beside_the_program() {
         let (mut a, mut b) = pair(over, &options);
         let sender = a.sender();
         let threads: Vec<_> = (1..=4_u16)
-            .map(|channel| {
+            .map(|channel_id| {
                 let sender = sender.clone();
                 thread::spawn(move || {
                     for number in 0..EACH {
                         let mut message = number.to_le_bytes().to_vec();
                         message.resize([4, 5000][number as usize % 2], 0);
-                        let lane = Lane::ordered(channel);
-                        sender.send(B, lane, message, LONG).expect("send");
+                        let channel = Channel::ordered(channel_id);
+                        sender.send(B, channel, message, LONG).expect("send");
                     }
                 })
             })
@@ -376,19 +378,19 @@ fn threads_send_beside_the_program() {
         let mut next = [0; 5];
         for _ in 0..4 * EACH {
             let message = b.recv(LONG).expect("b").expect("a message in time");
-            let expected = &mut next[usize::from(message.lane.channel())];
+            let expected = &mut next[usize::from(message.channel.id())];
             assert_eq!(number(&message.body), *expected, "over {over:?}");
             *expected += 1;
         }
         threads
             .into_iter()
             .for_each(|thread| thread.join().expect("thread"));
-        b.send(A, PLAIN_LANE, b"done").expect("send");
+        b.send(A, PLAIN_CHANNEL, b"done").expect("send");
         while !program.is_finished() {
             b.recv(Duration::from_millis(1)).expect("b"); // and repairs what gets lost
         }
         drop(program.join().expect("program"));
-        let closed = sender.send(B, PLAIN_LANE, vec![], LONG);
+        let closed = sender.send(B, PLAIN_CHANNEL, vec![], LONG);
         assert!(matches!(closed, Err(SendError::Closed)), "{closed:?}");
     }
 }
@@ -437,12 +439,12 @@ fn descriptors_wake_for_other_threads() {
         let sender = a.sender();
         let there = thread::spawn(move || {
             let got = b.recv(LONG).expect("b").expect("a message");
-            b.send(A, PLAIN_LANE, &got.body).expect("send");
+            b.send(A, PLAIN_CHANNEL, &got.body).expect("send");
             b.flush(LONG).expect("flush");
         });
         let sends = thread::spawn(move || {
             thread::sleep(Duration::from_millis(20));
-            sender.send(B, PLAIN_LANE, b"hello".to_vec(), LONG)
+            sender.send(B, PLAIN_CHANNEL, b"hello".to_vec(), LONG)
         });
         let begun = Instant::now();
         let echo = loop {
@@ -502,7 +504,8 @@ fn memory_is_shared_until_it_has_arrived() {
             for _ in sizes {
                 let kept = b.recv_kept(None, None, LONG).expect("b").expect("of a");
                 let message = Bytes::from_owner(kept);
-                b.send_shared(NodeId(2), PLAIN_LANE, message).expect("send");
+                b.send_shared(NodeId(2), PLAIN_CHANNEL, message)
+                    .expect("send");
             }
             assert!(b.flush(LONG).expect("flush"));
             b
@@ -510,9 +513,10 @@ fn memory_is_shared_until_it_has_arrived() {
         for size in sizes {
             let owner = Owner(pattern(size, size as u64), back.clone());
             let message = Bytes::from_owner(owner);
-            a.send_shared(B, PLAIN_LANE, message.clone()).expect("send");
+            a.send_shared(B, PLAIN_CHANNEL, message.clone())
+                .expect("send");
             let id = a
-                .send_shared_tracked(NodeId(2), PLAIN_LANE, message)
+                .send_shared_tracked(NodeId(2), PLAIN_CHANNEL, message)
                 .expect("send");
             assert!(a.wait_sent(NodeId(2), id, LONG).expect("c lives"));
         }
@@ -537,12 +541,12 @@ fn channels_that_are_not_open_are_refused() {
         .expect("open");
     let none = a.recv_kept(Some(7), None, Duration::ZERO);
     assert!(matches!(none, Err(EndpointError::Channel(_))), "{none:?}");
-    let reserved = a.send(B, Lane::ordered(Lane::LIBRARY_CHANNELS), b"");
+    let reserved = a.send(B, Channel::ordered(Channel::LIBRARY_IDS), b"");
     assert!(matches!(reserved, Err(SendError::ReservedChannel { .. })));
-    a.open(Lane::LIBRARY_CHANNELS, ChannelOptions::default())
+    a.open(Channel::LIBRARY_IDS, ChannelOptions::default())
         .expect("open");
-    a.send(B, Lane::ordered(Lane::LIBRARY_CHANNELS), b"")
+    a.send(B, Channel::ordered(Channel::LIBRARY_IDS), b"")
         .expect("its owner may");
-    let own = a.send(B, Lane::ordered(Lane::CONTROL_CHANNEL), b"");
+    let own = a.send(B, Channel::ordered(Channel::CONTROL_ID), b"");
     assert!(matches!(own, Err(SendError::ReservedChannel { .. })));
 }

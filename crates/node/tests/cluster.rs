@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{Lane, NodeId, Options, endpoint_from_env};
+use tsumuji_node::{Channel, NodeId, Options, endpoint_from_env};
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 const LONG: Duration = Duration::from_secs(60);
 const ENTER: &str = "TSUMUJI_TEST_CLUSTER_WORKER";
 const MESSAGES: u32 = 200;
@@ -39,14 +39,14 @@ fn talk() -> Result<u64, Box<dyn std::error::Error>> {
     for number in 0..MESSAGES {
         let message = vec![number as u8; (number * number) as usize];
         if endpoint.me() == NodeId(0) {
-            endpoint.send(peer, LANE, &message)?;
+            endpoint.send(peer, CHANNEL, &message)?;
         }
         let got = endpoint.recv(LONG)?.ok_or("no message")?;
         if got.body != message {
             return Err("a wrong message".into());
         }
         if endpoint.me() == NodeId(1) {
-            endpoint.send(peer, LANE, &message)?;
+            endpoint.send(peer, CHANNEL, &message)?;
         }
     }
     endpoint.flush(LONG)?;

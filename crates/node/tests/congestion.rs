@@ -7,12 +7,13 @@ use std::thread;
 use common::{ALL, LONG, Over, inet, pair, pattern, udp};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
-    AnyLink, Congestion, Endpoint, Lane, Membership, NodeId, Options, SealMode, Security, SendError,
+    AnyLink, Channel, Congestion, Endpoint, Membership, NodeId, Options, SealMode, Security,
+    SendError,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 fn under(congestion: Congestion) -> Options {
     Options {
@@ -34,12 +35,12 @@ fn suci_carries_all_sizes_in_order() {
                     message.body == pattern(size, index),
                     "message {index} over {over:?} differs"
                 );
-                b.send(A, LANE, &message.body).expect("send");
+                b.send(A, CHANNEL, &message.body).expect("send");
             }
             let _ = b.close(LONG);
         });
         for (index, size) in (0..).zip(sizes) {
-            a.send(B, LANE, &pattern(size, index)).expect("send");
+            a.send(B, CHANNEL, &pattern(size, index)).expect("send");
         }
         for (index, size) in (0..).zip(sizes) {
             let message = a.recv(LONG).expect("recv").expect("an echo");

@@ -12,13 +12,13 @@ use common::{Cut, LONG, Over, inet, pair, udp};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::{
-    ChannelOptions, Congestion, Context, Datagram, Delivery, Destination, Endpoint, Handler, Lane,
-    Membership, NodeId, Options, ProgressBy, SendError,
+    Channel, ChannelOptions, Congestion, Context, Datagram, Delivery, Destination, Endpoint,
+    Handler, Membership, NodeId, Options, ProgressBy, SendError,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 fn quick(congestion: Congestion) -> Options {
     Options {
@@ -34,7 +34,7 @@ fn quick(congestion: Congestion) -> Options {
 fn until_dead<L: tsumuji_node::Link>(a: &mut Endpoint<L>) {
     let start = Instant::now();
     while !matches!(
-        a.try_send(B, LANE, b"?"),
+        a.try_send(B, CHANNEL, b"?"),
         Err(SendError::PeerDead { peer: B })
     ) {
         a.recv(Duration::from_millis(1)).expect("recv");
@@ -76,11 +76,11 @@ fn silent_peer_is_dead_and_fails_everything_under(congestion: Congestion) {
     assert!(a.wait_up(LONG).expect("up").is_empty());
     cut.store(true, Ordering::Relaxed);
     let id = a
-        .send_tracked(B, LANE, b"never acknowledged")
+        .send_tracked(B, CHANNEL, b"never acknowledged")
         .expect("queued");
     let big = vec![0; 3 << 20];
     let blocked = loop {
-        match a.send(B, LANE, &big) {
+        match a.send(B, CHANNEL, &big) {
             Ok(()) => {}
             Err(error) => break error,
         }
@@ -124,7 +124,7 @@ fn leaving_is_announced() {
         );
         let peer = thread::spawn(move || {
             assert!(b.wait_up(LONG).expect("up").is_empty());
-            b.send(A, LANE, b"bye").expect("send");
+            b.send(A, CHANNEL, b"bye").expect("send");
             let _ = b.close(LONG);
         });
         assert!(a.wait_up(LONG).expect("up").is_empty());
@@ -163,7 +163,7 @@ fn who_left_is_not_waited_for() {
             matches!(waited, Err(SendError::PeerDead { peer: B })),
             "{waited:?}"
         );
-        a.revive(B).expect("a member");
+        a.reconnect(B).expect("a member");
         assert_eq!(a.wait_up(Duration::ZERO).expect("asked again"), [B]);
         peer.join().expect("peer");
     }
@@ -171,17 +171,17 @@ fn who_left_is_not_waited_for() {
 
 /// A process that died without a word and was started again at the same address is a new life: old messages fail, new ones pass.
 #[test]
-fn restarted_peer_joins_as_new_life() {
+fn restarted_peer_joins_as_new_session() {
     Congestion::ALL
         .into_iter()
-        .for_each(restarted_peer_joins_as_new_life_under);
+        .for_each(restarted_peer_joins_as_new_session_under);
 }
 
-fn restarted_peer_joins_as_new_life_under(congestion: Congestion) {
+fn restarted_peer_joins_as_new_session_under(congestion: Congestion) {
     let (a_link, b_link) = (udp(), udp());
     let addrs = [inet(&a_link), inet(&b_link)];
     let mut a = Endpoint::new(a_link, Membership::inet(A, &addrs), quick(congestion)).expect("a");
-    let life = |link, cut: &Arc<AtomicBool>, incarnation| {
+    let session = |link, cut: &Arc<AtomicBool>, incarnation| {
         let link = Meddled {
             link,
             meddler: Cut(Arc::clone(cut)),
@@ -193,7 +193,7 @@ fn restarted_peer_joins_as_new_life_under(congestion: Congestion) {
         Endpoint::new(link, Membership::inet(B, &addrs), options).expect("b")
     };
     let first_cut = Arc::new(AtomicBool::new(false));
-    let mut b = life(b_link, &first_cut, 1);
+    let mut b = session(b_link, &first_cut, 1);
     let meet = |a: &mut Endpoint<_>, b: &mut Endpoint<Meddled<Udp, Cut>>| {
         let start = Instant::now();
         while !(a.is_up(B) && b.is_up(A)) {
@@ -203,15 +203,17 @@ fn restarted_peer_joins_as_new_life_under(congestion: Congestion) {
         }
     };
     meet(&mut a, &mut b);
-    a.send(B, LANE, b"first").expect("send");
+    a.send(B, CHANNEL, b"first").expect("send");
     assert_eq!(b.recv(LONG).expect("recv").expect("message").body, b"first");
     assert!(a.flush(LONG).expect("it came"));
     first_cut.store(true, Ordering::Relaxed);
     drop(b);
-    let lost = a.send_tracked(B, LANE, &vec![1; 100_000]).expect("queued");
+    let lost = a
+        .send_tracked(B, CHANNEL, &vec![1; 100_000])
+        .expect("queued");
 
     let b_link = Udp::bind(addrs[1], UdpConfig::default()).expect("the same port");
-    let mut b = life(b_link, &Arc::new(AtomicBool::new(false)), 2);
+    let mut b = session(b_link, &Arc::new(AtomicBool::new(false)), 2);
     let start = Instant::now();
     loop {
         let open = matches!(a.is_sent(B, lost), Ok(false));
@@ -231,13 +233,13 @@ fn restarted_peer_joins_as_new_life_under(congestion: Congestion) {
     );
     meet(&mut a, &mut b);
     assert!(matches!(
-        a.send(B, LANE, b"second"),
+        a.send(B, CHANNEL, b"second"),
         Err(SendError::MessagesLost {
             peer: B,
             messages: 1
         })
     ));
-    a.send(B, LANE, b"second").expect("told before");
+    a.send(B, CHANNEL, b"second").expect("told before");
     assert_eq!(
         b.recv(LONG).expect("recv").expect("message").body,
         b"second"
@@ -275,16 +277,17 @@ fn frames_from_elsewhere_are_dropped() {
 /// What a library's handler gets says which life of its sender it is of: what came before the library had opened its channel, what waited
 /// while its sender died, and what the next life sends before the death is told.
 #[test]
-fn deliveries_name_the_life() {
-    const CHANNEL: u16 = Lane::LIBRARY_CHANNELS;
+fn deliveries_name_the_session() {
+    const CHANNEL_ID: u16 = Channel::LIBRARY_IDS;
     #[derive(Default)]
     struct Seen(Vec<(u64, Vec<u8>)>);
     impl Handler for Seen {
         fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
-            self.0.push((delivery.life, delivery.body.bytes().to_vec()));
+            self.0
+                .push((delivery.session, delivery.body.bytes().to_vec()));
         }
         fn datagram(&mut self, context: &mut Context<'_>, datagram: Datagram<'_>) {
-            self.0.push((context.life(), datagram.payload.to_vec()));
+            self.0.push((context.session(), datagram.payload.to_vec()));
         }
     }
     let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
@@ -294,20 +297,20 @@ fn deliveries_name_the_life() {
     };
     let (mut a, mut seen) = (open(A), Seen::default());
     for shelved in [true, false, true] {
-        let deaths = a.deaths(B);
+        let ended_sessions = a.ended_sessions(B);
         let mut b = open(B);
         let start = Instant::now();
         while !b.is_up(A) {
             assert!(b.try_recv().expect("b").is_none() && a.try_recv().expect("a").is_none());
             assert!(start.elapsed() < LONG, "they do not meet");
         }
-        b.open(CHANNEL, ChannelOptions::default()).expect("open");
-        b.try_send_joined(A, Lane::ordered(CHANNEL), (b"a", b"side"))
+        b.open(CHANNEL_ID, ChannelOptions::default()).expect("open");
+        b.try_send_joined(A, Channel::ordered(CHANNEL_ID), (b"a", b"side"))
             .expect("room");
         b.datagram(
             Destination::Broadcast,
             Datagram {
-                channel: CHANNEL,
+                channel_id: CHANNEL_ID,
                 payload: b"datagram",
                 ..Datagram::EMPTY
             },
@@ -318,26 +321,29 @@ fn deliveries_name_the_life() {
         if shelved {
             a.progress().expect("a");
             b = None;
-            while a.deaths(B) == deaths {
+            while a.ended_sessions(B) == ended_sessions {
                 a.recv(Duration::from_millis(1)).expect("a");
                 assert!(start.elapsed() < LONG, "nobody hears of the death");
             }
         }
-        if a.channel(CHANNEL).is_none() {
-            assert!(a.poll_on(CHANNEL, &mut seen).is_err());
-            a.open(CHANNEL, ChannelOptions::default()).expect("open");
+        if a.channel(CHANNEL_ID).is_none() {
+            assert!(a.poll_on(CHANNEL_ID, &mut seen).is_err());
+            a.open(CHANNEL_ID, ChannelOptions::default()).expect("open");
         }
         while seen.0.len() < 2 {
-            a.poll_on(CHANNEL, &mut seen).expect("a");
+            a.poll_on(CHANNEL_ID, &mut seen).expect("a");
             assert!(start.elapsed() < LONG, "nothing came");
         }
         assert_eq!(
             seen.0,
-            [(deaths, b"aside".to_vec()), (deaths, b"datagram".to_vec())]
+            [
+                (ended_sessions, b"aside".to_vec()),
+                (ended_sessions, b"datagram".to_vec())
+            ]
         );
         seen.0.clear();
         drop(b);
-        while a.deaths(B) == deaths {
+        while a.ended_sessions(B) == ended_sessions {
             a.recv(Duration::from_millis(1)).expect("a");
             assert!(start.elapsed() < LONG, "nobody hears of the death");
         }
@@ -347,7 +353,7 @@ fn deliveries_name_the_life() {
 /// A peer that was started again, unseen so far, gets nothing of a message for its last life, and the sender is told: of one frame, of several,
 /// and by number.
 #[test]
-fn nothing_for_the_last_life_is_lost_silently() {
+fn nothing_for_the_last_session_is_lost_silently() {
     for bytes in [10, 100_000, 400_000] {
         let job = ShmJob::create(2, ShmConfig::for_nodes(2)).expect("job");
         let open = |id: NodeId| {
@@ -359,7 +365,7 @@ fn nothing_for_the_last_life_is_lost_silently() {
             Endpoint::new(link, Membership::local(id, 2), options).expect("endpoint")
         };
         let (mut a, mut b) = (open(A), open(B));
-        a.send(B, LANE, b"first").expect("send");
+        a.send(B, CHANNEL, b"first").expect("send");
         while b.try_recv().expect("recv").is_none() {
             a.progress().expect("a");
         }
@@ -369,7 +375,7 @@ fn nothing_for_the_last_life_is_lost_silently() {
         }
         b.vanish();
         let mut b = open(B);
-        let sent = a.send(B, LANE, &vec![7; bytes]);
+        let sent = a.send(B, CHANNEL, &vec![7; bytes]);
         let begun = Instant::now();
         let told = sent.err().or_else(|| {
             loop {

@@ -10,13 +10,13 @@ use std::time::Duration;
 use common::{LONG, Over, PLAIN, cluster, pair, pattern};
 use rustix::event::epoll;
 use tsumuji_node::{
-    AnyLink, Congestion, Datagram, Destination, Endpoint, FlowPolicy, Lane, NodeId, Options, Pace,
-    ProgressBy, Room, SendError, Sender,
+    AnyLink, Channel, Congestion, Datagram, Destination, Endpoint, FlowPolicy, NodeId, Options,
+    Pace, ProgressBy, Room, SendError, Sender,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 const VIDEO: u16 = 2;
 
 /// Somebody's epoll loop serves an endpoint, a pipe of its own and a timer: every message is echoed, every line answered.
@@ -39,7 +39,7 @@ fn an_endpoint_lives_in_a_foreign_epoll_loop() {
             let (mut echoed, mut answered, mut woken) = (0, 0, 0);
             while echoed < ROUNDS || answered < ROUNDS {
                 while let Some(message) = b.try_recv().expect("link") {
-                    b.try_send(message.from, message.lane, &message.body)
+                    b.try_send(message.from, message.channel, &message.body)
                         .expect("queued");
                     echoed += 1;
                 }
@@ -67,7 +67,7 @@ fn an_endpoint_lives_in_a_foreign_epoll_loop() {
             woken
         });
         for round in 0..ROUNDS {
-            a.send(B, LANE, &pattern(round as usize * 50, 1))
+            a.send(B, CHANNEL, &pattern(round as usize * 50, 1))
                 .expect("send");
             theirs.write_all(&[round as u8]).expect("write");
             let mut byte = [0];
@@ -93,7 +93,7 @@ fn windows_change_while_messages_pass() {
         let (mut a, mut b) = pair(over, &Options::default());
         let sender = thread::spawn(move || {
             for index in 0..60 {
-                a.send(B, LANE, &pattern(30_000, index)).expect("send");
+                a.send(B, CHANNEL, &pattern(30_000, index)).expect("send");
             }
             let _ = a.close(LONG);
         });
@@ -143,7 +143,7 @@ fn a_closed_policy_stops_nobody() {
         b.set_policy(Some(Box::new(Closed)));
         let sender = thread::spawn(move || {
             for index in 0..8 {
-                a.send(B, LANE, &pattern(4_000, index)).expect("send");
+                a.send(B, CHANNEL, &pattern(4_000, index)).expect("send");
             }
             let _ = a.close(LONG);
         });
@@ -179,7 +179,7 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
     let (mut a, mut b) = pair(over, &options);
     let receiver = thread::spawn(move || {
         // What comes before it knows the sender's session would be dropped, and sent again.
-        b.send(A, LANE, b"ready").expect("send");
+        b.send(A, CHANNEL, b"ready").expect("send");
         for _ in 0..FIRST {
             assert_eq!(b.recv(LONG).expect("link").expect("message").body, b"first");
         }
@@ -197,12 +197,12 @@ fn write_to_a_slow_receiver(over: Over, congestion: Congestion, pace: Pace) -> W
     // From then on the receiver looks once a millisecond: what a round trip takes where nothing waits must be known before. The shortest
     // of several is it, whatever else keeps the machine busy.
     for _ in 0..FIRST {
-        a.send(B, LANE, b"first").expect("send");
+        a.send(B, CHANNEL, b"first").expect("send");
         assert!(a.flush(LONG).expect("link"));
     }
     let (mut in_flight_sum, mut looks) = (0, 0);
     for index in 0..MESSAGES {
-        a.send(B, LANE, &pattern(1_000, index)).expect("send");
+        a.send(B, CHANNEL, &pattern(1_000, index)).expect("send");
     }
     while a.queue_length(B) > 0 {
         a.recv(Duration::from_micros(200)).expect("link");
@@ -282,7 +282,7 @@ fn overtaken_frames_of_shared_memory() {
         let exchange = move |mut endpoint: tsumuji_node::Endpoint<_>, peer| {
             for (index, size) in (0..).zip(SIZES) {
                 endpoint
-                    .send(peer, LANE, &pattern(size, index))
+                    .send(peer, CHANNEL, &pattern(size, index))
                     .expect("send");
             }
             for (index, size) in (0..).zip(SIZES) {
@@ -315,7 +315,7 @@ fn overtaken_frames_of_shared_memory() {
 /// Sends a picture.
 fn show(node: &mut Endpoint<AnyLink>, payload: &[u8], deadline: Option<Duration>) {
     let picture = Datagram {
-        channel: VIDEO,
+        channel_id: VIDEO,
         payload,
         ..Datagram::EMPTY
     };
@@ -347,7 +347,7 @@ fn the_newest_picture_arrives() {
             let mut last = 0;
             while last < 50 {
                 let came = b.recv_datagram(None, LONG).expect("link").expect("one");
-                assert_eq!((came.from, came.channel), (A, VIDEO));
+                assert_eq!((came.from, came.channel_id), (A, VIDEO));
                 let index = u64::from(came.payload[0]) | u64::from(came.payload[1]) << 8;
                 assert!(index > last, "{index} after {last}");
                 assert!(came.payload[2..] == pattern(50_000, index));
@@ -389,7 +389,7 @@ fn flows_of_others_are_told() {
                     assert!(other.wait_up(LONG).expect("up").is_empty());
                     up.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     if other.me() == B {
-                        other.send(NodeId(2), LANE, &[7; 5_000]).expect("sent");
+                        other.send(NodeId(2), CHANNEL, &[7; 5_000]).expect("sent");
                         assert!(other.flush(LONG).expect("flush"));
                     }
                     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -476,7 +476,7 @@ fn flushes_end_while_peers_ask() {
         });
         assert!(a.wait_up(LONG).expect("up").is_empty());
         for number in 0..200 {
-            a.send(B, LANE, &[1; 100]).expect("send");
+            a.send(B, CHANNEL, &[1; 100]).expect("send");
             assert!(a.flush(LONG).expect("flush"), "{over:?}: {number}");
             a.progress().expect("link");
         }

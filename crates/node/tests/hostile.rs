@@ -39,7 +39,7 @@ use tsumuji_link::xdp::{Xdp, XdpConfig};
 use tsumuji_link::{Frame, SealCounters, each};
 use tsumuji_node::any_link::{Base, Unsealed};
 use tsumuji_node::{
-    AnyLink, Counters, Endpoint, Lane, Link, LinkAddr, Membership, Message, NodeId, Options,
+    AnyLink, Channel, Counters, Endpoint, Link, LinkAddr, Membership, Message, NodeId, Options,
     SealMode, Security, SendError,
 };
 use tsumuji_proto::Drop;
@@ -57,7 +57,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MARK: &[u8] = b"nobody else shall read this";
 /// A liar that has nothing more to say begins anew.
 const SILENCE: Duration = Duration::from_millis(250);
-const TALK: Lane = Lane::ordered(0);
+const TALK: Channel = Channel::ordered(0);
 const LIAR: u16 = 2;
 
 /// All that an attacker may make one process of three nodes take, beyond what it had when they had met: budgets for what
@@ -101,7 +101,7 @@ struct Run {
     /// Messages that honest node *i* has heard in the present part.
     heard: [AtomicU64; 2],
     /// Lives of node 1.
-    life: AtomicU64,
+    session: AtomicU64,
     stop: AtomicBool,
     /// For the stranger: when its namespace goes, so do the cables.
     nodes_ended: AtomicBool,
@@ -111,9 +111,9 @@ struct Run {
 }
 
 /// A message: life, number, mark, and what follows from the first two.
-fn compose(life: u64, number: u64, bytes: usize) -> Vec<u8> {
-    let mut message = [&life.to_le_bytes()[..], &number.to_le_bytes(), MARK].concat();
-    let mut dice = Rng::with_seed(life << 32 ^ number);
+fn compose(session: u64, number: u64, bytes: usize) -> Vec<u8> {
+    let mut message = [&session.to_le_bytes()[..], &number.to_le_bytes(), MARK].concat();
+    let mut dice = Rng::with_seed(session << 32 ^ number);
     while message.len() < bytes {
         message.extend(dice.u64(..).to_le_bytes());
     }
@@ -171,14 +171,14 @@ impl Run {
     /// An honest node's whole life, or two; returns what each has counted.
     fn honest(&self, me: usize, job: Option<&OwnedFd>) -> Vec<Counters> {
         let mut counters = Vec::new();
-        let (mut life, mut last, mut number) = (1, None::<(u64, u64)>, 0);
+        let (mut session, mut last, mut number) = (1, None::<(u64, u64)>, 0);
         let mut dice = Rng::with_seed(self.seed ^ me as u64);
         let open = |link| Endpoint::new(link, self.membership(me), options()).expect("endpoint");
         let mut endpoint = open(self.link(me, job));
         let other = NodeId(1 - me as u16);
         while !self.stopped() {
-            if me == 1 && self.life.load(Ordering::Acquire) > life {
-                life += 1;
+            if me == 1 && self.session.load(Ordering::Acquire) > session {
+                session += 1;
                 counters.push(endpoint.counters());
                 drop(endpoint);
                 (last, number) = (None, 0);
@@ -186,13 +186,14 @@ impl Run {
             }
             let longest = [100, 2_000, 30_000][dice.usize(..3)];
             let bytes = MARK.len() + 16 + dice.usize(..longest);
-            match endpoint.try_send(other, TALK, &compose(life, number, bytes)) {
+            match endpoint.try_send(other, TALK, &compose(session, number, bytes)) {
                 Ok(()) => number += 1,
                 Err(SendError::WouldBlock { .. }) => {}
                 // It left to come back. No other death is true.
                 Err(SendError::PeerDead { .. })
-                    if last.is_none_or(|(heard, _)| heard < self.life.load(Ordering::Acquire)) => {}
-                Err(SendError::MessagesLost { .. }) if endpoint.deaths(other) > 0 => {}
+                    if last
+                        .is_none_or(|(heard, _)| heard < self.session.load(Ordering::Acquire)) => {}
+                Err(SendError::MessagesLost { .. }) if endpoint.ended_sessions(other) > 0 => {}
                 Err(error) => panic!("{me}: {error}"),
             }
             // The liar may have been given up; what it is told matters to nobody.
@@ -215,29 +216,29 @@ impl Run {
         let body = &message.body;
         let word = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("8"));
         assert!(body.len() >= 16, "{me}: {} bytes", body.len());
-        let (life, number) = (word(0), word(8));
-        let mut expected = compose(life, number, body.len());
+        let (session, number) = (word(0), word(8));
+        let mut expected = compose(session, number, body.len());
         expected.truncate(body.len());
         assert!(
             body.len() >= 16 + MARK.len() && *body == expected,
-            "{me}: message {number} of life {life} is changed"
+            "{me}: message {number} of session {session} is changed"
         );
-        match last.replace((life, number)) {
-            Some((before, previous)) if before == life => {
+        match last.replace((session, number)) {
+            Some((before, previous)) if before == session => {
                 assert_eq!(
                     number,
                     previous + 1,
-                    "{me}: after {previous} of life {life}"
+                    "{me}: after {previous} of session {session}"
                 );
             }
             Some((before, _)) => assert!(
-                life > before && number == 0,
-                "{me}: {number} of life {life} after life {before}"
+                session > before && number == 0,
+                "{me}: {number} of session {session} after session {before}"
             ),
             None => {}
         }
         // Only what the present part is about.
-        if me == 1 || life == self.life.load(Ordering::Acquire) {
+        if me == 1 || session == self.session.load(Ordering::Acquire) {
             self.heard[me].fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -298,7 +299,7 @@ impl Run {
     }
 
     fn next_part(&self) {
-        self.life.fetch_add(1, Ordering::AcqRel);
+        self.session.fetch_add(1, Ordering::AcqRel);
         for heard in &self.heard {
             heard.store(0, Ordering::Release);
         }
@@ -386,7 +387,7 @@ fn attack(over: Over, mode: Option<SealMode>) -> Option<(Vec<Counters>, Told)> {
         over,
         security,
         heard: [AtomicU64::new(0), AtomicU64::new(0)],
-        life: AtomicU64::new(1),
+        session: AtomicU64::new(1),
         stop: AtomicBool::new(false),
         nodes_ended: AtomicBool::new(false),
         lies: Arc::default(),

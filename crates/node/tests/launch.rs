@@ -10,11 +10,11 @@ use common::LONG;
 use common::stranger::Stranger;
 use rustix::net::SocketType;
 use tsumuji_node::{
-    Lane, LaunchSpec, Launcher, LinkSpec, NodeId, Options, Progress, RecvError, SendError,
+    Channel, LaunchSpec, Launcher, LinkSpec, NodeId, Options, Progress, RecvError, SendError,
     endpoint_from_env, report_error,
 };
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 /// What starts in a tenth of a second, and is not kept from it, takes no such time.
 const IMPATIENT: Duration = Duration::from_secs(5);
 const ROLE: &str = "TSUMUJI_TEST_ROLE";
@@ -71,14 +71,14 @@ fn act(role: &str) -> Result<(), Box<dyn std::error::Error>> {
             for lap in 0..20_u32 {
                 let token = vec![lap as u8; 10_000];
                 if me == NodeId(0) {
-                    endpoint.send(next, LANE, &token)?;
+                    endpoint.send(next, CHANNEL, &token)?;
                 }
                 let got = endpoint.recv(LONG)?.ok_or("no token")?;
                 if got.body != token {
                     return Err("a wrong token".into());
                 }
                 if me != NodeId(0) {
-                    endpoint.send(next, LANE, &token)?;
+                    endpoint.send(next, CHANNEL, &token)?;
                 }
             }
             let _ = endpoint.close(LONG);
@@ -90,7 +90,7 @@ fn act(role: &str) -> Result<(), Box<dyn std::error::Error>> {
                 if message.body == b"fail" {
                     return Err("told to fail\non two lines".into());
                 }
-                match endpoint.send(message.from, message.lane, &message.body) {
+                match endpoint.send(message.from, message.channel, &message.body) {
                     Ok(()) | Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -186,7 +186,7 @@ fn killed_worker_is_named_and_dead() {
         let mut endpoint = launcher.endpoint(options(), None, None).expect("endpoint");
         assert_eq!(endpoint.name_of(NodeId(2)), "worker 2");
         for id in [NodeId(1), NodeId(2)] {
-            endpoint.send(id, LANE, b"hello").expect("send");
+            endpoint.send(id, CHANNEL, b"hello").expect("send");
             assert_eq!(
                 endpoint.recv(LONG).expect("recv").expect("echo").body,
                 b"hello"
@@ -205,14 +205,16 @@ fn killed_worker_is_named_and_dead() {
         );
         let start = Instant::now();
         while !matches!(
-            endpoint.try_send(NodeId(2), LANE, b"?"),
+            endpoint.try_send(NodeId(2), CHANNEL, b"?"),
             Err(SendError::PeerDead { .. })
         ) {
             let got: Result<_, RecvError> = endpoint.recv(Duration::from_millis(1));
             assert!(got.expect("recv").is_none());
             assert!(start.elapsed() < LONG, "death goes unnoticed over {link}");
         }
-        endpoint.send(NodeId(1), LANE, b"still here").expect("send");
+        endpoint
+            .send(NodeId(1), CHANNEL, b"still here")
+            .expect("send");
         assert_eq!(
             endpoint.recv(LONG).expect("recv").expect("echo").body,
             b"still here"
@@ -231,7 +233,7 @@ fn workers_own_error_is_told() {
     spec.with_self = true;
     let mut launcher = Launcher::start(spec).expect("start");
     let mut endpoint = launcher.endpoint(options(), None, None).expect("endpoint");
-    endpoint.send(NodeId(1), LANE, b"fail").expect("send");
+    endpoint.send(NodeId(1), CHANNEL, b"fail").expect("send");
     assert!(endpoint.flush(LONG).is_ok());
     let Progress::Failed(failure) = launcher.wait(LONG) else {
         panic!("not noticed")

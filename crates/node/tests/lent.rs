@@ -1,5 +1,5 @@
 //! Long messages that stay with their caller while they leave, where that goes wrong: the link fails in the middle, memory is refused,
-//! the peer dies. A call ends one way or the other, leaves nothing lent, and no peer ever gets another's bytes.
+//! the peer dies. A call ends one way or the other, leaves nothing borrowed, and no peer ever gets another's bytes.
 
 mod common;
 #[path = "common/scarce_alloc.rs"]
@@ -17,13 +17,13 @@ use scarce_alloc::{REFUSED_BYTES, Scarcity};
 use tsumuji_link::LinkError;
 use tsumuji_link::udp::{Udp, UdpConfig};
 use tsumuji_node::{
-    Congestion, Endpoint, Lane, Membership, NodeId, Options, ProgressBy, SendError,
+    Channel, Congestion, Endpoint, Membership, NodeId, Options, ProgressBy, SendError,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const C: NodeId = NodeId(2);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 /// Counts frames down, and then fails until it is mended.
 #[derive(Clone)]
@@ -137,7 +137,7 @@ fn a_link_fails_in_the_middle() {
         fuse.set(frames);
         let failed = {
             let _scarcity = scarce.then(Scarcity::begin);
-            a.send(B, LANE, &first)
+            a.send(B, CHANNEL, &first)
         };
         assert!(
             matches!(failed, Err(SendError::Link(_))),
@@ -145,16 +145,20 @@ fn a_link_fails_in_the_middle() {
         );
         drop(first);
         fuse.set(i64::MAX);
-        a.send(C, LANE, &message(2)).expect("send");
+        a.send(C, CHANNEL, &message(2)).expect("send");
         // Even a first frame counts as left: the link fails with it.
-        assert_eq!(a.deaths(B) > 0, scarce, "{congestion} {frames}: given up");
+        assert_eq!(
+            a.ended_sessions(B) > 0,
+            scarce,
+            "{congestion} {frames}: given up"
+        );
         // What was lost is told once. It may have found out, and be back by itself; or it is to be tried again. Until the old session's
         // end is known there, what comes is of no session.
         let mut told = 0;
-        while let Err(error) = a.send(B, LANE, &message(3)) {
+        while let Err(error) = a.send(B, CHANNEL, &message(3)) {
             match error {
                 SendError::MessagesLost { peer: B, .. } => told += 1,
-                SendError::PeerDead { peer: B } => a.revive(B).expect("a member"),
+                SendError::PeerDead { peer: B } => a.reconnect(B).expect("a member"),
                 other => panic!("{other}"),
             }
         }
@@ -179,11 +183,11 @@ fn memory_is_waited_for() {
         assert!(a.wait_up(LONG).expect("up").is_empty());
         let id = {
             let _scarcity = Scarcity::begin();
-            a.send_tracked(B, LANE, &message)
+            a.send_tracked(B, CHANNEL, &message)
         };
         let id = id.expect("send");
         assert!(a.wait_sent(B, id, LONG).expect("sent"), "{bytes}");
-        a.send(C, LANE, b"end").expect("send");
+        a.send(C, CHANNEL, b"end").expect("send");
         while !(to_b.is_finished() && to_c.is_finished()) {
             a.recv(Duration::from_millis(1)).expect("link");
         }
@@ -193,10 +197,10 @@ fn memory_is_waited_for() {
 }
 
 /// Messages of one frame and of several, sent in loops and one by one, in frames of a cable's size: what leaves by one call is of many
-/// messages, lent or not, and all arrive as they were and in order.
+/// messages, borrowed or not, and all arrive as they were and in order.
 #[test]
 fn batches_of_many_messages() {
-    // Fragments as long as the agreed size and shorter, of one length in a row and mixed; from 12 KiB on one may be lent.
+    // Fragments as long as the agreed size and shorter, of one length in a row and mixed; from 12 KiB on one may be borrowed.
     const SIZES: [usize; 12] = [
         16 << 10,
         16 << 10,
@@ -236,7 +240,7 @@ fn batches_of_many_messages() {
                 assert!(same, "message {index} of {messages} differs");
                 b.recycle(message);
             }
-            b.send(A, LANE, b"next").expect("send");
+            b.send(A, CHANNEL, b"next").expect("send");
         }
         let _ = b.close(LONG);
     });
@@ -245,7 +249,7 @@ fn batches_of_many_messages() {
             .map(|index| pattern(size(index), index as u64))
             .collect();
         for body in &bodies {
-            a.send(B, LANE, body).expect("send");
+            a.send(B, CHANNEL, body).expect("send");
         }
         a.recv(LONG).expect("recv").expect("an answer");
     }
@@ -263,11 +267,11 @@ fn a_copy_waits_for_memory_of_another() {
     while !a.is_up(B) {
         a.recv(Duration::from_millis(1)).expect("link");
     }
-    a.send(B, LANE, &messages[0]).expect("send");
+    a.send(B, CHANNEL, &messages[0]).expect("send");
     assert_eq!(a.queue_length(B), 1, "no turn was taken since");
     let second = {
         let _scarcity = Scarcity::begin();
-        a.send(B, LANE, &messages[1])
+        a.send(B, CHANNEL, &messages[1])
     };
     second.expect("send");
     while !to_b.is_finished() {
@@ -276,10 +280,10 @@ fn a_copy_waits_for_memory_of_another() {
     to_b.join().expect("b");
 }
 
-/// A panic in the middle of a long message leaves nothing lent: the link's here, as it might be a policy's. Where the program goes on, the
+/// A panic in the middle of a long message leaves nothing borrowed: the link's here, as it might be a policy's. Where the program goes on, the
 /// message arrives whole if any of it had left, and those behind it in any case.
 #[test]
-fn a_panic_leaves_nothing_lent() {
+fn a_panic_leaves_nothing_borrowed() {
     const BYTES: usize = 4 << 20;
     for (batches, frames) in [(true, 5), (false, 20), (true, 0), (false, 0)] {
         let (mut a, [b, c], fuse) = three(&Options::default(), batches);
@@ -289,12 +293,12 @@ fn a_panic_leaves_nothing_lent() {
         assert!(a.wait_up(LONG).expect("up").is_empty());
         fuse.panics.store(true, Ordering::Relaxed);
         fuse.set(frames);
-        let call = AssertUnwindSafe(|| a.send(B, LANE, &messages[0]));
+        let call = AssertUnwindSafe(|| a.send(B, CHANNEL, &messages[0]));
         assert!(catch_unwind(call).is_err(), "{batches} {frames}");
-        assert_eq!(a.deaths(B), 0, "there is memory to keep it");
+        assert_eq!(a.ended_sessions(B), 0, "there is memory to keep it");
         fuse.set(i64::MAX);
-        a.send(C, LANE, b"end").expect("send");
-        a.send(B, LANE, &messages[1]).expect("send");
+        a.send(C, CHANNEL, b"end").expect("send");
+        a.send(B, CHANNEL, &messages[1]).expect("send");
         while !(to_b.is_finished() && to_c.is_finished()) {
             a.recv(Duration::from_millis(1)).expect("link");
         }
@@ -315,7 +319,7 @@ fn writable_means_memory() {
     }
     let (alone, writable) = {
         let _scarcity = Scarcity::begin();
-        let alone = a.try_send(B, LANE, &messages[0]);
+        let alone = a.try_send(B, CHANNEL, &messages[0]);
         (
             alone,
             a.wait_writable(B, 0, BYTES, Duration::from_millis(5)),
@@ -327,13 +331,14 @@ fn writable_means_memory() {
     );
     assert!(!writable.expect("it lives"), "there is no memory");
     assert!(a.wait_writable(B, 0, BYTES, LONG).expect("it lives"));
-    a.try_send(B, LANE, &messages[0]).expect("memory came back");
+    a.try_send(B, CHANNEL, &messages[0])
+        .expect("memory came back");
     assert_eq!(a.queue_length(B), 1, "no turn was taken since");
     let (behind, writable, second) = {
         let _scarcity = Scarcity::begin();
-        let behind = a.try_send(B, LANE, &messages[1]);
+        let behind = a.try_send(B, CHANNEL, &messages[1]);
         let writable = a.wait_writable(B, 0, BYTES, LONG);
-        (behind, writable, a.try_send(B, LANE, &messages[1]))
+        (behind, writable, a.try_send(B, CHANNEL, &messages[1]))
     };
     assert!(
         matches!(behind, Err(SendError::WouldBlock { peer: B })),

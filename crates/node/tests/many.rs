@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Over, cluster};
-use tsumuji_node::{AnyLink, Endpoint, IdlePolicy, Lane, NodeId, Options};
+use tsumuji_node::{AnyLink, Channel, Endpoint, IdlePolicy, NodeId, Options};
 
 const NODES: u16 = 200;
 const THREADS: usize = 2;
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 /// Resident memory of this process, in bytes; 0 where the kernel does not tell.
 fn resident_bytes() -> usize {
@@ -54,7 +54,7 @@ fn two_hundred_endpoints_talk() {
                     let me = node.me();
                     for to in [NodeId(0), NodeId((me.0 + 1) % NODES)] {
                         if to != me {
-                            node.try_send(to, LANE, &me.0.to_le_bytes())
+                            node.try_send(to, CHANNEL, &me.0.to_le_bytes())
                                 .expect("queued");
                         }
                     }

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use tsumuji_node::{
-    Context, Datagram, Delivery, DeliveryClass, Destination, Handler, IdlePolicy, Lane, NodeId,
+    Channel, Context, Datagram, Delivery, DeliveryClass, Destination, Handler, IdlePolicy, NodeId,
     Options, Priority, ProgressBy, SendError, SendId,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 /// Messages of all sizes around frame borders arrive whole and in order, also under loss, in both directions at once.
 #[test]
@@ -41,19 +41,20 @@ fn blocking_forms_carry_all_sizes_in_order() {
         let peer = thread::spawn(move || {
             for (index, size) in (0..).zip(sizes) {
                 let message = b.recv(LONG).expect("recv").expect("a message");
-                assert_eq!((message.from, message.lane), (A, LANE));
+                assert_eq!((message.from, message.channel), (A, CHANNEL));
                 assert_eq!(message.body.len(), size, "message {index} over {over:?}");
                 assert!(
                     message.body == pattern(size, index),
                     "message {index} over {over:?} differs"
                 );
-                b.send(A, LANE, &message.body).expect("send");
+                b.send(A, CHANNEL, &message.body).expect("send");
                 b.recycle(message);
             }
             let _ = b.close(LONG);
         });
         for (index, size) in (0..).zip(sizes) {
-            a.send_owned(B, LANE, pattern(size, index)).expect("send");
+            a.send_owned(B, CHANNEL, pattern(size, index))
+                .expect("send");
         }
         for (index, size) in (0..).zip(sizes) {
             let message = a.recv(LONG).expect("recv").expect("an echo");
@@ -76,7 +77,7 @@ fn large_message_arrives_whole() {
         let peer = thread::spawn(move || b.recv(LONG).expect("recv").expect("message").body);
         a.send_owned(
             B,
-            Lane::new(DeliveryClass::Unordered, Priority::BULK, 0),
+            Channel::new(DeliveryClass::Unordered, Priority::BULK, 0),
             pattern(64 << 20, 5),
         )
         .expect("send");
@@ -103,7 +104,7 @@ fn non_blocking_forms_say_so() {
         let message = pattern(1000, 1);
         let mut queued = 0_usize;
         loop {
-            match a.try_send(B, LANE, &message) {
+            match a.try_send(B, CHANNEL, &message) {
                 Ok(()) => queued += 1,
                 Err(SendError::WouldBlock { peer }) => break assert_eq!(peer, B),
                 Err(error) => panic!("{error}"),
@@ -151,7 +152,7 @@ fn budget_holds_the_sender_back() {
         assert!(a.wait_up(Duration::ZERO).is_ok());
         let message = pattern(100_000, 2);
         for _ in 0..100 {
-            a.send(B, LANE, &message).expect("send"); // 10 MB: ten times the budget
+            a.send(B, CHANNEL, &message).expect("send"); // 10 MB: ten times the budget
         }
         // Turns without taking: both sides go on until nothing has moved for a while, and for many turns.
         let (mut moved, mut idle_turns) = (Instant::now(), 0);
@@ -195,7 +196,9 @@ fn completion_forms_tell_acknowledgement() {
     };
     for over in ALL {
         let (mut a, mut b) = pair(over, &options);
-        let id = a.send_tracked(B, LANE, &pattern(200_000, 3)).expect("send");
+        let id = a
+            .send_tracked(B, CHANNEL, &pattern(200_000, 3))
+            .expect("send");
         assert!(!a.is_sent(B, id).expect("alive"), "b has not even polled");
         assert!(!a.wait_sent(B, id, Duration::from_millis(1)).expect("alive"));
         let done = Arc::new(AtomicBool::new(false));
@@ -239,7 +242,7 @@ fn long_tracked_messages_end() {
         });
         let message = pattern(300_000, 5);
         for round in 0..ROUNDS {
-            let id = a.send_tracked(B, LANE, &message).expect("send");
+            let id = a.send_tracked(B, CHANNEL, &message).expect("send");
             assert!(
                 a.wait_sent(B, id, LONG).expect("alive"),
                 "round {round} over {over:?}"
@@ -266,7 +269,7 @@ impl Handler for Collect {
     fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
         self.datagrams.push((
             datagram.source,
-            datagram.channel,
+            datagram.channel_id,
             datagram.key,
             datagram.payload.to_vec(),
         ));
@@ -298,12 +301,12 @@ fn handlers_see_everything_once_and_in_order() {
             rounds += 1;
             assert!(rounds < 10_000_000, "they do not meet over {over:?}");
         }
-        others[0].send(A, LANE, b"one").expect("send");
+        others[0].send(A, CHANNEL, b"one").expect("send");
         others[1]
             .datagram(
                 Destination::Broadcast,
                 Datagram {
-                    channel: 7,
+                    channel_id: 7,
                     lap: 1,
                     key: 16,
                     payload: b"datagram",
@@ -313,8 +316,8 @@ fn handlers_see_everything_once_and_in_order() {
             )
             .expect("datagram");
         while a.ready(Duration::ZERO).expect("ready").is_none() {}
-        others[0].send(A, LANE, b"two").expect("send");
-        let id = a.send_tracked(B, LANE, b"back").expect("send");
+        others[0].send(A, CHANNEL, b"two").expect("send");
+        let id = a.send_tracked(B, CHANNEL, b"back").expect("send");
         while seen.messages.len() < 2
             || seen.datagrams.is_empty()
             || seen.sent.is_empty()
@@ -353,9 +356,9 @@ fn datagrams_reach_whom_they_should() {
                 node.poll(seen).expect("poll");
             }
         }
-        fn of_channel(channel: u16, payload: &[u8]) -> Datagram<'_> {
+        fn of_channel(channel_id: u16, payload: &[u8]) -> Datagram<'_> {
             Datagram {
-                channel,
+                channel_id,
                 payload,
                 ..Datagram::EMPTY
             }
@@ -386,7 +389,7 @@ fn datagrams_reach_whom_they_should() {
             nodes[0].datagram(to(A), x, None),
             Err(SendError::UnknownPeer { peer: A })
         ));
-        let library = of_channel(Lane::LIBRARY_CHANNELS, b"x");
+        let library = of_channel(Channel::LIBRARY_IDS, b"x");
         assert!(matches!(
             nodes[0].datagram(all, library, None),
             Err(SendError::ReservedChannel { .. })
@@ -430,12 +433,12 @@ fn all_idle_policies_work() {
             let peer = thread::spawn(move || {
                 for _ in 0..200 {
                     let message = b.recv(LONG).expect("recv").expect("message");
-                    b.send(A, LANE, &message.body).expect("send");
+                    b.send(A, CHANNEL, &message.body).expect("send");
                 }
                 b
             });
             for round in 0..200_u32 {
-                a.send(B, LANE, &round.to_le_bytes()).expect("send");
+                a.send(B, CHANNEL, &round.to_le_bytes()).expect("send");
                 assert_eq!(
                     a.recv(LONG).expect("recv").expect("echo").body,
                     round.to_le_bytes()
@@ -453,7 +456,7 @@ fn descriptor_wakes_a_foreign_loop() {
         let (mut a, mut b) = pair(over, &Options::default());
         let peer = thread::spawn(move || {
             assert!(b.wait_up(LONG).expect("up").is_empty());
-            b.send(A, LANE, b"wake").expect("send");
+            b.send(A, CHANNEL, b"wake").expect("send");
             b.flush(LONG).expect("flush");
         });
         let message = loop {
@@ -484,12 +487,15 @@ fn unknown_peers_are_refused() {
     let (mut a, _b) = pair(Over::Shm, &Options::default());
     for id in [A, NodeId(2), NodeId(u16::MAX)] {
         assert!(
-            matches!(a.send(id, LANE, b"x"), Err(SendError::UnknownPeer { .. })),
+            matches!(
+                a.send(id, CHANNEL, b"x"),
+                Err(SendError::UnknownPeer { .. })
+            ),
             "{id}"
         );
         assert!(
             matches!(
-                a.send_owned(id, LANE, vec![1]),
+                a.send_owned(id, CHANNEL, vec![1]),
                 Err(SendError::UnknownPeer { .. })
             ),
             "{id}"

@@ -12,10 +12,10 @@ use common::{LONG, Over, cluster};
 use rustix::net::SocketType;
 use tsumuji_node::metrics::{Sample, local_nodes, parse};
 use tsumuji_node::{
-    AnyLink, Endpoint, Lane, LinkAddr, MetricsAt, NodeId, OpenError, Options, SealMode,
+    AnyLink, Channel, Endpoint, LinkAddr, MetricsAt, NodeId, OpenError, Options, SealMode,
 };
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 fn shown_at(at: MetricsAt) -> Options {
     Options {
@@ -45,7 +45,7 @@ fn pair(over: Over, options: &Options, messages: usize) -> (Endpoint<AnyLink>, E
         b
     });
     for _ in 0..messages {
-        a.send(NodeId(1), LANE, &[1; 3000]).expect("send");
+        a.send(NodeId(1), CHANNEL, &[1; 3000]).expect("send");
     }
     assert!(a.flush(LONG).expect("link"));
     done.store(true, Ordering::Release);

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use common::hosts::{Wire, endpoint, open};
 use common::{LONG, pattern};
 use tsumuji_link::Link;
-use tsumuji_node::{Destination, Lane, NodeId, Options, SendError};
+use tsumuji_node::{Channel, Destination, NodeId, Options, SendError};
 use tsumuji_testbed::{Spec, Testbed};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 const LONG_MESSAGE: usize = 100_000;
 
 /// No port of the switch takes longer frames from now on.
@@ -52,14 +52,14 @@ fn a_lowered_mtu_is_told_and_borne() {
     let mut a = endpoint(base_a, A, &addrs, None, &options);
     let mut b = endpoint(base_b, B, &addrs, None, &options);
     let message = pattern(LONG_MESSAGE, 1);
-    a.send(B, LANE, &message).expect("up");
+    a.send(B, CHANNEL, &message).expect("up");
     assert_eq!(b.recv(LONG).expect("link").expect("arrives").body, message);
     let full = a.datagram_capacity_bytes();
 
     lower_mtu(&testbed, "1500");
     let start = Instant::now();
     let lost = loop {
-        a.send(B, LANE, &message).expect("queued");
+        a.send(B, CHANNEL, &message).expect("queued");
         match a.flush(LONG) {
             Ok(all) => assert!(all, "neither acknowledged nor lost"),
             Err(SendError::MessagesLost { peer, messages }) => break (peer, messages),
@@ -73,7 +73,7 @@ fn a_lowered_mtu_is_told_and_borne() {
         drop(a.recv(Duration::from_millis(10)).expect("link")); // B makes no call
         assert!(start.elapsed() < LONG, "they do not meet again");
     }
-    a.send(B, LANE, &message).expect("up");
+    a.send(B, CHANNEL, &message).expect("up");
     assert!(a.flush(LONG).expect("acknowledged"));
     let arrived = b.recv(LONG).expect("link").expect("arrives");
     assert_eq!((arrived.from, arrived.body == message), (A, true));
@@ -81,7 +81,7 @@ fn a_lowered_mtu_is_told_and_borne() {
     for bytes in [100, 2000, 3900] {
         let payload = pattern(bytes, 2);
         let datagram = tsumuji_node::Datagram {
-            channel: 3,
+            channel_id: 3,
             key: bytes as u32,
             payload: &payload,
             ..tsumuji_node::Datagram::EMPTY

@@ -11,13 +11,13 @@ use std::thread;
 
 use common::{LONG, Over, pair};
 use tsumuji_node::{
-    AnyLink, Body, Context, Datagram, Delivery, Destination, Endpoint, Handler, Lane, MetricsAt,
+    AnyLink, Body, Channel, Context, Datagram, Delivery, Destination, Endpoint, Handler, MetricsAt,
     NodeId, Options,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 const WARM_UP: u32 = 2_000;
 const MEASURED: u32 = 8_000; // each is a switch of threads where the machine is busy
 /// Queues that may reach a new greatest length while we measure.
@@ -47,7 +47,7 @@ fn echo(mut endpoint: Endpoint<AnyLink>) -> Endpoint<AnyLink> {
     for _ in 0..WARM_UP + MEASURED {
         let message = endpoint.recv(LONG).expect("recv").expect("message");
         endpoint
-            .send(message.from, message.lane, &message.body)
+            .send(message.from, message.channel, &message.body)
             .expect("send");
         endpoint.recycle(message);
     }
@@ -60,7 +60,7 @@ fn ping_pong_of_messages_allocates_nothing() {
     let (mut a, b) = pair(Over::Shm, &watched());
     let peer = thread::spawn(move || echo(b));
     let count = allocations(|| {
-        a.send(B, LANE, b"12345678").expect("send");
+        a.send(B, CHANNEL, b"12345678").expect("send");
         let message = a.recv(LONG).expect("recv").expect("echo");
         assert_eq!(message.body, b"12345678");
         a.recycle(message);
@@ -91,7 +91,7 @@ fn ping_pong_by_handler_allocates_nothing() {
     let mut got = Got(0);
     let mut expected = 0;
     let count = allocations(|| {
-        a.send(B, LANE, b"12345678").expect("send");
+        a.send(B, CHANNEL, b"12345678").expect("send");
         expected += 1;
         while got.0 < expected {
             a.poll_wait(&mut got, LONG).expect("poll");
@@ -120,7 +120,7 @@ fn shares_allocate_nothing() {
     let mut lap = 0;
     let count = allocations(|| {
         let datagram = Datagram {
-            channel: 1,
+            channel_id: 1,
             lap,
             payload: &payload,
             ..Datagram::EMPTY

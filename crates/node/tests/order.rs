@@ -1,4 +1,4 @@
-//! Messages of an ordered lane arrive in order, by whichever calls a program receives, and however it mixes them.
+//! Messages of an ordered channel arrive in order, by whichever calls a program receives, and however it mixes them.
 
 mod common;
 
@@ -10,17 +10,17 @@ use std::time::Duration;
 use common::{ALL, LONG, Over, cluster};
 use fastrand::Rng;
 use tsumuji_link::Link;
-use tsumuji_node::{Context, Delivery, Endpoint, Handler, Lane, NodeId, Options};
+use tsumuji_node::{Channel, Context, Delivery, Endpoint, Handler, NodeId, Options};
 
 const RECEIVER: NodeId = NodeId(0);
-const LANES: [Lane; 2] = [Lane::ordered(0), Lane::ordered(3)];
+const CHANNELS: [Channel; 2] = [Channel::ordered(0), Channel::ordered(3)];
 const MESSAGES: u32 = 4000;
 
-/// Knows what must come next, from each sender on each lane.
+/// Knows what must come next, from each sender on each channel.
 #[derive(Debug)]
 struct Oracle {
-    /// By sender, then lane.
-    next: Vec<[u32; LANES.len()]>,
+    /// By sender, then channel.
+    next: Vec<[u32; CHANNELS.len()]>,
     taken: u32,
     story: String,
 }
@@ -28,17 +28,17 @@ struct Oracle {
 impl Oracle {
     fn new(nodes: u16, story: String) -> Self {
         Self {
-            next: vec![[0; LANES.len()]; nodes.into()],
+            next: vec![[0; CHANNELS.len()]; nodes.into()],
             taken: 0,
             story,
         }
     }
 
-    fn take(&mut self, from: NodeId, lane: Lane, body: &[u8]) {
-        let place = LANES.iter().position(|known| *known == lane);
-        let next = &mut self.next[usize::from(from.0)][place.expect("a lane of the test")];
+    fn take(&mut self, from: NodeId, channel: Channel, body: &[u8]) {
+        let place = CHANNELS.iter().position(|known| *known == channel);
+        let next = &mut self.next[usize::from(from.0)][place.expect("a channel of the test")];
         let number = u32::from_le_bytes(body[..4].try_into().expect("numbered"));
-        assert_eq!(number, *next, "from {from} on {lane:?}: {}", self.story);
+        assert_eq!(number, *next, "from {from} on {channel:?}: {}", self.story);
         *next += 1;
         self.taken += 1;
     }
@@ -47,9 +47,12 @@ impl Oracle {
 impl Handler for Oracle {
     fn message(&mut self, _: &mut Context<'_>, delivery: Delivery<'_>) {
         let Delivery {
-            from, lane, body, ..
+            from,
+            channel,
+            body,
+            ..
         } = delivery;
-        self.take(from, lane, body.bytes());
+        self.take(from, channel, body.bytes());
     }
 }
 
@@ -70,17 +73,17 @@ fn receive<L: Link>(node: &mut Endpoint<L>, oracle: &mut Oracle, rng: &mut Rng) 
                 let Some(message) = node.try_recv().expect("try_recv") else {
                     break;
                 };
-                oracle.take(message.from, message.lane, &message.body);
+                oracle.take(message.from, message.channel, &message.body);
                 node.recycle(message);
             }
         }
         6 => {
             if let Some(message) = node.recv(short).expect("recv") {
-                oracle.take(message.from, message.lane, &message.body);
+                oracle.take(message.from, message.channel, &message.body);
             }
         }
         7 => drop(node.flush(short).expect("flush")),
-        _ => node.send(NodeId(1), LANES[0], b"aside").expect("send"),
+        _ => node.send(NodeId(1), CHANNELS[0], b"aside").expect("send"),
     }
 }
 
@@ -94,8 +97,9 @@ fn send_all<L: Link>(node: &mut Endpoint<L>, seed: u64, done: &AtomicBool) {
         } else {
             rng.usize(4..200)
         };
-        for lane in LANES {
-            node.send(RECEIVER, lane, &message[..bytes]).expect("send");
+        for channel in CHANNELS {
+            node.send(RECEIVER, channel, &message[..bytes])
+                .expect("send");
         }
         while node.try_recv().expect("try_recv").is_some() {}
     }

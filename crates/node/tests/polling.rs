@@ -5,7 +5,9 @@ mod common;
 use std::time::Instant;
 
 use common::{LONG, Over, cluster};
-use tsumuji_node::{AnyLink, Datagram, Destination, Endpoint, Lane, NodeId, Options, ProgressBy};
+use tsumuji_node::{
+    AnyLink, Channel, Datagram, Destination, Endpoint, NodeId, Options, ProgressBy,
+};
 
 const MESSAGES: usize = 50;
 
@@ -15,7 +17,7 @@ fn trying_alone_repairs_losses() {
     let mut both = cluster(Over::LossyUdp(30), 2, &Options::default()).into_iter();
     let (mut a, mut b) = (both.next().expect("two"), both.next().expect("two"));
     for _ in 0..MESSAGES {
-        a.try_send(NodeId(1), Lane::ordered(0), &[1; 3000])
+        a.try_send(NodeId(1), Channel::ordered(0), &[1; 3000])
             .expect("queued");
     }
     let start = Instant::now();
@@ -63,7 +65,7 @@ fn all_arrive(b: &mut Endpoint<AnyLink>, messages: u8) {
 fn what_is_sent_leaves_at_once() {
     let [mut a, mut b] = two_over_udp();
     for number in 0..60 {
-        a.send(NodeId(1), Lane::ordered(0), &[number; 100])
+        a.send(NodeId(1), Channel::ordered(0), &[number; 100])
             .expect("queued");
     }
     all_arrive(&mut b, 60);
@@ -71,7 +73,7 @@ fn what_is_sent_leaves_at_once() {
     let mut batch = a.batch();
     for number in 0..60 {
         batch
-            .send(NodeId(1), Lane::ordered(0), &[number; 100])
+            .send(NodeId(1), Channel::ordered(0), &[number; 100])
             .expect("queued");
     }
     drop(batch);
@@ -87,7 +89,7 @@ fn batches_share_frames() {
     let mut batch = a.batch();
     for number in 0..10 {
         batch
-            .send(NodeId(1), Lane::ordered(0), &[number; 100])
+            .send(NodeId(1), Channel::ordered(0), &[number; 100])
             .expect("queued");
     }
     assert_eq!(sent_frames(&batch), before, "they wait");
@@ -95,11 +97,11 @@ fn batches_share_frames() {
     assert_eq!(sent_frames(&a), before + 1);
     all_arrive(&mut b, 10);
     for number in 0..9 {
-        a.send_more(NodeId(1), Lane::ordered(0), &[number; 100])
+        a.send_more(NodeId(1), Channel::ordered(0), &[number; 100])
             .expect("queued");
     }
     assert_eq!(sent_frames(&a), before + 1, "they wait");
-    a.send(NodeId(1), Lane::ordered(0), &[9; 100])
+    a.send(NodeId(1), Channel::ordered(0), &[9; 100])
         .expect("queued");
     assert_eq!(sent_frames(&a), before + 2);
     all_arrive(&mut b, 10);
@@ -142,7 +144,7 @@ fn the_end_sends_what_waits() {
     let [mut a, mut b] = two_over_udp();
     a.cork();
     for number in 0..60 {
-        a.send(NodeId(1), Lane::ordered(0), &[number])
+        a.send(NodeId(1), Channel::ordered(0), &[number])
             .expect("queued");
     }
     drop(a);

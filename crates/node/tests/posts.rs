@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use common::{ALL, LONG, Over, PLAIN, cluster, pair, pattern};
 use tsumuji_node::{
-    AnyLink, Arrived, ChannelError, ChannelOptions, Congestion, Context, Delivery, Endpoint,
-    EndpointError, Handler, Lane, NodeId, Options, Post, ProgressBy, ReceiveBuffer,
+    AnyLink, Arrived, Channel, ChannelError, ChannelOptions, Congestion, Context, Delivery,
+    Endpoint, EndpointError, Handler, NodeId, Options, Post, ProgressBy, ReceiveBuffer,
 };
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
 const C: NodeId = NodeId(2);
-const LANE: Lane = Lane::ordered(7);
+const CHANNEL: Channel = Channel::ordered(7);
 const BYTES: usize = 300_000;
 /// Over shared memory it leaves past the queue.
 const MIDDLE: usize = 100_000;
@@ -35,8 +35,12 @@ impl ReceiveBuffer for Counted {
 }
 
 fn message(from: NodeId, bytes: usize) -> Arrived {
-    let lane = LANE;
-    Arrived::Message { from, lane, bytes }
+    let channel = CHANNEL;
+    Arrived::Message {
+        from,
+        channel,
+        bytes,
+    }
 }
 
 fn open(endpoint: &mut Endpoint<AnyLink>) {
@@ -70,7 +74,7 @@ fn messages_land_where_they_are_posted() {
         let middle = b.post(7, None, middle).expect("post");
         let sender = thread::spawn(move || {
             for (number, bytes) in (0..).zip([BYTES, 50, MIDDLE, 2 * BYTES]) {
-                a.send(B, LANE, &pattern(bytes, number)).expect("send");
+                a.send(B, CHANNEL, &pattern(bytes, number)).expect("send");
             }
             assert!(a.flush(LONG).expect("flush"));
             a
@@ -113,7 +117,7 @@ fn the_assistant_fills_buffers() {
         let post = b.post(7, None, vec![0; BYTES]).expect("post");
         assert!(a.wait_up(LONG).expect("up").is_empty());
         let sender = thread::spawn(move || {
-            a.send(B, LANE, &pattern(BYTES, 3)).expect("send");
+            a.send(B, CHANNEL, &pattern(BYTES, 3)).expect("send");
             assert!(a.flush(LONG).expect("flush"));
         });
         sender.join().expect("all was taken"); // the program computes until the sender knows
@@ -131,8 +135,8 @@ fn posts_are_filled_in_order() {
         let mut next = || nodes.next().expect("three");
         let (mut a, mut b, mut c) = (next(), next(), next());
         open(&mut b);
-        a.send(B, LANE, b"waits").expect("send");
-        a.send(B, LANE, &[9; 100]).expect("send");
+        a.send(B, CHANNEL, b"waits").expect("send");
+        a.send(B, CHANNEL, &[9; 100]).expect("send");
         assert_eq!(b.ready_on(Some(7), None, LONG).expect("ready"), Some(5));
         let first = b.post(7, Some(A), vec![0; 10]).expect("post");
         assert!(b.wait_posted(&first, Duration::ZERO).expect("wait"));
@@ -161,10 +165,10 @@ fn posts_are_filled_in_order() {
         let senders = thread::spawn(move || {
             for number in 0..10 {
                 let bytes = if number % 3 == 0 { 100 } else { BYTES };
-                a.send(B, LANE, &pattern(bytes, number)).expect("send");
+                a.send(B, CHANNEL, &pattern(bytes, number)).expect("send");
             }
             assert!(a.flush(LONG).expect("flush"));
-            c.send(B, LANE, &pattern(BYTES, 77)).expect("send");
+            c.send(B, CHANNEL, &pattern(BYTES, 77)).expect("send");
             assert!(c.flush(LONG).expect("flush"));
         });
         for (number, post) in (0..).zip(posts) {
@@ -195,7 +199,10 @@ impl Handler for Nobody {
 fn posts_end_with_their_channel() {
     let (mut a, mut b) = pair(Over::Shm, &Options::default());
     let refused = b.post(7, None, vec![0; 10]);
-    assert!(matches!(refused, Err(ChannelError::NotOpen { channel: 7 })));
+    assert!(matches!(
+        refused,
+        Err(ChannelError::NotOpen { channel_id: 7 })
+    ));
     b.open_with(8, ChannelOptions::default(), Nobody)
         .expect("open");
     let refused = b.post(8, None, vec![0; 10]);
@@ -209,7 +216,7 @@ fn posts_end_with_their_channel() {
     // As if it had never been: the next owner's posts are others.
     open(&mut b);
     let post = b.post(7, None, vec![5; 10]).expect("post");
-    a.send(B, LANE, b"hello").expect("send");
+    a.send(B, CHANNEL, b"hello").expect("send");
     assert!(b.wait_posted(&post, LONG).expect("wait"));
     let number = post.number();
     let other = a.wait_posted(&post, Duration::ZERO);
@@ -246,7 +253,7 @@ fn begin(
     let writes = Arc::<AtomicUsize>::default();
     let buffer = Counted(vec![0; HUGE], Arc::clone(&writes));
     let post = b.post(7, None, buffer).expect("post");
-    a.send_owned(B, LANE, pattern(HUGE, 1)).expect("send");
+    a.send_owned(B, CHANNEL, pattern(HUGE, 1)).expect("send");
     while writes.load(Ordering::Relaxed) == 0 {
         a.progress().expect("a");
     }
@@ -303,7 +310,7 @@ fn buffers_wait_for_another_sender() {
         while !comes_before && !b.is_dead(A) {
             b.progress().expect("b");
         }
-        c.send(B, LANE, &pattern(BYTES, 2)).expect("send");
+        c.send(B, CHANNEL, &pattern(BYTES, 2)).expect("send");
         while comes_before && b.channel(7).expect("open").messages == 0 {
             assert!(!b.is_dead(A), "it came too late");
             b.progress().expect("b");

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use common::{LONG, Over, pair, pattern};
 use fastrand::Rng;
 use tsumuji_link::shm::{Identity, ProcessMemory};
-use tsumuji_node::{Bytes, ChannelOptions, Congestion, Lane, NodeId, Options, ProgressBy};
+use tsumuji_node::{Bytes, Channel, ChannelOptions, Congestion, NodeId, Options, ProgressBy};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(7);
+const CHANNEL: Channel = Channel::ordered(7);
 
 /// Memory of the program's that tells when it is given back.
 struct Owner(Vec<u8>, Sender<usize>);
@@ -85,16 +85,16 @@ fn references_follow_all_other_messages() {
         for number in 0..MESSAGES {
             let message = pattern(bytes_of(number), number);
             match rng.u32(..10) {
-                0 => a.send(B, LANE, &message).expect("send"),
-                1 => a.send_owned(B, LANE, message).expect("send"),
+                0 => a.send(B, CHANNEL, &message).expect("send"),
+                1 => a.send_owned(B, CHANNEL, message).expect("send"),
                 2 => {
-                    let id = a.send_shared_tracked(B, LANE, message.into());
+                    let id = a.send_shared_tracked(B, CHANNEL, message.into());
                     assert!(rng.bool() || a.wait_sent(B, id.expect("send"), LONG).expect("sent"));
                 }
                 _ => {
                     owned += 1;
                     let message = Bytes::from_owner(Owner(message, back.clone()));
-                    a.send_shared(B, LANE, message).expect("send");
+                    a.send_shared(B, CHANNEL, message).expect("send");
                 }
             }
         }
@@ -126,7 +126,7 @@ fn references_keep_to_the_budget() {
                 a.progress().expect("progress");
             }
             let message = Bytes::from(pattern(BYTES, number));
-            a.send_shared(B, LANE, message).expect("send");
+            a.send_shared(B, CHANNEL, message).expect("send");
         }
         assert!(a.flush(LONG).expect("flush"));
         let direct = a.counters().engine.direct_messages;
@@ -158,7 +158,7 @@ fn a_small_budget_has_shared_messages_copied() {
     assert!(a.wait_up(LONG).expect("up").is_empty());
     for number in 0..200 {
         let message = Bytes::from(pattern(100_000, number));
-        a.send_shared(B, LANE, message.clone()).expect("send");
+        a.send_shared(B, CHANNEL, message.clone()).expect("send");
         assert!(message.is_unique() || number < 100, "it was copied");
         while a.flow(B).expect("flow").queued_messages > 0 {
             a.progress().expect("progress");
@@ -192,7 +192,7 @@ fn references_end_with_either_side() {
             }
             b
         });
-        a.send(B, LANE, b"up").expect("send");
+        a.send(B, CHANNEL, b"up").expect("send");
         assert!(a.flush(LONG).expect("flush"));
         meets.store(false, Ordering::Relaxed);
         let mut b = meeting.join().expect("b");
@@ -200,7 +200,7 @@ fn references_end_with_either_side() {
         let (back, is_back) = channel();
         for number in 0..3 {
             let message = Bytes::from_owner(Owner(pattern(100_000, number), back.clone()));
-            a.send_shared(B, LANE, message).expect("send");
+            a.send_shared(B, CHANNEL, message).expect("send");
         }
         assert!(is_back.try_recv().is_err(), "nobody has read it");
         if sender_ends {

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use common::{LONG, Over, PLAIN, pair, pattern};
-use tsumuji_node::{AnyLink, Endpoint, Lane, NodeId, Options};
+use tsumuji_node::{AnyLink, Channel, Endpoint, NodeId, Options};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 /// Threads that compute, as many as there are cores.
 struct Load {
@@ -69,8 +69,8 @@ fn one_thread_serves_both_under_load() {
         for first in (0..ROUNDS).step_by(8) {
             for round in first..first + 8 {
                 let message = pattern(bytes_of(round), round);
-                a.send(B, LANE, &message).expect("send");
-                b.send(A, LANE, &message).expect("send");
+                a.send(B, CHANNEL, &message).expect("send");
+                b.send(A, CHANNEL, &message).expect("send");
             }
             for round in first..first + 8 {
                 receive(&mut b, round, over);
@@ -93,7 +93,7 @@ fn two_threads_stream_under_load() {
             for round in 0..ROUNDS + AHEAD {
                 if round < ROUNDS {
                     let message = pattern(bytes_of(round), round);
-                    endpoint.send(to, LANE, &message).expect("send");
+                    endpoint.send(to, CHANNEL, &message).expect("send");
                 }
                 if let Some(due) = round.checked_sub(AHEAD) {
                     receive(&mut endpoint, due, over);

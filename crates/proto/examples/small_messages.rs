@@ -5,8 +5,8 @@
 //! `-- 1000 1024 64`: of 1,024 bytes, 64 one way before the other way has its turn.
 
 use tsumuji_proto::{
-    Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane, Loan,
-    NodeId, Payload, Sink,
+    Borrowed, Channel, Config, Congestion, Datagram, Delivery, Destination, Duration, Engine,
+    Instant, NodeId, Payload, Sink,
 };
 
 /// Releases what it is given.
@@ -56,7 +56,7 @@ fn exchange(
     counter: &mut Counter,
 ) {
     while let Some(destination) = from.next_destination(now) {
-        let bytes = from.write_frame(now, destination, &Loan::NONE, slot);
+        let bytes = from.write_frame(now, destination, &Borrowed::NONE, slot);
         let before = counter.messages;
         to.handle_frame(now, &slot[..bytes], counter);
         let Destination::Peer(peer) = destination else {
@@ -79,7 +79,7 @@ fn send(
     counter: &mut Counter,
 ) {
     let payload = Payload::Copied(message);
-    from.submit(id, Lane::ordered(0), payload, false)
+    from.submit(id, Channel::ordered(0), payload, false)
         .expect("there is room");
     exchange(now, from, to, slot, counter);
 }

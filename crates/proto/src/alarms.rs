@@ -1,7 +1,7 @@
 //! Which peer is to be looked at when: a binary heap with at most one entry for each peer.
 //!
 //! Owned by the engine, which sets a peer's alarm whenever a deadline of that peer may have come nearer, and asks for those that have
-//! gone off. Deadlines are withdrawn lazily: an alarm that goes off early finds nothing due, and is set anew. So peers of which nothing
+//! gone off. Deadlines are cancelled lazily: an alarm that goes off early finds nothing due, and is set anew. So peers of which nothing
 //! is due cost nothing, however many there are; setting an alarm nearer costs the heap's depth.
 //!
 //! Invariants: `Alarm::at` of a peer is the time of its entry, or [`NEVER`] if it has none; the entries are as many as peers at most; equal

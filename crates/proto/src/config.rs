@@ -23,7 +23,7 @@ pub struct Config {
     /// Who may send how much, and what becomes of what was lost. The same at both nodes of a pair, or they do not meet.
     pub congestion: Congestion,
     /// Memory that messages which arrived and were not released may take, all peers together, at 64 bytes each beside their
-    /// content. Two messages may exceed it: the one that found something free, however little, and one that an ordered lane
+    /// content. Two messages may exceed it: the one that found something free, however little, and one that an ordered channel
     /// waits for. So they never take more than `budget_bytes + 2 × (message_limit_bytes + 64)`.
     pub budget_bytes: usize,
     /// Largest message accepted from a peer.

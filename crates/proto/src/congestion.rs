@@ -2,7 +2,7 @@
 //!
 //! This is the seam. Sending half: whatever implements [`Sending`], one for each peer, held by `peer::send`: `Selective` for
 //! `credit`, `GoBack` for `suci`. Receiving half: one of `crate::receiving`, for all peers of an engine: `Granting` for `credit`
-//! (R-20 … R-31), `Permitting` for `suci` (R-70 … R-78). Everything else (lives, messages, lanes, memory, order of what waits) is common.
+//! (R-20 … R-31), `Permitting` for `suci` (R-70 … R-78). Everything else (lives, messages, channels, memory, order of what waits) is common.
 //!
 //! Both nodes of a pair run the same one: hello says which.
 
@@ -113,7 +113,7 @@ pub(crate) trait Sending {
         &mut self,
         now: Instant,
         news: &AckNews<'_>,
-        books: Books<'_>,
+        ledger: Ledger<'_>,
         done: impl FnMut(SendId),
     );
     /// What an acknowledgement says beside the numbers that came: how far the peer lets us send, and what it refused.
@@ -135,7 +135,7 @@ pub(crate) trait Sending {
         now: Instant,
         last_heard: Instant,
         lossless: bool,
-        books: Books<'_>,
+        ledger: Ledger<'_>,
     ) -> bool;
     /// A message of which nothing new was acknowledged for so long, though it was sent again and again.
     fn stalled(&self, now: Instant, after: Duration, queue: &Queue) -> Option<SendId>;
@@ -148,7 +148,7 @@ pub(crate) trait Sending {
 }
 
 /// What an answer or silence changes beside what is in flight.
-pub(crate) struct Books<'a> {
+pub(crate) struct Ledger<'a> {
     pub(crate) rtt: &'a mut Rtt,
     pub(crate) queue: &'a mut Queue,
     pub(crate) pool: &'a mut Pool,

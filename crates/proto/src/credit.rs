@@ -168,7 +168,7 @@ struct Seen {
     pub(crate) busy: bool,
     /// It was not refused.
     pub(crate) used: bool,
-    /// Of its lane; then what has not come of its sender's messages that have begun to.
+    /// Of its channel; then what has not come of its sender's messages that have begun to.
     pub(crate) urgency: (u8, u64),
     /// What its sender's messages take of memory now.
     pub(crate) used_bytes: usize,

@@ -20,7 +20,7 @@ const RETRY_MOST: Duration = Duration::from_millis(32);
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) to: Destination,
-    pub(crate) channel: u16,
+    pub(crate) channel_id: u16,
     pub(crate) key: u32,
     pub(crate) epoch: u32,
     pub(crate) lap: u32,
@@ -54,7 +54,7 @@ pub(crate) struct Datagrams {
 impl Datagrams {
     /// Takes the place of one of the same key that waits, or of the oldest where too many do.
     pub(crate) fn push(&mut self, datagram: Waiting, pool: &mut Pool) {
-        self.supersede(datagram.to, (datagram.channel, datagram.key), pool);
+        self.supersede(datagram.to, (datagram.channel_id, datagram.key), pool);
         if self.queue.len() == WAITING_MOST
             && let Some(oldest) = self.queue.pop_front()
         {
@@ -65,7 +65,7 @@ impl Datagrams {
 
     /// One of that channel and key leaves, or comes to wait: the one that waits is worthless.
     pub(crate) fn supersede(&mut self, to: Destination, of: (u16, u32), pool: &mut Pool) {
-        let same = |old: &Waiting| old.to == to && (old.channel, old.key) == of;
+        let same = |old: &Waiting| old.to == to && (old.channel_id, old.key) == of;
         if let Some(index) = self.queue.iter().position(same)
             && let Some(old) = self.queue.remove(index)
         {
@@ -178,7 +178,7 @@ mod tests {
     fn waiting(to: Destination, key: u32, lap: u32, deadline: Instant) -> Waiting {
         Waiting {
             to,
-            channel: 1,
+            channel_id: 1,
             key,
             epoch: 0,
             lap,

@@ -35,9 +35,9 @@ pub enum Event {
         message: Option<SendId>,
     },
     /// Reliable messages to this peer were not acknowledged when the session ended, which is told next. Those on
-    /// channels of libraries ([`Lane::LIBRARY_CHANNELS`]) do not count.
+    /// channels of libraries ([`Channel::LIBRARY_IDS`]) do not count.
     ///
-    /// [`Lane::LIBRARY_CHANNELS`]: tsumuji_wire::Lane::LIBRARY_CHANNELS
+    /// [`Channel::LIBRARY_IDS`]: tsumuji_wire::Channel::LIBRARY_IDS
     MessagesLost {
         /// To whom.
         peer: NodeId,

@@ -1,7 +1,7 @@
 //! The program's budget: what arrived messages may take until the program is done with them.
 //!
 //! Invariant: all messages that arrive, wait for their turn or are held take less than the budget and two messages: the one
-//! that found something free, and one that an ordered lane waited for while the program held nothing.
+//! that found something free, and one that an ordered channel waited for while the program held nothing.
 
 use tsumuji_wire::bundle;
 
@@ -105,7 +105,7 @@ impl Memory {
         self.held_bytes == 0
     }
 
-    /// Something is free, or may be exceeded by one that a lane waits for.
+    /// Something is free, or may be exceeded by one that a channel waits for.
     #[inline]
     pub(crate) fn admits_more(&self) -> bool {
         self.free_bytes() > 0 || self.may_exceed(true)
@@ -125,7 +125,7 @@ impl Memory {
     /// Is there room for a message of `bytes`? As long as anything is free, it may be more than is free: else a message
     /// larger than the budget would never come, and credit for the last free frames would be refused again and again.
     /// `fair`: its sender's share is not used up.
-    /// `head`: an ordered lane waits for just this one; it is admitted once the program holds nothing and nobody exceeds.
+    /// `head`: an ordered channel waits for just this one; it is admitted once the program holds nothing and nobody exceeds.
     #[inline]
     pub(crate) fn admits(&self, bytes: usize, fair: bool, head: bool) -> bool {
         bytes <= self.limit_bytes
@@ -182,14 +182,14 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// One message may go beyond the budget; then nothing, but what an ordered lane waits for.
+    /// One message may go beyond the budget; then nothing, but what an ordered channel waits for.
     #[test]
     fn budget_and_one_message() {
         let mut memory = Memory::new(1000, 5000);
         assert!(memory.reserve(800, true, false));
         assert!(memory.reserve(4000, true, false), "something is free");
         assert!(!memory.reserve(10, true, false));
-        assert!(memory.reserve(10, true, true), "a lane waits for it");
+        assert!(memory.reserve(10, true, true), "a channel waits for it");
         assert!(!memory.reserve(10, true, true), "one exceeds already");
         memory.deliver_reserved(10);
         assert!(!memory.reserve(20, true, true), "held by the program");
@@ -243,7 +243,7 @@ mod tests {
         let mut memory = Memory::new(charge(0) + 1, 1000);
         assert!(memory.reserve(0, true, false));
         assert!(memory.reserve(1000, true, false), "a byte is free");
-        assert!(memory.reserve(1000, true, true), "a lane waits for it");
+        assert!(memory.reserve(1000, true, true), "a channel waits for it");
         assert_eq!(memory.used_bytes(), charge(0) + 2 * charge(1000));
     }
 }

@@ -4,7 +4,7 @@ use crate::posted::Posted;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
-use tsumuji_wire::{Datagram, Lane, NodeId};
+use tsumuji_wire::{Channel, Datagram, NodeId};
 
 /// The bytes of a message handed to `submit`.
 #[derive(Debug)]
@@ -38,25 +38,25 @@ impl Payload<'_> {
 pub struct SendId(pub u64);
 
 /// A message that stays with the program while it leaves: it goes along with each call that writes frames, from
-/// `Engine::submit_lent` to `Engine::keep` or `Engine::withdraw`.
+/// `Engine::submit_borrowed` to `Engine::keep` or `Engine::cancel`.
 ///
 /// It says whose bytes these are, so that those of another message never leave in the place of one that nobody brings along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Loan<'a> {
+pub struct Borrowed<'a> {
     to: NodeId,
     id: SendId,
     message: &'a [u8],
 }
 
-impl<'a> Loan<'a> {
-    /// Nothing is lent.
-    pub const NONE: Loan<'static> = Loan {
+impl<'a> Borrowed<'a> {
+    /// Nothing is borrowed.
+    pub const NONE: Borrowed<'static> = Borrowed {
         to: NodeId(u16::MAX),
         id: SendId(u64::MAX),
         message: &[],
     };
 
-    /// The message that `Engine::submit_lent` named so.
+    /// The message that `Engine::submit_borrowed` named so.
     pub const fn new(to: NodeId, id: SendId, message: &'a [u8]) -> Self {
         Self { to, id, message }
     }
@@ -93,9 +93,9 @@ pub struct Delivery<'a> {
     /// Who sent it.
     pub from: NodeId,
     /// Which life of the sender, as `Event::PeerDead` counts them: how many of these were told or wait to be told of what was before it.
-    pub life: u64,
-    /// The lane it came by.
-    pub lane: Lane,
+    pub session: u64,
+    /// The channel it came by.
+    pub channel: Channel,
     /// The message.
     pub body: Body<'a>,
 }
@@ -135,11 +135,11 @@ pub trait Sink {
     /// Each delivered message counts against the budget until `Engine::release` is told that the program is done with it.
     fn message(&mut self, delivery: Delivery<'_>);
     /// A datagram, of that life of its source (see `Delivery`); not counted against anything.
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>);
-    /// A message of so many bytes begins to arrive in several frames, as the next of its lane: a buffer for it, if the program has posted one
+    fn datagram(&mut self, session: u64, datagram: Datagram<'_>);
+    /// A message of so many bytes begins to arrive in several frames, as the next of its channel: a buffer for it, if the program has posted one
     /// that is long enough.
-    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
-        let _ = (from, lane, length_bytes);
+    fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
+        let _ = (from, channel, length_bytes);
         None
     }
     /// A buffer is not needed for the message that it was for.
@@ -174,17 +174,17 @@ pub enum SubmitError {
         /// Of the message.
         size: usize,
     },
-    /// So many lanes carry messages to it already in this session; each is remembered until it ends.
-    #[error("{limit} lanes to {peer} are in use; use one of them again")]
-    TooManyLanes {
+    /// So many channels carry messages to it already in this session; each is remembered until it ends.
+    #[error("{limit} channels to {peer} are in use; use one of them again")]
+    TooManyChannels {
         /// To whom.
         peer: NodeId,
         /// In one session.
         limit: usize,
     },
-    /// Messages do not go by the lanes of datagrams, which programs never name.
-    #[error("the lane is of datagrams; messages are ordered or unordered")]
-    DatagramLane,
+    /// Messages do not go by the channels of datagrams, which programs never name.
+    #[error("the channel is of datagrams; messages are ordered or unordered")]
+    DatagramChannel,
     /// Declared dead.
     #[error("{peer} was declared dead")]
     PeerDead {

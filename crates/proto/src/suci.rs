@@ -19,7 +19,7 @@ use tsumuji_wire::Permit;
 
 /// A grant of which nothing came for so long is not counted on when others wait: it, or what it permitted, was lost. Many round
 /// trips of a local network.
-const GRANT_LIFE: Duration = Duration::from_millis(10);
+const GRANT_SESSION: Duration = Duration::from_millis(10);
 
 /// The window until the program chooses another, where the link may lose frames: a switch holds less than our own side, and who
 /// goes back for each loss must not fill it. The paper's is what a UDP socket held in its day, 64 KiB or some dozens of frames.
@@ -285,7 +285,7 @@ impl Suci {
 
     /// Somebody waits, nothing can be permitted, and grants were not looked through for a while.
     fn is_sweep_due(&mut self) -> bool {
-        let due = self.is_full() && self.now.since(self.swept_at) >= GRANT_LIFE;
+        let due = self.is_full() && self.now.since(self.swept_at) >= GRANT_SESSION;
         if due {
             self.swept_at = self.now;
         }
@@ -300,7 +300,7 @@ impl Suci {
     /// A look at the `index`-th peer with grants: of which nothing came for a long time, they are void. `false`: it has none any
     /// more, and another stands in its place.
     fn check_holder(&mut self, index: usize, inbound: &mut Inbound, expected: u64) -> bool {
-        if self.now.since(inbound.moved_at) >= GRANT_LIFE {
+        if self.now.since(inbound.moved_at) >= GRANT_SESSION {
             self.void(inbound, expected);
         }
         inbound.holds = inbound.outstanding(expected) > 0;

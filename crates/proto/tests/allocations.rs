@@ -4,8 +4,8 @@
 mod counting_alloc;
 
 use tsumuji_proto::{
-    Body, Config, Congestion, Datagram, Delivery, Destination, Duration, Engine, Instant, Lane,
-    Loan, NodeId, Payload, Sink,
+    Body, Borrowed, Channel, Config, Congestion, Datagram, Delivery, Destination, Duration, Engine,
+    Instant, NodeId, Payload, Sink,
 };
 
 /// Counts messages, and gives assembled ones back for the pool.
@@ -75,7 +75,7 @@ impl Pair {
             while let Some(to) = self.engines[from].next_destination(self.now) {
                 assert_eq!(to, Destination::Peer(NodeId(1 - from as u16)));
                 let bytes =
-                    self.engines[from].write_frame(self.now, to, &Loan::NONE, &mut self.slot);
+                    self.engines[from].write_frame(self.now, to, &Borrowed::NONE, &mut self.slot);
                 let receiver = &mut self.engines[1 - from];
                 let before = (counter.messages, counter.bytes);
                 receiver.handle_frame(self.now, &self.slot[..bytes], counter);
@@ -92,7 +92,7 @@ impl Pair {
     fn send(&mut self, message: &[u8]) {
         let payload = Payload::Copied(message);
         self.engines[0]
-            .submit(NodeId(1), Lane::ordered(0), payload, false)
+            .submit(NodeId(1), Channel::ordered(0), payload, false)
             .unwrap();
     }
 }

@@ -9,7 +9,7 @@ use tsumuji_link::LinkAddr;
 use tsumuji_link::impair::{Impair, ImpairConfig};
 use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
 use tsumuji_link::udp::{Udp, UdpConfig};
-use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options};
+use tsumuji_node::{Channel, Endpoint, Membership, NodeId, Options};
 use tsumuji_seal::{ClusterKey, Keys, SealMode, Sealed};
 
 /// Only turns a hang into a failure.
@@ -61,7 +61,7 @@ fn message(number: u32) -> Vec<u8> {
 /// acknowledgements may be lost, and with them what its peer knows.
 fn exchange<L: Link>(mut node: Endpoint<L>, peer: NodeId, both: &Barrier) {
     for number in 0..MESSAGES {
-        node.send(peer, Lane::ordered(0), &message(number))
+        node.send(peer, Channel::ordered(0), &message(number))
             .expect("send");
         if number % 3 == 2 {
             expect(&mut node, number / 3);
@@ -119,7 +119,7 @@ fn restarted_process_joins_again() {
         let link = life.take().unwrap_or_else(|| udp(addrs[1].port()));
         let mut b = open(link, 1);
         let there = std::thread::spawn(move || {
-            b.send(NodeId(0), Lane::ordered(0), &message(number))
+            b.send(NodeId(0), Channel::ordered(0), &message(number))
                 .expect("send");
             b.flush(LONG).expect("flush")
         });
@@ -154,7 +154,7 @@ fn shares_arrive_by_sealed_broadcast() {
             .datagram(
                 tsumuji_node::Destination::Broadcast,
                 tsumuji_node::Datagram {
-                    channel: 1,
+                    channel_id: 1,
                     lap,
                     key: 5,
                     payload: &values,

@@ -10,7 +10,7 @@
 //! have come, and node 0 keeps at most a window ahead of the slowest, as `tsumuji-collective` does (whose clock is the machine's,
 //! so that its own code cannot be run in virtual time).
 
-use tsumuji_proto::{Config, Congestion, Destination, Duration, Lane, NodeId};
+use tsumuji_proto::{Channel, Config, Congestion, Destination, Duration, NodeId};
 use tsumuji_sim::{Net, Seed, config, goodput, wire_bytes};
 
 const BITS_PER_SECOND: u64 = 100_000_000;
@@ -77,7 +77,7 @@ pub(crate) fn gather(nodes: usize, congestion: Congestion) -> Found {
     let start = net.now();
     let count = (BYTES / MESSAGE_BYTES / (nodes - 1)).max(MESSAGES_LEAST) as u64;
     for &sender in &all[1..] {
-        net.stream(sender, all[0], Lane::ordered(0), MESSAGE_BYTES, count);
+        net.stream(sender, all[0], Channel::ordered(0), MESSAGE_BYTES, count);
     }
     net.run_until_idle();
     let last = net.deliveries(all[0]).last().map_or(start, |last| last.at);
@@ -159,7 +159,7 @@ fn hear(net: &mut Net, all: &[NodeId], places: &mut [Place], pieces: usize) -> u
             net.send(
                 all[rank],
                 all[(rank - 1) / FAN_IN],
-                Lane::ordered(0),
+                Channel::ordered(0),
                 &report,
             );
         }

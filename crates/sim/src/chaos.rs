@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tsumuji_proto::{Config, DeliveryClass, Destination, Duration, Lane, NodeId, Priority};
+use tsumuji_proto::{Channel, Config, DeliveryClass, Destination, Duration, NodeId, Priority};
 
 use crate::{Conditions, Damage, Net, Pace, Rng, Seed};
 
@@ -65,7 +65,7 @@ pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
         for from in &nodes {
             for to in nodes.iter().filter(|to| *to != from) {
                 if !net.is_up(*from, *to) {
-                    net.revive(*from, *to);
+                    net.reconnect(*from, *to);
                 }
             }
         }
@@ -78,7 +78,7 @@ pub fn run(seed: Seed, config: &Config, steps: &[u16]) {
         .collect();
     for from in &nodes {
         for to in nodes.iter().filter(|to| *to != from) {
-            net.stream(*from, *to, Lane::ordered(0), 10_000, 10);
+            net.stream(*from, *to, Channel::ordered(0), 10_000, 10);
         }
     }
     net.run_until_idle();
@@ -147,7 +147,7 @@ fn disturb(net: &mut Net, nodes: &[NodeId], alive: &mut [bool], chance: &mut Rng
             } else {
                 DeliveryClass::Unordered
             };
-            let lane = Lane::new(
+            let channel = Channel::new(
                 class,
                 Priority::new(chance.below(4) as u8).unwrap(),
                 chance.below(2) as u16 * 40_000,
@@ -155,7 +155,7 @@ fn disturb(net: &mut Net, nodes: &[NodeId], alive: &mut [bool], chance: &mut Rng
             let longest = [1, 100, 1_460, 20_000, 400_000][chance.below(5)];
             let bytes = chance.below(longest);
             if alive[at] {
-                net.stream(node, to, lane, bytes, chance.within(1..6));
+                net.stream(node, to, channel, bytes, chance.within(1..6));
             }
         }
         60..65 => net.conditions().loss_ppm = chance.within(0..400_000) as u32,

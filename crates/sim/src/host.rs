@@ -9,7 +9,7 @@ use crate::card::Card;
 use crate::payload::checksum;
 use tsumuji_node::simulated::Program;
 use tsumuji_proto::{
-    Body, Config, Datagram, Delivery, Event, Instant, Lane, Loan, NodeId, Posted, SendId,
+    Body, Borrowed, Channel, Config, Datagram, Delivery, Event, Instant, NodeId, Posted, SendId,
 };
 
 /// How fast a node's program takes messages that were delivered to it.
@@ -32,8 +32,8 @@ pub struct Received {
     pub submitted: Instant,
     /// Who sent it.
     pub from: NodeId,
-    /// By which lane.
-    pub lane: Lane,
+    /// By which channel.
+    pub channel: Channel,
     /// Its length.
     pub bytes: usize,
 }
@@ -48,7 +48,7 @@ pub struct ReceivedDatagram {
     /// In which life.
     pub incarnation: u32,
     /// For which board.
-    pub channel: u16,
+    pub channel_id: u16,
     /// Of which epoch.
     pub epoch: u32,
     /// Of which lap.
@@ -67,15 +67,15 @@ pub(crate) enum Wish {
         bytes: usize,
         count: u64,
     },
-    /// One message, lent to the engine while it leaves.
-    Lent {
+    /// One message, borrowed to the engine while it leaves.
+    Borrowed {
         bytes: usize,
     },
 }
 
 /// A message that a program lends to the engine.
 #[derive(Debug)]
-pub(crate) struct Lending {
+pub(crate) struct Borrowing {
     pub(crate) to: NodeId,
     pub(crate) id: SendId,
     pub(crate) body: Vec<u8>,
@@ -83,9 +83,9 @@ pub(crate) struct Lending {
     pub(crate) ahead_bytes: usize,
 }
 
-impl Lending {
-    pub(crate) fn loan(&self) -> Loan<'_> {
-        Loan::new(self.to, self.id, &self.body)
+impl Borrowing {
+    pub(crate) fn borrowed(&self) -> Borrowed<'_> {
+        Borrowed::new(self.to, self.id, &self.body)
     }
 }
 
@@ -119,11 +119,11 @@ pub(crate) struct Host<P> {
     pub(crate) consume_planned: bool,
     pub(crate) largest: usize,
 
-    pub(crate) wishes: BTreeMap<NodeId, VecDeque<(Lane, Wish)>>,
+    pub(crate) wishes: BTreeMap<NodeId, VecDeque<(Channel, Wish)>>,
     /// One at a time.
-    pub(crate) lending: Option<Lending>,
+    pub(crate) borrowing: Option<Borrowing>,
     /// How often the present process was told that a peer died.
-    pub(crate) deaths: BTreeMap<NodeId, u64>,
+    pub(crate) ended_sessions: BTreeMap<NodeId, u64>,
     pub(crate) events: Vec<(Instant, Event)>,
     pub(crate) received: Vec<Received>,
     pub(crate) bodies: Vec<Vec<u8>>,
@@ -155,8 +155,8 @@ impl<P> Host<P> {
             consume_planned: false,
             largest: 0,
             wishes: BTreeMap::new(),
-            lending: None,
-            deaths: BTreeMap::new(),
+            borrowing: None,
+            ended_sessions: BTreeMap::new(),
             events: Vec::new(),
             received: Vec::new(),
             bodies: Vec::new(),
@@ -177,8 +177,8 @@ impl<P> Host<P> {
         self.held_bytes = 0;
         self.consume_planned = false;
         self.wishes.clear();
-        self.lending = None;
-        self.deaths.clear();
+        self.borrowing = None;
+        self.ended_sessions.clear();
     }
 }
 
@@ -186,7 +186,7 @@ impl<P> Host<P> {
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: NodeId,
-    pub(crate) lane: Lane,
+    pub(crate) channel: Channel,
     pub(crate) bytes: usize,
     pub(crate) checksum: u64,
     pub(crate) whole: Option<Vec<u8>>,
@@ -212,8 +212,8 @@ impl Item {
     /// Who sent it, in which life.
     pub(crate) fn source(&self) -> (NodeId, u64) {
         match self {
-            Self::Message(life, arrived) => (arrived.from, *life),
-            Self::Datagram(life, arrived) => (arrived.stamp.source, *life),
+            Self::Message(session, arrived) => (arrived.from, *session),
+            Self::Datagram(session, arrived) => (arrived.stamp.source, *session),
         }
     }
 }
@@ -226,7 +226,7 @@ pub(crate) struct Inbox<'a> {
     pub(crate) copies: bool,
     /// Messages are taken at once.
     pub(crate) is_prompt: bool,
-    pub(crate) loan: Loan<'a>,
+    pub(crate) borrowed: Borrowed<'a>,
     pub(crate) items: Vec<Item>,
     pub(crate) events: VecDeque<Event>,
 }
@@ -242,18 +242,18 @@ impl Program for Inbox<'_> {
         };
         let arrived = Arrived {
             from: delivery.from,
-            lane: delivery.lane,
+            channel: delivery.channel,
             bytes: length,
             checksum,
             whole,
             is_taken: self.is_prompt,
         };
-        self.items.push(Item::Message(delivery.life, arrived));
+        self.items.push(Item::Message(delivery.session, arrived));
         self.is_prompt
     }
 
     /// Every other length is posted for.
-    fn place(&mut self, _: NodeId, _: Lane, length_bytes: usize) -> Option<Posted> {
+    fn place(&mut self, _: NodeId, _: Channel, length_bytes: usize) -> Option<Posted> {
         let is_posted = length_bytes.is_multiple_of(2);
         let buffer = || Box::new(vec![0_u8; length_bytes]);
         is_posted
@@ -261,11 +261,11 @@ impl Program for Inbox<'_> {
             .flatten()
     }
 
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
+    fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
         let Datagram {
             source,
             incarnation,
-            channel,
+            channel_id,
             epoch,
             lap,
             key,
@@ -275,7 +275,7 @@ impl Program for Inbox<'_> {
             at: self.now,
             source,
             incarnation,
-            channel,
+            channel_id,
             epoch,
             lap,
             key,
@@ -285,14 +285,14 @@ impl Program for Inbox<'_> {
             stamp,
             checksum: checksum(payload),
         };
-        self.items.push(Item::Datagram(life, arrived));
+        self.items.push(Item::Datagram(session, arrived));
     }
 
     fn event(&mut self, event: &Event) {
         self.events.push_back(event.clone());
     }
 
-    fn lent(&self) -> &Loan<'_> {
-        &self.loan
+    fn borrowed(&self) -> &Borrowed<'_> {
+        &self.borrowed
     }
 }

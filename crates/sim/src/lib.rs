@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A judge (`oracle`) sees every submission, delivery and event, and stops the run at the first message that comes twice, out of
-//! its lane's order, changed, or to the wrong life of a process; a run that waits for something has limited patience. The last
+//! its channel's order, changed, or to the wrong life of a process; a run that waits for something has limited patience. The last
 //! words of a failure are the seed and the command that replays it.
 //!
 //! # Damage

@@ -35,7 +35,7 @@ pub struct Net<P: Process = Production> {
     hosts: Vec<Host<P>>,
     oracle: Oracle,
     payload_rng: Rng,
-    life_rng: Rng,
+    incarnation_rng: Rng,
     /// What the present turn brings.
     items: Vec<Item>,
     events: VecDeque<Event>,
@@ -48,7 +48,7 @@ pub struct Net<P: Process = Production> {
     checked: bool,
     defer_ppm: u32,
     patience: Duration,
-    /// (sender, receiver, lane) batches that wait for `Event::Writable`.
+    /// (sender, receiver, channel) batches that wait for `Event::Writable`.
     wishes: usize,
     /// Messages given up because their peer was dead.
     refused_messages: u64,

@@ -3,19 +3,19 @@
 //! Told by `net` of every submission, delivery, event, crash and restart; answers with a violation in words. It keeps length and
 //! checksum of each message on its way, never the message.
 //!
-//! Held to: a message is delivered at most once, with its own bytes, to the life of the peer it was meant for; those of an
-//! ordered lane in the order submitted; nothing after a later *session*. A session lasts at its sender from one `PeerDead` to
-//! the next, and is bound to the life named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and
-//! never lead back to an earlier life; `Sent` comes once for each message
+//! Held to: a message is delivered at most once, with its own bytes, to the incarnation of the peer it was meant for; those of an
+//! ordered channel in the order submitted; nothing after a later *session*. A session lasts at its sender from one `PeerDead` to
+//! the next, and is bound to the incarnation named by `PeerUp`. `PeerUp` and `PeerDead` alternate, and
+//! never lead back to an earlier incarnation; `Sent` comes once for each message
 //! submitted with `notify`, and for no other.
 //!
 //! Messages are told apart by their content, and short ones (all empty ones, say) may be equal. Where the next message of one session
-//! equals the next one of a later session between the same lives, what is delivered may be either: both are taken for delivered, and it
+//! equals the next one of a later session between the same incarnations, what is delivered may be either: both are taken for delivered, and it
 //! may come once more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tsumuji_proto::{DeliveryClass, Event, Instant, Lane, NodeId, SendId};
+use tsumuji_proto::{Channel, DeliveryClass, Event, Instant, NodeId, SendId};
 
 /// Delivered checksums remembered to tell a repeated message from an invented one.
 const REMEMBERED: usize = 4096;
@@ -32,25 +32,25 @@ pub(crate) struct Expected {
 
 #[derive(Debug, Default)]
 struct Session {
-    sender_life: u32,
+    sender_incarnation: u32,
     /// Known from `PeerUp` on.
-    receiver_life: Option<u32>,
-    ordered: BTreeMap<Lane, VecDeque<Expected>>,
-    unordered: BTreeMap<(Lane, u64), VecDeque<Expected>>,
+    receiver_incarnation: Option<u32>,
+    ordered: BTreeMap<Channel, VecDeque<Expected>>,
+    unordered: BTreeMap<(Channel, u64), VecDeque<Expected>>,
     /// Neither delivered nor failed.
     waiting: usize,
     submitted: usize,
     /// Submitted with `notify`, `Sent` not seen.
     unsent: BTreeSet<SendId>,
     /// Submitted before `PeerUp`, when the peer's limit was not known.
-    early: BTreeMap<SendId, (Lane, usize, u64)>,
+    early: BTreeMap<SendId, (Channel, usize, u64)>,
 }
 
 impl Session {
-    fn take(&mut self, lane: Lane, bytes: usize, checksum: u64) -> Option<Expected> {
-        match lane.class() {
+    fn take(&mut self, channel: Channel, bytes: usize, checksum: u64) -> Option<Expected> {
+        match channel.class() {
             DeliveryClass::Ordered => {
-                let queue = self.ordered.get_mut(&lane)?;
+                let queue = self.ordered.get_mut(&channel)?;
                 let first = queue.front()?;
                 if first.bytes != bytes || first.checksum != checksum {
                     return None;
@@ -58,10 +58,10 @@ impl Session {
                 queue.pop_front()
             }
             DeliveryClass::Unordered => {
-                let same = self.unordered.get_mut(&(lane, checksum))?;
+                let same = self.unordered.get_mut(&(channel, checksum))?;
                 let found = same.pop_front();
                 if same.is_empty() {
-                    self.unordered.remove(&(lane, checksum));
+                    self.unordered.remove(&(channel, checksum));
                 }
                 found
             }
@@ -70,20 +70,20 @@ impl Session {
     }
 
     /// A message will not be delivered. False if it is not on its way.
-    fn give_up(&mut self, lane: Lane, checksum: u64) -> bool {
-        if let Some(place) = self.place(lane, checksum) {
-            let queue = self.ordered.get_mut(&lane);
+    fn give_up(&mut self, channel: Channel, checksum: u64) -> bool {
+        if let Some(place) = self.place(channel, checksum) {
+            let queue = self.ordered.get_mut(&channel);
             return queue.is_some_and(|queue| queue.remove(place).is_some());
         }
-        let Some(same) = self.unordered.get_mut(&(lane, checksum)) else {
+        let Some(same) = self.unordered.get_mut(&(channel, checksum)) else {
             return false;
         };
         same.pop_front().is_some()
     }
 
-    fn place(&self, lane: Lane, checksum: u64) -> Option<usize> {
+    fn place(&self, channel: Channel, checksum: u64) -> Option<usize> {
         self.ordered
-            .get(&lane)?
+            .get(&channel)?
             .iter()
             .position(|expected| expected.checksum == checksum)
     }
@@ -93,7 +93,7 @@ impl Session {
 #[derive(Debug)]
 struct Equal {
     session: usize,
-    lane: Lane,
+    channel: Channel,
     expected: Expected,
 }
 
@@ -105,7 +105,7 @@ struct Pair {
     /// The earliest that may still deliver.
     reached: usize,
     equals: Vec<Equal>,
-    /// The highest of the life that submitted last.
+    /// The highest of the incarnation that submitted last.
     last_id: Option<(u32, SendId)>,
 }
 
@@ -113,28 +113,28 @@ struct Pair {
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     pairs: BTreeMap<(NodeId, NodeId), Pair>,
-    lives: BTreeMap<NodeId, u32>,
-    /// All lives ever, in order of birth.
+    incarnations: BTreeMap<NodeId, u32>,
+    /// All incarnations ever, in order of birth.
     births: BTreeMap<(NodeId, u32), usize>,
-    /// (who, of whom) → the latest life it has had up.
+    /// (who, of whom) → the latest incarnation it has had up.
     latest: BTreeMap<(NodeId, NodeId), usize>,
-    /// (who, of whom) → the life it is up with.
+    /// (who, of whom) → the incarnation it is up with.
     up: BTreeMap<(NodeId, NodeId), u32>,
     waiting: usize,
     remembered: VecDeque<u64>,
 }
 
 impl Oracle {
-    /// A node begins a life.
-    pub(crate) fn born(&mut self, node: NodeId, life: u32) {
-        self.lives.insert(node, life);
+    /// A node begins a incarnation.
+    pub(crate) fn born(&mut self, node: NodeId, incarnation: u32) {
+        self.incarnations.insert(node, incarnation);
         let order = self.births.len();
-        self.births.insert((node, life), order);
+        self.births.insert((node, incarnation), order);
     }
 
     /// A node's process is gone: what it had submitted may or may not arrive.
     pub(crate) fn died(&mut self, node: NodeId) {
-        self.lives.remove(&node);
+        self.incarnations.remove(&node);
         self.up.retain(|(who, _), _| *who != node);
         self.latest.retain(|(who, _), _| *who != node);
         for (_, pair) in self.pairs.iter_mut().filter(|((from, _), _)| *from == node) {
@@ -165,36 +165,36 @@ impl Oracle {
         self.up.contains_key(&(who, of))
     }
 
-    /// Up with the life that the other has now.
+    /// Up with the incarnation that the other has now.
     pub(crate) fn has_met(&self, who: NodeId, of: NodeId) -> bool {
-        let life = self.lives.get(&of);
-        life.is_some() && self.up.get(&(who, of)) == life
+        let incarnation = self.incarnations.get(&of);
+        incarnation.is_some() && self.up.get(&(who, of)) == incarnation
     }
 
-    /// A datagram may be handed over only while the life that wrote it is up.
-    pub(crate) fn shared(&self, from: NodeId, to: NodeId, life: u32) -> Result<(), String> {
+    /// A datagram may be handed over only while the incarnation that wrote it is up.
+    pub(crate) fn shared(&self, from: NodeId, to: NodeId, incarnation: u32) -> Result<(), String> {
         match self.up.get(&(to, from)) {
-            Some(&up) if up == life => Ok(()),
+            Some(&up) if up == incarnation => Ok(()),
             up => Err(format!(
-                "{to} was given a share of {from} as {life}, and has it up as {up:?}"
+                "{to} was given a share of {from} as {incarnation}, and has it up as {up:?}"
             )),
         }
     }
 
-    /// The pair, in a session of the sender's present life; that life, and the receiver's if it is known.
+    /// The pair, in a session of the sender's present incarnation; that incarnation, and the receiver's if it is known.
     fn pair(&mut self, from: NodeId, to: NodeId) -> (&mut Pair, u32, Option<u32>) {
-        let sender_life = self.lives[&from];
-        let receiver_life = self.up.get(&(from, to)).copied();
+        let sender_incarnation = self.incarnations[&from];
+        let receiver_incarnation = self.up.get(&(from, to)).copied();
         let pair = self.pairs.entry((from, to)).or_default();
         let known = pair.sessions.last();
-        if known.is_none_or(|session| session.sender_life != sender_life) {
+        if known.is_none_or(|session| session.sender_incarnation != sender_incarnation) {
             pair.sessions.push(Session {
-                sender_life,
-                receiver_life,
+                sender_incarnation,
+                receiver_incarnation,
                 ..Session::default()
             });
         }
-        (pair, sender_life, receiver_life)
+        (pair, sender_incarnation, receiver_incarnation)
     }
 
     /// A datagram was submitted: it may be one that fails with its session.
@@ -207,27 +207,31 @@ impl Oracle {
     pub(crate) fn submitted(
         &mut self,
         (from, to): (NodeId, NodeId),
-        lane: Lane,
+        channel: Channel,
         message: Expected,
         (id, notify): (SendId, bool),
     ) -> Result<(), String> {
-        let (pair, sender_life, receiver_life) = self.pair(from, to);
+        let (pair, sender_incarnation, receiver_incarnation) = self.pair(from, to);
         // Messages that share a frame share a name; whose acknowledgement is asked for has one of its own.
         match pair.last_id {
-            Some((life, last)) if life == sender_life && last >= id => {
+            Some((incarnation, last)) if incarnation == sender_incarnation && last >= id => {
                 if notify {
                     return Err(format!("{from} to {to}: send id {} after {}", id.0, last.0));
                 }
             }
-            _ => pair.last_id = Some((sender_life, id)),
+            _ => pair.last_id = Some((sender_incarnation, id)),
         }
         let session = pair.sessions.last_mut().ok_or("no session")?;
-        match lane.class() {
-            DeliveryClass::Ordered => session.ordered.entry(lane).or_default().push_back(message),
+        match channel.class() {
+            DeliveryClass::Ordered => session
+                .ordered
+                .entry(channel)
+                .or_default()
+                .push_back(message),
             DeliveryClass::Unordered => {
                 session
                     .unordered
-                    .entry((lane, message.checksum))
+                    .entry((channel, message.checksum))
                     .or_default()
                     .push_back(message);
             }
@@ -236,10 +240,10 @@ impl Oracle {
         if notify {
             session.unsent.insert(id);
         }
-        if receiver_life.is_none() {
+        if receiver_incarnation.is_none() {
             session
                 .early
-                .insert(id, (lane, message.bytes, message.checksum));
+                .insert(id, (channel, message.bytes, message.checksum));
         }
         session.waiting += 1;
         session.submitted += 1;
@@ -250,27 +254,28 @@ impl Oracle {
     pub(crate) fn delivered(
         &mut self,
         (from, to): (NodeId, NodeId),
-        lane: Lane,
+        channel: Channel,
         bytes: usize,
         checksum: u64,
     ) -> Result<Expected, String> {
         let what = || {
             format!(
-                "{to} was given {bytes} bytes from {from} by lane {:?}",
-                lane
+                "{to} was given {bytes} bytes from {from} by channel {:?}",
+                channel
             )
         };
-        let Some(&life) = self.lives.get(&to) else {
+        let Some(&incarnation) = self.incarnations.get(&to) else {
             return Err(format!("{}, but is dead", what()));
         };
-        let Some(&sender_life) = self.up.get(&(to, from)) else {
+        let Some(&sender_incarnation) = self.up.get(&(to, from)) else {
             return Err(format!(
                 "{}, from which no PeerUp (or PeerDead since) was reported",
                 what()
             ));
         };
         let pair = self.pairs.entry((from, to)).or_default();
-        let (found, awaited) = pair.take((sender_life, life), lane, bytes, checksum);
+        let (found, awaited) =
+            pair.take((sender_incarnation, incarnation), channel, bytes, checksum);
         self.waiting -= awaited;
         if let Some(expected) = found {
             if self.remembered.len() == REMEMBERED {
@@ -281,12 +286,12 @@ impl Oracle {
         }
         let mut why = String::from("no such message is on its way: damaged or invented");
         for (index, session) in pair.sessions.iter().enumerate() {
-            let expected = session.unordered.contains_key(&(lane, checksum));
-            if let Some(place) = session.place(lane, checksum).or(expected.then_some(0)) {
+            let expected = session.unordered.contains_key(&(channel, checksum));
+            if let Some(place) = session.place(channel, checksum).or(expected.then_some(0)) {
                 why = format!(
-                    "it overtakes {place} others, of session {index} (earliest allowed: {}), life {} to {:?}; \
-                     the parties' lives are {sender_life} and {life}",
-                    pair.reached, session.sender_life, session.receiver_life
+                    "it overtakes {place} others, of session {index} (earliest allowed: {}), incarnation {} to {:?}; \
+                     the parties' incarnations are {sender_incarnation} and {incarnation}",
+                    pair.reached, session.sender_incarnation, session.receiver_incarnation
                 );
             }
         }
@@ -301,7 +306,7 @@ impl Oracle {
             Event::PeerUp { peer, incarnation } => {
                 let Some(&order) = self.births.get(&(peer, incarnation)) else {
                     return Err(format!(
-                        "{at}: {peer} is up as {incarnation}, a life it never had"
+                        "{at}: {peer} is up as {incarnation}, a incarnation it never had"
                     ));
                 };
                 if self
@@ -310,7 +315,7 @@ impl Oracle {
                     .is_some_and(|latest| latest > order)
                 {
                     return Err(format!(
-                        "{at}: {peer} is up as {incarnation}, an earlier life than before"
+                        "{at}: {peer} is up as {incarnation}, an earlier incarnation than before"
                     ));
                 }
                 if let Some(before) = self.up.insert((at, peer), incarnation) {
@@ -323,7 +328,7 @@ impl Oracle {
                     .get_mut(&(at, peer))
                     .and_then(|pair| pair.sessions.last_mut())
                 {
-                    session.receiver_life = Some(incarnation);
+                    session.receiver_incarnation = Some(incarnation);
                 }
                 Ok(())
             }
@@ -338,7 +343,7 @@ impl Oracle {
                 self.waiting -= pair.give_up();
                 let submitted = pair.sessions.last().map_or(0, |session| session.submitted);
                 pair.sessions.push(Session {
-                    sender_life: self.lives[&at],
+                    sender_incarnation: self.incarnations[&at],
                     ..Session::default()
                 });
                 if failed_messages > submitted {
@@ -359,10 +364,10 @@ impl Oracle {
                     .get_mut(&(at, peer))
                     .and_then(|pair| pair.sessions.last_mut());
                 if let Some(session) = session
-                    && let Some((lane, bytes, checksum)) = session.early.remove(&id)
+                    && let Some((channel, bytes, checksum)) = session.early.remove(&id)
                     && bytes == size
                     && size > limit
-                    && session.give_up(lane, checksum)
+                    && session.give_up(channel, checksum)
                 {
                     session.waiting -= 1;
                     self.waiting -= 1;
@@ -393,21 +398,22 @@ impl Oracle {
 }
 
 impl Pair {
-    /// A message comes that the lives of these two have exchanged: what it may be, and how many are not waited for any more.
+    /// A message comes that the incarnations of these two have exchanged: what it may be, and how many are not waited for any more.
     fn take(
         &mut self,
-        (sender_life, receiver_life): (u32, u32),
-        lane: Lane,
+        (sender_incarnation, receiver_incarnation): (u32, u32),
+        channel: Channel,
         bytes: usize,
         checksum: u64,
     ) -> (Option<Expected>, usize) {
         let (mut found, mut awaited) = (None, 0);
         let is_theirs = |session: &Session| {
-            session.receiver_life == Some(receiver_life) && session.sender_life == sender_life
+            session.receiver_incarnation == Some(receiver_incarnation)
+                && session.sender_incarnation == sender_incarnation
         };
         let sessions = self.sessions.iter_mut().enumerate().skip(self.reached);
         for (index, session) in sessions.filter(|(_, session)| is_theirs(session)) {
-            let Some(expected) = session.take(lane, bytes, checksum) else {
+            let Some(expected) = session.take(channel, bytes, checksum) else {
                 continue;
             };
             if session.waiting > 0 {
@@ -420,7 +426,7 @@ impl Pair {
             } else {
                 self.equals.push(Equal {
                     session: index,
-                    lane,
+                    channel,
                     expected,
                 });
             }
@@ -428,14 +434,15 @@ impl Pair {
         self.equals.retain(|equal| equal.session >= self.reached);
         let same = self.equals.iter().position(|equal| {
             let known = equal.expected;
-            (equal.lane, known.bytes, known.checksum) == (lane, bytes, checksum)
+            (equal.channel, known.bytes, known.checksum) == (channel, bytes, checksum)
                 && is_theirs(&self.sessions[equal.session])
         });
         match (found, same) {
             (None, Some(at)) => found = Some(self.equals.remove(at).expected),
-            // It can only be what it was found as: nothing before it in its lane is to come.
-            (Some(_), None) if lane.class() == DeliveryClass::Ordered => {
-                (self.equals).retain(|equal| equal.lane != lane || equal.session > self.reached);
+            // It can only be what it was found as: nothing before it in its channel is to come.
+            (Some(_), None) if channel.class() == DeliveryClass::Ordered => {
+                (self.equals)
+                    .retain(|equal| equal.channel != channel || equal.session > self.reached);
             }
             _ => {}
         }

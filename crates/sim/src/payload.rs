@@ -21,7 +21,7 @@ pub(crate) fn fill(seed: u64, into: &mut [u8]) {
 /// A 64-bit checksum over length, content and order of the bytes. Not keyed: it finds mistakes, not forgeries.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     // Four sums side by side: one would wait for its own multiplication at each word.
-    let mut sums = [1, 2, 3, 4].map(|lane| mix(bytes.len() as u64 ^ lane << 56));
+    let mut sums = [1, 2, 3, 4].map(|channel| mix(bytes.len() as u64 ^ channel << 56));
     let (rows, rest) = bytes.as_chunks::<32>();
     for row in rows {
         for (sum, word) in sums.iter_mut().zip(row.as_chunks::<8>().0) {

@@ -3,8 +3,8 @@
 use crate::card::Card;
 use tsumuji_node::simulated::{Driver, Program};
 use tsumuji_proto::{
-    Config, Congestion, Datagram, Destination, Duration, Engine, Flow, Instant, Lane, Loan, NodeId,
-    Payload, SendId, SubmitError,
+    Borrowed, Channel, Config, Congestion, Datagram, Destination, Duration, Engine, Flow, Instant,
+    NodeId, Payload, SendId, SubmitError,
 };
 
 /// A process as the net drives it. Unless something else is said here, a function means what the engine's own of that name means.
@@ -20,11 +20,11 @@ pub trait Process {
     fn engine(&self) -> &Self::Engine;
     fn engine_mut(&mut self) -> &mut Self::Engine;
     fn add_peer(&mut self, now: Instant, peer: NodeId);
-    fn revive_peer(&mut self, now: Instant, peer: NodeId);
+    fn reconnect_peer(&mut self, now: Instant, peer: NodeId);
     fn submit(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError>;
@@ -34,20 +34,22 @@ pub trait Process {
         datagram: Datagram<'_>,
         deadline: Option<Instant>,
     ) -> Result<usize, SubmitError>;
-    /// A stand-in need not know how to be lent a message.
-    fn submit_lent(
+    /// A stand-in need not know how to be borrowed a message.
+    fn submit_borrowed(
         &mut self,
         to: NodeId,
-        _lane: Lane,
+        _channel: Channel,
         _length_bytes: usize,
         _notify: bool,
     ) -> Result<SendId, SubmitError> {
         Err(SubmitError::UnknownPeer { peer: to })
     }
-    fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
-        Err(SubmitError::UnknownPeer { peer: loan.to() })
+    fn unsent_bytes(&self, borrowed: &Borrowed<'_>) -> Result<Option<usize>, SubmitError> {
+        Err(SubmitError::UnknownPeer {
+            peer: borrowed.to(),
+        })
     }
-    fn keep(&mut self, _loan: &Loan<'_>) -> bool {
+    fn retain(&mut self, _borrowed: &Borrowed<'_>) -> bool {
         true
     }
     /// Receives what the card lets it, does what is due, and sends what the card takes.
@@ -107,17 +109,17 @@ impl Process for Production {
     fn add_peer(&mut self, now: Instant, peer: NodeId) {
         self.0.add_peer(now, peer, Card::addr(peer));
     }
-    fn revive_peer(&mut self, now: Instant, peer: NodeId) {
-        self.engine_mut().revive_peer(now, peer);
+    fn reconnect_peer(&mut self, now: Instant, peer: NodeId) {
+        self.engine_mut().reconnect_peer(now, peer);
     }
     fn submit(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        self.engine_mut().submit(to, lane, payload, notify)
+        self.engine_mut().submit(to, channel, payload, notify)
     }
     fn submit_datagram(
         &mut self,
@@ -127,21 +129,21 @@ impl Process for Production {
     ) -> Result<usize, SubmitError> {
         self.engine_mut().submit_datagram(to, datagram, deadline)
     }
-    fn submit_lent(
+    fn submit_borrowed(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
         self.engine_mut()
-            .submit_lent(to, lane, length_bytes, notify)
+            .submit_borrowed(to, channel, length_bytes, notify)
     }
-    fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
-        self.engine().unsent_bytes(loan)
+    fn unsent_bytes(&self, borrowed: &Borrowed<'_>) -> Result<Option<usize>, SubmitError> {
+        self.engine().unsent_bytes(borrowed)
     }
-    fn keep(&mut self, loan: &Loan<'_>) -> bool {
-        self.engine_mut().keep(loan)
+    fn retain(&mut self, borrowed: &Borrowed<'_>) -> bool {
+        self.engine_mut().retain(borrowed)
     }
     fn turn(&mut self, program: &mut impl Program) {
         self.0.turn(program).expect("a card does not fail");

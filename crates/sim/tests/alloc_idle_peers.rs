@@ -3,7 +3,9 @@
 #[path = "../../link/tests/common/counting_alloc.rs"]
 mod counting_alloc;
 
-use tsumuji_proto::{Config, Destination, Duration, Engine, Instant, Lane, Loan, NodeId, Payload};
+use tsumuji_proto::{
+    Borrowed, Channel, Config, Destination, Duration, Engine, Instant, NodeId, Payload,
+};
 use tsumuji_proto::{Datagram, Delivery, Sink};
 use tsumuji_sim::config;
 
@@ -15,7 +17,7 @@ impl Sink for Nobody {
 }
 
 const ME: NodeId = NodeId(0);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 fn engine(me: u16) -> Engine {
     Engine::new(Config {
@@ -32,12 +34,12 @@ fn engine(me: u16) -> Engine {
 fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) {
     for _ in 0..8 {
         while let Some(to) = hub.next_destination(now) {
-            let bytes = hub.write_frame(now, to, &Loan::NONE, slot);
+            let bytes = hub.write_frame(now, to, &Borrowed::NONE, slot);
             leaf.handle_frame(now, &slot[..bytes], &mut Nobody);
         }
         while let Some(to) = leaf.next_destination(now) {
             assert_eq!(to, Destination::Peer(ME));
-            let bytes = leaf.write_frame(now, to, &Loan::NONE, slot);
+            let bytes = leaf.write_frame(now, to, &Borrowed::NONE, slot);
             hub.handle_frame(now, &slot[..bytes], &mut Nobody);
         }
     }
@@ -64,8 +66,9 @@ fn bytes_per_peer(peers: u16) -> [usize; 3] {
         now += Duration::from_micros(50);
         let mut leaf = meet(now, &mut hub, peer, &mut slot);
         let body = || Payload::Copied(b"8 bytes!");
-        hub.submit(NodeId(peer), LANE, body(), false).expect("room");
-        leaf.submit(ME, LANE, body(), false).expect("room");
+        hub.submit(NodeId(peer), CHANNEL, body(), false)
+            .expect("room");
+        leaf.submit(ME, CHANNEL, body(), false).expect("room");
         for _ in 0..3 {
             now += Duration::from_micros(100);
             hub.handle_timeout(now);

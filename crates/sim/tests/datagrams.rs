@@ -1,6 +1,8 @@
 //! Datagrams of which only the newest of a key counts, of one frame and of several, with and without deadlines (R-40, R-86 … R-88).
 
-use tsumuji_proto::{Config, DeliveryClass, Destination, Duration, Lane, NodeId, Pace, Priority};
+use tsumuji_proto::{
+    Channel, Config, DeliveryClass, Destination, Duration, NodeId, Pace, Priority,
+};
 use tsumuji_sim::{Net, Seed, config};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -103,7 +105,7 @@ fn slower_paths_are_learned() {
     let mut net = Net::new(Seed::from_env_or(307)).delay_us(5..6);
     let (a, b) = net.pair(config());
     for _ in 0..20 {
-        net.send(a, b, Lane::ordered(0), &[7; 8]);
+        net.send(a, b, Channel::ordered(0), &[7; 8]);
         net.run_until_idle();
     }
     let mut net = net.delay_us(2_500..2_501);
@@ -179,7 +181,7 @@ fn late_datagrams_are_dropped_at_the_sender() {
 fn datagrams_go_before_bulk() {
     let mut net = Net::new(Seed::from_env_or(304)).rate_mbit(1_000);
     let (a, b) = net.pair(config());
-    let bulk = Lane::new(DeliveryClass::Ordered, Priority::BULK, 0);
+    let bulk = Channel::new(DeliveryClass::Ordered, Priority::BULK, 0);
     net.stream(a, b, bulk, 1 << 20, 4);
     for number in 0..100 {
         let before = net.now();
@@ -204,17 +206,17 @@ fn datagrams_end_with_their_session() {
         budget_bytes: 100_000,
         ..config()
     });
-    for life in 0..5 {
+    for incarnation in 0..5 {
         for number in 0..50 {
             let until = Some(Duration::from_millis(5));
             publish(&mut net, (a, b), number, 30_000, until);
             net.run_for(Duration::from_micros(100));
         }
         net.crash(b);
-        net.run_for(Duration::from_millis(life));
+        net.run_for(Duration::from_millis(incarnation));
         net.restart(b);
         net.run_for(Duration::from_millis(300));
-        net.revive(a, b);
+        net.reconnect(a, b);
         net.run_until(|net| net.has_met(a, b));
         let flow = net.flow(a, b).unwrap();
         net.check(flow.queued_messages == 0 && flow.queued_bytes == 0, || {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tsumuji_proto::{Config, Congestion, Duration, FlowPolicy, Lane, NodeId, Pace, Room, Sender};
+use tsumuji_proto::{
+    Channel, Config, Congestion, Duration, FlowPolicy, NodeId, Pace, Room, Sender,
+};
 use tsumuji_sim::{Net, Pace as Taking, Seed, config};
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Several senders, one receiver that changes its window, its budget and its peers' windows again and again: all arrives, the ring
@@ -21,7 +23,7 @@ fn windows_change_under_load() {
     net.set_frame_cost(receiver, Duration::from_nanos(2_000));
     net.run_until_up();
     for sender in &nodes[1..] {
-        net.stream(*sender, receiver, LANE, 20_000, 200);
+        net.stream(*sender, receiver, CHANNEL, 20_000, 200);
     }
     let promised = net.engine(receiver).unwrap().accounts().claimed_frames as usize;
     for step in 0..60_usize {
@@ -60,7 +62,7 @@ fn a_grown_window_is_told() {
     let (a, b) = net.pair(config());
     net.call(b, |engine, _| engine.set_peer_window(a, Some(1)));
     // What hello promised is a frame's worth of permission for each, and is not taken back.
-    net.stream(a, b, LANE, 1_000, 20_000);
+    net.stream(a, b, CHANNEL, 1_000, 20_000);
     net.run_for(MILLISECOND.times(40));
     let before = net.deliveries(b).len();
     net.call(b, |engine, _| engine.set_peer_window(a, None));
@@ -78,11 +80,11 @@ fn a_budget_changes_while_messages_wait() {
     let mut net = Net::new(Seed::from_env_or(403)).delay_us(5..20);
     let (a, b) = net.pair(config());
     net.set_pace(b, Taking::Stopped);
-    net.stream(a, b, LANE, 10_000, 100);
+    net.stream(a, b, CHANNEL, 10_000, 100);
     net.run_for(MILLISECOND.times(5));
     let held = net.held(b);
     net.call(b, |engine, _| engine.set_budget(1));
-    net.stream(a, b, LANE, 10_000, 400);
+    net.stream(a, b, CHANNEL, 10_000, 400);
     net.run_for(MILLISECOND.times(50));
     net.check(net.held(b) <= held + 2 * 10_000 && held > 500_000, || {
         format!("{} held, {held} before the cut", net.held(b))
@@ -147,7 +149,7 @@ fn shares_as_it_says(congestion: Congestion) {
         engine.set_policy(Some(Box::new(policy)))
     });
     for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], LANE, 50_000, 2_000);
+        net.stream(*sender, nodes[0], CHANNEL, 50_000, 2_000);
     }
     net.run_for(MILLISECOND.times(20));
     let start = net.deliveries(nodes[0]).len();
@@ -228,7 +230,7 @@ fn nonsense_does_no_harm(congestion: Congestion) {
                 engine.set_policy(Some(Box::new(policy)))
             });
             for sender in &nodes[1..] {
-                net.stream(*sender, nodes[0], LANE, 20_000, messages);
+                net.stream(*sender, nodes[0], CHANNEL, 20_000, messages);
             }
             net.run_until_idle();
             // Under `suci` rings overflow, and are repaired.
@@ -273,7 +275,7 @@ fn a_policy_permits_repairs() {
         engine.set_policy(Some(Box::new(RepairsOf(nodes[3]))))
     });
     for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], LANE, 20_000, 40);
+        net.stream(*sender, nodes[0], CHANNEL, 20_000, 40);
     }
     net.run_until_idle();
     let last = |of: NodeId| {
@@ -328,7 +330,7 @@ fn overcommitted(pace: Pace, senders: usize) -> (u64, f64, Duration) {
     }
     let start = net.now();
     for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], LANE, 16_000, 200);
+        net.stream(*sender, nodes[0], CHANNEL, 16_000, 200);
     }
     net.run_until_idle();
     let took = net.now().since(start);
@@ -366,7 +368,7 @@ fn a_rate_is_kept() {
     net.call(a, |engine, now| {
         engine.set_pace(now, b, Pace::BytesPerSecond(2_000_000))
     });
-    net.stream(a, b, LANE, 10_000, 1_000);
+    net.stream(a, b, CHANNEL, 10_000, 1_000);
     net.run_for(MILLISECOND.times(500));
     let bytes = net.delivered_bytes(b);
     net.check((850_000..1_000_000).contains(&bytes), || {

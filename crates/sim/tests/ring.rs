@@ -1,9 +1,9 @@
 //! The receive ring under credit, where frames come late and the receiver is slower than its wire: it does not overflow.
 
-use tsumuji_proto::{Duration, Lane};
+use tsumuji_proto::{Channel, Duration};
 use tsumuji_sim::{Net, Seed, config};
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 /// However many frames are late: those that wait in the ring, are granted, or were overtaken and may still come are never more than the ring
 /// holds. They are late by less than a sender waits before it counts them lost for good, which is more than two of its round trips.
@@ -28,7 +28,7 @@ fn late_frames_find_room() {
         net.run_until_up();
         let start = net.now();
         for sender in &nodes[1..] {
-            net.stream(*sender, nodes[0], LANE, BYTES, MESSAGES);
+            net.stream(*sender, nodes[0], CHANNEL, BYTES, MESSAGES);
         }
         net.run_until_idle();
         let frames = senders as u64 * MESSAGES * (BYTES as u64).div_ceil(1_460);

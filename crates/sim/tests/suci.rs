@@ -3,7 +3,7 @@
 mod scenarios;
 
 use scenarios::config;
-use tsumuji_proto::{Config, Congestion, Counters, Drop, Duration, Event, Lane};
+use tsumuji_proto::{Channel, Config, Congestion, Counters, Drop, Duration, Event};
 use tsumuji_sim::{Net, Pace, Seed};
 
 const CONGESTION: Congestion = Congestion::Suci;
@@ -18,7 +18,7 @@ fn losses_are_repaired_by_permission() {
             .loss_percent(3)
             .duplicate_percent(2);
         let (a, b) = net.pair(config());
-        net.stream(a, b, Lane::ordered(0), 64 << 10, 20);
+        net.stream(a, b, Channel::ordered(0), 64 << 10, 20);
         net.run_until_idle();
         assert_eq!(net.deliveries(b).len(), 20);
         let (here, there) = (counters(&net, a), counters(&net, b));
@@ -44,8 +44,8 @@ fn losses_are_repaired_by_permission() {
 fn calm_wires_need_no_permission() {
     let mut net = Net::new(Seed::from_env_or(12_100)).rate_mbit(1_000);
     let (a, b) = net.pair(config());
-    net.stream(a, b, Lane::ordered(0), 64 << 10, 50);
-    net.stream(b, a, Lane::unordered(0), 100, 500);
+    net.stream(a, b, Channel::ordered(0), 64 << 10, 50);
+    net.stream(b, a, Channel::unordered(0), 100, 500);
     net.run_until_idle();
     for node in [a, b] {
         let counters = counters(&net, node);
@@ -71,7 +71,7 @@ fn unasked_windows_do_not_flood_the_switch() {
     let nodes = net.star(3, &deep);
     net.run_until_up();
     for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], Lane::ordered(0), 1_024, 4_000);
+        net.stream(*sender, nodes[0], Channel::ordered(0), 1_024, 4_000);
     }
     net.run_until_idle();
     assert_eq!(net.traffic().switch_full, 0);
@@ -88,7 +88,7 @@ fn window_follows_the_queue() {
         ..config()
     });
     net.set_pace(b, Pace::Stopped);
-    net.stream(a, b, Lane::ordered(0), 10_000, 100);
+    net.stream(a, b, Channel::ordered(0), 10_000, 100);
     net.run_for(Duration::from_millis(20));
     let flow = net.flow(a, b).unwrap();
     assert_eq!((flow.credit_frames, flow.window_bytes), (0, 0));
@@ -109,7 +109,7 @@ fn chosen_windows_are_told() {
     net.call(b, |engine, _| engine.set_window(4));
     net.connect(a, b);
     net.run_until_up();
-    net.stream(a, b, Lane::ordered(0), 10_000, 50);
+    net.stream(a, b, Channel::ordered(0), 10_000, 50);
     while net.deliveries(b).len() < 50 {
         let flow = net.flow(a, b).unwrap();
         net.check(flow.in_flight_frames + flow.credit_frames <= 4, || {
@@ -136,7 +136,7 @@ fn overflowing_ring_is_shared_by_grants() {
     net.run_until_up();
     for sender in &nodes[1..] {
         // Less than a window: all of it leaves at once.
-        net.stream(*sender, nodes[0], Lane::ordered(0), 200_000, 1);
+        net.stream(*sender, nodes[0], Channel::ordered(0), 200_000, 1);
     }
     net.run_for(Duration::from_millis(4));
     let first = net.receive_full(nodes[0]);
@@ -170,7 +170,7 @@ fn mixed_cluster_is_refused() {
     });
     net.connect(nodes[0], nodes[1]);
     net.connect(nodes[0], other);
-    net.stream(nodes[0], nodes[1], Lane::ordered(0), 1_000, 10);
+    net.stream(nodes[0], nodes[1], Channel::ordered(0), 1_000, 10);
     net.run_until_idle();
     net.run_for(Duration::from_millis(100));
     assert_eq!(net.deliveries(nodes[1]).len(), 10);

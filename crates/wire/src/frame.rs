@@ -6,7 +6,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bundle;
-use crate::id::{Lane, NodeId};
+use crate::id::{Channel, NodeId};
 use crate::raw::{
     self, RawAck, RawControl, RawData, RawDatagram, RawHello, RawPermit, RawStamp, STAMP_BYTES,
     VERSION, kind,
@@ -91,7 +91,7 @@ pub struct Data<'a> {
     pub ack: u32,
     /// The receiver of this frame may send packet numbers below this; low 32 bits.
     pub credit: u32,
-    /// Message within its lane, low 32 bits.
+    /// Message within its channel, low 32 bits.
     pub message: u32,
     /// Where the payload belongs in the message.
     pub offset: u32,
@@ -100,7 +100,7 @@ pub struct Data<'a> {
     /// `number` minus the lowest packet number the sender still awaits an answer for; 65535 means at least that.
     pub floor_delta: u16,
     /// Class, priority, channel.
-    pub lane: Lane,
+    pub channel: Channel,
     /// How long the acknowledgement was held back, in 4 µs; saturates.
     pub ack_delay: u8,
     /// The bytes at `offset`.
@@ -117,7 +117,7 @@ pub struct Datagram<'a> {
     /// The life of the source that sent it.
     pub incarnation: u32,
     /// Which board, or which of the program's own uses.
-    pub channel: u16,
+    pub channel_id: u16,
     /// What it is about: a newer datagram of the same key makes an older one of its channel worthless. On a board, the index of the first
     /// element.
     pub key: u32,
@@ -298,8 +298,8 @@ fn data_of<'a>(raw: &RawData, stated: u32, payload: &'a [u8]) -> Result<Data<'a>
     if end > u64::from(length) || (stated == 0 && length != 0) {
         return Err(DropReason::Malformed);
     }
-    let number = u32::from(raw.class_priority) << 16 | u32::from(raw.channel.get());
-    let lane = Lane::from_number(number).ok_or(DropReason::Malformed)?;
+    let number = u32::from(raw.class_priority) << 16 | u32::from(raw.channel_id.get());
+    let channel = Channel::from_number(number).ok_or(DropReason::Malformed)?;
     let ack = raw.ack.get();
     Ok(Data {
         source: NodeId(raw.source.get()),
@@ -313,7 +313,7 @@ fn data_of<'a>(raw: &RawData, stated: u32, payload: &'a [u8]) -> Result<Data<'a>
         offset,
         length,
         floor_delta: raw.floor_delta.get(),
-        lane,
+        channel,
         ack_delay: raw.ack_delay,
         payload,
     })
@@ -327,7 +327,7 @@ fn parse_datagram(bytes: &[u8]) -> Result<Frame<'_>, DropReason> {
     Ok(Frame::Datagram(Datagram {
         source: NodeId(raw.source.get()),
         incarnation: raw.incarnation.get(),
-        channel: raw.channel.get(),
+        channel_id: raw.channel_id.get(),
         epoch: raw.epoch.get(),
         lap: raw.lap.get(),
         key: raw.key.get(),
@@ -428,7 +428,7 @@ impl Data<'_> {
     /// Of one that is: how many messages it has; `None`: it is no legal bundle.
     pub fn bundled(&self) -> Option<usize> {
         let whole = self.offset == 0 && self.length as usize == self.payload.len();
-        if whole && !self.lane.is_datagram() {
+        if whole && !self.channel.is_datagram() {
             bundle::count(self.payload)
         } else {
             None
@@ -467,12 +467,12 @@ impl Data<'_> {
             number: self.number.into(),
             ack: self.ack.into(),
             credit_ahead: credit_ahead(self.ack, self.credit).into(),
-            channel: self.lane.channel().into(),
+            channel_id: self.channel.id().into(),
             message: self.message.into(),
             offset: self.offset.into(),
             length: self.length.into(),
             floor_delta: self.floor_delta.into(),
-            class_priority: (self.lane.number() >> 16) as u8,
+            class_priority: (self.channel.number() >> 16) as u8,
             ack_delay: self.ack_delay,
         }
     }
@@ -495,7 +495,7 @@ impl Datagram<'_> {
     pub const EMPTY: Datagram<'static> = Datagram {
         source: NodeId(0),
         incarnation: 0,
-        channel: 0,
+        channel_id: 0,
         epoch: 0,
         lap: 0,
         key: 0,
@@ -514,7 +514,7 @@ impl Datagram<'_> {
             version_kind: first_byte(kind::DATAGRAM),
             flags: 0,
             source: self.source.0.into(),
-            channel: self.channel.into(),
+            channel_id: self.channel_id.into(),
             payload_bytes: (self.payload.len() as u16).into(),
             incarnation: self.incarnation.into(),
             epoch: self.epoch.into(),
@@ -537,14 +537,14 @@ impl Datagram<'_> {
     /// Reads such a message; `None`: it is none.
     pub fn of_message(
         (source, incarnation): (NodeId, u32),
-        channel: u16,
+        channel_id: u16,
         message: &[u8],
     ) -> Option<Datagram<'_>> {
         let (raw, payload) = RawStamp::ref_from_prefix(message).ok()?;
         (raw.zero.get() == 0).then_some(Datagram {
             source,
             incarnation,
-            channel,
+            channel_id,
             key: raw.key.get(),
             epoch: raw.epoch.get(),
             lap: raw.lap.get(),

@@ -13,7 +13,7 @@ impl core::fmt::Display for NodeId {
 /// What the receiver is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeliveryClass {
-    /// Reliable, exactly once; first in, first out within one lane.
+    /// Reliable, exactly once; first in, first out within one channel.
     Ordered,
     /// Reliable, exactly once; delivered as soon as complete.
     Unordered,
@@ -46,13 +46,14 @@ impl Priority {
     }
 }
 
-/// A message sequence between two nodes: class, priority and channel.
+/// Where a message goes at its receiver, and how: an id, a delivery class and a priority.
 ///
-/// Messages of one ordered lane arrive in the order sent; between lanes there is no order.
+/// Messages of one ordered channel arrive in the order sent; between channels there is no order. Channels of one id are opened together, and
+/// have one owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane(u32);
+pub struct Channel(u32);
 
-/// Bits of a lane's number: 16 of the channel, 2 of the priority, 2 of the class.
+/// Bits of a channel's number: 16 of the id, 2 of the priority, 2 of the class.
 const PRIORITY_SHIFT: u32 = 16;
 const CLASS_SHIFT: u32 = 18;
 /// The three classes: as numbers they come after each other.
@@ -60,36 +61,36 @@ const UNORDERED: u32 = 1 << CLASS_SHIFT;
 const DATAGRAM: u32 = 2 << CLASS_SHIFT;
 const END: u32 = 3 << CLASS_SHIFT;
 
-impl Lane {
-    /// Channels from here on are for libraries between endpoint and program. What they have on the way is none of the program's messages.
-    pub const LIBRARY_CHANNELS: u16 = 0xff00;
+impl Channel {
+    /// Ids from here on are for libraries between endpoint and program. What they have on the way is none of the program's messages.
+    pub const LIBRARY_IDS: u16 = 0xff00;
 
     /// The last of them is the endpoints' own. Few and short messages travel there, and none waits for room in a queue.
-    pub const CONTROL_CHANNEL: u16 = u16::MAX;
+    pub const CONTROL_ID: u16 = u16::MAX;
 
-    /// The lane of that class, priority and channel.
-    pub const fn new(class: DeliveryClass, priority: Priority, channel: u16) -> Self {
+    /// The channel of that class, priority and id.
+    pub const fn new(class: DeliveryClass, priority: Priority, id: u16) -> Self {
         let class = match class {
             DeliveryClass::Ordered => 0,
             DeliveryClass::Unordered => UNORDERED,
             DeliveryClass::Datagram => DATAGRAM,
         };
-        Self(class | (priority.0 as u32) << PRIORITY_SHIFT | channel as u32)
+        Self(class | (priority.0 as u32) << PRIORITY_SHIFT | id as u32)
     }
 
     /// Ordered, normal priority.
-    pub const fn ordered(channel: u16) -> Self {
-        Self::new(DeliveryClass::Ordered, Priority::NORMAL, channel)
+    pub const fn ordered(id: u16) -> Self {
+        Self::new(DeliveryClass::Ordered, Priority::NORMAL, id)
     }
 
     /// Unordered, normal priority.
-    pub const fn unordered(channel: u16) -> Self {
-        Self::new(DeliveryClass::Unordered, Priority::NORMAL, channel)
+    pub const fn unordered(id: u16) -> Self {
+        Self::new(DeliveryClass::Unordered, Priority::NORMAL, id)
     }
 
-    /// Of the datagrams of that channel: before all messages.
-    pub const fn datagram(channel: u16) -> Self {
-        Self::new(DeliveryClass::Datagram, Priority::URGENT, channel)
+    /// Of the datagrams of that id: before all messages.
+    pub const fn datagram(id: u16) -> Self {
+        Self::new(DeliveryClass::Datagram, Priority::URGENT, id)
     }
 
     /// What the receiver is promised.
@@ -115,23 +116,23 @@ impl Lane {
 
     /// Who it is for, at the receiver.
     #[inline]
-    pub const fn channel(self) -> u16 {
+    pub const fn id(self) -> u16 {
         self.0 as u16
     }
 
-    /// Its channel is for libraries.
+    /// Its id is for libraries.
     #[inline]
     pub const fn is_library(self) -> bool {
-        self.channel() >= Self::LIBRARY_CHANNELS
+        self.id() >= Self::LIBRARY_IDS
     }
 
-    /// As a number below 2²⁰: class (2 bits), priority (2), channel (16).
+    /// As a number below 2²⁰: class (2 bits), priority (2), id (16).
     #[inline]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The lane of that number; `None`: there is no such class.
+    /// The channel of that number; `None`: there is no such class.
     #[inline]
     pub const fn from_number(number: u32) -> Option<Self> {
         if number < END {
@@ -142,10 +143,10 @@ impl Lane {
     }
 }
 
-impl core::fmt::Debug for Lane {
+impl core::fmt::Debug for Channel {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let (class, priority) = (self.class(), self.priority().0);
-        write!(f, "{class:?}({}, priority {priority})", self.channel())
+        write!(f, "{class:?}({}, priority {priority})", self.id())
     }
 }
 
@@ -153,21 +154,24 @@ impl core::fmt::Debug for Lane {
 mod tests {
     use super::*;
 
-    /// Class, priority and channel come back out of every lane, and every number below three classes is a lane.
+    /// Class, priority and id come back out of every channel, and every number below three classes is a channel.
     #[test]
-    fn lanes_read_as_made() {
+    fn channels_read_as_made() {
         for kind in 0..16_u32 {
-            for channel in [0, 1, 255, 256, 65_535] {
-                let number = kind << 16 | channel;
-                let lane = Lane::from_number(number);
-                assert_eq!(lane.is_some(), kind < 12);
-                let Some(lane) = lane else { continue };
-                let again = Lane::new(lane.class(), lane.priority(), lane.channel());
-                assert_eq!((again, again.number()), (lane, number));
-                assert_eq!(lane.is_datagram(), lane.class() == DeliveryClass::Datagram);
+            for id in [0, 1, 255, 256, 65_535] {
+                let number = kind << 16 | id;
+                let channel = Channel::from_number(number);
+                assert_eq!(channel.is_some(), kind < 12);
+                let Some(channel) = channel else { continue };
+                let again = Channel::new(channel.class(), channel.priority(), channel.id());
+                assert_eq!((again, again.number()), (channel, number));
+                assert_eq!(
+                    channel.is_datagram(),
+                    channel.class() == DeliveryClass::Datagram
+                );
             }
         }
-        let lane = Lane::new(DeliveryClass::Datagram, Priority::URGENT, 1700);
-        assert_eq!((lane.channel(), lane.priority()), (1700, Priority::URGENT));
+        let channel = Channel::new(DeliveryClass::Datagram, Priority::URGENT, 1700);
+        assert_eq!((channel.id(), channel.priority()), (1700, Priority::URGENT));
     }
 }

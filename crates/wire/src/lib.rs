@@ -14,7 +14,7 @@ pub use frame::{
     Ack, Control, Data, Datagram, DropReason, Frame, Hello, Permit, flags, parse, parse_data,
     parse_data_head, source_of,
 };
-pub use id::{DeliveryClass, Lane, NodeId, Priority};
+pub use id::{Channel, DeliveryClass, NodeId, Priority};
 pub use raw::{
     ACK_HEADER_BYTES, DATA_HEADER_BYTES, DATAGRAM_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES,
     PERMIT_BYTES, STAMP_BYTES, VERSION,

@@ -15,16 +15,16 @@ use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use tsumuji_node::bootstrap::ENV_CONGESTION;
 use tsumuji_node::{
-    AnyLink, Congestion, Counters, Endpoint, Lane, Message, NodeId, Options, SendError,
+    AnyLink, Channel, Congestion, Counters, Endpoint, Message, NodeId, Options, SendError,
 };
 
 use crate::common;
 pub(crate) use place::{Over, Place, cluster_file, started};
 
 pub(crate) const NODES: u16 = 4;
-const TALK: Lane = Lane::ordered(0);
-const REPORT: Lane = Lane::ordered(1);
-const STOP: Lane = Lane::ordered(2);
+const TALK: Channel = Channel::ordered(0);
+const REPORT: Channel = Channel::ordered(1);
+const STOP: Channel = Channel::ordered(2);
 
 /// Messages heard of somebody that prove that it is heard.
 const ENOUGH: u64 = 3;
@@ -48,11 +48,11 @@ pub(crate) fn options() -> Options {
 }
 
 /// A message of `bytes` at least `HEAD_BYTES`: life, number, and what follows from both.
-fn compose(life: u32, number: u64, bytes: usize) -> Vec<u8> {
+fn compose(session: u32, number: u64, bytes: usize) -> Vec<u8> {
     let mut message = Vec::with_capacity(bytes + 8);
-    message.extend(life.to_le_bytes());
+    message.extend(session.to_le_bytes());
     message.extend(number.to_le_bytes());
-    let mut word = u64::from(life) << 32 ^ number ^ (bytes as u64) << 16;
+    let mut word = u64::from(session) << 32 ^ number ^ (bytes as u64) << 16;
     while message.len() < bytes {
         word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word >> 29 ^ 0x1234_5678;
         message.extend(word.to_le_bytes());
@@ -67,14 +67,14 @@ type Heard = BTreeMap<u16, (u32, u64)>;
 /// What a worker tells node 0.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
-    life: u32,
+    session: u32,
     heard: Heard,
 }
 
 /// One node's side of the talk.
 pub(crate) struct Talker {
     pub(crate) endpoint: Endpoint<AnyLink>,
-    life: u32,
+    session: u32,
     dice: Rng,
     /// By node: number of the next message to it.
     next: BTreeMap<u16, u64>,
@@ -88,11 +88,11 @@ pub(crate) struct Talker {
 }
 
 impl Talker {
-    fn new(endpoint: Endpoint<AnyLink>, life: u32) -> Self {
-        let seed = u64::from(endpoint.me().0) << 32 | u64::from(life);
+    fn new(endpoint: Endpoint<AnyLink>, session: u32) -> Self {
+        let seed = u64::from(endpoint.me().0) << 32 | u64::from(session);
         Self {
             endpoint,
-            life,
+            session,
             dice: Rng::with_seed(seed),
             next: BTreeMap::new(),
             last: BTreeMap::new(),
@@ -117,10 +117,10 @@ impl Talker {
             // To the one that is never killed, also long ones, which leave piece by piece while the call waits.
             let long = peer == 0 && self.dice.u64(..20) == 0;
             let sent = if long {
-                let message = compose(self.life, number, 300_000 + bytes);
+                let message = compose(self.session, number, 300_000 + bytes);
                 self.endpoint.send(NodeId(peer), TALK, &message)
             } else {
-                let message = compose(self.life, number, bytes);
+                let message = compose(self.session, number, bytes);
                 self.endpoint.try_send(NodeId(peer), TALK, &message)
             };
             match sent {
@@ -137,7 +137,7 @@ impl Talker {
         }
         if self.me() != 0 {
             let report = Report {
-                life: self.life,
+                session: self.session,
                 heard: self.heard.clone(),
             };
             let report = serde_json::to_vec(&report).expect("plain data");
@@ -149,14 +149,14 @@ impl Talker {
         let mut wait = PAUSE;
         while let Some(message) = self.endpoint.recv(wait).expect("recv") {
             wait = Duration::ZERO;
-            match message.lane {
+            match message.channel {
                 TALK => self.hear(&message),
                 REPORT => {
                     let report = serde_json::from_slice(&message.body).expect("a report");
                     self.reports.insert(message.from.0, report);
                 }
                 STOP => self.stopped = true,
-                lane => panic!("a message of lane {lane:?}"),
+                channel => panic!("a message of channel {channel:?}"),
             }
             self.endpoint.recycle(message);
         }
@@ -171,37 +171,37 @@ impl Talker {
     fn hear(&mut self, message: &Message) {
         let (me, from, body) = (self.me(), message.from.0, &message.body);
         assert!(body.len() >= HEAD_BYTES, "{} bytes from {from}", body.len());
-        let life = u32::from_le_bytes(body[..4].try_into().expect("4"));
+        let session = u32::from_le_bytes(body[..4].try_into().expect("4"));
         let number = u64::from_le_bytes(body[4..HEAD_BYTES].try_into().expect("8"));
         assert!(
-            *body == compose(life, number, body.len()),
-            "{me}: message {number} of {from}'s life {life} is damaged"
+            *body == compose(session, number, body.len()),
+            "{me}: message {number} of {from}'s session {session} is damaged"
         );
-        match self.last.insert(from, (life, number)) {
-            Some((before, last)) if before == life => assert_eq!(
+        match self.last.insert(from, (session, number)) {
+            Some((before, last)) if before == session => assert_eq!(
                 number,
                 last + 1,
-                "{me}: message of {from}'s life {life} after {last}"
+                "{me}: message of {from}'s session {session} after {last}"
             ),
             Some((before, _)) => assert!(
-                life > before && number == 0,
-                "{me}: message {number} of {from}'s life {life} after life {before}"
+                session > before && number == 0,
+                "{me}: message {number} of {from}'s session {session} after session {before}"
             ),
             None => {}
         }
-        let heard = self.heard.entry(from).or_insert((life, 0));
-        *heard = (life, if heard.0 == life { heard.1 + 1 } else { 1 });
+        let heard = self.heard.entry(from).or_insert((session, 0));
+        *heard = (session, if heard.0 == session { heard.1 + 1 } else { 1 });
     }
 
     /// How many messages `node` says it has heard of `of` in `life`.
-    fn heard_by(&self, node: u16, of: u16, life: u32) -> u64 {
+    fn heard_by(&self, node: u16, of: u16, session: u32) -> u64 {
         let heard = if node == 0 {
             Some(&self.heard)
         } else {
             self.reports.get(&node).map(|report| &report.heard)
         };
         match heard.and_then(|heard| heard.get(&of)) {
-            Some((told, count)) if *told == life => *count,
+            Some((told, count)) if *told == session => *count,
             _ => 0,
         }
     }
@@ -209,10 +209,10 @@ impl Talker {
 
 /// What a started process does; it does not return to its test.
 pub(crate) fn work_if_started() {
-    let Some((life, endpoint)) = started(options()) else {
+    let Some((session, endpoint)) = started(options()) else {
         return;
     };
-    let mut talker = Talker::new(endpoint, life);
+    let mut talker = Talker::new(endpoint, session);
     while !talker.stopped {
         talker.turn();
     }
@@ -231,8 +231,8 @@ impl Workers {
     }
 
     /// Those that live, node 0 too, with their lives.
-    fn lives(&self) -> Vec<(u16, u32)> {
-        let workers = self.0.iter().map(|(node, (_, life))| (*node, *life));
+    fn sessions(&self) -> Vec<(u16, u32)> {
+        let workers = self.0.iter().map(|(node, (_, session))| (*node, *session));
         std::iter::once((0, 1)).chain(workers).collect()
     }
 }
@@ -274,22 +274,22 @@ fn until_heard(talker: &mut Talker, workers: &mut Workers, before: &Counts, what
 type Counts = BTreeMap<(u16, u16, u32), u64>;
 
 fn counts(talker: &Talker, workers: &Workers) -> Counts {
-    let lives = workers.lives();
+    let sessions = workers.sessions();
     let mut counts = Counts::new();
-    for (node, own_life) in &lives {
+    for (node, own_session) in &sessions {
         // What a former life has said of others is no news.
         let fresh = *node == 0
             || talker
                 .reports
                 .get(node)
-                .is_some_and(|report| report.life == *own_life);
-        for (of, life) in lives.iter().filter(|(of, _)| of != node) {
+                .is_some_and(|report| report.session == *own_session);
+        for (of, session) in sessions.iter().filter(|(of, _)| of != node) {
             let heard = if fresh {
-                talker.heard_by(*node, *of, *life)
+                talker.heard_by(*node, *of, *session)
             } else {
                 0
             };
-            counts.insert((*node, *of, *life), heard);
+            counts.insert((*node, *of, *session), heard);
         }
     }
     counts
@@ -309,7 +309,7 @@ pub(crate) fn run(
     }
     until_heard(&mut talker, &mut workers, &Counts::new(), "at the start");
     let mut dice = Rng::with_seed(seed);
-    let mut life = 1;
+    let mut session = 1;
     for cycle in 0..cycles {
         let victim = dice.u16(1..NODES);
         workers.kill(victim);
@@ -318,10 +318,10 @@ pub(crate) fn run(
             let what = format!("after kill {cycle}, of node {victim}");
             until_heard(&mut talker, &mut workers, &before, &what);
         }
-        life += 1;
+        session += 1;
         if dice.u64(..4) == 0 {
             // One that dies as it begins.
-            let mut child = place.start(victim, life);
+            let mut child = place.start(victim, session);
             let begun = Instant::now();
             let moment = Duration::from_micros(dice.u64(..20_000));
             while begun.elapsed() < moment {
@@ -329,9 +329,11 @@ pub(crate) fn run(
             }
             child.kill().expect("kill");
             child.wait().expect("reap");
-            life += 1;
+            session += 1;
         }
-        workers.0.insert(victim, (place.start(victim, life), life));
+        workers
+            .0
+            .insert(victim, (place.start(victim, session), session));
         let before = counts(&talker, &workers);
         let what = format!("after restart {cycle}, of node {victim}");
         until_heard(&mut talker, &mut workers, &before, &what);

@@ -20,7 +20,7 @@ use super::{NODES, options};
 use crate::common;
 
 const FD_ENV: &str = "TSUMUJI_CYCLES_TEST_FD";
-const LIFE_ENV: &str = "TSUMUJI_CYCLES_TEST_LIFE";
+const SESSION_ENV: &str = "TSUMUJI_CYCLES_TEST_LIFE";
 
 /// How the processes of one test reach each other.
 pub(crate) enum Over {
@@ -95,14 +95,14 @@ impl Place {
         command
     }
 
-    pub(super) fn start(&self, node: u16, life: u32) -> Child {
-        self.start_with(node, life, &[])
+    pub(super) fn start(&self, node: u16, session: u32) -> Child {
+        self.start_with(node, session, &[])
     }
 
     /// The same with more in its environment.
-    pub(crate) fn start_with(&self, node: u16, life: u32, more: &[(&str, String)]) -> Child {
+    pub(crate) fn start_with(&self, node: u16, session: u32, more: &[(&str, String)]) -> Child {
         let mut command = self.command(node, crate::ENTRY);
-        command.env(LIFE_ENV, life.to_string());
+        command.env(SESSION_ENV, session.to_string());
         command.envs(more.iter().map(|(name, value)| (name, value)));
         // Inherited as it is: a copy without close-on-exec, gone when the process is started.
         let inherited = match &self.over {
@@ -139,11 +139,11 @@ fn endpoint(
 
 /// Life and endpoint of a process that was started; `None` in the test's own.
 pub(crate) fn started(options: Options) -> Option<(u32, Endpoint<AnyLink>)> {
-    let life = std::env::var_os(LIFE_ENV)?;
+    let session = std::env::var_os(SESSION_ENV)?;
     // This process has one test, whose thread may go; its parent's thread stays until all are stopped.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("prctl");
-    let life = life.to_str().and_then(|life| life.parse().ok());
-    let life = life.expect("a number");
+    let session = session.to_str().and_then(|session| session.parse().ok());
+    let session = session.expect("a number");
     let endpoint = match std::env::var(FD_ENV) {
         Ok(fd) => {
             let node = std::env::var(NODE_ENV).expect("a node");
@@ -160,7 +160,7 @@ pub(crate) fn started(options: Options) -> Option<(u32, Endpoint<AnyLink>)> {
         }
         Err(_) => endpoint_from_env(options).expect("an endpoint"),
     };
-    Some((life, endpoint))
+    Some((session, endpoint))
 }
 
 pub(crate) fn cluster_file(folder: &Path, address: impl Fn(u16) -> String) -> PathBuf {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use tsumuji_node::{ChannelOptions, MessageSender, Waker};
 
-use super::messages::{lend, read_channel, read_lane, receive, source_of};
+use super::messages::{borrow, read_channel, read_channel_id, receive, source_of};
 use super::polling::Callbacks;
 use super::{TsumujiHandler, TsumujiMessage, answer, count, done, number};
 use crate::failure::Failure;
@@ -20,7 +20,7 @@ use crate::within;
 pub struct TsumujiChannel {
     /// Messages that arrived and were not taken.
     pub messages: usize,
-    /// What they and those that are lent take, with 64 bytes for each.
+    /// What they and those that are borrowed take, with 64 bytes for each.
     pub used_bytes: usize,
     /// As tsumuji_open_channel said.
     pub budget_bytes: usize,
@@ -28,42 +28,42 @@ pub struct TsumujiChannel {
     pub stopped_peers: usize,
 }
 
-/// Keeps what comes on `channel`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_recv_borrow_on and
+/// Keeps what comes on `channel_id`, in every class and priority, apart from all else: for tsumuji_recv_on, tsumuji_recv_borrow_on and
 /// tsumuji_poll_on; or, if handler is not NULL, for its callbacks, which are called by whichever thread drives the endpoint: one
-/// that calls, or the progress assistant while the program computes. What waits or is lent counts against budget_bytes (0: 4 MiB), beside
+/// that calls, or the progress assistant while the program computes. What waits or is borrowed counts against budget_bytes (0: 4 MiB), beside
 /// the endpoint's own budget, so a channel that nobody reads holds up no other. When half is used, peers are told to stop sending
 /// on it. What came before is its first. Its datagrams belong to it, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_open_channel(
     handle: *mut Tsumuji,
-    channel: c_int,
+    channel_id: c_int,
     budget_bytes: usize,
     handler: *const TsumujiHandler,
 ) -> c_int {
     // SAFETY: the header asks for what `on` and `read` need.
     done(unsafe {
         on(handle, |node| {
-            let channel = read_channel(channel)?;
+            let channel_id = read_channel_id(channel_id)?;
             let mut options = ChannelOptions::default();
             if budget_bytes > 0 {
                 options.budget_bytes = budget_bytes;
             }
             if handler.is_null() {
-                return Ok(node.endpoint.open(channel, options)?);
+                return Ok(node.endpoint.open(channel_id, options)?);
             }
             let callbacks = Callbacks::read(handler)?;
-            Ok(node.endpoint.open_with(channel, options, callbacks)?)
+            Ok(node.endpoint.open_with(channel_id, options, callbacks)?)
         })
     })
 }
 
 /// Ends what tsumuji_open_channel began; its handler is called no more. Messages that nobody took are dropped; returns how many.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_close_channel(handle: *mut Tsumuji, channel: c_int) -> c_int {
+pub unsafe extern "C" fn tsumuji_close_channel(handle: *mut Tsumuji, channel_id: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     number(unsafe {
         on(handle, |node| {
-            let dropped = node.endpoint.close_channel(read_channel(channel)?)?;
+            let dropped = node.endpoint.close_channel(read_channel_id(channel_id)?)?;
             Ok(count(dropped))
         })
     })
@@ -73,16 +73,16 @@ pub unsafe extern "C" fn tsumuji_close_channel(handle: *mut Tsumuji, channel: c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_channel_state(
     handle: *mut Tsumuji,
-    channel: c_int,
+    channel_id: c_int,
     state: *mut TsumujiChannel,
     size: usize,
 ) -> c_int {
     // SAFETY: the header asks for what `on` and `put_struct` need.
     done(unsafe {
         on(handle, |node| {
-            let channel = read_channel(channel)?;
-            let found = node.endpoint.channel(channel).ok_or_else(|| {
-                Failure::invalid(format!("channel {channel} is not open; open it first"))
+            let channel_id = read_channel_id(channel_id)?;
+            let found = node.endpoint.channel(channel_id).ok_or_else(|| {
+                Failure::invalid(format!("channel {channel_id} is not open; open it first"))
             })?;
             let shown = TsumujiChannel {
                 messages: found.messages,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn tsumuji_channel_state(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_ready_on(
     handle: *mut Tsumuji,
-    channel: c_int,
+    channel_id: c_int,
     from: c_int,
     bytes: *mut usize,
     timeout_us: i64,
@@ -108,9 +108,9 @@ pub unsafe extern "C" fn tsumuji_ready_on(
     // SAFETY: the header asks for what `on` and `put_if_wanted` need.
     answer(unsafe {
         on(handle, |node| {
-            let source = source_of(node, (channel, from))?;
+            let source = source_of(node, (channel_id, from))?;
             let timeout = ffi::timeout(timeout_us);
-            let found = (node.endpoint).ready_on(source.channel, source.from, timeout)?;
+            let found = (node.endpoint).ready_on(source.channel_id, source.from, timeout)?;
             ffi::put_if_wanted(bytes, found.unwrap_or(0));
             Ok(found.is_some())
         })
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn tsumuji_ready_on(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_on(
     handle: *mut Tsumuji,
-    channel: c_int,
+    channel_id: c_int,
     from: c_int,
     buffer: *mut c_void,
     room: usize,
@@ -130,20 +130,28 @@ pub unsafe extern "C" fn tsumuji_recv_on(
     timeout_us: i64,
 ) -> isize {
     // SAFETY: the header asks for what `receive` needs.
-    unsafe { receive(handle, (channel, from), (buffer, room), about, timeout_us) }
+    unsafe {
+        receive(
+            handle,
+            (channel_id, from),
+            (buffer, room),
+            about,
+            timeout_us,
+        )
+    }
 }
 
 /// Lends it, as tsumuji_recv_borrow does. It counts against the channel's budget until it is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow_on(
     handle: *mut Tsumuji,
-    channel: c_int,
+    channel_id: c_int,
     from: c_int,
     message: *mut TsumujiMessage,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `lend` needs.
-    unsafe { lend(handle, (channel, from), message, timeout_us) }
+    // SAFETY: the header asks for what `borrow` needs.
+    unsafe { borrow(handle, (channel_id, from), message, timeout_us) }
 }
 
 /// As tsumuji_poll, of a channel that was opened without a handler: what comes on others waits for those who take it, and only `message`
@@ -151,7 +159,7 @@ pub unsafe extern "C" fn tsumuji_recv_borrow_on(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_poll_on(
     handle: *mut Tsumuji,
-    channel: c_int,
+    channel_id: c_int,
     handler: *const TsumujiHandler,
     timeout_us: i64,
 ) -> c_int {
@@ -159,19 +167,19 @@ pub unsafe extern "C" fn tsumuji_poll_on(
     number(unsafe {
         on(handle, |node| {
             let mut callbacks = Callbacks::read(handler)?;
-            let channel = read_channel(channel)?;
+            let channel_id = read_channel_id(channel_id)?;
             let timeout = ffi::timeout(timeout_us);
             let done = if timeout.is_zero() {
-                node.endpoint.poll_on(channel, &mut callbacks)?
+                node.endpoint.poll_on(channel_id, &mut callbacks)?
             } else {
-                (node.endpoint).poll_on_wait(channel, &mut callbacks, timeout)?
+                (node.endpoint).poll_on_wait(channel_id, &mut callbacks, timeout)?
             };
             Ok(count(done))
         })
     })
 }
 
-/// Within a callback: sends a copy to whom the message came from, by its lane, when the callback's turn ends. TSUMUJI_EAGAIN: too much waits
+/// Within a callback: sends a copy to whom the message came from, by its channel, when the callback's turn ends. TSUMUJI_EAGAIN: too much waits
 /// to be sent by callbacks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_reply(
@@ -186,22 +194,22 @@ pub unsafe extern "C" fn tsumuji_reply(
     }))
 }
 
-/// Within a callback: sends a copy to any peer, by any lane, when the callback's turn ends.
+/// Within a callback: sends a copy to any peer, by any channel, when the callback's turn ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send_from(
     message: *const TsumujiMessage,
     to: c_int,
-    lane: c_int,
+    channel: c_int,
     data: *const c_void,
     bytes: usize,
 ) -> c_int {
     done(contained(|| {
         // SAFETY: the header asks for what `name_of` and `bytes` need.
         let (name, data) = unsafe { (name_of(message)?, ffi::bytes(data, bytes)?) };
-        let lane = read_lane(lane)?;
+        let channel = read_channel(channel)?;
         let to = u16::try_from(to).map_err(|_| Failure::unknown(to))?;
         within::with(name, |context| {
-            Ok(context.send(tsumuji_node::NodeId(to), lane, data)?)
+            Ok(context.send(tsumuji_node::NodeId(to), channel, data)?)
         })
     }))
 }
@@ -213,7 +221,7 @@ unsafe fn name_of(message: *const TsumujiMessage) -> Result<u64, Failure> {
         return Err(Failure::invalid("the message is NULL"));
     }
     // SAFETY: the caller promises it.
-    Ok(unsafe { message.read_unaligned() }.loan)
+    Ok(unsafe { message.read_unaligned() }.borrow)
 }
 
 /// Reaches an endpoint from any thread; tsumuji_thread_sender_new makes one.
@@ -260,7 +268,7 @@ pub extern "C" fn tsumuji_thread_sender_free(sender: *mut TsumujiThreadSender) {
 pub unsafe extern "C" fn tsumuji_thread_send(
     sender: *const TsumujiThreadSender,
     to: c_int,
-    lane: c_int,
+    channel: c_int,
     data: *const c_void,
     bytes: usize,
     timeout_us: i64,
@@ -270,8 +278,8 @@ pub unsafe extern "C" fn tsumuji_thread_send(
         let node = u16::try_from(to).map_err(|_| Failure::unknown(to))?;
         // SAFETY: the header asks for what `bytes` needs.
         let message = unsafe { ffi::bytes(data, bytes)? };
-        let (to, lane) = (tsumuji_node::NodeId(node), read_lane(lane)?);
-        Ok(by.send(to, lane, message.to_vec(), ffi::timeout(timeout_us))?)
+        let (to, channel) = (tsumuji_node::NodeId(node), read_channel(channel)?);
+        Ok(by.send(to, channel, message.to_vec(), ffi::timeout(timeout_us))?)
     }))
 }
 

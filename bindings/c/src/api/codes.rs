@@ -15,7 +15,7 @@ pub const TSUMUJI_EAGAIN: c_int = -2;
 pub const TSUMUJI_ETIMEDOUT: c_int = -3;
 /// A message is larger than the buffer (it waits for a larger one), or than the peer takes.
 pub const TSUMUJI_EMSGSIZE: c_int = -4;
-/// The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_revive.
+/// The peer is dead: nothing was heard from it for too long, or it left. See tsumuji_reconnect.
 pub const TSUMUJI_EPEER: c_int = -5;
 /// There is no such other member.
 pub const TSUMUJI_EUNKNOWN: c_int = -6;

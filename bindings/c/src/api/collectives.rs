@@ -6,11 +6,11 @@ use std::ffi::{c_int, c_void};
 use tsumuji_collective::{CollectiveError, Request};
 
 use super::{answer, done, number};
+use crate::collective_state::{Call, CollectiveState, Pending};
 use crate::failure::Failure;
 use crate::ffi::{self, Input, Output};
 use crate::handle::{Tsumuji, on};
 use crate::node::Node;
-use crate::together::{Call, Pending, Together};
 
 /// The group of all nodes; ranks are node numbers.
 pub const TSUMUJI_WORLD: c_int = 0;
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn tsumuji_group(
                 ));
             }
             let nodes = ffi::copied(nodes, count, "the nodes")?;
-            Together::make_group(node, &nodes, tag)
+            CollectiveState::make_group(node, &nodes, tag)
         })
     })
 }
@@ -44,21 +44,29 @@ pub unsafe extern "C" fn tsumuji_group(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_group_close(handle: *mut Tsumuji, group: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
-    done(unsafe { on(handle, |node| Together::close_group(node, group)) })
+    done(unsafe { on(handle, |node| CollectiveState::close_group(node, group)) })
 }
 
 /// This node's rank in a group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_group_rank(handle: *mut Tsumuji, group: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
-    number(unsafe { on(handle, |node| Ok(Together::place(node, group)?.0 as c_int)) }) // a number of nodes
+    number(unsafe {
+        on(handle, |node| {
+            Ok(CollectiveState::place(node, group)?.0 as c_int)
+        })
+    }) // a number of nodes
 }
 
 /// How many members a group has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_group_size(handle: *mut Tsumuji, group: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
-    number(unsafe { on(handle, |node| Ok(Together::place(node, group)?.1 as c_int)) }) // a number of nodes
+    number(unsafe {
+        on(handle, |node| {
+            Ok(CollectiveState::place(node, group)?.1 as c_int)
+        })
+    }) // a number of nodes
 }
 
 /// Ends when every member has called it.
@@ -239,21 +247,21 @@ pub unsafe extern "C" fn tsumuji_all_to_all(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_test(handle: *mut Tsumuji, request: u64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
-    answer(unsafe { on(handle, |node| Together::test(node, request)) })
+    answer(unsafe { on(handle, |node| CollectiveState::test(node, request)) })
 }
 
 /// Waits until the operation is over, and says how it ended. Each request is waited for once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait(handle: *mut Tsumuji, request: u64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
-    done(unsafe { on(handle, |node| Together::wait(node, request)) })
+    done(unsafe { on(handle, |node| CollectiveState::wait(node, request)) })
 }
 
 /// From now on long transfers between processes of one host come through the link, instead of being read where their sender has them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_forbid_direct_reads(handle: *mut Tsumuji) -> c_int {
     // SAFETY: the header asks for what `on` needs.
-    done(unsafe { on(handle, Together::forbid_direct_reads) })
+    done(unsafe { on(handle, CollectiveState::forbid_direct_reads) })
 }
 
 /// What collective operations have counted since the handle was opened.
@@ -292,7 +300,7 @@ pub unsafe extern "C" fn tsumuji_get_collective_counters(
     // SAFETY: the header asks for what `on` and `put_struct` need.
     done(unsafe {
         on(handle, |node| {
-            let counted = Together::counters(node)?;
+            let counted = CollectiveState::counters(node)?;
             let shown = TsumujiCollectiveCounters {
                 operations: counted.operations,
                 malformed: counted.malformed,
@@ -322,9 +330,9 @@ pub(super) unsafe fn operate(
     // SAFETY: as the caller promises.
     done(unsafe {
         on(handle, |node: &mut Node| {
-            let begun = Together::start(node, group, begin)?;
+            let begun = CollectiveState::start(node, group, begin)?;
             if request.is_null() {
-                return Together::wait(node, begun);
+                return CollectiveState::wait(node, begun);
             }
             ffi::put(request, "the place for the request", begun)
         })

@@ -24,7 +24,7 @@ pub struct TsumujiDatagram {
     /// The life of the one who sent it; not looked at when sent.
     pub incarnation: u32,
     /// Which of the program's own uses; boards use 0.
-    pub channel: u16,
+    pub channel_id: u16,
     /// Not used; 0.
     pub reserved: u16,
     /// What it is about: a newer one of the same channel and key makes an older one worthless. On boards, the index of the first element.
@@ -74,7 +74,7 @@ unsafe fn read<'a>(datagram: *const TsumujiDatagram) -> Result<Datagram<'a>, Fai
     // SAFETY: not NULL; readable, as the caller promises.
     let datagram = unsafe { datagram.read_unaligned() };
     Ok(Datagram {
-        channel: datagram.channel,
+        channel_id: datagram.channel_id,
         key: datagram.key,
         epoch: datagram.epoch,
         lap: datagram.lap,
@@ -90,7 +90,7 @@ unsafe fn read<'a>(datagram: *const TsumujiDatagram) -> Result<Datagram<'a>, Fai
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_datagram(
     handle: *mut Tsumuji,
-    channel: c_int,
+    channel_id: c_int,
     buffer: *mut c_void,
     room: usize,
     about: *mut TsumujiDatagram,
@@ -100,15 +100,15 @@ pub unsafe extern "C" fn tsumuji_recv_datagram(
     size(unsafe {
         on(handle, |node| {
             ffi::check_buffer(buffer, room)?;
-            let channel = source_of(node, (channel, -1))?.channel;
-            let datagram = node.recv_datagram(channel, room, ffi::timeout(timeout_us))?;
+            let channel_id = source_of(node, (channel_id, -1))?.channel_id;
+            let datagram = node.recv_datagram(channel_id, room, ffi::timeout(timeout_us))?;
             ffi::copy_out(&datagram.payload, buffer)?;
             let about_it = TsumujiDatagram {
                 data: std::ptr::null(),
                 bytes: datagram.payload.len(),
                 from: datagram.from.0.into(),
                 incarnation: datagram.incarnation,
-                channel: datagram.channel,
+                channel_id: datagram.channel_id,
                 reserved: 0,
                 key: datagram.key,
                 epoch: datagram.epoch,

@@ -1,9 +1,9 @@
-//! Messages: sending in blocking, non-blocking and tracked form, receiving into the program's buffer or by loan.
+//! Messages: sending in blocking, non-blocking and tracked form, receiving into the program's buffer or borrowed.
 #![allow(unsafe_code, reason = "exports symbols to C, and takes its pointers")]
 
 use std::ffi::{c_int, c_void};
 
-use tsumuji_node::{Bytes, DeliveryClass, Lane, Priority, SendId};
+use tsumuji_node::{Bytes, Channel, DeliveryClass, Priority, SendId};
 
 use super::{answer, done, number, size};
 use crate::failure::Failure;
@@ -11,7 +11,7 @@ use crate::ffi;
 use crate::handle::{Tsumuji, contained, on};
 use crate::node::{Node, Source};
 
-/// Messages of one lane arrive in the order sent.
+/// Messages of one channel arrive in the order sent.
 pub const TSUMUJI_ORDERED: c_int = 0;
 /// Messages arrive as they are complete.
 pub const TSUMUJI_UNORDERED: c_int = 1;
@@ -21,23 +21,23 @@ pub const TSUMUJI_URGENT: c_int = 0;
 pub const TSUMUJI_NORMAL: c_int = 2;
 /// The least urgent: bulk transfers.
 pub const TSUMUJI_BULK: c_int = 3;
-/// Channels of each class and priority: 0 to 65279. (Those above are for libraries.)
-pub const TSUMUJI_CHANNELS: c_int = 65_280;
-/// The lane that most programs use: ordered, of usual priority, channel 0.
-pub const TSUMUJI_LANE: c_int = 0x20000;
-/// Added to the lane of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
+/// How many channel ids programs have, in each class and priority: 0 to 65279. Those above are for libraries.
+pub const TSUMUJI_CHANNEL_IDS: c_int = 65_280;
+/// The channel that most programs use: ordered, of usual priority, with id 0.
+pub const TSUMUJI_DEFAULT_CHANNEL: c_int = 0x20000;
+/// Added to the channel of a tsumuji_send: more messages follow at once, so this one may wait for the first that is sent without it, for the
 /// next call that polls, or for the assistant. What waits shares frames and calls of the link.
 pub const TSUMUJI_MORE: c_int = 0x4000_0000;
 /// A wait without limit.
 pub const TSUMUJI_FOREVER: i64 = -1;
 
-const _: () = assert!(TSUMUJI_LANE == Lane::ordered(0).number() as c_int);
+const _: () = assert!(TSUMUJI_DEFAULT_CHANNEL == Channel::ordered(0).number() as c_int);
 const _: () = assert!(TSUMUJI_URGENT == Priority::URGENT.get() as c_int);
 const _: () = assert!(TSUMUJI_NORMAL == Priority::NORMAL.get() as c_int);
 const _: () = assert!(TSUMUJI_BULK == Priority::BULK.get() as c_int);
-const _: () = assert!(TSUMUJI_CHANNELS == Lane::LIBRARY_CHANNELS as c_int);
+const _: () = assert!(TSUMUJI_CHANNEL_IDS == Channel::LIBRARY_IDS as c_int);
 
-/// A message that arrived. Of a loan, data is valid until tsumuji_release.
+/// A message that arrived. Of a borrowed message, data is valid until tsumuji_release.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TsumujiMessage {
@@ -47,19 +47,19 @@ pub struct TsumujiMessage {
     pub bytes: usize,
     /// Who sent it.
     pub from: c_int,
-    /// The lane it came by.
-    pub lane: c_int,
-    /// Of a loan: its name, for tsumuji_release.
-    pub loan: u64,
+    /// The channel it came by.
+    pub channel: c_int,
+    /// Of a borrowed message: its name, for tsumuji_release.
+    pub borrow: u64,
 }
 
-/// The lane of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and a channel, or a code below 0.
+/// The channel of a class (TSUMUJI_ORDERED or TSUMUJI_UNORDERED), a priority (0 to 3) and an id (below TSUMUJI_CHANNEL_IDS), or a code below 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn tsumuji_lane(class_: c_int, priority: c_int, channel: c_int) -> c_int {
-    number(lane_of(class_, priority, channel))
+pub extern "C" fn tsumuji_channel_of(class_: c_int, priority: c_int, channel_id: c_int) -> c_int {
+    number(channel_of(class_, priority, channel_id))
 }
 
-fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failure> {
+fn channel_of(class: c_int, priority: c_int, channel_id: c_int) -> Result<c_int, Failure> {
     let class = match class {
         TSUMUJI_ORDERED => DeliveryClass::Ordered,
         TSUMUJI_UNORDERED => DeliveryClass::Unordered,
@@ -73,10 +73,10 @@ fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failu
         .ok()
         .and_then(Priority::new)
         .ok_or_else(|| Failure::invalid("accepted priorities are 0 to 3"))?;
-    Ok(lane_number(Lane::new(
+    Ok(channel_number(Channel::new(
         class,
         priority,
-        read_channel(channel)?,
+        read_channel_id(channel_id)?,
     )))
 }
 
@@ -84,43 +84,52 @@ fn lane_of(class: c_int, priority: c_int, channel: c_int) -> Result<c_int, Failu
 pub(super) const ANY: (c_int, c_int) = (-1, -1);
 
 /// A channel by the number that C gave.
-pub(super) fn read_channel(channel: c_int) -> Result<u16, Failure> {
-    let last = TSUMUJI_CHANNELS - 1;
-    u16::try_from(channel)
+pub(super) fn read_channel_id(channel_id: c_int) -> Result<u16, Failure> {
+    let last = TSUMUJI_CHANNEL_IDS - 1;
+    u16::try_from(channel_id)
         .ok()
-        .filter(|channel| c_int::from(*channel) <= last)
-        .ok_or_else(|| Failure::invalid(format!("accepted channels are 0 to {last}")))
+        .filter(|channel_id| c_int::from(*channel_id) <= last)
+        .ok_or_else(|| Failure::invalid(format!("accepted channel ids are 0 to {last}")))
 }
 
 /// Channel and peer, or -1 for those that nobody opened, and for anyone.
-pub(super) fn source_of(node: &Node, (channel, from): (c_int, c_int)) -> Result<Source, Failure> {
+pub(super) fn source_of(
+    node: &Node,
+    (channel_id, from): (c_int, c_int),
+) -> Result<Source, Failure> {
     Ok(Source {
-        channel: (channel != -1).then(|| read_channel(channel)).transpose()?,
+        channel_id: (channel_id != -1)
+            .then(|| read_channel_id(channel_id))
+            .transpose()?,
         from: (from != -1).then(|| node.peer(from)).transpose()?,
     })
 }
 
-pub(super) fn read_lane(lane: c_int) -> Result<Lane, Failure> {
-    u32::try_from(lane)
+pub(super) fn read_channel(channel: c_int) -> Result<Channel, Failure> {
+    u32::try_from(channel)
         .ok()
-        .and_then(Lane::from_number)
-        .filter(|lane| !lane.is_datagram())
-        .ok_or_else(|| Failure::invalid(format!("{lane} is not a lane; see tsumuji_lane")))
+        .and_then(Channel::from_number)
+        .filter(|channel| !channel.is_datagram())
+        .ok_or_else(|| {
+            Failure::invalid(format!(
+                "{channel} is not a channel; see tsumuji_channel_of"
+            ))
+        })
 }
 
 /// As C names it: below 2²⁰.
-pub(super) fn lane_number(lane: Lane) -> c_int {
-    lane.number().cast_signed()
+pub(super) fn channel_number(channel: Channel) -> c_int {
+    channel.number().cast_signed()
 }
 
 /// Sends a copy of a message of up to 4 GiB - 1; waits while the queue to the peer is full, and receives meanwhile. It leaves at once if
 /// window and link permit, else as soon as they do, also while the program computes. Many small messages cost less between
-/// tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the lane of all but the last.
+/// tsumuji_cork and tsumuji_uncork, or with TSUMUJI_MORE added to the channel of all but the last.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_send(
     handle: *mut Tsumuji,
     to: c_int,
-    lane: c_int,
+    channel: c_int,
     data: *const c_void,
     bytes: usize,
 ) -> c_int {
@@ -128,8 +137,8 @@ pub unsafe extern "C" fn tsumuji_send(
     done(unsafe {
         on(handle, |node| {
             let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
-            let plain = read_lane(lane & !TSUMUJI_MORE)?;
-            if lane & TSUMUJI_MORE != 0 {
+            let plain = read_channel(channel & !TSUMUJI_MORE)?;
+            if channel & TSUMUJI_MORE != 0 {
                 return Ok(node.endpoint.send_more(to, plain, data)?);
             }
             Ok(node.endpoint.send(to, plain, data)?)
@@ -163,7 +172,7 @@ pub unsafe extern "C" fn tsumuji_uncork(handle: *mut Tsumuji) -> c_int {
 pub unsafe extern "C" fn tsumuji_try_send(
     handle: *mut Tsumuji,
     to: c_int,
-    lane: c_int,
+    channel: c_int,
     data: *const c_void,
     bytes: usize,
 ) -> c_int {
@@ -171,7 +180,7 @@ pub unsafe extern "C" fn tsumuji_try_send(
     done(unsafe {
         on(handle, |node| {
             let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
-            Ok(node.endpoint.try_send(to, read_lane(lane)?, data)?)
+            Ok(node.endpoint.try_send(to, read_channel(channel)?, data)?)
         })
     })
 }
@@ -181,7 +190,7 @@ pub unsafe extern "C" fn tsumuji_try_send(
 pub unsafe extern "C" fn tsumuji_send_tracked(
     handle: *mut Tsumuji,
     to: c_int,
-    lane: c_int,
+    channel: c_int,
     data: *const c_void,
     bytes: usize,
     id: *mut u64,
@@ -191,14 +200,16 @@ pub unsafe extern "C" fn tsumuji_send_tracked(
         on(handle, |node| {
             ffi::put(id, "the place for the id", 0)?;
             let (to, data) = (node.peer(to)?, ffi::bytes(data, bytes)?);
-            let sent = node.endpoint.send_tracked(to, read_lane(lane)?, data)?;
+            let sent = node
+                .endpoint
+                .send_tracked(to, read_channel(channel)?, data)?;
             ffi::put(id, "the place for the id", sent.0)
         })
     })
 }
 
 /// Memory of the program's that a message is sent from.
-struct Lender {
+struct SharedBuffer {
     data: *const u8,
     bytes: usize,
     release: unsafe extern "C" fn(context: *mut c_void),
@@ -206,9 +217,9 @@ struct Lender {
 }
 
 // SAFETY: the header says that the memory is only read, and that any thread may release it.
-unsafe impl Send for Lender {}
+unsafe impl Send for SharedBuffer {}
 
-impl AsRef<[u8]> for Lender {
+impl AsRef<[u8]> for SharedBuffer {
     fn as_ref(&self) -> &[u8] {
         if self.bytes == 0 {
             return &[];
@@ -218,7 +229,7 @@ impl AsRef<[u8]> for Lender {
     }
 }
 
-impl Drop for Lender {
+impl Drop for SharedBuffer {
     fn drop(&mut self) {
         // SAFETY: the program gave it for this call, which comes once.
         unsafe { (self.release)(self.context) };
@@ -234,7 +245,7 @@ impl Drop for Lender {
 pub unsafe extern "C" fn tsumuji_send_shared(
     handle: *mut Tsumuji,
     to: c_int,
-    lane: c_int,
+    channel: c_int,
     data: *const c_void,
     bytes: usize,
     release: Option<unsafe extern "C" fn(context: *mut c_void)>,
@@ -244,7 +255,7 @@ pub unsafe extern "C" fn tsumuji_send_shared(
     done(contained(|| {
         let release = release.ok_or_else(|| Failure::invalid("there is no release function"))?;
         let data = data.cast();
-        let lender = Lender {
+        let shared_buffer = SharedBuffer {
             data,
             bytes,
             release,
@@ -253,15 +264,15 @@ pub unsafe extern "C" fn tsumuji_send_shared(
         if data.is_null() && bytes > 0 || isize::try_from(bytes).is_err() {
             return Err(Failure::invalid("the message is NULL, or longer than any"));
         }
-        let message = Bytes::from_owner(lender);
+        let message = Bytes::from_owner(shared_buffer);
         // SAFETY: the header asks for what `on` and `put` need.
         unsafe {
             on(handle, |node| {
-                let (to, lane) = (node.peer(to)?, read_lane(lane)?);
+                let (to, channel) = (node.peer(to)?, read_channel(channel)?);
                 if id.is_null() {
-                    return Ok(node.endpoint.send_shared(to, lane, message)?);
+                    return Ok(node.endpoint.send_shared(to, channel, message)?);
                 }
-                let sent = node.endpoint.send_shared_tracked(to, lane, message)?;
+                let sent = node.endpoint.send_shared_tracked(to, channel, message)?;
                 ffi::put(id, "the place for the id", sent.0)
             })
         }
@@ -297,12 +308,12 @@ pub unsafe extern "C" fn tsumuji_wait_sent(
     })
 }
 
-/// Waits until a message of `bytes` can be queued to the peer on that lane at once: 1, or 0 if the time has passed.
+/// Waits until a message of `bytes` can be queued to the peer on that channel at once: 1, or 0 if the time has passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_writable(
     handle: *mut Tsumuji,
     to: c_int,
-    lane: c_int,
+    channel: c_int,
     bytes: usize,
     timeout_us: i64,
 ) -> c_int {
@@ -310,8 +321,10 @@ pub unsafe extern "C" fn tsumuji_wait_writable(
     answer(unsafe {
         on(handle, |node| {
             let (to, timeout) = (node.peer(to)?, ffi::timeout(timeout_us));
-            let channel = read_lane(lane)?.channel();
-            Ok(node.endpoint.wait_writable(to, channel, bytes, timeout)?)
+            let channel_id = read_channel(channel)?.id();
+            Ok(node
+                .endpoint
+                .wait_writable(to, channel_id, bytes, timeout)?)
         })
     })
 }
@@ -405,8 +418,8 @@ pub(super) unsafe fn receive(
                     data: std::ptr::null(),
                     bytes,
                     from: message.from.0.into(),
-                    lane: lane_number(message.lane),
-                    loan: 0,
+                    channel: channel_number(message.channel),
+                    borrow: 0,
                 },
             );
             node.endpoint.recycle(message);
@@ -416,20 +429,20 @@ pub(super) unsafe fn receive(
 }
 
 /// Lends the next message on channels that nobody opened where it lies, without copying it. It counts against the endpoint's budget until
-/// it is given back with tsumuji_release. At most 65,536 are lent at a time.
+/// it is given back with tsumuji_release. At most 65,536 are borrowed at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_recv_borrow(
     handle: *mut Tsumuji,
     message: *mut TsumujiMessage,
     timeout_us: i64,
 ) -> c_int {
-    // SAFETY: the header asks for what `lend` needs.
-    unsafe { lend(handle, ANY, message, timeout_us) }
+    // SAFETY: the header asks for what `borrow` needs.
+    unsafe { borrow(handle, ANY, message, timeout_us) }
 }
 
 /// # Safety
 /// As the header says: `message` is NULL or can be written.
-pub(super) unsafe fn lend(
+pub(super) unsafe fn borrow(
     handle: *mut Tsumuji,
     source: (c_int, c_int),
     message: *mut TsumujiMessage,
@@ -442,20 +455,20 @@ pub(super) unsafe fn lend(
                 return Err(Failure::invalid("the place for the message is NULL"));
             }
             let source = source_of(node, source)?;
-            let (loan, lent) = node.lend(source, ffi::timeout(timeout_us))?;
+            let (borrow, borrowed) = node.borrow(source, ffi::timeout(timeout_us))?;
             let about = TsumujiMessage {
-                data: lent.as_ptr().cast(),
-                bytes: lent.len(),
-                from: lent.from().0.into(),
-                lane: lane_number(lent.lane()),
-                loan,
+                data: borrowed.as_ptr().cast(),
+                bytes: borrowed.len(),
+                from: borrowed.from().0.into(),
+                channel: channel_number(borrowed.channel()),
+                borrow,
             };
             ffi::put(message, "the place for the message", about)
         })
     })
 }
 
-/// Gives a lent message back; its data must not be read any more, and becomes NULL.
+/// Gives a borrowed message back; its data must not be read any more, and becomes NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_release(
     handle: *mut Tsumuji,
@@ -467,15 +480,15 @@ pub unsafe extern "C" fn tsumuji_release(
             if message.is_null() {
                 return Err(Failure::invalid("the message is NULL"));
             }
-            let mut lent = message.read_unaligned();
-            if lent.data.is_null() {
+            let mut borrowed = message.read_unaligned();
+            if borrowed.data.is_null() {
                 return Err(Failure::invalid(
-                    "this message is not lent; was it released before?",
+                    "this message is not borrowed; was it released before?",
                 ));
             }
-            node.release(lent.loan)?;
-            lent.data = std::ptr::null();
-            ffi::put(message, "the message", lent)
+            node.release(borrowed.borrow)?;
+            borrowed.data = std::ptr::null();
+            ffi::put(message, "the message", borrowed)
         })
     })
 }

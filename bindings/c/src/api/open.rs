@@ -12,7 +12,7 @@ use tsumuji_node::{
 };
 
 use super::done;
-use crate::book::{Book, Wanted};
+use crate::address_map::{AddressMap, Wanted};
 use crate::failure::Failure;
 use crate::ffi;
 use crate::handle::{Tsumuji, contained};
@@ -29,7 +29,7 @@ pub struct TsumujiOptions {
 /// Who takes part, and where each is reached.
 #[derive(Debug, Default)]
 pub struct TsumujiMembers {
-    book: Book,
+    address_map: AddressMap,
 }
 
 /// New options, all as they are by default. Free them with tsumuji_options_free.
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn tsumuji_members_add(
         // SAFETY: the header asks for what `text` needs.
         let address = unsafe { ffi::text(address, "the address") }?;
         objects::with(members, "the table of members", |members| {
-            let added = members.book.add(node.into(), address);
+            let added = members.address_map.add(node.into(), address);
             added.map_err(Failure::invalid)
         })
     }))
@@ -140,10 +140,10 @@ pub unsafe extern "C" fn tsumuji_open_members(
     // SAFETY: the header asks for what `open` and `optional_text` need.
     unsafe {
         open(options, handle, |options| {
-            let book = objects::with(members, "the table of members", |members| {
-                Ok(members.book.clone())
+            let address_map = objects::with(members, "the table of members", |members| {
+                Ok(members.address_map.clone())
             })?;
-            let gap = (0..).zip(book.ids()).find(|(place, id)| place != id);
+            let gap = (0..).zip(address_map.ids()).find(|(place, id)| place != id);
             if let Some((place, _)) = gap {
                 return Err(Failure::invalid(format!(
                     "there is no member {place}: members are 0, 1, 2 … without gap"
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn tsumuji_open_members(
                 None => Wanted::Stated,
                 Some(link) => Wanted::read(link).map_err(Failure::invalid)?,
             };
-            book.open(own(node)?, &wanted, None, options)
+            address_map.open(own(node)?, &wanted, None, options)
         })
     }
 }
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn tsumuji_open_shm(
 }
 
 /// Waits at most timeout_us microseconds (negative: without limit) until what was sent is acknowledged, tells the peers that this
-/// node leaves, and frees all that the handle had and lent. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
+/// node leaves, and frees all that the handle had, borrowed messages included. NULL is nothing. TSUMUJI_ELOST: closed, but something that was sent was lost, or
 /// not acknowledged in time. TSUMUJI_ELINK: closed, and the link failed. After other failures the handle stays as it is. A handle that was closed is TSUMUJI_EINVAL to every call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn tsumuji_close(handle: *mut Tsumuji, timeout_us: i64) ->
         if let Some(mut node) = handle.close()?
             && !node.spoiled
         {
-            node.together = None; // no operation is carried on: its memory is the program's again
+            node.collective_state = None; // no operation is carried on: its memory is the program's again
             node.endpoint.close(ffi::timeout(timeout_us))?;
         }
         Ok(())

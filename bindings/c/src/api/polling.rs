@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tsumuji_node::{Context, Datagram, Delivery, Handler, NodeId, RemoteFlow, SendError, SendId};
 
-use super::messages::lane_number;
+use super::messages::channel_number;
 use super::{TsumujiDatagram, TsumujiMessage, TsumujiRemoteFlow, answer, count, number};
 use crate::failure::Failure;
 use crate::ffi;
@@ -52,7 +52,8 @@ pub struct TsumujiHandler {
         ),
     >,
     /// A tsumuji_try_send to that peer and channel that said TSUMUJI_EAGAIN may be tried again.
-    pub writable: Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, channel: c_int)>,
+    pub writable:
+        Option<unsafe extern "C" fn(context: *mut c_void, peer: c_int, channel_id: c_int)>,
 }
 
 pub(super) struct Callbacks {
@@ -86,16 +87,19 @@ impl Callbacks {
 impl Handler for Callbacks {
     fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
         let Delivery {
-            from, lane, body, ..
+            from,
+            channel,
+            body,
+            ..
         } = delivery;
         let bytes = body.bytes();
-        let call = |loan| {
+        let call = |borrow| {
             let message = TsumujiMessage {
                 data: bytes.as_ptr().cast(),
                 bytes: bytes.len(),
                 from: from.0.into(),
-                lane: lane_number(lane),
-                loan,
+                channel: channel_number(channel),
+                borrow,
             };
             // SAFETY: the program gave this function for such calls; what it is shown lives until it returns.
             unsafe { (self.message)(self.handler.context, &message) };
@@ -103,10 +107,10 @@ impl Handler for Callbacks {
         within::run(context, call);
     }
 
-    fn writable(&mut self, peer: NodeId, channel: u16) {
+    fn writable(&mut self, peer: NodeId, channel_id: u16) {
         if let Some(call) = self.handler.writable {
             // SAFETY: as in `message`.
-            unsafe { call(self.handler.context, peer.0.into(), channel.into()) };
+            unsafe { call(self.handler.context, peer.0.into(), channel_id.into()) };
         }
     }
 
@@ -119,7 +123,7 @@ impl Handler for Callbacks {
             bytes: datagram.payload.len(),
             from: datagram.source.0.into(),
             incarnation: datagram.incarnation,
-            channel: datagram.channel,
+            channel_id: datagram.channel_id,
             reserved: 0,
             key: datagram.key,
             epoch: datagram.epoch,

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use tsumuji_node::Arrived;
 
-use super::messages::{lane_number, read_channel, source_of};
+use super::messages::{channel_number, read_channel_id, source_of};
 use super::{TsumujiMessage, answer, done, size};
 use crate::failure::Failure;
 use crate::ffi::{self, Output};
@@ -17,7 +17,7 @@ use crate::handle::{Tsumuji, on};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_post(
     handle: *mut Tsumuji,
-    channel: c_int,
+    channel_id: c_int,
     from: c_int,
     buffer: *mut c_void,
     room: usize,
@@ -26,13 +26,13 @@ pub unsafe extern "C" fn tsumuji_post(
     // SAFETY: the header asks for what `on`, `Output::new` and `put` need: the memory is the library's until the post ends.
     done(unsafe {
         on(handle, |node| {
-            let channel = read_channel(channel)?;
+            let channel_id = read_channel_id(channel_id)?;
             let from = source_of(node, (-1, from))?.from;
             if post.is_null() {
                 return Err(Failure::invalid("the place for the post is NULL"));
             }
             let buffer = Output::new(buffer, room)?;
-            let made = node.endpoint.post(channel, from, buffer)?;
+            let made = node.endpoint.post(channel_id, from, buffer)?;
             ffi::put(post, "the place for the post", made.number())?;
             node.posts.insert(made.number(), made);
             Ok(())
@@ -72,15 +72,19 @@ pub unsafe extern "C" fn tsumuji_unpost(
             let made = node.posts.remove(&post).ok_or_else(|| unknown(post))?;
             let ended = node.endpoint.unpost(made)?;
             match ended.arrived {
-                Arrived::Message { from, lane, bytes } => {
+                Arrived::Message {
+                    from,
+                    channel,
+                    bytes,
+                } => {
                     ffi::put_if_wanted(
                         about,
                         TsumujiMessage {
                             data: std::ptr::null(),
                             bytes,
                             from: from.0.into(),
-                            lane: lane_number(lane),
-                            loan: 0,
+                            channel: channel_number(channel),
+                            borrow: 0,
                         },
                     );
                     Ok(bytes)

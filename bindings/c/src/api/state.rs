@@ -196,7 +196,7 @@ pub unsafe extern "C" fn tsumuji_congestion_differs(handle: *mut Tsumuji, peer: 
 }
 
 /// Waits until hello was exchanged with everybody; returns how many are still missing when the time has passed. TSUMUJI_EPEER: one has died or
-/// left, and is not waited for; see tsumuji_revive.
+/// left, and is not waited for; see tsumuji_reconnect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) -> c_int {
     // SAFETY: the header asks for what `on` needs.
@@ -210,12 +210,12 @@ pub unsafe extern "C" fn tsumuji_wait_up(handle: *mut Tsumuji, timeout_us: i64) 
 
 /// Tries a dead peer again: its process may have been restarted.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tsumuji_revive(handle: *mut Tsumuji, peer: c_int) -> c_int {
+pub unsafe extern "C" fn tsumuji_reconnect(handle: *mut Tsumuji, peer: c_int) -> c_int {
     // SAFETY: the header asks for what `on` needs.
     done(unsafe {
         on(handle, |node| {
             let peer = node.peer(peer)?;
-            Ok(node.endpoint.revive(peer)?)
+            Ok(node.endpoint.reconnect(peer)?)
         })
     })
 }

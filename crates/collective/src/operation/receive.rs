@@ -7,8 +7,8 @@ use zerocopy::FromBytes;
 use super::{Failure, Operation};
 use crate::group::Members;
 use crate::header::Kind;
+use crate::ledger::{Ledger, Reads};
 use crate::plan::{Action, Place, Step};
-use crate::wires::{Reads, Wires};
 
 /// Read directly in one turn: a fraction of any `dead_after`, for peers must be heard and answered.
 const READ_PER_TURN_BYTES: usize = 8 << 20;
@@ -25,29 +25,29 @@ impl Operation<'_> {
         address: u64,
         payload: &[u8],
         from: NodeId,
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Option<()> {
         let state = &mut self.states[number];
-        if !state.open || state.direct || state.progress > 0 || wires.identity.is_none() {
+        if !state.open || state.direct || state.progress > 0 || ledger.identity.is_none() {
             return None;
         }
         let words = <[u64; 3]>::read_from_bytes(payload).ok()?;
-        let peer = &mut wires.peers[usize::from(from.0)];
+        let peer = &mut ledger.peers[usize::from(from.0)];
         if matches!(peer.reads, Reads::Unknown) {
             peer.reads = ProcessMemory::of(words).map_or(Reads::No, Reads::Yes);
         }
         if matches!(peer.reads, Reads::Yes(_)) {
             (state.direct, state.address) = (true, address);
         } else {
-            wires.control(from, self.header(Kind::Taken, step, 0));
+            ledger.control(from, self.header(Kind::Taken, step, 0));
         }
         Some(())
     }
 
     /// Reads on where the sender has it, and says so at the end.
-    pub(super) fn read(&mut self, number: usize, step: Step, from: NodeId, wires: &mut Wires) {
+    pub(super) fn read(&mut self, number: usize, step: Step, from: NodeId, ledger: &mut Ledger) {
         let state = self.states[number];
-        let reads = wires.peers[usize::from(from.0)].reads;
+        let reads = ledger.peers[usize::from(from.0)].reads;
         let read_at = |address, target: &mut [u8]| match reads {
             Reads::Yes(memory) => memory.read(address, target),
             Reads::Unknown | Reads::No => false,
@@ -66,7 +66,7 @@ impl Operation<'_> {
         let read = match (step.action, &self.fold) {
             (Action::Fold { incoming_left }, Some(fold)) => {
                 let fold = std::sync::Arc::clone(fold);
-                let mut block = std::mem::take(&mut wires.block);
+                let mut block = std::mem::take(&mut ledger.block);
                 block.resize((FOLD_BYTES / self.unit).max(1) * self.unit, 0);
                 let (mut at, target) = (address, self.slice_mut(place));
                 let read = target.chunks_mut(block.len()).all(|held| {
@@ -79,7 +79,7 @@ impl Operation<'_> {
                     }
                     read
                 });
-                wires.block = block;
+                ledger.block = block;
                 read
             }
             _ => read_at(address, self.slice_mut(place)),
@@ -91,7 +91,7 @@ impl Operation<'_> {
                 state.told = true;
             } else {
                 (state.direct, state.progress) = (false, 0);
-                wires.control(from, self.header(Kind::Taken, &step, 0));
+                ledger.control(from, self.header(Kind::Taken, &step, 0));
             }
             return;
         }
@@ -100,7 +100,7 @@ impl Operation<'_> {
             self.busy = true;
         } else {
             self.states[number].told = true;
-            wires.control(from, self.header(Kind::Taken, &step, step.place.len));
+            ledger.control(from, self.header(Kind::Taken, &step, step.place.len));
         }
     }
 
@@ -143,7 +143,7 @@ impl Operation<'_> {
     }
 
     /// Messages that came before the steps they had to wait for.
-    pub(super) fn take_early(&mut self, group: &Members, wires: &mut Wires) -> bool {
+    pub(super) fn take_early(&mut self, group: &Members, ledger: &mut Ledger) -> bool {
         let (mut took, mut index) = (false, 0);
         while index < self.early.len() {
             let (from, tag) = (self.early[index].from, self.early[index].header.tag);
@@ -161,7 +161,7 @@ impl Operation<'_> {
             {
                 self.failure = Some(Failure::Mismatch(arrival.from));
             }
-            arrival.pay(wires);
+            arrival.pay(ledger);
             took = true;
             if self.states[number].done {
                 index = 0; // what waited for this step came before: pieces of one transfer stay in order

@@ -6,8 +6,8 @@ use zerocopy::IntoBytes;
 use super::{Failure, Operation, State};
 use crate::error::CollectiveError;
 use crate::header::Kind;
+use crate::ledger::{Control, FEED_BYTES, Ledger, send_now};
 use crate::plan::Step;
-use crate::wires::{Control, FEED_BYTES, Wires, send_now};
 
 impl Operation<'_> {
     /// Sends what may be sent of a transfer; whether that finished it.
@@ -17,7 +17,7 @@ impl Operation<'_> {
         step: Step,
         to: NodeId,
         endpoint: &mut Endpoint<L>,
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Result<bool, CollectiveError> {
         if !self.may_begin(&step) {
             return Ok(false);
@@ -32,8 +32,8 @@ impl Operation<'_> {
                 from.progress
             }
         });
-        if len <= wires.eager_bytes {
-            return self.send_eagerly(number, step, there, to, endpoint, wires);
+        if len <= ledger.eager_bytes {
+            return self.send_eagerly(number, step, there, to, endpoint, ledger);
         }
         let state = self.states[number];
         if !state.open {
@@ -41,11 +41,11 @@ impl Operation<'_> {
         }
         if state.direct {
             if there == len && !state.told {
-                self.tell_where(number, &step, to, wires);
+                self.tell_where(number, &step, to, ledger);
             }
             return Ok(false);
         }
-        let piece = wires.piece_bytes(self.unit, len, self.streams);
+        let piece = ledger.piece_bytes(self.unit, len, self.streams);
         let mut sent = state.progress;
         while sent < there {
             let bytes = piece.min(len - sent);
@@ -74,10 +74,10 @@ impl Operation<'_> {
         there: usize,
         to: NodeId,
         endpoint: &mut Endpoint<L>,
-        wires: &mut Wires,
+        ledger: &mut Ledger,
     ) -> Result<bool, CollectiveError> {
         let len = step.place.len;
-        let piece = wires.piece_bytes(self.unit, len, self.streams);
+        let piece = ledger.piece_bytes(self.unit, len, self.streams);
         loop {
             let State {
                 progress: sent,
@@ -89,18 +89,18 @@ impl Operation<'_> {
             if there - sent < bytes {
                 return Ok(false);
             }
-            let paid = !open && wires.take_credit(to, bytes);
+            let paid = !open && ledger.take_credit(to, bytes);
             if !open && !paid {
                 if !asked {
                     self.states[number].asked = true;
-                    wires.control(to, self.header(Kind::Ask, &step, 0));
+                    ledger.control(to, self.header(Kind::Ask, &step, 0));
                 }
                 return Ok(false);
             }
             let kind = if paid { Kind::Eager } else { Kind::Piece };
             if !self.send_piece(kind, &step, sent, bytes, to, endpoint)? {
                 if paid {
-                    wires.give_back(to, bytes);
+                    ledger.give_back(to, bytes);
                 }
                 return Ok(false);
             }
@@ -113,15 +113,15 @@ impl Operation<'_> {
     }
 
     /// The whole of a transfer is here: its receiver may read it.
-    fn tell_where(&mut self, number: usize, step: &Step, to: NodeId, wires: &mut Wires) {
-        let Some(identity) = &wires.identity else {
+    fn tell_where(&mut self, number: usize, step: &Step, to: NodeId, ledger: &mut Ledger) {
+        let Some(identity) = &ledger.identity else {
             return;
         };
         let body = identity.words().as_bytes().to_vec();
         let address = self.slice(step.place).as_ptr().expose_provenance();
         self.states[number].told = true;
         let header = self.header(Kind::Direct, step, address);
-        wires.outbox.push_back(Control { to, header, body });
+        ledger.outbox.push_back(Control { to, header, body });
     }
 
     fn send_piece<L: Link>(

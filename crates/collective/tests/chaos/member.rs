@@ -98,14 +98,14 @@ fn meet_fate(fate: Fate, delay: Duration) {
 }
 
 /// A process and what it works with.
-struct Life {
+struct Session {
     endpoint: Endpoint<AnyLink>,
     collectives: Collectives,
     case: Case,
     me: u16,
 }
 
-impl Life {
+impl Session {
     fn turn(&mut self, group: Group, round: usize) -> Result<(), CollectiveError> {
         let kind = &KINDS[self.case.kind];
         let (rank, size) = (self.collectives.rank(group), self.collectives.size(group));
@@ -263,14 +263,14 @@ pub(crate) fn run(case: &Case) -> Result<String, String> {
         }
         Err(error) => return Err(format!("first barrier: {error}")),
     };
-    let life = Life {
+    let session = Session {
         endpoint,
         collectives,
         case: case.clone(),
         me,
     };
     match bystanders {
-        Some(bystanders) => life.play_survivor(bystanders, met),
-        None => life.play_victim(),
+        Some(bystanders) => session.play_survivor(bystanders, met),
+        None => session.play_victim(),
     }
 }

@@ -85,7 +85,7 @@ pub(super) mod head {
     pub(in crate::shm) const RING_BYTES: usize = 24;
     pub(in crate::shm) const BROADCAST_BYTES: usize = 32;
     pub(in crate::shm) const GENERATIONS: usize = 40;
-    pub(in crate::shm) const NEXT_LIFE: usize = 64;
+    pub(in crate::shm) const NEXT_GENERATION: usize = 64;
     pub(in crate::shm) const CHANGES: usize = 128;
     pub(in crate::shm) const DIRECTORY: usize = 192;
 }
@@ -93,7 +93,7 @@ pub(super) mod head {
 /// Offsets in a generation. Each counter that one side writes and the other polls has a line of its own.
 pub(super) mod generation {
     pub(in crate::shm) const NODE: usize = 0;
-    pub(in crate::shm) const LIFE: usize = 8;
+    pub(in crate::shm) const NUMBER: usize = 8;
     pub(in crate::shm) const BELL_NAME: usize = 16;
     /// Three words: how others know the process (`memory`).
     pub(in crate::shm) const IDENTITY: usize = 24;
@@ -259,7 +259,7 @@ impl Layout {
         let (ring, _) = self.ring_at(reader);
         let mut words = vec![
             generation::NODE,
-            generation::LIFE,
+            generation::NUMBER,
             generation::BELL_NAME,
             generation::IDENTITY,
             generation::IDENTITY + 8,

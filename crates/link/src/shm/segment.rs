@@ -145,7 +145,7 @@ impl Job {
         identity: [u64; 3],
     ) -> Result<(u64, Arc<Map>), ShmAttachError> {
         let generations = self.layout.generations;
-        let generation = WriteWord::new(&self.head, head::NEXT_LIFE)
+        let generation = WriteWord::new(&self.head, head::NEXT_GENERATION)
             .fetch_add(1, Ordering::Relaxed)
             .saturating_add(1);
         if generation > generations {
@@ -153,7 +153,7 @@ impl Job {
         }
         let map = self.map_generation(generation, true)?;
         let word = |offset| WriteWord::new(&map, offset);
-        if word(generation::LIFE).load(Ordering::Relaxed) != 0 {
+        if word(generation::NUMBER).load(Ordering::Relaxed) != 0 {
             return Err(ShmAttachError::Foreign {
                 reason: "the next generation's region is in use",
             });
@@ -163,7 +163,7 @@ impl Job {
         for (at, value) in (generation::IDENTITY..).step_by(8).zip(identity) {
             word(at).store(value, Ordering::Relaxed);
         }
-        word(generation::LIFE).store(generation, Ordering::Release);
+        word(generation::NUMBER).store(generation, Ordering::Release);
         Ok((generation, map))
     }
 
@@ -196,7 +196,7 @@ impl Job {
         }
         let map = self.map_generation(generation, false)?;
         let word = |offset| ReadWord::new(&map, offset).load(Ordering::Acquire);
-        if word(generation::LIFE) != generation || word(generation::NODE) != node as u64 {
+        if word(generation::NUMBER) != generation || word(generation::NODE) != node as u64 {
             return Ok(None);
         }
         let name = word(generation::BELL_NAME);
@@ -244,7 +244,7 @@ impl Job {
             let at = self.layout.generation_at(found);
             let word = |offset: usize| sys::read_word(self.fd.as_fd(), at + offset as u64);
             if found < generation
-                && word(generation::LIFE)? == found
+                && word(generation::NUMBER)? == found
                 && word(generation::NODE)? == u64::from(node)
             {
                 sys::give_back(self.fd.as_fd(), at, self.layout.generation_bytes as u64)?;

@@ -1,12 +1,12 @@
-//! What endpoints say to each other of their channels, by short messages on [`Lane::CONTROL_CHANNEL`].
+//! What endpoints say to each other of their channels, by short messages on [`Channel::CONTROL_ID`].
 
-use tsumuji_proto::{DeliveryClass, Lane, Priority};
+use tsumuji_proto::{Channel, DeliveryClass, Priority};
 
 /// Ordered, so that the last word counts.
-pub(crate) const LANE: Lane = Lane::new(
+pub(crate) const CHANNEL: Channel = Channel::new(
     DeliveryClass::Ordered,
     Priority::URGENT,
-    Lane::CONTROL_CHANNEL,
+    Channel::CONTROL_ID,
 );
 
 /// See the head of this module.
@@ -20,11 +20,11 @@ pub(crate) enum Control {
 
 impl Control {
     pub(crate) fn to_bytes(self) -> [u8; 4] {
-        let (kind, channel) = match self {
-            Self::Stop(channel) => (1, channel),
-            Self::Go(channel) => (2, channel),
+        let (kind, channel_id) = match self {
+            Self::Stop(channel_id) => (1, channel_id),
+            Self::Go(channel_id) => (2, channel_id),
         };
-        let [low, high] = channel.to_le_bytes();
+        let [low, high] = channel_id.to_le_bytes();
         [kind, 0, low, high]
     }
 

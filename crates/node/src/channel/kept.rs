@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tsumuji_proto::{Lane, NodeId};
+use tsumuji_proto::{Channel, NodeId};
 
 use super::bell::Bell;
 use super::mailbox::{Charge, Message};
@@ -14,13 +14,13 @@ use crate::sys;
 /// ```
 /// # use std::time::Duration;
 /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-/// # use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options};
+/// # use tsumuji_node::{Endpoint, Channel, Membership, NodeId, Options};
 /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
 /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
 /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
 /// # };
 /// # let (mut a, mut b) = (open(0)?, open(1)?);
-/// a.send(NodeId(1), Lane::ordered(0), b"work")?;
+/// a.send(NodeId(1), Channel::ordered(0), b"work")?;
 /// let kept = b.recv_kept(None, None, Duration::from_secs(5))?.ok_or("none")?;
 /// let worker = std::thread::spawn(move || kept.iter().map(|byte| u32::from(*byte)).sum::<u32>());
 /// assert_eq!(worker.join().unwrap(), 451); // and the message is released
@@ -60,9 +60,9 @@ impl Kept {
         self.message.from
     }
 
-    /// The lane it came by.
-    pub fn lane(&self) -> Lane {
-        self.message.lane
+    /// The channel it came by.
+    pub fn channel(&self) -> Channel {
+        self.message.channel
     }
 
     /// One that counts against nobody.
@@ -84,7 +84,7 @@ impl Kept {
     fn as_return(&mut self) -> Return {
         Return {
             from: self.message.from,
-            channel: self.message.lane.channel(),
+            channel_id: self.message.channel.id(),
             charge: self.charge,
             bytes: self.bytes,
             generation: self.generation,
@@ -121,7 +121,7 @@ impl Drop for Kept {
 #[derive(Debug)]
 pub(crate) struct Return {
     pub(crate) from: NodeId,
-    pub(crate) channel: u16,
+    pub(crate) channel_id: u16,
     pub(crate) charge: Charge,
     pub(crate) bytes: usize,
     /// Of the channel, when the message came.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use tsumuji_proto::{Body, Datagram, Delivery, Lane, NodeId};
+use tsumuji_proto::{Body, Channel, Datagram, Delivery, NodeId};
 
 use crate::handler::{Context, Handler};
 
@@ -15,8 +15,8 @@ use crate::handler::{Context, Handler};
 pub struct Message {
     /// Who sent it.
     pub from: NodeId,
-    /// The lane it came by.
-    pub lane: Lane,
+    /// The channel it came by.
+    pub channel: Channel,
     /// The message. `Endpoint::recycle` takes the buffer back.
     pub body: Vec<u8>,
 }
@@ -29,7 +29,7 @@ pub struct ReceivedDatagram {
     /// The life of the one who sent it.
     pub incarnation: u32,
     /// On which channel.
-    pub channel: u16,
+    pub channel_id: u16,
     /// What it is about.
     pub key: u32,
     /// Period of the computation; wraps.
@@ -56,7 +56,7 @@ pub(crate) enum Charge {
 pub(crate) struct Stored {
     pub(crate) message: Message,
     /// As in `Delivery`.
-    pub(crate) life: u64,
+    pub(crate) session: u64,
     pub(crate) charge: Charge,
 }
 
@@ -221,14 +221,14 @@ impl Default for Most {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct DatagramKey {
     source: NodeId,
-    channel: u16,
+    channel_id: u16,
     key: u32,
 }
 
 #[derive(Debug)]
 struct StoredDatagram {
     key: DatagramKey,
-    life: u64,
+    session: u64,
     incarnation: u32,
     epoch: u32,
     lap: u32,
@@ -240,7 +240,7 @@ impl StoredDatagram {
         Datagram {
             source: self.key.source,
             incarnation: self.incarnation,
-            channel: self.key.channel,
+            channel_id: self.key.channel_id,
             epoch: self.epoch,
             lap: self.lap,
             key: self.key.key,
@@ -270,13 +270,13 @@ impl Stash {
     /// `false`: there is no room.
     pub(crate) fn keep(
         &mut self,
-        life: u64,
+        session: u64,
         datagram: &Datagram<'_>,
         buffers: &mut Buffers,
     ) -> bool {
         let key = DatagramKey {
             source: datagram.source,
-            channel: datagram.channel,
+            channel_id: datagram.channel_id,
             key: datagram.key,
         };
         let known = (self.keeps == Keeps::Newest)
@@ -294,8 +294,8 @@ impl Stash {
             self.bytes = bytes;
             held.payload.clear();
             held.payload.extend_from_slice(datagram.payload);
-            (held.life, held.incarnation, held.epoch, held.lap) =
-                (life, datagram.incarnation, datagram.epoch, datagram.lap);
+            (held.session, held.incarnation, held.epoch, held.lap) =
+                (session, datagram.incarnation, datagram.epoch, datagram.lap);
             return true;
         }
         let bytes = self.bytes + datagram.payload.len();
@@ -308,7 +308,7 @@ impl Stash {
         }
         self.datagrams.push_back(StoredDatagram {
             key,
-            life,
+            session,
             incarnation: datagram.incarnation,
             epoch: datagram.epoch,
             lap: datagram.lap,
@@ -328,7 +328,7 @@ impl Stash {
         while let Some(stored) = self.datagrams.pop_front() {
             self.first += 1;
             let datagram = stored.as_datagram();
-            context.is_of(stored.life, &datagram);
+            context.is_of(stored.session, &datagram);
             handler.datagram(context, datagram);
             buffers.give(stored.payload);
         }
@@ -350,13 +350,13 @@ impl Stash {
         self.bytes -= taken.payload.len();
         let DatagramKey {
             source: from,
-            channel,
+            channel_id,
             key,
         } = taken.key;
         Some(ReceivedDatagram {
             from,
             incarnation: taken.incarnation,
-            channel,
+            channel_id,
             key,
             epoch: taken.epoch,
             lap: taken.lap,
@@ -365,15 +365,15 @@ impl Stash {
     }
 
     /// Takes all of one channel.
-    pub(crate) fn move_to(&mut self, channel: u16, other: &mut Self, buffers: &mut Buffers) {
+    pub(crate) fn move_to(&mut self, channel_id: u16, other: &mut Self, buffers: &mut Buffers) {
         let (mine, theirs): (VecDeque<_>, _) =
-            (self.datagrams.drain(..)).partition(|stored| stored.key.channel != channel);
+            (self.datagrams.drain(..)).partition(|stored| stored.key.channel_id != channel_id);
         self.places.clear();
         self.bytes = 0;
         for (datagrams, stash) in [(mine, &mut *self), (theirs, other)] {
             for stored in datagrams {
                 let datagram = stored.as_datagram();
-                stash.keep(stored.life, &datagram, buffers);
+                stash.keep(stored.session, &datagram, buffers);
                 buffers.give(stored.payload);
             }
         }
@@ -424,7 +424,7 @@ impl Buffers {
         };
         Message {
             from: delivery.from,
-            lane: delivery.lane,
+            channel: delivery.channel,
             body,
         }
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tsumuji_proto::{Engine, Flow, Lane, NodeId, Payload, SubmitError};
+use tsumuji_proto::{Channel, Engine, Flow, NodeId, Payload, SubmitError};
 
 use super::bell::Bell;
 use crate::error::SendError;
@@ -26,7 +26,7 @@ const BUFFERS: usize = 64;
 #[derive(Debug)]
 struct Letter {
     to: NodeId,
-    lane: Lane,
+    channel: Channel,
     body: Vec<u8>,
     whose: Whose,
 }
@@ -38,7 +38,12 @@ pub(crate) trait Way {
     /// As the program would be told.
     fn flow(&self, peer: NodeId) -> Option<Flow>;
 
-    fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError>;
+    fn submit(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        payload: Payload<'_>,
+    ) -> Result<(), SubmitError>;
 }
 
 impl Way for Engine {
@@ -50,8 +55,13 @@ impl Way for Engine {
         Self::flow(self, peer)
     }
 
-    fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {
-        Self::submit(self, to, lane, payload, false).map(drop)
+    fn submit(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        payload: Payload<'_>,
+    ) -> Result<(), SubmitError> {
+        Self::submit(self, to, channel, payload, false).map(drop)
     }
 }
 
@@ -99,7 +109,7 @@ impl Letter {
     }
 
     fn key(&self) -> (NodeId, u16) {
-        (self.to, self.lane.channel())
+        (self.to, self.channel.id())
     }
 }
 
@@ -148,12 +158,12 @@ struct RemoteState {
 
 impl Remote {
     /// Another member.
-    fn takes(&self, to: NodeId, lane: Lane) -> Result<(), SendError> {
+    fn takes(&self, to: NodeId, channel: Channel) -> Result<(), SendError> {
         if to == self.me || usize::from(to.0) >= self.nodes {
             return Err(SendError::UnknownPeer { peer: to });
         }
-        if lane.is_datagram() {
-            return Err(SendError::Refused(SubmitError::DatagramLane));
+        if channel.is_datagram() {
+            return Err(SendError::Refused(SubmitError::DatagramChannel));
         }
         Ok(())
     }
@@ -211,13 +221,18 @@ impl Outbox {
 
     /// Of the endpoint's own, those to a peer whose queue is full.
     pub(crate) fn controls_to(&self, to: NodeId) -> usize {
-        (self.held.get(&(to, Lane::CONTROL_CHANNEL))).map_or(0, VecDeque::len)
+        (self.held.get(&(to, Channel::CONTROL_ID))).map_or(0, VecDeque::len)
     }
 
     /// A handler's message.
-    pub(crate) fn put(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
-        self.remote.takes(to, lane)?;
-        let (weight, key) = (message.len() + MESSAGE_BYTES, (to, lane.channel()));
+    pub(crate) fn put(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        message: &[u8],
+    ) -> Result<(), SendError> {
+        self.remote.takes(to, channel)?;
+        let (weight, key) = (message.len() + MESSAGE_BYTES, (to, channel.id()));
         if !self.weights.admits(key, weight, self.remote.limit_bytes) {
             self.refused.insert(key);
             return Err(SendError::WouldBlock { peer: to });
@@ -227,7 +242,7 @@ impl Outbox {
         self.weights.add(key, weight);
         self.fresh.push_back(Letter {
             to,
-            lane,
+            channel,
             body,
             whose: Whose::Handlers,
         });
@@ -244,10 +259,10 @@ impl Outbox {
     }
 
     /// A message of the endpoint's own, which is bounded by what it says.
-    pub(crate) fn put_control(&mut self, to: NodeId, lane: Lane, message: &[u8]) {
+    pub(crate) fn put_control(&mut self, to: NodeId, channel: Channel, message: &[u8]) {
         self.fresh.push_back(Letter {
             to,
-            lane,
+            channel,
             body: message.to_vec(),
             whose: Whose::Endpoints,
         });
@@ -272,7 +287,7 @@ impl Outbox {
         &mut self,
         way: &mut impl Way,
         is_stopped: impl Fn(NodeId, u16) -> bool,
-        mut lost: impl FnMut(NodeId, Lane),
+        mut lost: impl FnMut(NodeId, Channel),
     ) -> usize {
         let mut sent = 0;
         for key in std::mem::take(&mut self.again) {
@@ -310,10 +325,10 @@ impl Outbox {
         mut letter: Letter,
         way: &mut impl Way,
         is_stopped: &impl Fn(NodeId, u16) -> bool,
-        lost: &mut impl FnMut(NodeId, Lane),
+        lost: &mut impl FnMut(NodeId, Channel),
     ) -> Result<(), Letter> {
-        let (to, lane, weight) = (letter.to, letter.lane, letter.weight());
-        if is_stopped(to, lane.channel()) {
+        let (to, channel, weight) = (letter.to, letter.channel, letter.weight());
+        if is_stopped(to, channel.id()) {
             return Err(letter);
         }
         let is_given =
@@ -323,17 +338,17 @@ impl Outbox {
         } else {
             Payload::Copied(&letter.body)
         };
-        match way.submit(to, lane, payload) {
+        match way.submit(to, channel, payload) {
             Ok(()) => {}
             Err(SubmitError::QueueFull { .. }) if !is_given => return Err(letter),
             Err(SubmitError::NoMemory { .. }) if !is_given => {
                 // Its own memory does.
                 let body = Payload::Owned(std::mem::take(&mut letter.body));
-                if way.submit(to, lane, body).is_err() {
-                    lost(to, lane);
+                if way.submit(to, channel, body).is_err() {
+                    lost(to, channel);
                 }
             }
-            Err(_) => lost(to, lane),
+            Err(_) => lost(to, channel),
         }
         self.forget(&letter, weight);
         if letter.body.capacity() <= GIVEN_BYTES && self.buffers.len() < BUFFERS {
@@ -358,13 +373,13 @@ impl Outbox {
     }
 
     /// The peer is gone, and with it what waits for it; `lost` is told of each.
-    pub(crate) fn give_up(&mut self, peer: NodeId, mut lost: impl FnMut(NodeId, Lane)) {
+    pub(crate) fn abort(&mut self, peer: NodeId, mut lost: impl FnMut(NodeId, Channel)) {
         let keys = self.held.range((peer, 0)..=(peer, u16::MAX));
         let keys: Vec<(NodeId, u16)> = keys.map(|(key, _)| *key).collect();
         for key in keys {
             self.again.remove(&key);
             for letter in self.held.remove(&key).unwrap_or_default() {
-                lost(letter.to, letter.lane);
+                lost(letter.to, letter.channel);
                 let weight = letter.weight();
                 self.forget(&letter, weight);
             }
@@ -402,22 +417,22 @@ impl MessageSender {
     pub fn send(
         &self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: Vec<u8>,
         timeout: Duration,
     ) -> Result<(), SendError> {
         if self.remote.forks != sys::forks() {
             return Err(SendError::Closed);
         }
-        if lane.is_library() {
-            let channel = lane.channel();
-            return Err(SendError::ReservedChannel { channel });
+        if channel.is_library() {
+            let channel_id = channel.id();
+            return Err(SendError::ReservedChannel { channel_id });
         }
-        self.remote.takes(to, lane)?;
+        self.remote.takes(to, channel)?;
         let until = Instant::now().checked_add(timeout);
         let letter = Letter {
             to,
-            lane,
+            channel,
             body: message,
             whose: Whose::Threads,
         };

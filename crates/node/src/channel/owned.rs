@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tsumuji_proto::{Delivery, NodeId};
 
 use super::Tools;
-use super::books::Books;
 use super::control::{self, Control};
+use super::ledger::Ledger;
 use super::mailbox::{Charge, Keeps, Mailbox, Stash, Stored};
 use super::outbox::Outbox;
 use crate::handler::Handler;
@@ -49,8 +49,8 @@ pub struct ChannelState {
 }
 
 /// One channel, or all that nobody opened.
-pub(super) struct Channel {
-    pub(super) books: Books,
+pub(super) struct OpenChannel {
+    pub(super) ledger: Ledger,
     pub(super) mailbox: Mailbox,
     pub(super) stash: Stash,
     /// Peers that were told to stop, and which of their lives.
@@ -60,20 +60,20 @@ pub(super) struct Channel {
     pub(super) is_open: bool,
 }
 
-impl std::fmt::Debug for Channel {
+impl std::fmt::Debug for OpenChannel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Channel")
-            .field("books", &self.books)
+        f.debug_struct("OpenChannel")
+            .field("books", &self.ledger)
             .field("messages", &self.mailbox.messages())
             .field("stopped", &self.stopped)
             .finish_non_exhaustive()
     }
 }
 
-impl Channel {
-    pub(super) fn new(books: Books, keeps: Keeps) -> Self {
+impl OpenChannel {
+    pub(super) fn new(ledger: Ledger, keeps: Keeps) -> Self {
         Self {
-            books,
+            ledger,
             mailbox: Mailbox::default(),
             stash: Stash::new(keeps),
             stopped: BTreeMap::new(),
@@ -88,15 +88,15 @@ impl Channel {
 
     /// Hands a message over. `charged`: if it is in the books by now.
     pub(super) fn deliver(
-        books: &mut Books,
+        ledger: &mut Ledger,
         tools: &mut Tools,
         handler: &mut (impl Handler + ?Sized),
         charged: Option<Charge>,
         delivery: Delivery<'_>,
     ) -> Delivered {
-        let mut context = tools.context(books);
+        let mut context = tools.context(ledger);
         context.charged = charged;
-        context.source = (delivery.from, delivery.lane);
+        context.source = (delivery.from, delivery.channel);
         context.bytes = delivery.body.bytes().len();
         handler.message(&mut context, delivery);
         Delivered {
@@ -107,38 +107,38 @@ impl Channel {
 
     /// Puts a message by.
     pub(super) fn store(&mut self, tools: &mut Tools, delivery: Delivery<'_>) -> Charge {
-        let life = delivery.life;
+        let session = delivery.session;
         let (from, bytes) = (delivery.from, delivery.body.bytes().len());
-        let charge = tools.overdrafts.charge(&mut self.books, from, bytes);
+        let charge = tools.overdrafts.charge(&mut self.ledger, from, bytes);
         let message = tools.buffers.message(delivery);
         self.mailbox.push(Stored {
             message,
-            life,
+            session,
             charge,
         });
         charge
     }
 
     /// Has a peer stop whose message was put by, if it is time.
-    pub(super) fn press(&mut self, outbox: &mut Outbox, from: NodeId, life: u64) {
-        if self.books.is_pressed() && self.stopped.insert(from, life) != Some(life) {
-            let stop = Control::Stop(self.books.channel);
-            outbox.put_control(from, control::LANE, &stop.to_bytes());
+    pub(super) fn press(&mut self, outbox: &mut Outbox, from: NodeId, session: u64) {
+        if self.ledger.is_pressed() && self.stopped.insert(from, session) != Some(session) {
+            let stop = Control::Stop(self.ledger.channel_id);
+            outbox.put_control(from, control::CHANNEL, &stop.to_bytes());
         }
     }
 
     /// Has peers go on, if it is time.
     pub(super) fn lift_backpressure(&mut self, outbox: &mut Outbox) {
         // What is kept may be needed for what is still to come.
-        if self.books.is_eased() || self.mailbox.is_empty() && !self.books.is_pressed() {
+        if self.ledger.is_eased() || self.mailbox.is_empty() && !self.ledger.is_pressed() {
             self.let_go(outbox);
         }
     }
 
     pub(super) fn let_go(&mut self, outbox: &mut Outbox) {
         for peer in std::mem::take(&mut self.stopped).into_keys() {
-            let go = Control::Go(self.books.channel);
-            outbox.put_control(peer, control::LANE, &go.to_bytes());
+            let go = Control::Go(self.ledger.channel_id);
+            outbox.put_control(peer, control::CHANNEL, &go.to_bytes());
         }
     }
 }
@@ -150,9 +150,9 @@ pub(super) struct Delivered {
 }
 
 /// For what comes before a library has opened its channel.
-pub(super) fn early(number: u16) -> Channel {
-    let mut channel = Channel::new(Books::new(number, 0, 0), Keeps::All);
-    channel.stash.limit(EARLY_DATAGRAMS, EARLY_DATAGRAM_BYTES);
-    channel.is_open = false;
-    channel
+pub(super) fn early(number: u16) -> OpenChannel {
+    let mut entry = OpenChannel::new(Ledger::new(number, 0, 0), Keeps::All);
+    entry.stash.limit(EARLY_DATAGRAMS, EARLY_DATAGRAM_BYTES);
+    entry.is_open = false;
+    entry
 }

@@ -1,13 +1,13 @@
-//! Channels that are opened, looked at and closed, and whose handlers are lent.
+//! Channels that are opened, looked at and closed, and whose handlers are borrowed.
 //!
 //! Part of `channel`, called by `endpoint`.
 
-use tsumuji_proto::Lane;
+use tsumuji_proto::Channel;
 
 use super::Channels;
-use super::books::Books;
+use super::ledger::Ledger;
 use super::mailbox::{Charge, Keeps, Stored};
-use super::owned::{Channel, ChannelOptions, ChannelState};
+use super::owned::{ChannelOptions, ChannelState, OpenChannel};
 use crate::error::ChannelError;
 use crate::handler::Handler;
 
@@ -19,14 +19,14 @@ impl Channels {
         options: &ChannelOptions,
         handler: Option<Box<dyn Handler + Send>>,
     ) -> Result<(), ChannelError> {
-        if number == Lane::CONTROL_CHANNEL {
-            return Err(ChannelError::Reserved { channel: number });
+        if number == Channel::CONTROL_ID {
+            return Err(ChannelError::Reserved { channel_id: number });
         }
         if options.budget_bytes == 0 {
-            return Err(ChannelError::NoBudget { channel: number });
+            return Err(ChannelError::NoBudget { channel_id: number });
         }
         if self.is_open(number) {
-            return Err(ChannelError::AlreadyOpen { channel: number });
+            return Err(ChannelError::AlreadyOpen { channel_id: number });
         }
         self.generation += 1;
         let keeps = if options.all_datagrams {
@@ -34,22 +34,22 @@ impl Channels {
         } else {
             Keeps::Newest
         };
-        let books = Books::new(number, self.generation, options.budget_bytes);
-        let mut channel = Channel::new(books, keeps);
-        channel.handler = handler;
+        let ledger = Ledger::new(number, self.generation, options.budget_bytes);
+        let mut entry = OpenChannel::new(ledger, keeps);
+        entry.handler = handler;
         let Self { main, tools, .. } = self;
         // What came early was charged to the endpoint, and is until it is taken.
         let mut early = self.opened.remove(&number);
         let source = early.as_mut().unwrap_or(main);
-        for stored in (source.mailbox).split(|message| message.lane.channel() == number) {
+        for stored in (source.mailbox).split(|message| message.channel.id() == number) {
             let bytes = stored.message.body.len();
-            let (from, books) = (stored.message.from, &mut source.books);
-            (tools.overdrafts).release(Some(books), from, Charge::Endpoint, bytes);
-            channel.books.charge_beyond(bytes);
-            channel.mailbox.push(stored);
+            let (from, ledger) = (stored.message.from, &mut source.ledger);
+            (tools.overdrafts).release(Some(ledger), from, Charge::Endpoint, bytes);
+            entry.ledger.charge_beyond(bytes);
+            entry.mailbox.push(stored);
         }
-        (source.stash).move_to(number, &mut channel.stash, &mut tools.buffers);
-        self.opened.insert(number, channel);
+        (source.stash).move_to(number, &mut entry.stash, &mut tools.buffers);
+        self.opened.insert(number, entry);
         Ok(())
     }
 
@@ -57,23 +57,23 @@ impl Channels {
     pub(crate) fn close(&mut self, number: u16) -> Result<Vec<Stored>, ChannelError> {
         let is_open = self.is_open(number);
         let open = is_open.then(|| self.opened.remove(&number)).flatten();
-        let mut channel = open.ok_or(ChannelError::NotOpen { channel: number })?;
+        let mut entry = open.ok_or(ChannelError::NotOpen { channel_id: number })?;
         self.posts.close(number);
-        channel.let_go(&mut self.tools.outbox);
-        Ok(channel.mailbox.split(|_| true))
+        entry.let_go(&mut self.tools.outbox);
+        Ok(entry.mailbox.split(|_| true))
     }
 
     pub(crate) fn is_open(&self, number: u16) -> bool {
-        (self.opened.get(&number)).is_some_and(|channel| channel.is_open)
+        (self.opened.get(&number)).is_some_and(|entry| entry.is_open)
     }
 
     /// Whether messages can be taken from that channel.
     pub(crate) fn has_mailbox(&self, number: u16) -> Result<(), ChannelError> {
-        let open = self.opened.get(&number).filter(|channel| channel.is_open);
+        let open = self.opened.get(&number).filter(|entry| entry.is_open);
         match open {
-            None => Err(ChannelError::NotOpen { channel: number }),
-            Some(channel) if channel.handler.is_some() => {
-                Err(ChannelError::HasHandler { channel: number })
+            None => Err(ChannelError::NotOpen { channel_id: number }),
+            Some(entry) if entry.handler.is_some() => {
+                Err(ChannelError::HasHandler { channel_id: number })
             }
             Some(_) => Ok(()),
         }
@@ -85,32 +85,29 @@ impl Channels {
     }
 
     pub(crate) fn give_back_handler(&mut self, number: u16, handler: Box<dyn Handler + Send>) {
-        if let Some(channel) = self.opened.get_mut(&number) {
-            channel.handler = Some(handler);
+        if let Some(entry) = self.opened.get_mut(&number) {
+            entry.handler = Some(handler);
         }
     }
 
     pub(crate) fn state(&self, number: u16) -> Option<ChannelState> {
-        let channel = self.opened.get(&number).filter(|channel| channel.is_open)?;
+        let entry = self.opened.get(&number).filter(|entry| entry.is_open)?;
         Some(ChannelState {
-            messages: channel.mailbox.messages(),
-            used_bytes: channel.books.used_bytes(),
-            budget_bytes: channel.books.budget_bytes(),
-            stopped_peers: channel.stopped.len(),
+            messages: entry.mailbox.messages(),
+            used_bytes: entry.ledger.used_bytes(),
+            budget_bytes: entry.ledger.budget_bytes(),
+            stopped_peers: entry.stopped.len(),
         })
     }
 
     pub(crate) fn set_budget(&mut self, number: u16, bytes: usize) -> Result<(), ChannelError> {
-        let open = self
-            .opened
-            .get_mut(&number)
-            .filter(|channel| channel.is_open);
-        let channel = open.ok_or(ChannelError::NotOpen { channel: number })?;
+        let open = self.opened.get_mut(&number).filter(|entry| entry.is_open);
+        let entry = open.ok_or(ChannelError::NotOpen { channel_id: number })?;
         if bytes == 0 {
-            return Err(ChannelError::NoBudget { channel: number });
+            return Err(ChannelError::NoBudget { channel_id: number });
         }
-        channel.books.set_budget(bytes);
-        channel.lift_backpressure(&mut self.tools.outbox);
+        entry.ledger.set_budget(bytes);
+        entry.lift_backpressure(&mut self.tools.outbox);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Posted receives: buffers of the program's for messages that are still to come on its channels.
 //!
-//! Owned by `channel`. A message that arrives goes to the buffer that was posted first for its channel and its sender. A long one is lent it
+//! Owned by `channel`. A message that arrives goes to the buffer that was posted first for its channel and its sender. A long one is borrowed it
 //! when its first frame comes, and is assembled there; a shorter one is copied there. One that does not fit goes the usual way, and
 //! ends the post.
 //!
@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tsumuji_proto::{Body, Delivery, Lane, NodeId, Posted, ReceiveBuffer};
+use tsumuji_proto::{Body, Channel, Delivery, NodeId, Posted, ReceiveBuffer};
 
 /// Posts of all endpoints of this process, each of another number.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -24,8 +24,8 @@ pub enum Arrived {
     Message {
         /// Who sent it.
         from: NodeId,
-        /// The lane it came by.
-        lane: Lane,
+        /// The channel it came by.
+        channel: Channel,
         /// Its length.
         bytes: usize,
     },
@@ -46,15 +46,15 @@ pub(crate) struct Posts {
 }
 
 struct Post {
-    channel: u16,
+    channel_id: u16,
     from: Option<NodeId>,
     state: State,
 }
 
 enum State {
     Free(Box<dyn ReceiveBuffer>),
-    /// To the message that arrives from that node by that lane.
-    Lent(NodeId, Lane),
+    /// To the message that arrives from that node by that channel.
+    Filling(NodeId, Channel),
     Done(Box<dyn ReceiveBuffer>, Arrived),
 }
 
@@ -62,11 +62,11 @@ impl std::fmt::Debug for Post {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = match &self.state {
             State::Free(_) => "free",
-            State::Lent(..) => "lent",
+            State::Filling(..) => "filling",
             State::Done(..) => "done",
         };
         f.debug_struct("Post")
-            .field("channel", &self.channel)
+            .field("channel", &self.channel_id)
             .field("from", &self.from)
             .field("state", &state)
             .finish()
@@ -83,25 +83,25 @@ impl Posts {
     /// Returns the post's number.
     pub(crate) fn add(
         &mut self,
-        channel: u16,
+        channel_id: u16,
         from: Option<NodeId>,
         buffer: Box<dyn ReceiveBuffer>,
     ) -> u64 {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let state = State::Free(buffer);
         let post = Post {
-            channel,
+            channel_id,
             from,
             state,
         };
         self.posts.insert(number, post);
-        self.free.entry(channel).or_default().insert(number);
+        self.free.entry(channel_id).or_default().insert(number);
         number
     }
 
     /// Which buffer is the one for the next message.
-    fn first(&self, channel: u16, sender: NodeId) -> Option<u64> {
-        let free = self.free.get(&channel)?;
+    fn first(&self, channel_id: u16, sender: NodeId) -> Option<u64> {
+        let free = self.free.get(&channel_id)?;
         let fits = |number: &&u64| {
             let post = self.posts.get(number);
             post.is_some_and(|post| post.from.is_none_or(|from| from == sender))
@@ -109,18 +109,18 @@ impl Posts {
         free.iter().find(fits).copied()
     }
 
-    /// Takes the buffer of a post that waits, for a message of that node and lane.
+    /// Takes the buffer of a post that waits, for a message of that node and channel.
     fn use_up(
         &mut self,
         number: u64,
-        (from, lane): (NodeId, Lane),
+        (from, channel): (NodeId, Channel),
     ) -> Option<Box<dyn ReceiveBuffer>> {
         let post = self.posts.get_mut(&number)?;
-        let lent = State::Lent(from, lane);
-        match std::mem::replace(&mut post.state, lent) {
+        let filling = State::Filling(from, channel);
+        match std::mem::replace(&mut post.state, filling) {
             State::Free(buffer) => {
-                let channel = post.channel;
-                self.waits_no_longer(channel, number);
+                let channel_id = post.channel_id;
+                self.waits_no_longer(channel_id, number);
                 Some(buffer)
             }
             other => {
@@ -130,11 +130,11 @@ impl Posts {
         }
     }
 
-    fn waits_no_longer(&mut self, channel: u16, number: u64) {
-        if let Some(free) = self.free.get_mut(&channel) {
+    fn waits_no_longer(&mut self, channel_id: u16, number: u64) {
+        if let Some(free) = self.free.get_mut(&channel_id) {
             free.remove(&number);
             if free.is_empty() {
-                self.free.remove(&channel);
+                self.free.remove(&channel_id);
             }
         }
     }
@@ -146,12 +146,12 @@ impl Posts {
     }
 
     /// A long message begins to arrive.
-    pub(crate) fn place(&mut self, from: NodeId, lane: Lane, bytes: usize) -> Option<Posted> {
+    pub(crate) fn place(&mut self, from: NodeId, channel: Channel, bytes: usize) -> Option<Posted> {
         if self.free.is_empty() {
             return None;
         }
-        let number = self.first(lane.channel(), from)?;
-        let buffer = self.use_up(number, (from, lane))?;
+        let number = self.first(channel.id(), from)?;
+        let buffer = self.use_up(number, (from, channel))?;
         match Posted::new(number, bytes, buffer) {
             Ok(posted) => Some(posted),
             Err(buffer) => {
@@ -161,7 +161,7 @@ impl Posts {
         }
     }
 
-    /// A lent buffer is not needed for the message that it was for.
+    /// A borrowed buffer is not needed for the message that it was for.
     pub(crate) fn put_back(&mut self, posted: Posted) {
         self.wait_again(posted.number, posted.buffer);
     }
@@ -169,15 +169,19 @@ impl Posts {
     fn wait_again(&mut self, number: u64, buffer: Box<dyn ReceiveBuffer>) {
         if let Some(post) = self.posts.get_mut(&number) {
             post.state = State::Free(buffer);
-            self.free.entry(post.channel).or_default().insert(number);
+            self.free.entry(post.channel_id).or_default().insert(number);
         }
     }
 
     /// A message arrived. `true`: it lies in a buffer.
     pub(crate) fn take(&mut self, delivery: &mut Delivery<'_>) -> bool {
-        let (from, lane) = (delivery.from, delivery.lane);
+        let (from, channel) = (delivery.from, delivery.channel);
         let bytes = delivery.body.bytes().len();
-        let arrived = Arrived::Message { from, lane, bytes };
+        let arrived = Arrived::Message {
+            from,
+            channel,
+            bytes,
+        };
         if let Body::Posted(posted) = &mut delivery.body {
             let Some(Posted { number, buffer, .. }) = posted.take() else {
                 return false;
@@ -185,26 +189,30 @@ impl Posts {
             self.end(number, buffer, arrived);
             return true;
         }
-        let first = self.first(lane.channel(), from);
-        first.is_some_and(|number| self.copy(number, (from, lane), delivery.body.bytes()))
+        let first = self.first(channel.id(), from);
+        first.is_some_and(|number| self.copy(number, (from, channel), delivery.body.bytes()))
     }
 
     /// Puts a message into that buffer. `false`: it does not fit.
     pub(crate) fn copy(
         &mut self,
         number: u64,
-        (from, lane): (NodeId, Lane),
+        (from, channel): (NodeId, Channel),
         message: &[u8],
     ) -> bool {
         let bytes = message.len();
-        let Some(mut buffer) = self.use_up(number, (from, lane)) else {
+        let Some(mut buffer) = self.use_up(number, (from, channel)) else {
             return false;
         };
         let place = buffer.bytes_mut().get_mut(..bytes);
         let fits = place.is_some();
         let arrived = if let Some(place) = place {
             place.copy_from_slice(message);
-            Arrived::Message { from, lane, bytes }
+            Arrived::Message {
+                from,
+                channel,
+                bytes,
+            }
         } else {
             Arrived::TooLong { from, bytes }
         };
@@ -215,7 +223,7 @@ impl Posts {
     /// Channel and peer of a post whose buffer waits.
     pub(crate) fn free(&self, number: u64) -> Option<(u16, Option<NodeId>)> {
         let post = self.posts.get(&number)?;
-        matches!(post.state, State::Free(_)).then_some((post.channel, post.from))
+        matches!(post.state, State::Free(_)).then_some((post.channel_id, post.from))
     }
 
     /// Whether the post has ended; `None`: there is no such post.
@@ -225,9 +233,9 @@ impl Posts {
     }
 
     /// By what its message arrives, while one does.
-    pub(crate) fn lent_to(&self, number: u64) -> Option<(NodeId, Lane)> {
+    pub(crate) fn filling_to(&self, number: u64) -> Option<(NodeId, Channel)> {
         match self.posts.get(&number)?.state {
-            State::Lent(from, lane) => Some((from, lane)),
+            State::Filling(from, channel) => Some((from, channel)),
             _ => None,
         }
     }
@@ -237,33 +245,32 @@ impl Posts {
         let post = self.posts.remove(&number)?;
         match post.state {
             State::Free(buffer) => {
-                self.waits_no_longer(post.channel, number);
+                self.waits_no_longer(post.channel_id, number);
                 Some((buffer, Arrived::Nothing))
             }
             State::Done(buffer, arrived) => Some((buffer, arrived)),
-            State::Lent(..) => {
+            State::Filling(..) => {
                 self.posts.insert(number, post);
                 None
             }
         }
     }
 
-    /// Posts of a channel that ends, whose buffers are lent.
-    pub(crate) fn lent_of(&self, channel: u16) -> Vec<u64> {
-        let lent = self
-            .posts
-            .iter()
-            .filter(|(_, post)| post.channel == channel && matches!(post.state, State::Lent(..)));
-        lent.map(|(number, _)| *number).collect()
+    /// Posts of a channel that ends, whose buffers are borrowed.
+    pub(crate) fn filling_of(&self, channel_id: u16) -> Vec<u64> {
+        let filling = self.posts.iter().filter(|(_, post)| {
+            post.channel_id == channel_id && matches!(post.state, State::Filling(..))
+        });
+        filling.map(|(number, _)| *number).collect()
     }
 
     /// Nothing more will come for the posts of that channel.
-    pub(crate) fn close(&mut self, channel: u16) {
-        for number in self.free.remove(&channel).unwrap_or_default() {
+    pub(crate) fn close(&mut self, channel_id: u16) {
+        for number in self.free.remove(&channel_id).unwrap_or_default() {
             if let Some((buffer, arrived)) = self.remove(number) {
                 let (from, state) = (None, State::Done(buffer, arrived));
                 let post = Post {
-                    channel,
+                    channel_id,
                     from,
                     state,
                 };

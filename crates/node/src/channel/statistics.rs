@@ -128,13 +128,13 @@ impl Statistics {
     }
 
     /// A session with `peer` is over, which has died so often. What its next life has asked already stays.
-    pub(crate) fn forget(&mut self, peer: NodeId, deaths: u64) {
-        (self.requests).retain(|whose, (life, _)| *whose != peer || *life >= deaths);
+    pub(crate) fn forget(&mut self, peer: NodeId, ended_sessions: u64) {
+        (self.requests).retain(|whose, (session, _)| *whose != peer || *session >= ended_sessions);
         self.open.remove(&peer);
     }
 
     /// Takes a message of these kinds; `Some`: a response for whoever takes notices.
-    pub(crate) fn take(&mut self, (from, life): (NodeId, u64), bytes: &[u8]) -> Option<Answer> {
+    pub(crate) fn take(&mut self, (from, session): (NodeId, u64), bytes: &[u8]) -> Option<Answer> {
         let (head, flows) = bytes.split_first_chunk::<HEAD_BYTES>()?;
         let &[kind, 0, a, b, c, d, 0, 0, n0, n1, n2, n3] = head else {
             return None;
@@ -148,7 +148,7 @@ impl Statistics {
                     first: NodeId(one),
                     most: two,
                 };
-                self.requests.insert(from, (life, request));
+                self.requests.insert(from, (session, request));
                 None
             }
             RESPONSE if two == 0 && self.open.get(&from) == Some(&number) => {
@@ -327,7 +327,7 @@ mod tests {
 
     /// What is asked while the program waits for all to leave is answered afterwards; what a next life asks outlives the death of the one before.
     #[test]
-    fn requests_outlive_pauses_and_deaths() {
+    fn requests_outlive_pauses_and_ended_sessions() {
         let mut asked = Statistics::default();
         let request = Statistics::beginning_at(7).ask(PEER, NodeId(0), 1, false);
         asked.is_paused = true;

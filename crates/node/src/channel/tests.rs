@@ -17,26 +17,21 @@ fn channels() -> Channels {
     Channels::new((NodeId(0), 3), QUEUE_BYTES, bell)
 }
 
-fn arrives(channels: &mut Channels, from: NodeId, channel: u16, bytes: &[u8]) -> bool {
+fn arrives(channels: &mut Channels, from: NodeId, channel_id: u16, bytes: &[u8]) -> bool {
     channels.message(Delivery {
         from,
-        life: 0,
-        lane: Lane::ordered(channel),
+        session: 0,
+        channel: Channel::ordered(channel_id),
         body: Body::Frame(bytes),
     })
 }
 
 fn taken(channels: &mut Channels, number: Option<u16>, from: Option<NodeId>) -> Option<Vec<u8>> {
     let stored = channels.take(number, from)?;
-    let Message { lane, body, .. } = &stored.message;
-    let generation = channels.generation(lane.channel());
+    let Message { channel, body, .. } = &stored.message;
+    let generation = channels.generation(channel.id());
     let from = stored.message.from;
-    channels.release(
-        (from, lane.channel()),
-        generation,
-        stored.charge,
-        body.len(),
-    );
+    channels.release((from, channel.id()), generation, stored.charge, body.len());
     Some(stored.message.body)
 }
 
@@ -90,8 +85,8 @@ impl Handler for Seen {
     fn peer_up(&mut self, _: NodeId) {
         self.up += 1;
     }
-    fn writable(&mut self, peer: NodeId, channel: u16) {
-        self.writable.push((peer, channel));
+    fn writable(&mut self, peer: NodeId, channel_id: u16) {
+        self.writable.push((peer, channel_id));
     }
 }
 
@@ -99,7 +94,7 @@ fn datagram(start: u32, lap: u32, payload: &[u8]) -> Datagram<'_> {
     Datagram {
         source: A,
         incarnation: 9,
-        channel: 2,
+        channel_id: 2,
         epoch: 0,
         lap,
         key: start,
@@ -212,10 +207,10 @@ fn mailboxes_are_taken_from_by_peer() {
             mailbox.push(Stored {
                 message: Message {
                     from,
-                    lane: Lane::ordered(0),
+                    channel: Channel::ordered(0),
                     body: vec![text],
                 },
-                life: 0,
+                session: 0,
                 charge: Charge::Endpoint,
             });
         } else {
@@ -319,13 +314,13 @@ fn peers_are_stopped_and_go_on() {
 
 /// A peer's word holds for the life that gave it, until it takes it back; an unknown word changes nothing.
 #[test]
-fn a_stop_is_of_one_life() {
+fn a_stop_is_of_one_session() {
     let (mut channels, mut peers) = (channels(), Peers::new(3));
-    let say = |channels: &mut Channels, life: u64, word: &[u8]| {
+    let say = |channels: &mut Channels, session: u64, word: &[u8]| {
         assert!(channels.message(Delivery {
             from: A,
-            life,
-            lane: control::LANE,
+            session,
+            channel: control::CHANNEL,
             body: Body::Frame(word),
         }));
     };
@@ -370,8 +365,8 @@ fn kept_messages_count_until_they_go() {
     channels.close(7).expect("open");
     open(&mut channels, 7, 1000);
     assert_eq!(
-        (two.len(), two.from(), two.lane()),
-        (200, A, Lane::ordered(7))
+        (two.len(), two.from(), two.channel()),
+        (200, A, Channel::ordered(7))
     );
     drop(two);
     channels.settle(&mut engine, &mut peers);
@@ -399,23 +394,23 @@ fn what_is_kept_stops_nobody_below_half() {
 /// A handler that keeps a message it made itself, or twice, charges nobody for it; what it sends goes to members only, and a reply to a datagram to
 /// the datagram's source.
 #[test]
-fn handlers_cannot_cheat_the_books() {
+fn handlers_cannot_cheat_the_ledger() {
     struct Greedy(Vec<Kept>);
     impl Handler for Greedy {
         fn message(&mut self, context: &mut Context<'_>, delivery: Delivery<'_>) {
-            let (from, life, lane) = (delivery.from, delivery.life, delivery.lane);
+            let (from, session, channel) = (delivery.from, delivery.session, delivery.channel);
             for _ in 0..2 {
                 let body = Body::Frame(b"made");
                 self.0.push(context.keep(Delivery {
                     from,
-                    life,
-                    lane,
+                    session,
+                    channel,
                     body,
                 }));
             }
             self.0.push(context.keep(delivery));
             for nobody in [NodeId(0), NodeId(3), NodeId(999)] {
-                let sent = context.send(nobody, lane, b"");
+                let sent = context.send(nobody, channel, b"");
                 assert!(
                     matches!(sent, Err(SendError::UnknownPeer { .. })),
                     "{sent:?}"
@@ -432,8 +427,8 @@ fn handlers_cannot_cheat_the_books() {
     let mut greedy = Greedy(Vec::new());
     let delivery = Delivery {
         from: A,
-        life: 0,
-        lane: Lane::ordered(7),
+        session: 0,
+        channel: Channel::ordered(7),
         body: Body::Frame(b"one"),
     };
     assert!(channels.message_to(7, &mut greedy, delivery));
@@ -456,7 +451,7 @@ fn what_comes_for_no_library_is_bounded() {
             channels.datagram(
                 0,
                 Datagram {
-                    channel: port,
+                    channel_id: port,
                     ..of
                 },
             );
@@ -480,9 +475,9 @@ fn letters_are_bounded_by_channel() {
     let mut channels = channels();
     channels.stops.insert((A, 7), 0);
     let large = vec![0; QUEUE_BYTES];
-    let put = |channels: &mut Channels, to, channel| {
+    let put = |channels: &mut Channels, to, channel_id| {
         let outbox = &mut channels.tools.outbox;
-        outbox.put(to, Lane::ordered(channel), &large).is_ok()
+        outbox.put(to, Channel::ordered(channel_id), &large).is_ok()
     };
     assert!(put(&mut channels, A, 7) && !put(&mut channels, A, 7));
     assert!(put(&mut channels, A, 8) && put(&mut channels, B, 7));
@@ -490,7 +485,7 @@ fn letters_are_bounded_by_channel() {
     channels.control(A, 0, &Control::Go(7).to_bytes());
     for _ in 0..3 {
         channels.settle(&mut engine, &mut peers);
-        engine.give_up(tsumuji_proto::Instant::from_nanos(1), A);
+        engine.abort(tsumuji_proto::Instant::from_nanos(1), A);
         channels.tools.outbox.try_again(A);
     }
     channels.settle(&mut engine, &mut peers);
@@ -503,8 +498,8 @@ fn letters_are_bounded_by_channel() {
 #[test]
 fn what_came_early_is_the_owners() {
     let mut channels = channels();
-    for (channel, text) in [(7, b"a"), (0, b"b"), (7, b"c"), (0xff00, b"d")] {
-        arrives(&mut channels, A, channel, text);
+    for (channel_id, text) in [(7, b"a"), (0, b"b"), (7, b"c"), (0xff00, b"d")] {
+        arrives(&mut channels, A, channel_id, text);
     }
     open(&mut channels, 7, 1000);
     open(&mut channels, 0xff00, 1000);
@@ -529,33 +524,33 @@ fn bad_channels_are_refused() {
         budget_bytes: 0,
         ..ChannelOptions::default()
     };
-    let number = Lane::CONTROL_CHANNEL;
+    let number = Channel::CONTROL_ID;
     assert_eq!(
         channels.open(number, &options, None),
-        Err(ChannelError::Reserved { channel: number })
+        Err(ChannelError::Reserved { channel_id: number })
     );
     assert_eq!(
         channels.open(7, &none, None),
-        Err(ChannelError::NoBudget { channel: 7 })
+        Err(ChannelError::NoBudget { channel_id: 7 })
     );
     open(&mut channels, 7, 1);
     assert_eq!(
         channels.open(7, &options, None),
-        Err(ChannelError::AlreadyOpen { channel: 7 })
+        Err(ChannelError::AlreadyOpen { channel_id: 7 })
     );
     assert_eq!(
         channels.set_budget(8, 1),
-        Err(ChannelError::NotOpen { channel: 8 })
+        Err(ChannelError::NotOpen { channel_id: 8 })
     );
     assert_eq!(
         channels.close(8).map(drop),
-        Err(ChannelError::NotOpen { channel: 8 })
+        Err(ChannelError::NotOpen { channel_id: 8 })
     );
     let handler: Box<dyn Handler + Send> = Box::new(Nobody);
     channels.open(9, &options, Some(handler)).expect("open");
     assert_eq!(
         channels.has_mailbox(9),
-        Err(ChannelError::HasHandler { channel: 9 })
+        Err(ChannelError::HasHandler { channel_id: 9 })
     );
 }
 
@@ -565,11 +560,11 @@ fn letters_leave_in_order_and_hold_up_no_other_channel() {
     let (mut engine, mut peers) = (engine(), Peers::new(3));
     let mut channels = channels();
     channels.stops.insert((A, 7), 0);
-    for (channel, text) in [(7, b"1"), (0, b"2"), (7, b"3")] {
+    for (channel_id, text) in [(7, b"1"), (0, b"2"), (7, b"3")] {
         channels
             .tools
             .outbox
-            .put(A, Lane::ordered(channel), text)
+            .put(A, Channel::ordered(channel_id), text)
             .expect("room");
     }
     assert_eq!(channels.settle(&mut engine, &mut peers), 1);
@@ -588,7 +583,7 @@ fn letters_leave_in_order_and_hold_up_no_other_channel() {
     channels
         .tools
         .outbox
-        .put(B, Lane::ordered(7), b"lost")
+        .put(B, Channel::ordered(7), b"lost")
         .expect("room");
     channels.settle(&mut engine, &mut peers);
     let dead = Event::PeerDead {
@@ -619,21 +614,21 @@ fn senders_are_bounded() {
     let send = |sender: &MessageSender, bytes, wait| {
         sender.send(
             A,
-            Lane::ordered(0),
+            Channel::ordered(0),
             vec![0; bytes],
             Duration::from_millis(wait),
         )
     };
     assert!(matches!(
-        sender.send(NodeId(0), Lane::ordered(0), vec![], Duration::ZERO),
+        sender.send(NodeId(0), Channel::ordered(0), vec![], Duration::ZERO),
         Err(SendError::UnknownPeer { .. })
     ));
     assert!(matches!(
-        sender.send(NodeId(3), Lane::ordered(0), vec![], Duration::ZERO),
+        sender.send(NodeId(3), Channel::ordered(0), vec![], Duration::ZERO),
         Err(SendError::UnknownPeer { .. })
     ));
     assert!(matches!(
-        sender.send(A, Lane::ordered(0xff00), vec![], Duration::ZERO),
+        sender.send(A, Channel::ordered(0xff00), vec![], Duration::ZERO),
         Err(SendError::ReservedChannel { .. })
     ));
     send(&sender, QUEUE_BYTES - 100, 0).expect("room");

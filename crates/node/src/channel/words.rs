@@ -4,7 +4,7 @@
 //!
 //! Invariant: a word holds for the session with the peer that gave it.
 
-use tsumuji_proto::{Lane, NodeId};
+use tsumuji_proto::{Channel, NodeId};
 
 use super::control::{self, Control};
 use super::outbox::Way;
@@ -20,56 +20,56 @@ impl Channels {
     /// There is room in the queue to `peer`.
     pub(super) fn tell_writable(&mut self, peer: NodeId, mut program: Option<&mut impl Handler>) {
         let wanted = self.wants.range((peer, 0)..=(peer, u16::MAX));
-        let wanted: Vec<u16> = wanted.map(|(_, channel)| *channel).collect();
-        for channel in wanted {
-            if self.is_stopped(peer, channel) {
+        let wanted: Vec<u16> = wanted.map(|(_, channel_id)| *channel_id).collect();
+        for channel_id in wanted {
+            if self.is_stopped(peer, channel_id) {
                 continue;
             }
-            self.wants.remove(&(peer, channel));
+            self.wants.remove(&(peer, channel_id));
             let owner = self
                 .opened
-                .get_mut(&channel)
-                .and_then(|channel| channel.handler.as_mut());
+                .get_mut(&channel_id)
+                .and_then(|entry| entry.handler.as_mut());
             match (owner, &mut program) {
-                (Some(handler), _) => handler.writable(peer, channel),
-                (None, Some(handler)) => handler.writable(peer, channel),
-                (None, None) => self.put_notice(Notice::Writable(peer, channel)),
+                (Some(handler), _) => handler.writable(peer, channel_id),
+                (None, Some(handler)) => handler.writable(peer, channel_id),
+                (None, None) => self.put_notice(Notice::Writable(peer, channel_id)),
             }
         }
     }
 
     /// A session with `peer` is over.
     pub(super) fn forget(&mut self, peer: NodeId, peers: &mut Peers) {
-        let deaths = peers.deaths(peer);
-        self.statistics.forget(peer, deaths);
+        let ended_sessions = peers.ended_sessions(peer);
+        self.statistics.forget(peer, ended_sessions);
         // What a later life of it has said already stays.
-        (self.stops).retain(|(whose, _), life| *whose != peer || *life >= deaths);
-        for channel in self.opened.values_mut() {
-            if (channel.stopped.get(&peer)).is_some_and(|life| *life < deaths) {
-                channel.stopped.remove(&peer);
+        (self.stops).retain(|(whose, _), session| *whose != peer || *session >= ended_sessions);
+        for entry in self.opened.values_mut() {
+            if (entry.stopped.get(&peer)).is_some_and(|session| *session < ended_sessions) {
+                entry.stopped.remove(&peer);
                 // The word may have gone to its next life.
-                let go = Control::Go(channel.books.channel).to_bytes();
-                self.tools.outbox.put_control(peer, control::LANE, &go);
+                let go = Control::Go(entry.ledger.channel_id).to_bytes();
+                self.tools.outbox.put_control(peer, control::CHANNEL, &go);
             }
         }
         self.tools
             .outbox
-            .give_up(peer, |to, lane| lose(peers, to, lane));
+            .abort(peer, |to, channel| lose(peers, to, channel));
     }
 
     /// An endpoint speaks of its channels.
-    pub(super) fn control(&mut self, from: NodeId, life: u64, bytes: &[u8]) {
+    pub(super) fn control(&mut self, from: NodeId, session: u64, bytes: &[u8]) {
         match Control::parse(bytes) {
             // Nobody stops what endpoints say to each other: it would wait here for ever.
-            Some(Control::Stop(Lane::CONTROL_CHANNEL) | Control::Go(Lane::CONTROL_CHANNEL)) => {}
-            Some(Control::Stop(channel)) => drop(self.stops.insert((from, channel), life)),
-            Some(Control::Go(channel)) => {
-                self.stops.remove(&(from, channel));
+            Some(Control::Stop(Channel::CONTROL_ID) | Control::Go(Channel::CONTROL_ID)) => {}
+            Some(Control::Stop(channel_id)) => drop(self.stops.insert((from, channel_id), session)),
+            Some(Control::Go(channel_id)) => {
+                self.stops.remove(&(from, channel_id));
                 self.tools.outbox.try_again(from);
                 self.tell_writable(from, None::<&mut Nobody>);
             }
             None => {
-                if let Some(answer) = self.statistics.take((from, life), bytes) {
+                if let Some(answer) = self.statistics.take((from, session), bytes) {
                     self.put_notice(Notice::Flows(from, answer));
                 }
             }
@@ -78,21 +78,23 @@ impl Channels {
 
     /// The peer wants nothing on that channel for now.
     #[inline]
-    pub(crate) fn is_stopped(&self, peer: NodeId, channel: u16) -> bool {
-        !self.stops.is_empty() && self.stops.contains_key(&(peer, channel))
+    pub(crate) fn is_stopped(&self, peer: NodeId, channel_id: u16) -> bool {
+        !self.stops.is_empty() && self.stops.contains_key(&(peer, channel_id))
     }
 
     /// A `try_send` was refused: its channel's owner is told when it may be tried again.
-    pub(crate) fn want(&mut self, peer: NodeId, channel: u16) {
-        if channel < Lane::LIBRARY_CHANNELS || self.has_mailbox(channel).is_err() {
-            self.wants.insert((peer, channel));
+    pub(crate) fn want(&mut self, peer: NodeId, channel_id: u16) {
+        if channel_id < Channel::LIBRARY_IDS || self.has_mailbox(channel_id).is_err() {
+            self.wants.insert((peer, channel_id));
         }
     }
 
     /// Asks `node` for its flows with peers of id `first` and above. `waits`: the calling program waits for the response.
     pub(crate) fn ask_flows(&mut self, node: NodeId, first: NodeId, most: u16, waits: bool) {
         let request = self.statistics.ask(node, first, most, waits);
-        self.tools.outbox.put_control(node, control::LANE, &request);
+        self.tools
+            .outbox
+            .put_control(node, control::CHANNEL, &request);
     }
 
     /// A peer is told of flows.
@@ -115,7 +117,9 @@ impl Channels {
             Some(RemoteFlow { peer, up, flow })
         });
         let response = request.answer(flows);
-        self.tools.outbox.put_control(to, control::LANE, &response);
+        self.tools
+            .outbox
+            .put_control(to, control::CHANNEL, &response);
         1
     }
 }

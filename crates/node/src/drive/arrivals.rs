@@ -3,7 +3,7 @@
 //! Made by `drive` for one call of the link.
 
 use tsumuji_link::{Coming, LinkAddr, Receiver};
-use tsumuji_proto::{Datagram, Delivery, Engine, Instant, Lane, NodeId, Posted, Sink};
+use tsumuji_proto::{Channel, Datagram, Delivery, Engine, Instant, NodeId, Posted, Sink};
 
 use super::{Intake, MESSAGES_PER_TURN, RECEIVE_FRAMES_MIN, RECEIVE_FRAMES_PER_TURN};
 use crate::clock::Clock;
@@ -120,12 +120,12 @@ impl<I: Intake> Sink for Counted<'_, I> {
     }
 
     #[inline]
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
-        self.intake.datagram(life, datagram);
+    fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
+        self.intake.datagram(session, datagram);
     }
 
-    fn place(&mut self, from: NodeId, lane: Lane, length_bytes: usize) -> Option<Posted> {
-        self.intake.place(from, lane, length_bytes)
+    fn place(&mut self, from: NodeId, channel: Channel, length_bytes: usize) -> Option<Posted> {
+        self.intake.place(from, channel, length_bytes)
     }
 
     fn put_back(&mut self, posted: Posted) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tsumuji_link::{Frame, Link, LinkAddr, LinkError};
-use tsumuji_proto::{Datagram, Destination, Instant, Loan, NodeId};
+use tsumuji_proto::{Borrowed, Datagram, Destination, Instant, NodeId};
 
 use super::{Drive, refused};
 use crate::clock::{Clock, from_std};
@@ -33,7 +33,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         } else if is_long || self.cork.is_in() {
             self.gathered = true;
             self.refresh_now();
-            self.transmit(&Loan::NONE)?;
+            self.transmit(&Borrowed::NONE)?;
         } else {
             self.link.flush()?;
         }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use tsumuji_link::{Link, LinkAddr, LinkError, Rings};
-use tsumuji_proto::{Direct, Engine, Event, Flow, Lane, NodeId, Payload, SendId, SubmitError};
+use tsumuji_proto::{Channel, Direct, Engine, Event, Flow, NodeId, Payload, SendId, SubmitError};
 
 use super::{Drive, UNTRACKED};
 use crate::channel::Way;
@@ -81,7 +81,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     pub(crate) fn send_direct(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: (&[u8], &[u8]),
     ) -> Result<Sent, LinkError> {
         let bytes = message.0.len() + message.1.len();
@@ -95,11 +95,11 @@ impl<L: Link, C: Clock> Drive<L, C> {
             table,
             ..
         } = self;
-        let (Some(mut direct), Some(addr)) = (engine.direct(to, lane, bytes), table.addr(to))
+        let (Some(mut direct), Some(addr)) = (engine.direct(to, channel, bytes), table.addr(to))
         else {
             return Ok(Sent::No);
         };
-        let (at, counted) = ((addr, life), !lane.is_library());
+        let (at, counted) = ((addr, life), !channel.is_library());
         if bytes > direct.ring_message_bytes() {
             return Ok(Sent::No);
         }
@@ -129,16 +129,16 @@ impl<L: Link, C: Clock> Drive<L, C> {
     pub(crate) fn send_past(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: &Payload<'_>,
     ) -> Result<Sent, LinkError> {
         if let Payload::Shared(message) = payload {
-            let sent = self.send_reference(to, lane, message)?;
+            let sent = self.send_reference(to, channel, message)?;
             if sent != Sent::No {
                 return Ok(sent);
             }
         }
-        self.send_direct(to, lane, parts(payload))
+        self.send_direct(to, channel, parts(payload))
     }
 
     /// Whether the peer can read this process's memory.
@@ -150,7 +150,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     fn send_reference(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: &Bytes,
     ) -> Result<Sent, LinkError> {
         let bytes = message.len();
@@ -158,8 +158,8 @@ impl<L: Link, C: Clock> Drive<L, C> {
         let Some(at) = at.filter(|_| bytes >= REFERENCE_BYTES) else {
             return Ok(Sent::No);
         };
-        let Some(mut direct) = self.engine.direct(to, lane, bytes) else {
-            let is_behind = self.engine.is_direct_in_its_turn(to, lane, bytes);
+        let Some(mut direct) = self.engine.direct(to, channel, bytes) else {
+            let is_behind = self.engine.is_direct_in_its_turn(to, channel, bytes);
             return Ok(
                 if is_behind && reference_room(&mut self.link, at).is_some() {
                     Sent::Full
@@ -176,7 +176,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
         let head = direct.reference_head(bytes);
         let rings = self.link.rings_mut();
         let is_sent = rings
-            .map(|rings| rings.send_reference(at, !lane.is_library(), &head, message))
+            .map(|rings| rings.send_reference(at, !channel.is_library(), &head, message))
             .transpose()?;
         if is_sent != Some(true) {
             return Ok(Sent::Full);
@@ -192,15 +192,15 @@ impl<L: Link, C: Clock> Drive<L, C> {
     pub(crate) fn submit(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: Payload<'_>,
         notify: bool,
         more: bool,
     ) -> Result<SendId, SendError> {
-        if !notify && !more && self.send_past(to, lane, &payload)? == Sent::Whole {
+        if !notify && !more && self.send_past(to, channel, &payload)? == Sent::Whole {
             return Ok(UNTRACKED);
         }
-        self.enqueue(to, lane, payload, notify, more)
+        self.enqueue(to, channel, payload, notify, more)
     }
 
     /// Peers are told how much they may refer to at a time; also when the budget has changed.
@@ -211,7 +211,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
     }
 
     /// Gives up what was sent by reference and has been read.
-    pub(crate) fn give_up_read(&mut self) -> Result<(), LinkError> {
+    pub(crate) fn abort_read(&mut self) -> Result<(), LinkError> {
         self.link.flush()
     }
 
@@ -269,18 +269,23 @@ impl<L: Link, C: Clock> Way for Drive<L, C> {
         Some(flow)
     }
 
-    fn submit(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SubmitError> {
+    fn submit(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        payload: Payload<'_>,
+    ) -> Result<(), SubmitError> {
         let direct = if self.is_deaf() {
             Ok(Sent::No) // nobody looks for a word to stop before all of these are sent
         } else {
-            self.send_past(to, lane, &payload)
+            self.send_past(to, channel, &payload)
         };
         match direct {
             Ok(Sent::Whole) => return Ok(()),
             Ok(Sent::Full | Sent::No) => {}
             Err(error) => self.failure = Some(error),
         }
-        self.engine.submit(to, lane, payload, false).map(drop)
+        self.engine.submit(to, channel, payload, false).map(drop)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::EndpointError;
 /// ```
 /// # use std::time::Duration;
 /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-/// # use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options};
+/// # use tsumuji_node::{Endpoint, Channel, Membership, NodeId, Options};
 /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
 /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
 /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
@@ -21,7 +21,7 @@ use crate::error::EndpointError;
 /// # let (mut a, mut b) = (open(0)?, open(1)?);
 /// let mut batch = a.batch();
 /// for row in 0..100_u64 {
-///     batch.send(NodeId(1), Lane::ordered(0), &row.to_le_bytes())?;
+///     batch.send(NodeId(1), Channel::ordered(0), &row.to_le_bytes())?;
 /// }
 /// drop(batch); // all have left that the peer's window permits
 /// # for row in 0..100_u64 {

@@ -9,7 +9,7 @@ use crate::error::ChannelError;
 use crate::handler::Handler;
 
 impl<L: Link> Endpoint<L> {
-    /// Begins to keep what comes on `channel`, in every class and priority, apart from all else: messages wait for `recv_on`, `recv_kept`
+    /// Begins to keep what comes on `channel_id`, in every class and priority, apart from all else: messages wait for `recv_on`, `recv_kept`
     /// and `poll_on`, and its datagrams for `recv_datagram` and `poll_on`. What came before and was not taken is its first.
     ///
     /// What waits counts against the channel's own budget ([`ChannelOptions`]), so however long nobody reads it, other channels go on. When
@@ -19,22 +19,22 @@ impl<L: Link> Endpoint<L> {
     /// ```
     /// # use std::time::Duration;
     /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-    /// # use tsumuji_node::{ChannelOptions, Endpoint, Lane, Membership, NodeId, Options};
+    /// # use tsumuji_node::{ChannelOptions, Endpoint, Channel, Membership, NodeId, Options};
     /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
     /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
     /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
     /// # };
     /// # let (mut a, mut b) = (open(0)?, open(1)?);
     /// b.open(7, ChannelOptions::default())?;
-    /// a.send(NodeId(1), Lane::ordered(7), b"for the owner of channel 7")?;
-    /// a.send(NodeId(1), Lane::ordered(0), b"for the program")?;
+    /// a.send(NodeId(1), Channel::ordered(7), b"for the owner of channel 7")?;
+    /// a.send(NodeId(1), Channel::ordered(0), b"for the program")?;
     /// let wait = Duration::from_secs(5);
     /// assert_eq!(b.recv(wait)?.ok_or("none")?.body, b"for the program");
     /// assert_eq!(b.recv_on(7, Some(NodeId(0)), wait)?.ok_or("none")?.body, b"for the owner of channel 7");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn open(&mut self, channel: u16, options: ChannelOptions) -> Result<(), ChannelError> {
-        self.core.write().channels.open(channel, &options, None)
+    pub fn open(&mut self, channel_id: u16, options: ChannelOptions) -> Result<(), ChannelError> {
+        self.core.write().channels.open(channel_id, &options, None)
     }
 
     /// The same with a handler, which takes what comes on the channel as it comes: it is called by whoever drives the endpoint, in any call
@@ -44,7 +44,7 @@ impl<L: Link> Endpoint<L> {
     /// ```
     /// # use std::time::Duration;
     /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-    /// # use tsumuji_node::{ChannelOptions, Context, Delivery, Endpoint, Handler, Lane, Membership, NodeId, Options};
+    /// # use tsumuji_node::{ChannelOptions, Context, Delivery, Endpoint, Handler, Channel, Membership, NodeId, Options};
     /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
     /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
     /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
@@ -57,32 +57,32 @@ impl<L: Link> Endpoint<L> {
     ///     }
     /// }
     /// b.open_with(7, ChannelOptions::default(), Echo)?; // answers from now on, whatever b's program does
-    /// a.send(NodeId(1), Lane::ordered(7), b"hello")?;
+    /// a.send(NodeId(1), Channel::ordered(7), b"hello")?;
     /// assert_eq!(a.recv(Duration::from_secs(5))?.ok_or("none")?.body, b"hello");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_with(
         &mut self,
-        channel: u16,
+        channel_id: u16,
         options: ChannelOptions,
         handler: impl Handler + Send + 'static,
     ) -> Result<(), ChannelError> {
         let core = &mut *self.core.write();
         core.channels
-            .open(channel, &options, Some(Box::new(handler)))?;
+            .open(channel_id, &options, Some(Box::new(handler)))?;
         core.drive.mark_pending();
-        core.hand_over_early(channel);
+        core.hand_over_early(channel_id);
         Ok(())
     }
 
     /// Ends what `open` began, and drops the handler. Messages that nobody took are dropped; returns how many. Posts end. What comes from now on is as
     /// if the channel had never been opened.
-    pub fn close_channel(&mut self, channel: u16) -> Result<usize, ChannelError> {
+    pub fn close_channel(&mut self, channel_id: u16) -> Result<usize, ChannelError> {
         let core = &mut *self.core.write();
-        for post in core.channels.posts.lent_of(channel) {
+        for post in core.channels.posts.filling_of(channel_id) {
             core.recall(post);
         }
-        let left = core.channels.close(channel)?;
+        let left = core.channels.close(channel_id)?;
         let messages = left.len();
         core.release_all(left);
         core.drive.mark_pending();
@@ -90,21 +90,25 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// What waits on an opened channel; `None`: it is not open.
-    pub fn channel(&self, channel: u16) -> Option<ChannelState> {
-        self.core.read().channels.state(channel)
+    pub fn channel(&self, channel_id: u16) -> Option<ChannelState> {
+        self.core.read().channels.state(channel_id)
     }
 
     /// From now on the channel's messages may take so much.
-    pub fn set_channel_budget(&mut self, channel: u16, bytes: usize) -> Result<(), ChannelError> {
+    pub fn set_channel_budget(
+        &mut self,
+        channel_id: u16,
+        bytes: usize,
+    ) -> Result<(), ChannelError> {
         let core = &mut *self.core.write();
-        core.channels.set_budget(channel, bytes)?;
+        core.channels.set_budget(channel_id, bytes)?;
         core.drive.mark_pending();
         Ok(())
     }
 
     /// The peer's owner of that channel wants nothing more for now: a `send` on it would wait.
-    pub fn is_stopped(&self, peer: NodeId, channel: u16) -> bool {
-        self.core.read().channels.is_stopped(peer, channel)
+    pub fn is_stopped(&self, peer: NodeId, channel_id: u16) -> bool {
+        self.core.read().channels.is_stopped(peer, channel_id)
     }
 
     /// By which other threads send.
@@ -112,7 +116,7 @@ impl<L: Link> Endpoint<L> {
     /// ```
     /// # use std::time::Duration;
     /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-    /// # use tsumuji_node::{Endpoint, Lane, Membership, NodeId, Options};
+    /// # use tsumuji_node::{Endpoint, Channel, Membership, NodeId, Options};
     /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
     /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
     /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
@@ -122,7 +126,7 @@ impl<L: Link> Endpoint<L> {
     /// let sender = a.sender();
     /// let threads = (0..3_u8).map(|number| {
     ///     let sender = sender.clone();
-    ///     std::thread::spawn(move || sender.send(NodeId(1), Lane::ordered(0), vec![number], wait))
+    ///     std::thread::spawn(move || sender.send(NodeId(1), Channel::ordered(0), vec![number], wait))
     /// });
     /// for thread in threads.collect::<Vec<_>>() {
     ///     thread.join().unwrap()?;

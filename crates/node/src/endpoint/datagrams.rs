@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Datagram, Destination, Lane};
+use tsumuji_proto::{Channel, Datagram, Destination};
 
 use super::Endpoint;
 use crate::channel::ReceivedDatagram;
@@ -15,7 +15,7 @@ pub const NOW_OR_NEVER: Option<Duration> = Some(Duration::ZERO);
 impl<L: Link> Endpoint<L> {
     /// Sends a datagram to one peer or to all: best effort, never waited for, never sent again when it is lost.
     ///
-    /// The program states `channel`, `key`, `epoch`, `lap` and `payload`, the rest being [`Datagram::EMPTY`]: the engine says whose it is.
+    /// The program states `channel_id`, `key`, `epoch`, `lap` and `payload`, the rest being [`Datagram::EMPTY`]: the engine says whose it is.
     /// Within a [`batch`](Endpoint::batch) it leaves with what else the batch holds, else at once. Where the link has no room for it now
     /// (or the receiver grants none, see below, or was not met yet), it waits: until a newer one of its channel and key is sent, which takes its place, or until
     /// `deadline` from now has passed, and then it is dropped. With [`NOW_OR_NEVER`] it leaves now or not at all. What was dropped is counted
@@ -37,9 +37,9 @@ impl<L: Link> Endpoint<L> {
         deadline: Option<Duration>,
     ) -> Result<usize, SendError> {
         let core = &mut *self.core.write();
-        let channel = datagram.channel;
-        if channel >= Lane::LIBRARY_CHANNELS && !core.channels.is_open(channel) {
-            return Err(SendError::ReservedChannel { channel });
+        let channel_id = datagram.channel_id;
+        if channel_id >= Channel::LIBRARY_IDS && !core.channels.is_open(channel_id) {
+            return Err(SendError::ReservedChannel { channel_id });
         }
         if let Destination::Peer(peer) = to {
             core.known(peer)?;
@@ -51,10 +51,10 @@ impl<L: Link> Endpoint<L> {
     /// `None`: none came within `timeout`, or a [`Waker`](crate::Waker) was used.
     pub fn recv_datagram(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         timeout: Duration,
     ) -> Result<Option<ReceivedDatagram>, RecvError> {
-        let taken = self.recv_datagram_up_to(channel, usize::MAX, timeout)?;
+        let taken = self.recv_datagram_up_to(channel_id, usize::MAX, timeout)?;
         Ok(taken.and_then(Result::ok))
     }
 
@@ -62,22 +62,22 @@ impl<L: Link> Endpoint<L> {
     /// which is longer, and stays.
     pub fn recv_datagram_up_to(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         bytes: usize,
         timeout: Duration,
     ) -> Result<Option<Result<ReceivedDatagram, usize>>, RecvError> {
         let core = &mut *self.core.write();
-        core.opened(channel)?;
-        if core.channels.next_datagram(channel).is_none() {
+        core.opened(channel_id)?;
+        if core.channels.next_datagram(channel_id).is_none() {
             core.await_or_wake(timeout, |channels| {
-                channels.next_datagram(channel).is_some()
+                channels.next_datagram(channel_id).is_some()
             })?;
         }
-        let next = core.channels.next_datagram(channel);
+        let next = core.channels.next_datagram(channel_id);
         if let Some(longer) = next.filter(|next| *next > bytes) {
             return Ok(Some(Err(longer)));
         }
-        Ok(core.channels.take_datagram(channel).map(Ok))
+        Ok(core.channels.take_datagram(channel_id).map(Ok))
     }
 
     /// Whether one transmit of the link reaches everyone.

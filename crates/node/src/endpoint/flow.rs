@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Flow, FlowPolicy, Loan, NodeId, Pace, Window};
+use tsumuji_proto::{Borrowed, Flow, FlowPolicy, NodeId, Pace, Window};
 
 use super::{Core, Endpoint};
 use crate::channel::{Answer, RemoteFlow, Way};
@@ -174,7 +174,7 @@ impl<L: Link> Core<L> {
         channels.ask_flows(node, first, most, waits);
         drive.refresh_now();
         channels.settle(drive, peers);
-        drive.transmit(&Loan::NONE)?;
+        drive.transmit(&Borrowed::NONE)?;
         Ok(())
     }
 

@@ -46,31 +46,31 @@ impl<L: Link> Endpoint<L> {
     /// ```
     /// # use std::time::Duration;
     /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-    /// # use tsumuji_node::{Arrived, ChannelOptions, Endpoint, Lane, Membership, NodeId, Options};
+    /// # use tsumuji_node::{Arrived, ChannelOptions, Endpoint, Channel, Membership, NodeId, Options};
     /// # let job = ShmJob::create(2, ShmConfig::for_nodes(2))?;
     /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
     /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 2), Options::default())?)
     /// # };
     /// # let (mut a, mut b) = (open(0)?, open(1)?);
-    /// let (wait, lane) = (Duration::from_secs(5), Lane::ordered(7));
+    /// let (wait, channel) = (Duration::from_secs(5), Channel::ordered(7));
     /// b.open(7, ChannelOptions::default())?;
     /// let row = b.post(7, Some(NodeId(0)), vec![0; 1 << 20])?;
-    /// a.send(NodeId(1), lane, &[3; 1 << 20])?;
+    /// a.send(NodeId(1), channel, &[3; 1 << 20])?;
     /// assert!(b.wait_posted(&row, wait)?);
     /// let row = b.unpost(row)?;
-    /// assert_eq!(row.arrived, Arrived::Message { from: NodeId(0), lane, bytes: 1 << 20 });
+    /// assert_eq!(row.arrived, Arrived::Message { from: NodeId(0), channel, bytes: 1 << 20 });
     /// assert!(row.buffer.iter().all(|byte| *byte == 3));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn post<B: ReceiveBuffer>(
         &mut self,
-        channel: u16,
+        channel_id: u16,
         from: Option<NodeId>,
         buffer: B,
     ) -> Result<Post<B>, ChannelError> {
         let core = &mut *self.core.write();
-        core.channels.has_mailbox(channel)?;
-        let number = core.channels.posts.add(channel, from, Box::new(buffer));
+        core.channels.has_mailbox(channel_id)?;
+        let number = core.channels.posts.add(channel_id, from, Box::new(buffer));
         core.channels.fill(number);
         Ok(Post {
             number,
@@ -118,13 +118,13 @@ impl<L: Link> Core<L> {
         let engine = &mut self.drive.engine;
         let unused: Vec<_> = std::iter::from_fn(|| engine.poll_unused()).collect();
         self.channels.put_back_all(unused);
-        let Some((from, lane)) = self.channels.posts.lent_to(number) else {
+        let Some((from, channel)) = self.channels.posts.filling_to(number) else {
             return;
         };
-        match self.drive.engine.recall(from, lane, number) {
+        match self.drive.engine.recall(from, channel, number) {
             Ok(Some(posted)) => self.channels.posts.put_back(posted),
             Ok(None) => {}
-            Err(_) => self.give_up(from),
+            Err(_) => self.abort(from),
         }
     }
 }

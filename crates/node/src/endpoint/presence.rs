@@ -18,7 +18,7 @@ impl<L: Link> Endpoint<L> {
     /// Waits until hello was exchanged with everyone; returns those still missing after `timeout`.
     ///
     /// Nothing is asked of who died or left, so it is not waited for: [`SendError::PeerDead`] names it at once. Where it may have been
-    /// started again, also where it is about to be met again, `revive` comes first.
+    /// started again, also where it is about to be met again, `reconnect` comes first.
     pub fn wait_up(&mut self, timeout: Duration) -> Result<Vec<NodeId>, SendError> {
         let core = &mut *self.core.write();
         let peers: Vec<NodeId> = core.drive.table.peers().collect();
@@ -45,13 +45,13 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Tries a dead peer again: its process may have been restarted.
-    pub fn revive(&mut self, peer: NodeId) -> Result<(), SendError> {
+    pub fn reconnect(&mut self, peer: NodeId) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         core.known(peer)?;
         let now = core.drive.refresh_now();
-        core.drive.engine.revive_peer(now, peer);
+        core.drive.engine.reconnect_peer(now, peer);
         if core.peers.is_lost(peer) {
-            core.peers.revive(peer);
+            core.peers.reconnect(peer);
         }
         core.drive.mark_pending();
         Ok(())
@@ -63,13 +63,13 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// How often `peer` died or left, as far as turns have told.
-    pub fn deaths(&self, peer: NodeId) -> u64 {
-        self.core.read().peers.deaths(peer)
+    pub fn ended_sessions(&self, peer: NodeId) -> u64 {
+        self.core.read().peers.ended_sessions(peer)
     }
 
     /// How often anyone did: a cheap question whether somebody new has.
-    pub fn deaths_in_all(&self) -> u64 {
-        self.core.read().peers.deaths_in_all()
+    pub fn all_ended_sessions(&self) -> u64 {
+        self.core.read().peers.all_ended_sessions()
     }
 }
 

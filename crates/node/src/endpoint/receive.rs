@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tsumuji_link::Link;
-use tsumuji_proto::{Lane, Loan, NodeId};
+use tsumuji_proto::{Borrowed, Channel, NodeId};
 
 use super::{Core, Endpoint};
 use crate::channel::kept::Return;
@@ -47,24 +47,24 @@ impl<L: Link> Endpoint<L> {
     #[inline]
     pub fn poll_on(
         &mut self,
-        channel: u16,
+        channel_id: u16,
         handler: &mut impl Handler,
     ) -> Result<usize, EndpointError> {
         let core = &mut *self.core.write();
-        core.opened(Some(channel))?;
-        core.poll(Some(channel), handler)
+        core.opened(Some(channel_id))?;
+        core.poll(Some(channel_id), handler)
     }
 
     /// As `poll_wait`, of a channel that was opened without a handler.
     pub fn poll_on_wait(
         &mut self,
-        channel: u16,
+        channel_id: u16,
         handler: &mut impl Handler,
         timeout: Duration,
     ) -> Result<usize, EndpointError> {
         let core = &mut *self.core.write();
-        core.opened(Some(channel))?;
-        core.poll_wait(Some(channel), handler, timeout)
+        core.opened(Some(channel_id))?;
+        core.poll_wait(Some(channel_id), handler, timeout)
     }
 
     /// One turn that keeps what arrives for those who take it later: lets a program that is busy acknowledge, and go on sending.
@@ -95,30 +95,30 @@ impl<L: Link> Endpoint<L> {
     /// The next message on a channel that was opened without a handler, from that peer or from any.
     pub fn recv_on(
         &mut self,
-        channel: u16,
+        channel_id: u16,
         from: Option<NodeId>,
         timeout: Duration,
     ) -> Result<Option<Message>, RecvError> {
         let core = &mut *self.core.write();
-        core.opened(Some(channel))?;
-        core.recv(Some(channel), from, timeout)
+        core.opened(Some(channel_id))?;
+        core.recv(Some(channel_id), from, timeout)
     }
 
     /// The next message of an opened channel (`None`: of those that nobody opened), from that peer or from any. It goes on counting against
     /// the budget until it is dropped, in whatever thread.
     pub fn recv_kept(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         from: Option<NodeId>,
         timeout: Duration,
     ) -> Result<Option<Kept>, RecvError> {
         let core = &mut *self.core.write();
-        core.opened(channel)?;
+        core.opened(channel_id)?;
         core.answer_peers()?;
-        if core.ready(channel, from, timeout)?.is_none() {
+        if core.ready(channel_id, from, timeout)?.is_none() {
             return Ok(None);
         }
-        let stored = core.channels.take(channel, from);
+        let stored = core.channels.take(channel_id, from);
         let kept = stored.map(|stored| core.channels.keep(stored));
         core.taken_bytes += TAKEN_MESSAGE_BYTES + kept.as_ref().map_or(0, |kept| kept.len());
         Ok(kept)
@@ -133,13 +133,13 @@ impl<L: Link> Endpoint<L> {
     /// The same of an opened channel (`None`: of those that nobody opened), from that peer or from any.
     pub fn ready_on(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         from: Option<NodeId>,
         timeout: Duration,
     ) -> Result<Option<usize>, RecvError> {
         let core = &mut *self.core.write();
-        core.opened(channel)?;
-        core.ready(channel, from, timeout)
+        core.opened(channel_id)?;
+        core.ready(channel_id, from, timeout)
     }
 
     /// Releases a message of this endpoint's at once, and cheaper than by dropping it.
@@ -148,8 +148,10 @@ impl<L: Link> Endpoint<L> {
         let Some(back) = kept.into_return(core.channels.returns()) else {
             return; // another endpoint's
         };
-        let Return { from, channel, .. } = back;
-        if (core.channels).release((from, channel), back.generation, back.charge, back.bytes) {
+        let Return {
+            from, channel_id, ..
+        } = back;
+        if (core.channels).release((from, channel_id), back.generation, back.charge, back.bytes) {
             core.drive.release(from, back.bytes);
         }
         core.recycle(back.body);
@@ -164,44 +166,44 @@ impl<L: Link> Endpoint<L> {
 
 impl<L: Link> Core<L> {
     /// Whether messages can be taken from that channel.
-    pub(super) fn opened(&self, channel: Option<u16>) -> Result<(), ChannelError> {
-        channel.map_or(Ok(()), |channel| self.channels.has_mailbox(channel))
+    pub(super) fn opened(&self, channel_id: Option<u16>) -> Result<(), ChannelError> {
+        channel_id.map_or(Ok(()), |channel_id| self.channels.has_mailbox(channel_id))
     }
 
     #[inline]
     fn poll(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         handler: &mut impl Handler,
     ) -> Result<usize, EndpointError> {
-        let before = if self.channels.is_empty(channel) {
+        let before = if self.channels.is_empty(channel_id) {
             0
         } else {
-            self.hand_over(channel, handler)?
+            self.hand_over(channel_id, handler)?
         };
         // What came while the mailbox was handed over is older than what this turn brings.
-        if !self.channels.is_empty(channel) {
+        if !self.channels.is_empty(channel_id) {
             return Ok(before + self.progress()?);
         }
-        let (mut intake, drive) = self.intake(channel, handler);
+        let (mut intake, drive) = self.intake(channel_id, handler);
         Ok(before + drive.poll_once(true, &mut intake)?)
     }
 
     fn poll_wait(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         handler: &mut impl Handler,
         timeout: Duration,
     ) -> Result<usize, EndpointError> {
-        if !self.channels.is_empty(channel) {
-            return self.poll(channel, handler);
+        if !self.channels.is_empty(channel_id) {
+            return self.poll(channel_id, handler);
         }
         // A waker is for the program's waits, not for those of libraries within its calls.
-        let wakes = !timeout.is_zero() && channel.is_none_or(|it| it < Lane::LIBRARY_CHANNELS);
+        let wakes = !timeout.is_zero() && channel_id.is_none_or(|it| it < Channel::LIBRARY_IDS);
         if wakes && std::mem::take(&mut self.channels.is_woken) {
             return Ok(0);
         }
-        let (mut intake, drive) = self.intake(channel, handler);
+        let (mut intake, drive) = self.intake(channel_id, handler);
         let done = drive.run_until(&mut intake, timeout, |_, _| true)?;
         if wakes {
             self.channels.is_woken = false;
@@ -212,33 +214,33 @@ impl<L: Link> Core<L> {
     #[inline]
     fn intake<'a, H: Handler>(
         &'a mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         handler: &'a mut H,
     ) -> (Intake<'a, H>, &'a mut crate::drive::Drive<L>) {
-        let taker = match channel {
-            Some(channel) => Taker::Channel(channel, handler),
+        let taker = match channel_id {
+            Some(channel_id) => Taker::Channel(channel_id, handler),
             None => Taker::Program(handler),
         };
         let intake = Intake {
             taker: Some(taker),
             channels: &mut self.channels,
             peers: &mut self.peers,
-            lent: &Loan::NONE,
+            borrowed: &Borrowed::NONE,
         };
         (intake, &mut self.drive)
     }
 
     fn recv(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         from: Option<NodeId>,
         timeout: Duration,
     ) -> Result<Option<Message>, RecvError> {
         self.answer_peers()?;
-        if self.ready(channel, from, timeout)?.is_none() {
+        if self.ready(channel_id, from, timeout)?.is_none() {
             return Ok(None);
         }
-        let Some(stored) = self.channels.take(channel, from) else {
+        let Some(stored) = self.channels.take(channel_id, from) else {
             return Ok(None);
         };
         let Stored {
@@ -246,7 +248,7 @@ impl<L: Link> Core<L> {
         } = stored;
         self.release(
             message.from,
-            message.lane.channel(),
+            message.channel.id(),
             charge,
             message.body.len(),
         );
@@ -255,9 +257,9 @@ impl<L: Link> Core<L> {
     }
 
     /// The program is done with a message that it took just now.
-    fn release(&mut self, from: NodeId, channel: u16, charge: Charge, bytes: usize) {
-        let generation = self.channels.generation(channel);
-        if (self.channels).release((from, channel), generation, charge, bytes) {
+    fn release(&mut self, from: NodeId, channel_id: u16, charge: Charge, bytes: usize) {
+        let generation = self.channels.generation(channel_id);
+        if (self.channels).release((from, channel_id), generation, charge, bytes) {
             self.drive.release(from, bytes);
         }
     }
@@ -271,17 +273,17 @@ impl<L: Link> Core<L> {
     #[inline]
     fn ready(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         from: Option<NodeId>,
         timeout: Duration,
     ) -> Result<Option<usize>, RecvError> {
-        if let Some(bytes) = self.channels.next_bytes(channel, from) {
+        if let Some(bytes) = self.channels.next_bytes(channel_id, from) {
             return Ok(Some(bytes));
         }
         self.await_or_wake(timeout, |channels| {
-            channels.next_bytes(channel, from).is_some()
+            channels.next_bytes(channel_id, from).is_some()
         })?;
-        Ok(self.channels.next_bytes(channel, from))
+        Ok(self.channels.next_bytes(channel_id, from))
     }
 
     /// Waits until that has come, or a waker is used.
@@ -313,24 +315,24 @@ impl<L: Link> Core<L> {
     /// Hands over what waits; what comes meanwhile waits for the next call.
     fn hand_over(
         &mut self,
-        channel: Option<u16>,
+        channel_id: Option<u16>,
         handler: &mut impl Handler,
     ) -> Result<usize, EndpointError> {
         // An owner's datagrams follow the messages that say what they are of.
-        let mut count = match channel {
+        let mut count = match channel_id {
             None => self.channels.hand_over_rest(None, handler),
             Some(_) => 0,
         };
-        for _ in 0..self.channels.messages(channel) {
+        for _ in 0..self.channels.messages(channel_id) {
             self.answer_peers()?;
-            let Some(stored) = self.channels.take(channel, None) else {
+            let Some(stored) = self.channels.take(channel_id, None) else {
                 break;
             };
-            self.hand_over_one(channel, handler, stored);
+            self.hand_over_one(channel_id, handler, stored);
             count += 1;
         }
-        if channel.is_some() {
-            count += self.channels.hand_over_rest(channel, handler);
+        if channel_id.is_some() {
+            count += self.channels.hand_over_rest(channel_id, handler);
         }
         Ok(count)
     }
@@ -341,8 +343,9 @@ impl<L: Link> Core<L> {
             message, charge, ..
         } in messages
         {
-            let (from, channel, bytes) = (message.from, message.lane.channel(), message.body.len());
-            if (self.channels).release((from, channel), NO_GENERATION, charge, bytes) {
+            let (from, channel_id, bytes) =
+                (message.from, message.channel.id(), message.body.len());
+            if (self.channels).release((from, channel_id), NO_GENERATION, charge, bytes) {
                 self.drive.release(from, bytes);
             }
             self.recycle(message.body);
@@ -350,21 +353,26 @@ impl<L: Link> Core<L> {
     }
 
     /// Gives the handler of a channel that was opened just now what came before. Nothing comes meanwhile: no turn is taken.
-    pub(super) fn hand_over_early(&mut self, channel: u16) {
-        let Some(mut handler) = self.channels.borrow_handler(channel) else {
+    pub(super) fn hand_over_early(&mut self, channel_id: u16) {
+        let Some(mut handler) = self.channels.borrow_handler(channel_id) else {
             return;
         };
-        while let Some(stored) = self.channels.take(Some(channel), None) {
-            self.hand_over_one(Some(channel), &mut handler, stored);
+        while let Some(stored) = self.channels.take(Some(channel_id), None) {
+            self.hand_over_one(Some(channel_id), &mut handler, stored);
         }
-        self.channels.hand_over_rest(Some(channel), &mut handler);
-        self.channels.give_back_handler(channel, handler);
+        self.channels.hand_over_rest(Some(channel_id), &mut handler);
+        self.channels.give_back_handler(channel_id, handler);
     }
 
-    fn hand_over_one(&mut self, channel: Option<u16>, handler: &mut impl Handler, stored: Stored) {
-        let (from, number) = (stored.message.from, stored.message.lane.channel());
+    fn hand_over_one(
+        &mut self,
+        channel_id: Option<u16>,
+        handler: &mut impl Handler,
+        stored: Stored,
+    ) {
+        let (from, number) = (stored.message.from, stored.message.channel.id());
         let bytes = stored.message.body.len();
-        if let Some((charge, body)) = self.channels.hand_over(channel, handler, stored) {
+        if let Some((charge, body)) = self.channels.hand_over(channel_id, handler, stored) {
             self.drive.engine.recycle(body);
             self.release(from, number, charge, bytes);
         }

@@ -1,13 +1,13 @@
 //! Sending messages, waiting for room in the queue, and waiting for acknowledgements.
 //!
-//! A short message is copied into the engine's queue. A long one is lent to the engine: frames leave from where the caller has
+//! A short message is copied into the engine's queue. A long one is borrowed by the engine: frames leave from where the caller has
 //! it, and only what is left when the call returns is copied.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tsumuji_link::{Link, LinkError};
-use tsumuji_proto::{Engine, Lane, Loan, NodeId, Payload, SendId};
+use tsumuji_proto::{Borrowed, Channel, Engine, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
 use crate::channel::Channels;
@@ -17,11 +17,11 @@ use crate::intake::Keeping;
 use crate::peers::Peers;
 
 /// Messages of this size and more leave from where the caller has them.
-const LENT_BYTES: usize = 32 << 10;
+const BORROWED_BYTES: usize = 32 << 10;
 
 /// So do those of this size and more over links that gather, unless they follow each other in a loop and leave together: their copy can be made while they
-/// travel. Of smaller ones it takes less time than lending.
-const LENT_ALONE_BYTES: usize = 12 << 10;
+/// travel. Of smaller ones it takes less time than borrowing.
+const BORROWED_ALONE_BYTES: usize = 12 << 10;
 
 /// Of such a message of this size and more `send` waits until nearly all has left; what a shorter one has left waits in the queue.
 const AWAITED_BYTES: usize = 256 << 10;
@@ -58,34 +58,43 @@ impl<L: Link> Endpoint<L> {
     ///
     /// Many small messages cost less as a [`batch`](Self::batch).
     #[inline]
-    pub fn send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+    pub fn send(&mut self, to: NodeId, channel: Channel, message: &[u8]) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.send_copied(to, lane, message, false, false).map(drop)
+        core.send_copied(to, channel, message, false, false)
+            .map(drop)
     }
 
     /// As `send`, and says that more messages follow at once: this one may wait for the first that is sent without saying so, for the next
     /// call that polls, or for the assistant.
     #[inline]
-    pub fn send_more(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+    pub fn send_more(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        message: &[u8],
+    ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.send_copied(to, lane, message, false, true).map(drop)
+        core.send_copied(to, channel, message, false, true)
+            .map(drop)
     }
 
     /// Sends `message` without copying it into the queue, by reference where [`send_shared`](Self::send_shared) does; waits as `send` does.
     pub fn send_owned(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: Vec<u8>,
     ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
         if message.len() >= REFERENCE_BYTES && core.drive.reads_here(to) {
-            return core.send_shared(to, lane, message.into(), false).map(drop);
+            return core
+                .send_shared(to, channel, message.into(), false)
+                .map(drop);
         }
-        core.permits(to, lane)?;
-        core.wait_room(to, lane.channel(), message.len(), FOREVER)?; // before the message is given away
+        core.permits(to, channel)?;
+        core.wait_room(to, channel.id(), message.len(), FOREVER)?; // before the message is given away
         core.drive
-            .submit(to, lane, Payload::Owned(message), false, false)
+            .submit(to, channel, Payload::Owned(message), false, false)
             .map(drop)
     }
 
@@ -102,7 +111,7 @@ impl<L: Link> Endpoint<L> {
     /// ```
     /// # use std::time::Duration;
     /// # use tsumuji_link::shm::{Shm, ShmConfig, ShmJob};
-    /// # use tsumuji_node::{Bytes, Endpoint, Lane, Membership, NodeId, Options};
+    /// # use tsumuji_node::{Bytes, Endpoint, Channel, Membership, NodeId, Options};
     /// # let job = ShmJob::create(3, ShmConfig::for_nodes(3))?;
     /// # let open = |id: u16| -> Result<_, Box<dyn std::error::Error>> {
     /// #     Ok(Endpoint::new(Shm::attach(&job, id)?, Membership::local(NodeId(id), 3), Options::default())?)
@@ -110,7 +119,7 @@ impl<L: Link> Endpoint<L> {
     /// # let (mut a, mut b, mut c) = (open(0)?, open(1)?, open(2)?);
     /// let block = Bytes::from(vec![7; 100_000]);
     /// for peer in [1, 2] {
-    ///     a.send_shared(NodeId(peer), Lane::ordered(0), block.clone())?; // one block for both
+    ///     a.send_shared(NodeId(peer), Channel::ordered(0), block.clone())?; // one block for both
     /// }
     /// # for node in [&mut b, &mut c] {
     /// #     assert_eq!(node.recv(Duration::from_secs(5))?.ok_or("none")?.body, block);
@@ -119,20 +128,25 @@ impl<L: Link> Endpoint<L> {
     /// assert!(block.is_unique()); // nobody else holds it any more
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn send_shared(&mut self, to: NodeId, lane: Lane, message: Bytes) -> Result<(), SendError> {
+    pub fn send_shared(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        message: Bytes,
+    ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.send_shared(to, lane, message, false).map(drop)
+        core.send_shared(to, channel, message, false).map(drop)
     }
 
     /// The same, and names the message so that its acknowledgement can be asked for.
     pub fn send_shared_tracked(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: Bytes,
     ) -> Result<SendId, SendError> {
         let core = &mut *self.core.write();
-        let id = core.send_shared(to, lane, message, true)?;
+        let id = core.send_shared(to, channel, message, true)?;
         if !core.drive.engine.is_acknowledged(to, id) {
             core.peers.track(to, id);
         }
@@ -142,34 +156,39 @@ impl<L: Link> Endpoint<L> {
     /// Sends a copy of `message`, or says [`SendError::WouldBlock`]: the queue to `to` is full, or its owner there wants nothing on the channel
     /// for now, or there is no memory for the copy before something that waits is acknowledged. `wait_writable` waits for all of them,
     /// [`Handler::writable`](crate::Handler::writable) tells of the first two. [`SendError::NoMemory`]: nothing waits.
-    pub fn try_send(&mut self, to: NodeId, lane: Lane, message: &[u8]) -> Result<(), SendError> {
+    pub fn try_send(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        message: &[u8],
+    ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.try_send(to, lane, Payload::Copied(message))
+        core.try_send(to, channel, Payload::Copied(message))
     }
 
     /// The same of one message in two parts.
     pub fn try_send_joined(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         (head, body): (&[u8], &[u8]),
     ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.try_send(to, lane, Payload::Joined(head, body))
+        core.try_send(to, channel, Payload::Joined(head, body))
     }
 
     /// Like `send`, and names the message so that its acknowledgement can be asked for.
     pub fn send_tracked(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: &[u8],
     ) -> Result<SendId, SendError> {
         let core = &mut *self.core.write();
-        let id = core.send_copied(to, lane, message, true, false)?;
-        // A message that was lent may be acknowledged by now.
+        let id = core.send_copied(to, channel, message, true, false)?;
+        // A message that was borrowed may be acknowledged by now.
         let is_open =
-            message.len() < LENT_ALONE_BYTES || !core.drive.engine.is_acknowledged(to, id);
+            message.len() < BORROWED_ALONE_BYTES || !core.drive.engine.is_acknowledged(to, id);
         if is_open {
             core.peers.track(to, id);
         }
@@ -201,7 +220,7 @@ impl<L: Link> Endpoint<L> {
         core.peers.is_sent(to, id)
     }
 
-    /// Waits until a message of `bytes` can be queued to `to` on `channel` without waiting; `false`: not within `timeout`. If a copy found no memory
+    /// Waits until a message of `bytes` can be queued to `to` on `channel_id` without waiting; `false`: not within `timeout`. If a copy found no memory
     /// before, it waits until there is memory for this one, too; without a limit of time (some 136 years) as long as messages to
     /// `to` wait that may leave some: then it says [`SendError::NoMemory`].
     ///
@@ -209,12 +228,12 @@ impl<L: Link> Endpoint<L> {
     pub fn wait_writable(
         &mut self,
         to: NodeId,
-        channel: u16,
+        channel_id: u16,
         bytes: usize,
         timeout: Duration,
     ) -> Result<bool, SendError> {
         let core = &mut *self.core.write();
-        core.wait_writable((to, channel), bytes, timeout)
+        core.wait_writable((to, channel_id), bytes, timeout)
     }
 
     /// Waits until all messages that were sent are acknowledged; `false`: not within `timeout`. [`SendError::MessagesLost`] names a peer
@@ -240,17 +259,17 @@ impl<L: Link> Endpoint<L> {
 impl<L: Link> Core<L> {
     pub(super) fn wait_writable(
         &mut self,
-        (to, channel): (NodeId, u16),
+        (to, channel_id): (NodeId, u16),
         bytes: usize,
         timeout: Duration,
     ) -> Result<bool, SendError> {
         self.peers.tell_losses(to)?;
         if !self.is_memory_short {
-            return self.wait_room(to, channel, bytes, timeout);
+            return self.wait_room(to, channel_id, bytes, timeout);
         }
         let (start, mut left, mut is_last) = (Instant::now(), timeout, false);
         loop {
-            if !self.wait_room(to, channel, bytes, left)? {
+            if !self.wait_room(to, channel_id, bytes, left)? {
                 return Ok(false);
             }
             if self.drive.engine.reserve(bytes) {
@@ -295,7 +314,7 @@ impl<L: Link> Core<L> {
             let unread = self.drive.unread_in_all();
             let is_flushed = unread == 0 && is_done(&self.drive.engine, &self.channels);
             if is_flushed || is_last {
-                self.drive.give_up_read()?;
+                self.drive.abort_read()?;
                 return Ok(is_flushed);
             }
             // Nobody says that a direct message was read.
@@ -318,14 +337,19 @@ impl<L: Link> Core<L> {
         queued.map_or(0, |queued| queued.messages) + self.drive.unread(to)
     }
 
-    fn try_send(&mut self, to: NodeId, lane: Lane, payload: Payload<'_>) -> Result<(), SendError> {
-        self.permits(to, lane)?;
-        let channel = lane.channel();
-        if self.channels.is_stopped(to, channel) {
-            self.channels.want(to, channel);
+    fn try_send(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        payload: Payload<'_>,
+    ) -> Result<(), SendError> {
+        self.permits(to, channel)?;
+        let channel_id = channel.id();
+        if self.channels.is_stopped(to, channel_id) {
+            self.channels.want(to, channel_id);
             return Err(SendError::WouldBlock { peer: to });
         }
-        match self.drive.submit(to, lane, payload, false, false) {
+        match self.drive.submit(to, channel, payload, false, false) {
             Err(SendError::NoMemory { bytes }) => {
                 self.is_memory_short = true;
                 if self.queue_length(to) > 0 {
@@ -334,7 +358,7 @@ impl<L: Link> Core<L> {
                 Err(SendError::NoMemory { bytes })
             }
             Err(SendError::WouldBlock { peer }) => {
-                self.channels.want(to, channel);
+                self.channels.want(to, channel_id);
                 Err(SendError::WouldBlock { peer })
             }
             done => done.map(drop),
@@ -355,13 +379,13 @@ impl<L: Link> Core<L> {
     fn wait_room(
         &mut self,
         to: NodeId,
-        channel: u16,
+        channel_id: u16,
         bytes: usize,
         timeout: Duration,
     ) -> Result<bool, SendError> {
         self.known(to)?;
         let is_over = |engine: &Engine, channels: &Channels, peers: &Peers| {
-            engine.has_room(to, bytes) && !channels.is_stopped(to, channel) || peers.is_lost(to)
+            engine.has_room(to, bytes) && !channels.is_stopped(to, channel_id) || peers.is_lost(to)
         };
         if is_over(&self.drive.engine, &self.channels, &self.peers) {
             return self.alive(to).map(|()| true);
@@ -377,16 +401,16 @@ impl<L: Link> Core<L> {
 
     /// Channels for libraries are for who has opened them. All others are the program's, which is told first what it has lost.
     #[inline]
-    pub(super) fn permits(&mut self, to: NodeId, lane: Lane) -> Result<(), SendError> {
+    pub(super) fn permits(&mut self, to: NodeId, channel: Channel) -> Result<(), SendError> {
         if self.drive.is_deaf() {
             self.listen()?;
         }
-        if !lane.is_library() {
+        if !channel.is_library() {
             return self.peers.tell_losses(to);
         }
-        let channel = lane.channel();
-        if !self.channels.is_open(channel) {
-            return Err(SendError::ReservedChannel { channel });
+        let channel_id = channel.id();
+        if !self.channels.is_open(channel_id) {
+            return Err(SendError::ReservedChannel { channel_id });
         }
         Ok(())
     }
@@ -406,37 +430,38 @@ impl<L: Link> Core<L> {
     fn send_copied(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: &[u8],
         notify: bool,
         more: bool,
     ) -> Result<SendId, SendError> {
-        self.permits(to, lane)?;
-        let (bytes, channel) = (message.len(), lane.channel());
-        if self.channels.is_stopped(to, channel) {
-            self.wait_room(to, channel, 0, FOREVER)?;
+        self.permits(to, channel)?;
+        let (bytes, channel_id) = (message.len(), channel.id());
+        if self.channels.is_stopped(to, channel_id) {
+            self.wait_room(to, channel_id, 0, FOREVER)?;
         }
-        if !notify && !more && self.send_directly(to, lane, &Payload::Copied(message))? {
+        if !notify && !more && self.send_directly(to, channel, &Payload::Copied(message))? {
             return Ok(UNTRACKED);
         }
-        let lends = bytes >= LENT_BYTES || bytes >= LENT_ALONE_BYTES && self.drive.gathers_alone();
+        let lends =
+            bytes >= BORROWED_BYTES || bytes >= BORROWED_ALONE_BYTES && self.drive.gathers_alone();
         if lends {
-            match self.send_lent(to, lane, message, notify) {
+            match self.send_borrowed(to, channel, message, notify) {
                 // Nothing has left: it may wait for memory as other messages of its length do.
-                Err(SendError::NoMemory { .. }) if bytes < LENT_BYTES => {}
+                Err(SendError::NoMemory { .. }) if bytes < BORROWED_BYTES => {}
                 done => return done,
             }
         }
         loop {
             match self
                 .drive
-                .enqueue(to, lane, Payload::Copied(message), notify, more)
+                .enqueue(to, channel, Payload::Copied(message), notify, more)
             {
                 Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
                     self.pause_for_memory(to, MEMORY_PAUSE)?;
                 }
                 Err(SendError::WouldBlock { .. }) => {
-                    self.wait_room(to, channel, message.len(), FOREVER)?;
+                    self.wait_room(to, channel_id, message.len(), FOREVER)?;
                 }
                 done => return done,
             }
@@ -448,12 +473,12 @@ impl<L: Link> Core<L> {
     fn send_directly(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: &Payload<'_>,
     ) -> Result<bool, SendError> {
-        match self.drive.send_past(to, lane, payload)? {
+        match self.drive.send_past(to, channel, payload)? {
             Sent::Whole => Ok(true),
-            Sent::Full if self.drive.spins() => self.await_ring(to, lane, payload),
+            Sent::Full if self.drive.spins() => self.await_ring(to, channel, payload),
             Sent::Full | Sent::No => Ok(false),
         }
     }
@@ -463,7 +488,7 @@ impl<L: Link> Core<L> {
     fn await_ring(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: &Payload<'_>,
     ) -> Result<bool, SendError> {
         let patience = RING_PATIENCE.max(Duration::from_nanos(payload.bytes() as u64));
@@ -476,11 +501,11 @@ impl<L: Link> Core<L> {
             }
             // As after any wait: nothing goes to another process before what was lost is told.
             self.alive(to)?;
-            self.permits(to, lane)?;
-            if self.channels.is_stopped(to, lane.channel()) {
-                self.wait_room(to, lane.channel(), 0, FOREVER)?;
+            self.permits(to, channel)?;
+            if self.channels.is_stopped(to, channel.id()) {
+                self.wait_room(to, channel.id(), 0, FOREVER)?;
             }
-            match self.drive.send_past(to, lane, payload)? {
+            match self.drive.send_past(to, channel, payload)? {
                 Sent::Whole => return Ok(true),
                 Sent::Full => {}
                 Sent::No => break,
@@ -492,23 +517,23 @@ impl<L: Link> Core<L> {
     fn send_shared(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: Bytes,
         notify: bool,
     ) -> Result<SendId, SendError> {
-        self.permits(to, lane)?;
+        self.permits(to, channel)?;
         if !notify {
-            if self.channels.is_stopped(to, lane.channel()) {
-                self.wait_room(to, lane.channel(), 0, FOREVER)?;
+            if self.channels.is_stopped(to, channel.id()) {
+                self.wait_room(to, channel.id(), 0, FOREVER)?;
             }
-            if self.send_directly(to, lane, &Payload::Shared(message.clone()))? {
+            if self.send_directly(to, channel, &Payload::Shared(message.clone()))? {
                 return Ok(UNTRACKED);
             }
         }
         loop {
-            self.wait_room(to, lane.channel(), message.len(), FOREVER)?;
+            self.wait_room(to, channel.id(), message.len(), FOREVER)?;
             let payload = Payload::Shared(message.clone());
-            match self.drive.enqueue(to, lane, payload, notify, false) {
+            match self.drive.enqueue(to, channel, payload, notify, false) {
                 Err(SendError::WouldBlock { .. }) => {}
                 Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
                     self.pause_for_memory(to, MEMORY_PAUSE)?;
@@ -520,52 +545,57 @@ impl<L: Link> Core<L> {
 
     /// A long message leaves from where the caller has it. Copied is what is on its way when nearly all has left: a copy of all would
     /// be made before anything leaves, drive everything else from the caches, and take memory for as long as it travels.
-    fn send_lent(
+    fn send_borrowed(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         message: &[u8],
         notify: bool,
     ) -> Result<SendId, SendError> {
         let id = loop {
-            match self.drive.submit_lent(to, lane, message.len(), notify) {
+            match self
+                .drive
+                .submit_borrowed(to, channel, message.len(), notify)
+            {
                 Err(SendError::WouldBlock { .. }) => {
-                    self.wait_room(to, lane.channel(), 0, FOREVER)?
+                    self.wait_room(to, channel.id(), 0, FOREVER)?
                 }
                 done => break done?,
             };
         };
-        let mut lent = Lent {
+        let mut send = BorrowedSend {
             core: self,
-            loan: Loan::new(to, id, message),
+            borrowed: Borrowed::new(to, id, message),
             is_over: false,
         };
-        let sent = lent.core.end_loan(&lent.loan);
-        lent.is_over = true;
+        let sent = send.core.end_borrowed(&send.borrowed);
+        send.is_over = true;
         sent.map(|()| id)
     }
 
-    /// Has the lent message leave, as far as it may, and takes the rest back.
-    fn end_loan(&mut self, loan: &Loan<'_>) -> Result<(), SendError> {
-        let left = self.await_left(loan);
-        if let Ok(None) = self.drive.engine.unsent_bytes(loan) {
+    /// Has the borrowed message leave, as far as it may, and takes the rest back.
+    fn end_borrowed(&mut self, borrowed: &Borrowed<'_>) -> Result<(), SendError> {
+        let left = self.await_left(borrowed);
+        if let Ok(None) = self.drive.engine.unsent_bytes(borrowed) {
             return Ok(()); // acknowledged, whatever became of peer or link since
         }
-        if left.is_err() && self.drive.engine.withdraw(loan) {
+        if left.is_err() && self.drive.engine.cancel(borrowed) {
             return left;
         }
-        left.and(self.take_back(loan))
+        left.and(self.take_back(borrowed))
     }
 
-    /// Until so much of the lent message has left that the rest may wait in the queue.
-    fn await_left(&mut self, loan: &Loan<'_>) -> Result<(), SendError> {
-        self.drive.transmit(loan)?;
-        let (to, unsent) = (loan.to(), |engine: &Engine| engine.unsent_bytes(loan));
-        if loan.message().len() >= AWAITED_BYTES {
-            self.run_lent(Duration::ZERO, loan, |_, _| true)?; // what is acknowledged need not be copied
+    /// Until so much of the borrowed message has left that the rest may wait in the queue.
+    fn await_left(&mut self, borrowed: &Borrowed<'_>) -> Result<(), SendError> {
+        self.drive.transmit(borrowed)?;
+        let (to, unsent) = (borrowed.to(), |engine: &Engine| {
+            engine.unsent_bytes(borrowed)
+        });
+        if borrowed.message().len() >= AWAITED_BYTES {
+            self.run_borrowed(Duration::ZERO, borrowed, |_, _| true)?; // what is acknowledged need not be copied
             let waits = |engine: &Engine| matches!(unsent(engine), Ok(Some(AHEAD_BYTES..)));
             if waits(&self.drive.engine) {
-                self.run_lent(FOREVER, loan, |engine, intake| {
+                self.run_borrowed(FOREVER, borrowed, |engine, intake| {
                     !waits(engine) || intake.peers.is_lost(to)
                 })?;
             }
@@ -577,33 +607,33 @@ impl<L: Link> Core<L> {
     }
 
     /// Ends the session with a peer that can neither be sent what was begun, nor have it kept for it.
-    pub(super) fn give_up(&mut self, peer: NodeId) {
+    pub(super) fn abort(&mut self, peer: NodeId) {
         let mut intake = Keeping {
             taker: None,
             channels: &mut self.channels,
             peers: &mut self.peers,
-            lent: &Loan::NONE,
+            borrowed: &Borrowed::NONE,
         };
-        self.drive.give_up(peer, &mut intake);
+        self.drive.abort(peer, &mut intake);
     }
 
-    /// Has the engine keep what is not acknowledged of the lent message. None is ever left lent: who would bring it along?
-    fn take_back(&mut self, loan: &Loan<'_>) -> Result<(), SendError> {
-        while !self.drive.engine.keep(loan) {
-            if self.drive.engine.withdraw(loan) {
-                let bytes = loan.message().len();
+    /// Has the engine keep what is not acknowledged of the borrowed message. None is ever left borrowed: who would bring it along?
+    fn take_back(&mut self, borrowed: &Borrowed<'_>) -> Result<(), SendError> {
+        while !self.drive.engine.retain(borrowed) {
+            if self.drive.engine.cancel(borrowed) {
+                let bytes = borrowed.message().len();
                 return Err(SendError::NoMemory { bytes });
             }
             // What has begun must be ended: there may be memory soon, or all may leave, or its peer die.
-            let waited = self.run_lent(MEMORY_PAUSE, loan, |_, _| false);
-            if let Ok(None) = self.drive.engine.unsent_bytes(loan) {
+            let waited = self.run_borrowed(MEMORY_PAUSE, borrowed, |_, _| false);
+            if let Ok(None) = self.drive.engine.unsent_bytes(borrowed) {
                 return Ok(());
             }
             if let Err(error) = waited {
-                self.give_up(loan.to());
+                self.abort(borrowed.to());
                 return Err(error.into());
             }
-            if let Err(gone) = self.drive.engine.unsent_bytes(loan) {
+            if let Err(gone) = self.drive.engine.unsent_bytes(borrowed) {
                 return Err(refused(gone));
             }
         }
@@ -611,24 +641,24 @@ impl<L: Link> Core<L> {
     }
 }
 
-/// A message that is lent to the engine while its caller's call lasts. If a panic ends that (of a policy, of a link, of who takes log
+/// A message that is borrowed by the engine while its caller's call lasts. If a panic ends that (of a policy, of a link, of who takes log
 /// lines), it is taken back all the same: nobody would bring it along, and others to the peer would wait behind it for ever.
-struct Lent<'a, 'b, L: Link> {
+struct BorrowedSend<'a, 'b, L: Link> {
     core: &'a mut Core<L>,
-    loan: Loan<'b>,
+    borrowed: Borrowed<'b>,
     is_over: bool,
 }
 
-impl<L: Link> Drop for Lent<'_, '_, L> {
+impl<L: Link> Drop for BorrowedSend<'_, '_, L> {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
         let engine = &mut self.core.drive.engine;
-        if engine.withdraw(&self.loan) || engine.keep(&self.loan) {
+        if engine.cancel(&self.borrowed) || engine.retain(&self.borrowed) {
             self.core.drive.mark_pending();
         } else {
-            self.core.give_up(self.loan.to()); // there is no memory to keep it
+            self.core.abort(self.borrowed.to()); // there is no memory to keep it
         }
     }
 }

@@ -5,13 +5,13 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tsumuji_node::{AnyLink, Endpoint, Lane, NodeId, Options, ProgressBy, SendError};
+use tsumuji_node::{AnyLink, Channel, Endpoint, NodeId, Options, ProgressBy, SendError};
 
 use super::{LONG, pattern};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 type Node = Endpoint<AnyLink>;
 
@@ -31,7 +31,7 @@ fn take_all(node: &mut Node, count: usize, bytes: usize) {
 pub(crate) fn send_all(node: &mut Node, to: NodeId, count: usize, bytes: usize) {
     for number in 0..count {
         let message = pattern(bytes, number as u64);
-        node.send(to, LANE, &message).expect("send");
+        node.send(to, CHANNEL, &message).expect("send");
     }
 }
 
@@ -92,14 +92,14 @@ pub(crate) fn computing_is_not_dying(open: &mut Open<'_>) {
     assert!(a.wait_up(LONG).expect("alive").is_empty());
     let computing = thread::spawn(move || {
         thread::sleep(options.dead_after * 4);
-        a.send(B, LANE, b"still here").expect("alive");
+        a.send(B, CHANNEL, b"still here").expect("alive");
         assert!(a.flush(LONG).expect("alive"));
-        assert_eq!(a.deaths(B), 0);
+        assert_eq!(a.ended_sessions(B), 0);
         a
     });
     let message = b.recv(LONG).expect("link").expect("a message");
     assert_eq!(
-        (message.body.as_slice(), b.deaths(A)),
+        (message.body.as_slice(), b.ended_sessions(A)),
         (&b"still here"[..], 0)
     );
     drop(computing.join().expect("sender"));
@@ -127,23 +127,23 @@ pub(crate) fn what_is_lost_is_told(open: &mut Open<'_>) {
         assert!(a.wait_up(LONG).expect("alive").is_empty());
         assert!(b.wait_up(LONG).expect("alive").is_empty());
         let start = Instant::now();
-        while b.deaths(A) == 0 {
+        while b.ended_sessions(A) == 0 {
             drop(b.recv(Duration::from_millis(10)).expect("link"));
             assert!(start.elapsed() < LONG, "a silent node lives for ever");
         }
         for _ in 0..60 {
-            a.send(B, LANE, b"lost").expect("nobody knows yet");
+            a.send(B, CHANNEL, b"lost").expect("nobody knows yet");
         }
         let (lost, start) = (60, Instant::now());
         let told = if by_flush {
             a.flush(LONG).expect_err("it was lost")
         } else {
             // It finds out some time; until then more may be queued, and lost.
-            while a.deaths(B) == 0 {
+            while a.ended_sessions(B) == 0 {
                 a.progress().expect("link");
                 assert!(start.elapsed() < LONG, "it never finds out");
             }
-            a.send(B, LANE, b"?").expect_err("it was lost")
+            a.send(B, CHANNEL, b"?").expect_err("it was lost")
         };
         match told {
             SendError::MessagesLost { peer: B, messages } => assert_eq!(messages, lost),
@@ -151,7 +151,7 @@ pub(crate) fn what_is_lost_is_told(open: &mut Open<'_>) {
         }
         // Told once; and the two have met again, or are about to.
         let start = Instant::now();
-        while !matches!(a.send(B, LANE, b"again"), Ok(())) {
+        while !matches!(a.send(B, CHANNEL, b"again"), Ok(())) {
             a.progress().expect("link");
             assert!(start.elapsed() < LONG, "they do not meet again");
         }

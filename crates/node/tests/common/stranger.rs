@@ -14,7 +14,7 @@ const USER: u32 = 65534;
 /// That call at the same time.
 const THREADS: usize = 16;
 /// It ends by itself, should its test be killed.
-const LIFE: Duration = Duration::from_secs(120);
+const SESSION: Duration = Duration::from_secs(120);
 
 /// Ends with its test.
 pub(crate) struct Stranger(Child);
@@ -71,7 +71,7 @@ pub(crate) fn act_if_spawned() {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                while start.elapsed() < LIFE {
+                while start.elapsed() < SESSION {
                     for name in names(prefix) {
                         while connect(kind, &name).is_some() {}
                     }

@@ -70,7 +70,7 @@ fn fields_read_as_written() {
                         ("offset", data.offset.into()),
                         ("length", data.length.into()),
                         ("floor_delta", data.floor_delta.into()),
-                        ("lane", (data.lane.number() >> 16).into()),
+                        ("channel", (data.channel.number() >> 16).into()),
                         ("ack_delay", data.ack_delay.into()),
                         ("ack_delay_us", u64::from(data.ack_delay) * 4),
                     ],
@@ -82,18 +82,18 @@ fn fields_read_as_written() {
                     assert_eq!(messages[0], hex(&[7, 8, 9]));
                     assert_eq!(messages[1], hex(&[6]));
                 }
-                let lane = &layer["tsumuji.lane_tree"];
-                let class = match data.lane.class() {
+                let channel = &layer["tsumuji.channel_tree"];
+                let class = match data.channel.class() {
                     DeliveryClass::Ordered => 0,
                     DeliveryClass::Unordered => 1,
                     DeliveryClass::Datagram => 2,
                 };
                 check(
-                    lane,
+                    channel,
                     &[
-                        ("lane.class", class),
-                        ("lane.priority", data.lane.priority().get().into()),
-                        ("lane.channel", data.lane.channel().into()),
+                        ("channel.class", class),
+                        ("channel.priority", data.channel.priority().get().into()),
+                        ("channel.id", data.channel.id().into()),
                     ],
                 );
             }
@@ -102,7 +102,7 @@ fn fields_read_as_written() {
                     layer,
                     &[
                         ("source", 3),
-                        ("lane.channel", datagram.channel.into()),
+                        ("channel.id", datagram.channel_id.into()),
                         ("incarnation", datagram.incarnation.into()),
                         ("epoch", datagram.epoch.into()),
                         ("lap", datagram.lap.into()),
@@ -185,7 +185,7 @@ fn fields_read_as_written() {
                         ("checksum", sum.into()),
                     ],
                 );
-                check(&layer["tsumuji"], &[("kind", 1), ("lane.channel", 9)]);
+                check(&layer["tsumuji"], &[("kind", 1), ("channel.id", 9)]);
             }
             Err(_) if kind == 7 => {
                 check(

@@ -1,7 +1,7 @@
 //! Frames of every kind, by the writers of `wire` or by hand.
 
 use tsumuji_link::checked::{self, CHECK_BYTES};
-use tsumuji_node::{DeliveryClass, Lane, NodeId, Priority};
+use tsumuji_node::{Channel, DeliveryClass, NodeId, Priority};
 use tsumuji_wire::{Ack, Control, Data, Datagram, Hello, Permit, flags};
 
 pub(crate) const SOURCE: NodeId = NodeId(3);
@@ -21,7 +21,7 @@ pub(crate) fn data(payload: &[u8]) -> Data<'_> {
         offset: 0,
         length: 9000,
         floor_delta: 20,
-        lane: Lane::new(DeliveryClass::Ordered, Priority::new(1).expect("legal"), 0),
+        channel: Channel::new(DeliveryClass::Ordered, Priority::new(1).expect("legal"), 0),
         ack_delay: 7,
         payload,
     }
@@ -45,7 +45,7 @@ pub(crate) fn datagram(payload: &[u8]) -> Datagram<'_> {
     Datagram {
         source: SOURCE,
         incarnation: 0x0102_0304,
-        channel: 9,
+        channel_id: 9,
         epoch: 2,
         lap: u32::MAX,
         key: 1000,
@@ -165,7 +165,7 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
             let mut data = data(&[2; 200]);
             (data.number, data.offset) = (19, 8800);
             (data.flags, data.floor_delta) = (flags::BUSY, u16::MAX);
-            data.lane = Lane::new(DeliveryClass::Unordered, Priority::BULK, 3100);
+            data.channel = Channel::new(DeliveryClass::Unordered, Priority::BULK, 3100);
             data.write(slot)
         }),
         // The content of the first again.
@@ -213,7 +213,7 @@ pub(crate) fn every_kind() -> Vec<Vec<u8>> {
         written(|slot| {
             let mut data = data(&[4; 30]);
             (data.number, data.message, data.length) = (21, 5, 30);
-            data.lane = Lane::datagram(11);
+            data.channel = Channel::datagram(11);
             data.write(slot)
         }),
         written(|slot| {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 use tsumuji_link::checked::{self, CHECK_BYTES};
-use tsumuji_node::{Lane, NodeId};
+use tsumuji_node::{Channel, NodeId};
 use tsumuji_wire::{Ack, Control, Data, Datagram, Hello};
 
 /// Nodes of the cluster: two honest ones and a liar (`liar`).
@@ -204,7 +204,7 @@ impl Stranger {
                     offset: 0,
                     length: u32::MAX,
                     floor_delta: self.extreme() as u16,
-                    lane: Lane::from_number(self.dice.u32(..0xc_0000)).expect("a class"),
+                    channel: Channel::from_number(self.dice.u32(..0xc_0000)).expect("a class"),
                     ack_delay: 255,
                     payload: &payload,
                 };
@@ -256,7 +256,7 @@ impl Stranger {
                 let datagram = Datagram {
                     source,
                     incarnation: session,
-                    channel: self.extreme() as u16,
+                    channel_id: self.extreme() as u16,
                     epoch: self.extreme(),
                     lap: self.extreme(),
                     key: self.extreme(),

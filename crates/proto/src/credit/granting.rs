@@ -89,7 +89,10 @@ impl Credit {
             more: data.flags & flags::MORE != 0 || refused,
             busy: data.flags & flags::BUSY != 0,
             used: refusal.is_none(),
-            urgency: (data.lane.priority().get(), receive.remaining.bytes as u64),
+            urgency: (
+                data.channel.priority().get(),
+                receive.remaining.bytes as u64,
+            ),
             used_bytes: receive.used_bytes(),
         };
         self.set_refused(grant, refused);

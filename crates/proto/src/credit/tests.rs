@@ -37,7 +37,7 @@ fn alone_means_all() {
     assert_eq!(credit.claimed(), 256);
 }
 
-/// Where memory is scarce, a turn goes to whoever takes up least, and to the head of a lane before all.
+/// Where memory is scarce, a turn goes to whoever takes up least, and to the head of a channel before all.
 #[test]
 fn turns_go_to_the_least() {
     let mut credit = Credit::new(256);

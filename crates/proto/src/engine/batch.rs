@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use super::transmit::{next_data, write_word};
 use super::{Engine, leave_turn};
 use crate::event::Destination;
-use crate::message::Loan;
+use crate::message::Borrowed;
 use crate::peer::Peer;
 use crate::peer::send::Part;
 use crate::time::Instant;
@@ -115,18 +115,18 @@ impl Engine {
     }
 
     /// Makes a batch of what is due to `to`, which `next_destination` just answered: at most so many frames and bytes, but one frame of any length.
-    /// `loan`: the message that is lent, to whatever peer. Returns how many frames they are.
+    /// `borrowed`: the message that is borrowed, to whatever peer. Returns how many frames they are.
     #[inline]
     pub fn plan(
         &mut self,
         now: Instant,
         to: Destination,
-        loan: &Loan<'_>,
+        borrowed: &Borrowed<'_>,
         most: (usize, usize),
     ) -> usize {
         match to {
             _ if self.datagrams.is_due() => self.plan_datagram(),
-            Destination::Peer(id) => self.plan_to_peer(now, id, loan, most),
+            Destination::Peer(id) => self.plan_to_peer(now, id, borrowed, most),
             Destination::Broadcast => self.batch.begin(None),
         }
         let Batch { frames, bytes, .. } = &self.batch;
@@ -135,11 +135,11 @@ impl Engine {
         frames.len()
     }
 
-    /// Head and body of each frame of the batch; `loan` as for `plan`.
+    /// Head and body of each frame of the batch; `borrowed` as for `plan`.
     #[inline]
     pub fn batch<'a>(
         &'a self,
-        loan: &'a Loan<'a>,
+        borrowed: &'a Borrowed<'a>,
     ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
         let batch = &self.batch;
         let peer = batch.to.and_then(|to| self.peer(to));
@@ -147,7 +147,7 @@ impl Engine {
             let (start, bytes) = (usize::from(frame.start), usize::from(frame.head_bytes));
             let head = &batch.written[start..start + bytes];
             let body = match frame.body {
-                Body::Part(part) => peer.map_or(&[][..], |peer| peer.send.payload(part, loan)),
+                Body::Part(part) => peer.map_or(&[][..], |peer| peer.send.payload(part, borrowed)),
                 Body::Nothing => &[],
                 Body::Datagram => &batch.datagram,
             };
@@ -163,11 +163,11 @@ impl Engine {
         &mut self,
         now: Instant,
         to: Destination,
-        loan: &Loan<'_>,
+        borrowed: &Borrowed<'_>,
         slot: &mut [u8],
     ) -> usize {
-        self.plan(now, to, loan, (1, usize::MAX));
-        let mut frames = self.batch(loan);
+        self.plan(now, to, borrowed, (1, usize::MAX));
+        let mut frames = self.batch(borrowed);
         let (head, body) = frames.next().unwrap_or_default();
         let bytes = head.len() + body.len();
         slot[..head.len()].copy_from_slice(head);
@@ -176,7 +176,13 @@ impl Engine {
     }
 
     #[inline]
-    fn plan_to_peer(&mut self, now: Instant, id: NodeId, loan: &Loan<'_>, most: (usize, usize)) {
+    fn plan_to_peer(
+        &mut self,
+        now: Instant,
+        id: NodeId,
+        borrowed: &Borrowed<'_>,
+        most: (usize, usize),
+    ) {
         self.batch.begin(Some(id));
         let busy = self.ready.len() > 1;
         let index = usize::from(id.0);
@@ -184,7 +190,8 @@ impl Engine {
             let shared = &mut self.shared;
             match next_frame(now, peer) {
                 Next::Data => {
-                    let Some((data, part, more)) = next_data(now, busy, loan, peer, shared) else {
+                    let Some((data, part, more)) = next_data(now, busy, borrowed, peer, shared)
+                    else {
                         break;
                     };
                     self.batch.push_data(&data, part);
@@ -224,7 +231,7 @@ impl Engine {
             return;
         };
         let datagram = Datagram {
-            channel: waiting.channel,
+            channel_id: waiting.channel_id,
             key: waiting.key,
             epoch: waiting.epoch,
             lap: waiting.lap,

@@ -4,7 +4,7 @@ use super::tests::{MINUTE, Wire, body};
 use super::*;
 use crate::time::Duration;
 use alloc::vec::Vec;
-use tsumuji_wire::Lane;
+use tsumuji_wire::Channel;
 
 /// What waits leaves together, arrives one by one, and counts as it does when it leaves alone: on a bad wire, for a program that is slow
 /// to take it, and for a peer that takes no large messages.
@@ -30,10 +30,10 @@ fn bundles_arrive_as_messages() {
         }
         (wire.copies, wire.nodes[1].consumes) = (true, false);
         wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
-        let lanes = [Lane::ordered(0), Lane::unordered(3)];
+        let channels = [Channel::ordered(0), Channel::unordered(3)];
         let length = |i: usize| i * 7 % 90;
-        for lane in lanes {
-            (0..1000).for_each(|i| wire.send(0, 1, lane, body(i, length(i))));
+        for channel in channels {
+            (0..1000).for_each(|i| wire.send(0, 1, channel, body(i, length(i))));
         }
         assert_eq!(wire.queued(0, 1), 2000);
         let mut taken = 0;
@@ -54,18 +54,18 @@ fn bundles_arrive_as_messages() {
         }
         let accounts = wire.nodes[1].engine.accounts();
         assert_eq!((taken, accounts.memory_bytes), (2000, 0), "seed {seed}");
-        for lane in lanes {
+        for channel in channels {
             let messages = wire.nodes[1].inbox.messages.iter();
             let mut got: Vec<_> = messages
-                .filter(|message| message.1 == lane)
+                .filter(|message| message.1 == channel)
                 .map(|message| message.2.clone())
                 .collect();
             let mut expected: Vec<_> = (0..1000).map(|i| body(i, length(i))).collect();
-            if lane == lanes[1] {
+            if channel == channels[1] {
                 got.sort();
                 expected.sort();
             }
-            assert!(got == expected, "seed {seed} {lane:?}");
+            assert!(got == expected, "seed {seed} {channel:?}");
         }
         let counters = wire.nodes[0].engine.counters();
         let frames = counters.sent_frames - counters.retransmitted_frames;

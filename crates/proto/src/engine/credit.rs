@@ -100,7 +100,7 @@ fn take_other<const LANDED: bool>(
 ) -> Result<(), Drop> {
     let Shared { memory, pool, .. } = &mut *shared;
     if !LANDED && peer.receive.may_place(data) {
-        pool.posted = sink.place(data.source, data.lane, data.length as usize);
+        pool.posted = sink.place(data.source, data.channel, data.length as usize);
     }
     let (number, taken) = peer
         .receive

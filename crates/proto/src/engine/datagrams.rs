@@ -11,7 +11,9 @@ use crate::message::SubmitError;
 use crate::peer::queue::datagrams::NEVER;
 use crate::peer::session::Phase;
 use crate::time::Instant;
-use tsumuji_wire::{DATAGRAM_HEADER_BYTES, Datagram, Lane, MAX_PAYLOAD_BYTES, NodeId, STAMP_BYTES};
+use tsumuji_wire::{
+    Channel, DATAGRAM_HEADER_BYTES, Datagram, MAX_PAYLOAD_BYTES, NodeId, STAMP_BYTES,
+};
 
 impl Engine {
     /// Has a datagram leave as soon as there is room for it, unless a newer one of its channel and key takes its place, or `deadline`
@@ -40,7 +42,7 @@ impl Engine {
         self.datagrams.push(
             Waiting {
                 to,
-                channel: datagram.channel,
+                channel_id: datagram.channel_id,
                 key: datagram.key,
                 epoch: datagram.epoch,
                 lap: datagram.lap,
@@ -84,14 +86,14 @@ impl Engine {
         deadline: Instant,
     ) -> Result<(), SubmitError> {
         let size = STAMP_BYTES + datagram.payload.len();
-        let lane = Lane::datagram(datagram.channel);
-        let of = (lane, datagram.key);
+        let channel = Channel::datagram(datagram.channel_id);
+        let of = (channel, datagram.key);
         let replaced = self.peer(to).map_or(0, |peer| peer.send.replaced_bytes(of));
         let peer = admit(
             &mut self.peers,
             &self.shared.config,
             self.closed,
-            (to, lane),
+            (to, channel),
             (size, size.saturating_sub(replaced)),
         )?;
         let pool = &mut self.shared.pool;
@@ -128,7 +130,7 @@ impl Engine {
         self.shared.counters.sent_frames += 1;
         self.shared.counters.sent_bytes += (DATAGRAM_HEADER_BYTES + datagram.payload.len()) as u64;
         if !self.datagrams.is_empty() {
-            let of = (datagram.channel, datagram.key);
+            let of = (datagram.channel_id, datagram.key);
             self.datagrams.supersede(to, of, &mut self.shared.pool);
             self.note_dropped();
         }

@@ -6,7 +6,7 @@ use crate::event::Destination;
 use crate::message::{Payload, SubmitError};
 use crate::time::Duration;
 use alloc::vec;
-use tsumuji_wire::{Datagram, Lane};
+use tsumuji_wire::{Channel, Datagram};
 
 /// Datagrams reach everyone that knows this life, and nobody else's counters.
 #[test]
@@ -18,7 +18,7 @@ fn datagrams_are_broadcast() {
         .submit_datagram(
             Destination::Broadcast,
             Datagram {
-                channel: 1,
+                channel_id: 1,
                 epoch: 2,
                 lap: 3,
                 key: 4,
@@ -53,14 +53,14 @@ fn datagrams_wait_for_hello() {
     assert_eq!(flow.superseded_datagrams, 2);
     let now = wire.now;
     let engine = &mut wire.nodes[0].engine;
-    engine.give_up(now, NodeId(1));
+    engine.abort(now, NodeId(1));
     assert_eq!(engine.submit_datagram(to, datagram(4), None), Ok(0));
     assert!(!engine.datagrams.is_empty());
     engine.next_destination(now);
     assert!(engine.datagrams.is_empty(), "nobody waits for the dead");
 }
 
-/// A datagram of several frames reaches everyone, too, with its stamps; its lanes take no messages, and who is unknown is named.
+/// A datagram of several frames reaches everyone, too, with its stamps; its channels take no messages, and who is unknown is named.
 #[test]
 fn long_datagrams_are_broadcast() {
     let mut wire = Wire::new(3);
@@ -73,10 +73,13 @@ fn long_datagrams_are_broadcast() {
     };
     let missed = engine.submit_datagram(Destination::Broadcast, datagram, None);
     assert_eq!(missed, Ok(0));
-    let lane = Lane::datagram(0);
-    let refused = engine.submit(NodeId(1), lane, Payload::Copied(b"x"), false);
-    assert_eq!(refused, Err(SubmitError::DatagramLane));
-    assert_eq!(engine.submit_lent(NodeId(1), lane, 9, false), refused);
+    let channel = Channel::datagram(0);
+    let refused = engine.submit(NodeId(1), channel, Payload::Copied(b"x"), false);
+    assert_eq!(refused, Err(SubmitError::DatagramChannel));
+    assert_eq!(
+        engine.submit_borrowed(NodeId(1), channel, 9, false),
+        refused
+    );
     let nobody = NodeId(9);
     assert_eq!(
         engine.submit_datagram(Destination::Peer(nobody), datagram, None),

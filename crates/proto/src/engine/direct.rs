@@ -21,7 +21,7 @@ use crate::peer::reassembly::{Assembled, Reassembly};
 use crate::posted::{OutOfMemory, Posted};
 use crate::time::Instant;
 use alloc::boxed::Box;
-use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags, parse_data_head};
+use tsumuji_wire::{Channel, DATA_HEADER_BYTES, Data, NodeId, flags, parse_data_head};
 
 /// Headroom for each peer, in rings: of an empty message a ring's line holds as much as the budget counts for it, of other short ones less.
 /// The rest is for what a peer sends on until it looks whether it may.
@@ -55,7 +55,7 @@ pub struct Direct<'a> {
     counts: &'a mut Counts,
     counters: &'a mut Counters,
     me: NodeId,
-    lane: Lane,
+    channel: Channel,
     frame_bytes: usize,
     ring_bytes: usize,
 }
@@ -152,7 +152,7 @@ impl Direct<'_> {
             offset: offset as u32, // no ring holds 4 GiB
             length: length as u32,
             floor_delta: 0,
-            lane: self.lane,
+            channel: self.channel,
             ack_delay: 0,
             payload: &[],
         }
@@ -173,8 +173,8 @@ impl Direct<'_> {
     #[inline]
     fn count(&mut self, is_last: bool, bytes: usize) {
         if is_last {
-            self.peer.send.pass_by(self.lane);
-            self.counts.send(self.lane);
+            self.peer.send.pass_by(self.channel);
+            self.counts.send(self.channel);
             self.counters.direct_messages += 1;
         }
         self.counters.sent_frames += 1;
@@ -183,30 +183,31 @@ impl Direct<'_> {
 }
 
 impl Engine {
-    /// The message of that lane and length, if it may leave directly now, through the ring or past it; `None`: it is to be submitted.
+    /// The message of that channel and length, if it may leave directly now, through the ring or past it; `None`: it is to be submitted.
     #[inline]
-    pub fn direct(&mut self, to: NodeId, lane: Lane, bytes: usize) -> Option<Direct<'_>> {
+    pub fn direct(&mut self, to: NodeId, channel: Channel, bytes: usize) -> Option<Direct<'_>> {
         let peer = (self.peers.get_mut(usize::from(to.0))).and_then(Option::as_deref_mut)?;
         let (frame_bytes, ring_bytes) = (peer.send.fragment_bytes(), self.shared.config.ring_bytes);
-        let may =
-            peer.send.is_idle() && peer.may_take_directly(lane, bytes, ring_bytes) && !self.closed;
+        let may = peer.send.is_idle()
+            && peer.may_take_directly(channel, bytes, ring_bytes)
+            && !self.closed;
         let counts = self.shared.direct.get_mut(usize::from(to.0))?;
         may.then_some(Direct {
             peer,
             counts,
             counters: &mut self.shared.counters,
             me: self.shared.config.me,
-            lane,
+            channel,
             frame_bytes,
             ring_bytes,
         })
     }
 
     /// The message could leave directly if nothing waited before it.
-    pub fn is_direct_in_its_turn(&self, to: NodeId, lane: Lane, bytes: usize) -> bool {
+    pub fn is_direct_in_its_turn(&self, to: NodeId, channel: Channel, bytes: usize) -> bool {
         let peer = (self.peers.get(usize::from(to.0))).and_then(Option::as_deref);
         peer.is_some_and(|peer| {
-            peer.may_take_directly(lane, bytes, self.shared.config.ring_bytes)
+            peer.may_take_directly(channel, bytes, self.shared.config.ring_bytes)
                 && !peer.send.is_idle()
                 && !self.closed
         })
@@ -251,19 +252,19 @@ impl Engine {
         let is_foreseen = (counts.arriving.as_deref()).is_some_and(|message| message.begins(data));
         if data.offset == 0 && !is_foreseen {
             if LANDED || counts.arriving.is_some() {
-                return Err(Drop::Malformed); // nothing was lent, or the one before it is not whole
+                return Err(Drop::Malformed); // nothing was borrowed, or the one before it is not whole
             }
             if !is_asked && counts.unasked_bytes > most_bytes {
                 return Err(Drop::Memory); // of who goes on though it was told to stop
             }
-            if !peer.receive.pass_by(data.lane) {
+            if !peer.receive.pass_by(data.channel) {
                 return Err(Drop::Malformed);
             }
             counts.unasked_bytes += if is_asked { 0 } else { charge(length) };
         }
         peer.last_heard = now;
         let whole = if !is_foreseen && payload_bytes == length {
-            counts.take(data.lane);
+            counts.take(data.channel);
             None
         } else {
             let Some(message) = take_part::<LANDED>(data, payload_bytes, shared, sink)? else {
@@ -275,21 +276,21 @@ impl Engine {
         peer.direct.set(Talk::UNHEARD, false); // whoever sends directly has heard the word
         shared.memory.hold(length);
         peer.receive.hold(charge(length));
-        let (from, life, lane) = (data.source, peer.life, data.lane);
+        let (from, session, channel) = (data.source, peer.ended_sessions, data.channel);
         let shuts = is_asked && shared.memory.used_bytes() > shared.memory.half_bytes();
         if shuts {
             set_open(peer, false);
             shared.has_shut = true;
         }
         if let Some(message) = whole {
-            hand_over(shared, (from, life, lane), message, false, sink);
+            hand_over(shared, (from, session, channel), message, false, sink);
         } else {
             shared.counters.delivered_messages += 1;
             let body = Body::Frame(data.payload);
             sink.message(Delivery {
                 from,
-                life,
-                lane,
+                session,
+                channel,
                 body,
             });
         }
@@ -330,16 +331,16 @@ impl Engine {
         if is_refused || counts.arriving.is_some() {
             return;
         }
-        pool.posted = sink.place(data.source, data.lane, length);
+        pool.posted = sink.place(data.source, data.channel, length);
         let Some(message) = Reassembly::new(pool, length, payload_bytes) else {
             return;
         };
-        if !peer.receive.pass_by(data.lane) {
+        if !peer.receive.pass_by(data.channel) {
             return message.finish(pool).give_to(pool);
         }
         counts.unasked_bytes += if is_asked { 0 } else { charge(length) };
         counts.arriving = Some(Box::new(Arriving {
-            lane: data.lane,
+            channel: data.channel,
             next: 0,
             message,
         }));
@@ -354,7 +355,7 @@ impl Engine {
         self.shared.counters.received_bytes += head.len() as u64;
         let reason = match self.sender_of_lost(now, head, body_bytes) {
             Ok(from) => {
-                self.give_up(now, from);
+                self.abort(now, from);
                 Drop::Memory
             }
             Err(reason) => reason,
@@ -436,12 +437,12 @@ impl Engine {
 impl Peer {
     /// But for what waits before it.
     #[inline]
-    fn may_take_directly(&self, lane: Lane, bytes: usize, ring_bytes: usize) -> bool {
+    fn may_take_directly(&self, channel: Channel, bytes: usize, ring_bytes: usize) -> bool {
         self.direct.is(Talk::PERMITTED)
             && bytes <= self.send.fragment_bytes().max(ring_bytes)
             && bytes <= self.message_limit_bytes
-            && !lane.is_datagram()
-            && self.send.admits(lane)
+            && !channel.is_datagram()
+            && self.send.admits(channel)
             && self.is_up()
     }
 }
@@ -450,7 +451,7 @@ impl Peer {
 fn guess(data: &Data<'_>) -> Guess {
     Guess {
         from: data.source,
-        lane: data.lane,
+        channel: data.channel,
         message_low: 0,
         is_direct: true,
     }
@@ -462,7 +463,7 @@ fn is_legal(data: &Data<'_>, shared: &Shared) -> bool {
         && data.length as usize <= shared.memory.limit_bytes()
         && data.length as usize <= shared.config.ring_bytes.max(data.payload.len())
         && !data.is_bundle()
-        && !data.lane.is_datagram()
+        && !data.channel.is_datagram()
 }
 
 /// The message of several frames that arrives from that peer.
@@ -488,10 +489,10 @@ fn take_part<const LANDED: bool>(
         if LANDED || offset > 0 || payload_bytes == 0 {
             return Err(Drop::Malformed);
         }
-        pool.posted = sink.place(data.source, data.lane, length);
+        pool.posted = sink.place(data.source, data.channel, length);
         let message = Reassembly::new(pool, length, payload_bytes).ok_or(Drop::Memory)?;
         let arriving = Arriving {
-            lane: data.lane,
+            channel: data.channel,
             next: 0,
             message,
         };
@@ -501,9 +502,9 @@ fn take_part<const LANDED: bool>(
         return Err(Drop::Malformed);
     };
     let size = arriving.message.fragment_bytes();
-    let is_next = (data.lane, offset, length)
+    let is_next = (data.channel, offset, length)
         == (
-            arriving.lane,
+            arriving.channel,
             arriving.next,
             arriving.message.length_bytes(),
         );
@@ -516,18 +517,18 @@ fn take_part<const LANDED: bool>(
     } else if message.reaches(offset + payload_bytes) {
         message.mark(offset);
     } else {
-        return Err(Drop::Malformed); // nothing was lent there
+        return Err(Drop::Malformed); // nothing was borrowed there
     }
     arriving.next += payload_bytes;
     if !arriving.message.is_whole() {
         return Ok(None);
     }
-    counts.take(data.lane);
+    counts.take(data.channel);
     let whole = counts.arriving.take();
     Ok(whole.map(|arriving| arriving.message.finish(pool)))
 }
 
-/// As `LaneReceive::recall`.
+/// As `ChannelReceive::recall`.
 pub(super) fn recall(
     shared: &mut Shared,
     from: NodeId,

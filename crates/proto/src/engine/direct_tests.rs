@@ -5,14 +5,14 @@ use super::tests::{Wire, config};
 use super::*;
 use crate::counters::Drop;
 use crate::memory::charge;
-use crate::message::Loan;
+use crate::message::Borrowed;
 use crate::message::Payload;
 use crate::policy::{FlowPolicy, Room, Sender};
 use alloc::vec;
-use tsumuji_wire::{Data, Lane, flags};
+use tsumuji_wire::{Channel, Data, flags};
 
 const RING_BYTES: usize = 64 << 10;
-const LANE: Lane = Lane::ordered(3);
+const CHANNEL: Channel = Channel::ordered(3);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn engine(me: u16, incarnation: u32, now: Instant) -> Engine {
@@ -45,12 +45,12 @@ fn settle(wire: &mut Wire) {
 }
 
 /// As a driver does it. `true`: it went directly.
-fn send(wire: &mut Wire, from: usize, lane: Lane, message: &[u8]) -> bool {
+fn send(wire: &mut Wire, from: usize, channel: Channel, message: &[u8]) -> bool {
     let (to, scatters) = (1 - from, wire.scatters);
     let halves = message.split_at(message.len() / 3);
     let engine = &mut wire.nodes[from].engine;
     let passes = |direct: &Direct<'_>| scatters || message.len() <= direct.ring_message_bytes();
-    let direct = engine.direct(NodeId(to as u16), lane, message.len());
+    let direct = engine.direct(NodeId(to as u16), channel, message.len());
     if let Some(mut direct) = direct.filter(passes) {
         if message.len() > direct.ring_message_bytes() {
             let head = direct.reference_head(message.len());
@@ -76,7 +76,7 @@ fn send(wire: &mut Wire, from: usize, lane: Lane, message: &[u8]) -> bool {
     }
     let payload = Payload::Copied(message);
     engine
-        .submit(NodeId(to as u16), lane, payload, false)
+        .submit(NodeId(to as u16), channel, payload, false)
         .unwrap();
     wire.pump();
     false
@@ -90,7 +90,7 @@ fn lost(wire: &Wire, at: usize) -> usize {
     wire.nodes[at].events.iter().map(of).sum()
 }
 
-/// Short and long messages, in both directions and on several lanes, arrive once and in order, whichever way each of them goes.
+/// Short and long messages, in both directions and on several channels, arrive once and in order, whichever way each of them goes.
 #[test]
 fn both_ways_follow_each_other() {
     assert_eq!(follow_each_other(false, [4000, 20_000]).0, 0);
@@ -117,8 +117,8 @@ fn references_without_bodies_are_refused() {
     let mut wire = wire();
     let bytes = RING_BYTES / 2;
     let engine = &mut wire.nodes[0].engine;
-    let head = (engine.direct(NodeId(1), LANE, bytes).unwrap()).reference_head(bytes);
-    assert!(engine.direct(NodeId(1), LANE, RING_BYTES + 1).is_none());
+    let head = (engine.direct(NodeId(1), CHANNEL, bytes).unwrap()).reference_head(bytes);
+    assert!(engine.direct(NodeId(1), CHANNEL, RING_BYTES + 1).is_none());
     let (now, node) = (wire.now, &mut wire.nodes[1]);
     node.engine.handle_frame(now, &head, &mut node.inbox);
     node.engine.handle_bodiless(now, &head, bytes - 1);
@@ -144,23 +144,26 @@ fn references_without_bodies_are_refused() {
 fn a_lost_body_is_told() {
     let mut wire = wire();
     for _ in 0..3 {
-        assert!(send(&mut wire, 0, LANE, b"before"));
+        assert!(send(&mut wire, 0, CHANNEL, b"before"));
     }
     settle(&mut wire);
     let bytes = RING_BYTES / 2;
-    let mut direct = wire.nodes[0].engine.direct(NodeId(1), LANE, bytes).unwrap();
+    let mut direct = wire.nodes[0]
+        .engine
+        .direct(NodeId(1), CHANNEL, bytes)
+        .unwrap();
     let head = direct.reference_head(bytes);
     direct.referred(bytes);
     let (now, node) = (wire.now, &mut wire.nodes[1]);
     (node.engine).foresee(now, &head, head.len() + bytes, &mut node.inbox);
     node.engine.handle_bodiless(now, &head, bytes);
     assert_eq!(node.engine.counters().drops.get(Drop::Memory), 1);
-    assert!(send(&mut wire, 0, LANE, b"behind"));
+    assert!(send(&mut wire, 0, CHANNEL, b"behind"));
     wire.run(SECOND.times(10), |_| false);
     assert_eq!(wire.nodes[1].inbox.messages.len(), 3);
     assert_eq!(wire.nodes[1].engine.accounts().memory_bytes, 0);
     assert_eq!(lost(&wire, 0), 2);
-    assert!(send(&mut wire, 0, LANE, b"in the next session"));
+    assert!(send(&mut wire, 0, CHANNEL, b"in the next session"));
     settle(&mut wire);
     assert_eq!(wire.nodes[1].inbox.messages.len(), 4);
 }
@@ -169,20 +172,20 @@ fn a_lost_body_is_told() {
 fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
     let mut wire = wire();
     wire.scatters = scatters;
-    let lanes = [LANE, Lane::unordered(4), Lane::ordered(5)];
-    let mut sent: [Vec<(Lane, Vec<u8>)>; 2] = Default::default();
+    let channels = [CHANNEL, Channel::unordered(4), Channel::ordered(5)];
+    let mut sent: [Vec<(Channel, Vec<u8>)>; 2] = Default::default();
     let (mut direct, mut direct_long) = (0, 0);
     for number in 0..3000_u32 {
-        let (from, lane) = ((number / 7 % 2) as usize, lanes[number as usize % 3]);
+        let (from, channel) = ((number / 7 % 2) as usize, channels[number as usize % 3]);
         let long = number % 50 == 17;
         let long_bytes = long_bytes[number as usize / 50 % 2];
         let short_bytes = number as usize % 90;
         let mut message = vec![number as u8; if long { long_bytes } else { short_bytes }];
         message.extend_from_slice(&number.to_le_bytes());
-        let is_direct = send(&mut wire, from, lane, &message);
+        let is_direct = send(&mut wire, from, channel, &message);
         direct += usize::from(is_direct);
         direct_long += u64::from(is_direct && long);
-        sent[from].push((lane, message));
+        sent[from].push((channel, message));
         if number % 5 == 0 {
             wire.run(Duration::from_micros(u64::from(number % 4) * 40), |_| false);
         }
@@ -190,16 +193,16 @@ fn follow_each_other(scatters: bool, long_bytes: [usize; 2]) -> (u64, u64) {
     settle(&mut wire);
     for (from, sent) in sent.iter().enumerate() {
         let node = &wire.nodes[1 - from];
-        for lane in lanes {
-            let of_lane = |it: &&(Lane, Vec<u8>)| it.0 == lane;
-            let mut expected: Vec<_> = sent.iter().filter(of_lane).map(|it| &it.1).collect();
-            let came = node.inbox.messages.iter().filter(|it| it.1 == lane);
+        for channel in channels {
+            let of_channel = |it: &&(Channel, Vec<u8>)| it.0 == channel;
+            let mut expected: Vec<_> = sent.iter().filter(of_channel).map(|it| &it.1).collect();
+            let came = node.inbox.messages.iter().filter(|it| it.1 == channel);
             let mut came: Vec<_> = came.map(|it| &it.2).collect();
-            if lane == lanes[1] {
+            if channel == channels[1] {
                 expected.sort_unstable();
                 came.sort_unstable();
             }
-            assert!(came == expected, "from {from} on {lane:?}");
+            assert!(came == expected, "from {from} on {channel:?}");
         }
         assert_eq!(node.engine.accounts().memory_bytes, 0);
         let here = wire.nodes[from].engine.counters().direct_messages;
@@ -219,7 +222,7 @@ fn memory_stops_who_sends() {
     let (mut sent, mut direct) = (0, 0);
     while sent < 40_000 {
         // All that a ring holds comes at once.
-        if send(&mut wire, 0, LANE, b"12345678") {
+        if send(&mut wire, 0, CHANNEL, b"12345678") {
             direct += 1;
             in_ring += 64;
         }
@@ -243,14 +246,14 @@ fn memory_stops_who_sends() {
     assert!(used <= budget, "{used}");
     let drops = &wire.nodes[1].engine.counters().drops;
     assert_eq!(drops.get(Drop::Memory), 0);
-    assert!(!send(&mut wire, 0, LANE, b"12345678"), "still full");
+    assert!(!send(&mut wire, 0, CHANNEL, b"12345678"), "still full");
     let taken: Vec<_> = wire.nodes[1].inbox.messages.drain(..).collect();
     for (from, _, body) in taken {
         wire.nodes[1].engine.release(from, body.len());
     }
     wire.nodes[1].consumes = true;
     settle(&mut wire);
-    assert!(send(&mut wire, 0, LANE, b"12345678"), "may go on");
+    assert!(send(&mut wire, 0, CHANNEL, b"12345678"), "may go on");
 }
 
 /// However much the program holds, what was sent before the word to stop came is taken; of who goes on and on, no more than some rings.
@@ -266,10 +269,13 @@ fn nothing_on_its_way_is_dropped() {
         ..config(1, 1)
     };
     let budget = config.budget_bytes;
-    assert!(!send(&mut wire, 0, LANE, &vec![7; 3 * budget]), "by number");
+    assert!(
+        !send(&mut wire, 0, CHANNEL, &vec![7; 3 * budget]),
+        "by number"
+    );
     settle(&mut wire);
     let mut sent = before + 1;
-    while send(&mut wire, 0, LANE, b"12345678") {
+    while send(&mut wire, 0, CHANNEL, b"12345678") {
         sent += 1;
         assert!(sent < 100, "is told to stop");
         wire.run(Duration::from_micros(1), |_| false);
@@ -279,7 +285,7 @@ fn nothing_on_its_way_is_dropped() {
     assert_eq!(wire.nodes[1].inbox.messages.len(), sent, "all of them");
     let refused = drops(&wire); // of the last one's frame, which came by number
 
-    let data = part(session, Lane::ordered(77), (0, 1000), &[7; 1000]);
+    let data = part(session, Channel::ordered(77), (0, 1000), &[7; 1000]);
     let mut slot = [0; 1472];
     let bytes = data.write(&mut slot).unwrap();
     for _ in 0..10_000 {
@@ -294,7 +300,12 @@ fn nothing_on_its_way_is_dropped() {
 }
 
 /// A frame of a direct message from node 0 to node 1.
-fn part(session: u32, lane: Lane, (offset, length): (usize, usize), payload: &[u8]) -> Data<'_> {
+fn part(
+    session: u32,
+    channel: Channel,
+    (offset, length): (usize, usize),
+    payload: &[u8],
+) -> Data<'_> {
     Data {
         source: NodeId(0),
         destination: NodeId(1),
@@ -307,7 +318,7 @@ fn part(session: u32, lane: Lane, (offset, length): (usize, usize), payload: &[u
         offset: offset as u32,
         length: length as u32,
         floor_delta: 0,
-        lane,
+        channel,
         ack_delay: 0,
         payload,
     }
@@ -320,10 +331,10 @@ fn session(wire: &mut Wire) -> u32 {
     let engine = &mut wire.nodes[0].engine;
     let payload = Payload::Copied(b"?");
     engine
-        .submit(NodeId(1), Lane::ordered(78), payload, true)
+        .submit(NodeId(1), Channel::ordered(78), payload, true)
         .unwrap();
     let to = engine.next_destination(now).unwrap();
-    let bytes = engine.write_frame(now, to, &Loan::NONE, &mut slot);
+    let bytes = engine.write_frame(now, to, &Borrowed::NONE, &mut slot);
     tsumuji_wire::parse_data(&slot[..bytes]).unwrap().session
 }
 
@@ -333,26 +344,29 @@ fn longer_ones_follow_frame_by_frame() {
     let mut wire = wire();
     let bytes = RING_BYTES / 4;
     let long = |seed: u8| -> Vec<u8> { (0..bytes).map(|at| (at / 7) as u8 ^ seed).collect() };
-    assert!(!send(&mut wire, 0, LANE, &vec![1; bytes + 1]), "by number");
+    assert!(
+        !send(&mut wire, 0, CHANNEL, &vec![1; bytes + 1]),
+        "by number"
+    );
     settle(&mut wire);
     wire.nodes[1].inbox.messages.clear();
     let posted = Box::new(vec![0_u8; bytes]);
     wire.nodes[1].inbox.posts.push((9, posted));
     for seed in 0..4 {
-        assert!(send(&mut wire, 0, LANE, &long(seed)), "{seed}");
-        assert!(send(&mut wire, 0, LANE, &[seed]));
+        assert!(send(&mut wire, 0, CHANNEL, &long(seed)), "{seed}");
+        assert!(send(&mut wire, 0, CHANNEL, &[seed]));
         assert_eq!(wire.nodes[0].engine.queued(NodeId(1)).unwrap().messages, 0);
         settle(&mut wire);
     }
     let inbox = &wire.nodes[1].inbox;
-    for (index, (from, lane, message)) in (0..).zip(&inbox.messages) {
+    for (index, (from, channel, message)) in (0..).zip(&inbox.messages) {
         let seed = index / 2;
         let wanted = if index % 2 == 0 {
             long(seed)
         } else {
             vec![seed]
         };
-        assert!((*from, *lane) == (NodeId(0), LANE) && *message == wanted);
+        assert!((*from, *channel) == (NodeId(0), CHANNEL) && *message == wanted);
     }
     assert_eq!(inbox.messages.len(), 8);
     assert!(inbox.filled.len() == 1 && inbox.filled[0].1 == long(0));
@@ -368,8 +382,8 @@ fn odd_parts_are_dropped() {
     let mut wire = wire();
     let session = session(&mut wire);
     settle(&mut wire);
-    let part = |offset: usize, length: usize, lane: Lane, payload: &[u8]| {
-        let data = self::part(session, lane, (offset, length), payload);
+    let part = |offset: usize, length: usize, channel: Channel, payload: &[u8]| {
+        let data = self::part(session, channel, (offset, length), payload);
         let mut slot = [0; 1472];
         let bytes = data.write(&mut slot).unwrap();
         slot[..bytes].to_vec()
@@ -383,29 +397,35 @@ fn odd_parts_are_dropped() {
         (node.engine).handle_frame(wire.now, &frame, &mut node.inbox);
         node.engine.counters().drops.get(Drop::Malformed) == before
     };
-    assert!(!come(part(1000, 2500, LANE, &block)), "nothing began");
+    assert!(!come(part(1000, 2500, CHANNEL, &block)), "nothing began");
     assert!(
-        !come(part(0, RING_BYTES + 1, LANE, &block)),
+        !come(part(0, RING_BYTES + 1, CHANNEL, &block)),
         "no ring holds it"
     );
-    assert!(come(part(0, 2500, LANE, &block)));
-    assert!(!come(part(0, 2500, LANE, &block)), "twice");
-    assert!(!come(part(0, 1000, LANE, &block)), "another between");
-    assert!(!come(part(2000, 2500, LANE, &block[..500])), "a gap");
-    assert!(!come(part(1000, 2600, LANE, &block)), "of another length");
+    assert!(come(part(0, 2500, CHANNEL, &block)));
+    assert!(!come(part(0, 2500, CHANNEL, &block)), "twice");
+    assert!(!come(part(0, 1000, CHANNEL, &block)), "another between");
+    assert!(!come(part(2000, 2500, CHANNEL, &block[..500])), "a gap");
     assert!(
-        !come(part(1000, 2500, Lane::ordered(99), &block)),
-        "of another lane"
+        !come(part(1000, 2600, CHANNEL, &block)),
+        "of another length"
     );
-    assert!(!come(part(1000, 2500, LANE, &block[..999])), "too short");
-    assert!(come(part(1000, 2500, LANE, &block)));
-    assert!(come(part(2000, 2500, LANE, &block[..500])));
-    assert!(!come(part(2000, 2500, LANE, &block[..500])), "it is whole");
-    assert!(come(part(0, 2000, LANE, &block)), "another begins");
+    assert!(
+        !come(part(1000, 2500, Channel::ordered(99), &block)),
+        "of another channel"
+    );
+    assert!(!come(part(1000, 2500, CHANNEL, &block[..999])), "too short");
+    assert!(come(part(1000, 2500, CHANNEL, &block)));
+    assert!(come(part(2000, 2500, CHANNEL, &block[..500])));
+    assert!(
+        !come(part(2000, 2500, CHANNEL, &block[..500])),
+        "it is whole"
+    );
+    assert!(come(part(0, 2000, CHANNEL, &block)), "another begins");
     assert!(wire.nodes[1].inbox.messages[0].2 == [5; 2500]);
     assert_eq!(wire.nodes[1].inbox.filled[0].0, 7);
     let now = wire.now;
-    wire.nodes[1].engine.give_up(now, NodeId(0));
+    wire.nodes[1].engine.abort(now, NodeId(0));
     assert!(
         wire.nodes[1].engine.poll_unused().is_none(),
         "none was posted for it"
@@ -440,10 +460,10 @@ fn the_programs_rules_hold() {
         (|it| it.set_budget(RING_BYTES), |it| it.set_budget(1 << 20)),
     ];
     for (index, (shut, open)) in changes.into_iter().enumerate() {
-        assert!(send(&mut wire, 0, LANE, b"before"), "{index}");
+        assert!(send(&mut wire, 0, CHANNEL, b"before"), "{index}");
         shut(&mut wire.nodes[1].engine);
         settle(&mut wire);
-        assert!(!send(&mut wire, 0, LANE, b"by number"), "{index}");
+        assert!(!send(&mut wire, 0, CHANNEL, b"by number"), "{index}");
         settle(&mut wire);
         open(&mut wire.nodes[1].engine);
         settle(&mut wire);
@@ -453,7 +473,7 @@ fn the_programs_rules_hold() {
     // The sender's own pace, too.
     let (now, pace) = (wire.now, crate::Pace::Drain);
     wire.nodes[0].engine.set_pace(now, NodeId(1), pace);
-    assert!(!send(&mut wire, 0, LANE, b"paced"));
+    assert!(!send(&mut wire, 0, CHANNEL, b"paced"));
 }
 
 /// Of a session that its receiver has ended the sender learns how many it took: whether that left, or lives and has forgotten it.
@@ -462,22 +482,22 @@ fn who_lives_says_what_it_took() {
     for leaves in [true, false] {
         let mut wire = wire();
         for _ in 0..5 {
-            assert!(send(&mut wire, 0, LANE, b"taken"));
+            assert!(send(&mut wire, 0, CHANNEL, b"taken"));
         }
         // Of libraries, which nobody is promised.
-        assert!(send(&mut wire, 0, Lane::ordered(0xff03), b"taken"));
+        assert!(send(&mut wire, 0, Channel::ordered(0xff03), b"taken"));
         wire.run(Duration::from_micros(50), |_| false);
         let now = wire.now;
         if leaves {
             wire.nodes[1].engine.close(now);
         } else {
-            wire.nodes[1].engine.give_up(now, NodeId(0));
-            wire.nodes[1].engine.revive_peer(now, NodeId(0));
+            wire.nodes[1].engine.abort(now, NodeId(0));
+            wire.nodes[1].engine.reconnect_peer(now, NodeId(0));
         }
         for _ in 0..3 {
-            assert!(send(&mut wire, 0, LANE, b"too late"));
+            assert!(send(&mut wire, 0, CHANNEL, b"too late"));
         }
-        assert!(send(&mut wire, 0, Lane::ordered(0xff03), b"too late"));
+        assert!(send(&mut wire, 0, Channel::ordered(0xff03), b"too late"));
         wire.run(SECOND, |_| false);
         let came = wire.nodes[1].inbox.messages.len();
         assert_eq!(lost(&wire, 0), 3 + 6 - came.min(6), "{leaves}: {came} came");
@@ -489,22 +509,22 @@ fn who_lives_says_what_it_took() {
 #[test]
 fn the_dead_say_nothing() {
     let mut wire = wire();
-    assert!(send(&mut wire, 0, LANE, b"who knows"));
+    assert!(send(&mut wire, 0, CHANNEL, b"who knows"));
     let now = wire.now;
-    wire.nodes[0].engine.give_up(now, NodeId(1));
+    wire.nodes[0].engine.abort(now, NodeId(1));
     assert!(wire.nodes[0].engine.take_unsettled(NodeId(1)));
     assert!(!wire.nodes[0].engine.take_unsettled(NodeId(1)));
-    assert!(wire.nodes[0].engine.direct(NodeId(1), LANE, 8).is_none());
+    assert!(wire.nodes[0].engine.direct(NodeId(1), CHANNEL, 8).is_none());
 }
 
 /// What nobody honest sends is dropped, and changes nothing: what comes by number goes on.
 #[test]
 fn odd_frames_are_dropped() {
     let mut wire = wire();
-    assert!(send(&mut wire, 0, LANE, b"x"));
+    assert!(send(&mut wire, 0, CHANNEL, b"x"));
     settle(&mut wire);
     let session = session(&mut wire);
-    let good = part(session, LANE, (0, 3), b"abc");
+    let good = part(session, CHANNEL, (0, 3), b"abc");
     let odd = [
         (
             Data {
@@ -522,7 +542,7 @@ fn odd_frames_are_dropped() {
         ),
         (
             Data {
-                lane: Lane::datagram(1),
+                channel: Channel::datagram(1),
                 ..good
             },
             Drop::Malformed,
@@ -552,7 +572,12 @@ fn odd_frames_are_dropped() {
     // Where no link keeps frames in order, there is nothing of the kind.
     let mut plain = Wire::new(2);
     settle(&mut plain);
-    assert!(plain.nodes[0].engine.direct(NodeId(1), LANE, 3).is_none());
+    assert!(
+        plain.nodes[0]
+            .engine
+            .direct(NodeId(1), CHANNEL, 3)
+            .is_none()
+    );
     let bytes = good.write(&mut slot).unwrap();
     let node = &mut plain.nodes[1];
     node.engine

@@ -5,11 +5,11 @@
 use super::tests::{MINUTE, Wire, body};
 use super::*;
 use crate::counters::Drop;
-use crate::message::Loan;
+use crate::message::Borrowed;
 use crate::numbers::FIRST_NUMBER;
 use crate::time::Duration;
 use alloc::vec;
-use tsumuji_wire::{Ack, Control, Data, Hello, Lane, flags};
+use tsumuji_wire::{Ack, Channel, Control, Data, Hello, flags};
 
 /// Two nodes that know each other.
 pub(super) fn pair() -> Wire {
@@ -48,7 +48,7 @@ pub(super) fn data(wire: &Wire, payload: &'static [u8]) -> Data<'static> {
         offset: 0,
         length: payload.len() as u32,
         floor_delta: 0,
-        lane: Lane::ordered(0),
+        channel: Channel::ordered(0),
         ack_delay: 0,
         payload,
     }
@@ -105,7 +105,7 @@ pub(super) fn drops(wire: &Wire, reason: Drop) -> u64 {
 
 /// The pair still works: a message each way.
 pub(super) fn assert_alive(wire: &mut Wire) {
-    wire.send(1, 0, Lane::ordered(5), body(1, 5000));
+    wire.send(1, 0, Channel::ordered(5), body(1, 5000));
     wire.run(MINUTE, |wire| wire.queued(1, 0) == 0);
     assert_eq!(wire.queued(1, 0), 0);
 }
@@ -114,7 +114,7 @@ pub(super) fn assert_alive(wire: &mut Wire) {
 #[test]
 fn acks_of_the_unsent() {
     let mut wire = pair();
-    wire.send(1, 0, Lane::ordered(0), body(1, 100));
+    wire.send(1, 0, Channel::ordered(0), body(1, 100));
     let ahead = FIRST_NUMBER as u32 + 1;
     for lie in [ahead, ahead.wrapping_add(5000), ahead.wrapping_add(1 << 30)] {
         let forged = Ack {
@@ -143,7 +143,7 @@ fn acks_of_the_unsent() {
 #[test]
 fn credit_jumps() {
     let mut wire = pair();
-    wire.send(1, 0, Lane::ordered(0), body(1, 8_000_000));
+    wire.send(1, 0, Channel::ordered(0), body(1, 8_000_000));
     for (credit, refused) in [(i32::MAX as u32, 1), (1 << 19, 1)] {
         let forged = Ack {
             credit: (FIRST_NUMBER as u32).wrapping_add(credit),
@@ -156,7 +156,7 @@ fn credit_jumps() {
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
     let mut frames = 0;
     while let Some(to) = engine.next_destination(now) {
-        assert!(engine.write_frame(now, to, &Loan::NONE, &mut slot) > 0);
+        assert!(engine.write_frame(now, to, &Borrowed::NONE, &mut slot) > 0);
         frames += 1;
         assert!(frames < 5000, "beyond the window");
     }
@@ -329,7 +329,7 @@ fn half_messages_are_bounded() {
             number: first.number.wrapping_add(index),
             message: first.message.wrapping_add(index),
             length: 2 * FULL.len() as u32,
-            lane: Lane::unordered(0),
+            channel: Channel::unordered(0),
             ..first
         };
         forge(&mut wire, |slot| forged.write(slot));
@@ -376,7 +376,7 @@ fn floods_of_hellos() {
     let (now, engine) = (wire.now, &mut wire.nodes[1].engine);
     let mut frames = 0;
     while let Some(to) = engine.next_destination(now) {
-        engine.write_frame(now, to, &Loan::NONE, &mut slot);
+        engine.write_frame(now, to, &Borrowed::NONE, &mut slot);
         frames += 1;
     }
     assert!(frames <= 2, "a welcome and a hello, not {frames} frames");
@@ -413,7 +413,7 @@ fn contradictions_change_nothing() {
     let mut wire = pair();
     // The victim has sent a message, which nobody has acknowledged, and has a message of three fragments under way.
     wire.nodes[0].cut_off = true;
-    wire.send(1, 0, Lane::ordered(0), body(1, 100));
+    wire.send(1, 0, Channel::ordered(0), body(1, 100));
     wire.run(Duration::from_micros(100), |_| false);
     let size = fragment_bytes(&wire) as u32;
     let first = Data {
@@ -452,7 +452,7 @@ fn contradictions_change_nothing() {
         },
         Data {
             message: honest.message.wrapping_add(5000),
-            lane: Lane::ordered(9),
+            channel: Channel::ordered(9),
             ..honest
         },
         Data {

@@ -2,10 +2,10 @@
 
 use super::tests::{Inbox, MINUTE, Wire, config};
 use super::*;
-use crate::message::Loan;
+use crate::message::Borrowed;
 use crate::message::Payload;
 use alloc::vec;
-use tsumuji_wire::{DeliveryClass, Lane, Priority};
+use tsumuji_wire::{Channel, DeliveryClass, Priority};
 
 /// A peer that has met us and leaves before we have met it has died, and is not asked for any more: it knows both lives, so it is no
 /// stranger's word.
@@ -21,13 +21,13 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
         let mut frames = Vec::new();
         while let Some(to) = engine.next_destination(now) {
             let mut slot = [0; 1472];
-            let bytes = engine.write_frame(now, to, &Loan::NONE, &mut slot);
+            let bytes = engine.write_frame(now, to, &Borrowed::NONE, &mut slot);
             frames.push(slot[..bytes].to_vec());
         }
         frames
     };
     let mut inbox = Inbox::default();
-    b.submit(NodeId(0), Lane::ordered(0), Payload::Copied(b"x"), false)
+    b.submit(NodeId(0), Channel::ordered(0), Payload::Copied(b"x"), false)
         .unwrap();
     for hello in written(&mut a) {
         b.handle_frame(now, &hello, &mut inbox);
@@ -67,7 +67,7 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
 fn empty_messages_fill_the_queue() {
     let mut wire = Wire::new(2);
     let engine = &mut wire.nodes[0].engine;
-    let mut empty = || engine.submit(NodeId(1), Lane::ordered(0), Payload::Copied(&[]), false);
+    let mut empty = || engine.submit(NodeId(1), Channel::ordered(0), Payload::Copied(&[]), false);
     let most = (0..1 << 20).take_while(|_| empty().is_ok()).count();
     // Not so large that their places alone are several times the limit.
     let limit_bytes = config(0, 1).send_queue_bytes;
@@ -83,16 +83,16 @@ fn empty_messages_fill_the_queue() {
     assert!(wire.nodes[0].engine.has_room(NodeId(1), limit_bytes));
 }
 
-/// Memory is full of an ordered lane's messages, and the one they wait for was lost: it goes before a more urgent one, which only its arrival makes
+/// Memory is full of an ordered channel's messages, and the one they wait for was lost: it goes before a more urgent one, which only its arrival makes
 /// room for.
 #[test]
 fn what_memory_waits_for_goes_first() {
     let mut wire = Wire::new(2);
     wire.run(MINUTE, |_| false);
-    let bulk = Lane::new(DeliveryClass::Ordered, Priority::NORMAL, 0);
-    let urgent = Lane::new(DeliveryClass::Unordered, Priority::URGENT, 1);
-    wire.loses = Some(|frame| frame.ends_with(b"the first of its lane"));
-    wire.send(0, 1, bulk, b"the first of its lane".to_vec());
+    let bulk = Channel::new(DeliveryClass::Ordered, Priority::NORMAL, 0);
+    let urgent = Channel::new(DeliveryClass::Unordered, Priority::URGENT, 1);
+    wire.loses = Some(|frame| frame.ends_with(b"the first of its channel"));
+    wire.send(0, 1, bulk, b"the first of its channel".to_vec());
     for _ in 0..3 {
         wire.send(0, 1, bulk, vec![7; 400_000]);
     }

@@ -5,7 +5,7 @@
 //! `next_destination`, `plan` and `batch` until nothing is due, then `poll_event`.
 //!
 //! Invariants: a peer that may write something stands in `ready` (at most once); its alarm is never later than the
-//! earliest of its deadlines (it may be earlier: deadlines are withdrawn lazily).
+//! earliest of its deadlines (it may be earlier: deadlines are cancelled lazily).
 
 mod batch;
 mod credit;
@@ -27,7 +27,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use self::batch::Batch;
-use self::placement::{Guess, LentPlace};
+use self::placement::{BorrowedPlace, Guess};
 use self::timers::Doubt;
 use crate::alarms::Alarms;
 use crate::config::Config;
@@ -43,7 +43,7 @@ use crate::pool::Pool;
 use crate::posted::{OutOfMemory, Posted};
 use crate::receiving::{Members, Receiving};
 use crate::time::{Duration, Instant};
-use tsumuji_wire::{DATA_HEADER_BYTES, HELLO_BYTES, Lane, MAX_PAYLOAD_BYTES, NodeId};
+use tsumuji_wire::{Channel, DATA_HEADER_BYTES, HELLO_BYTES, MAX_PAYLOAD_BYTES, NodeId};
 
 /// Smallest frame a link may have: every control frame fits, and data frames carry something.
 const FRAME_BYTES_MIN: usize = 64;
@@ -69,7 +69,7 @@ pub struct Engine {
     datagrams: Datagrams,
     batch: Batch,
     /// Where a link may have put payloads.
-    place: Option<LentPlace>,
+    place: Option<BorrowedPlace>,
     closed: bool,
 }
 
@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// A dead peer is tried again (a restarted process); its former life is forgotten.
-    pub fn revive_peer(&mut self, now: Instant, peer: NodeId) {
+    pub fn reconnect_peer(&mut self, now: Instant, peer: NodeId) {
         if let Some(state) = self.peer_mut(peer)
             && state.session.phase == Phase::Dead
         {
@@ -192,7 +192,7 @@ impl Engine {
 
     /// Ends the session with `peer` as if it had died: for who can neither send what it began, nor keep it. If the peer lives, it
     /// will find out when it sends.
-    pub fn give_up(&mut self, now: Instant, peer: NodeId) {
+    pub fn abort(&mut self, now: Instant, peer: NodeId) {
         let state = self.peers.get_mut(usize::from(peer.0));
         if let Some(state) = state.and_then(Option::as_deref_mut) {
             receive::end_session(now, state, None, &mut self.shared);
@@ -311,19 +311,19 @@ impl Engine {
         self.shared.pool.unused.pop()
     }
 
-    /// Takes the program's buffer of that number back from the message of `from` that arrives there by `lane`, and is in memory of the engine's
+    /// Takes the program's buffer of that number back from the message of `from` that arrives there by `channel`, and is in memory of the engine's
     /// from now on. `Ok(None)`: no message does. `Err`: there is no memory for it.
     pub fn recall(
         &mut self,
         from: NodeId,
-        lane: Lane,
+        channel: Channel,
         number: u64,
     ) -> Result<Option<Posted>, OutOfMemory> {
         let Self { peers, shared, .. } = self;
         let peer = peers
             .get_mut(usize::from(from.0))
             .and_then(Option::as_deref_mut);
-        let numbered = peer.and_then(|peer| peer.receive.recall(lane, number, &mut shared.pool));
+        let numbered = peer.and_then(|peer| peer.receive.recall(channel, number, &mut shared.pool));
         numbered
             .or_else(|| direct::recall(shared, from, number))
             .transpose()
@@ -459,6 +459,8 @@ fn enqueue_after_frame(
 }
 
 #[cfg(test)]
+mod borrowing_tests;
+#[cfg(test)]
 mod bundle_tests;
 #[cfg(test)]
 mod datagrams_tests;
@@ -467,15 +469,13 @@ mod direct_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
-mod lending_tests;
-#[cfg(test)]
 mod limits_tests;
-#[cfg(test)]
-mod lives_tests;
 #[cfg(test)]
 mod placement_tests;
 #[cfg(test)]
 mod posted_tests;
+#[cfg(test)]
+mod sessions_tests;
 #[cfg(test)]
 mod stuck_tests;
 #[cfg(test)]

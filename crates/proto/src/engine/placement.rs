@@ -1,12 +1,12 @@
 //! Fragments of long messages that a link receives straight into their places.
 //!
 //! Called by drivers whose link can scatter what it receives. Of a message that comes in many fragments the next few are likely
-//! to be the next to arrive, so the link is lent their places before it asks for frames. Afterwards `is_expected` says of each
+//! to be the next to arrive, so the link is borrowed their places before it asks for frames. Afterwards `is_expected` says of each
 //! header whether the guess was right; only then is it told to `handle_placed`, which takes the fragment without copying it. Where the guess
 //! was wrong the driver puts the frame together again and hands it to `handle_frame`: the places hold bytes that mean nothing
 //! until the fragments that belong there come.
 //!
-//! Invariant: nothing but bytes of fragments that have not arrived is ever lent.
+//! Invariant: nothing but bytes of fragments that have not arrived is ever borrowed.
 
 use super::Engine;
 use super::direct::arriving;
@@ -14,24 +14,24 @@ use crate::counters::Drop;
 use crate::message::Sink;
 use crate::receiving::Receiving;
 use crate::time::Instant;
-use tsumuji_wire::{DATA_HEADER_BYTES, Data, Lane, NodeId, flags, parse_data_head};
+use tsumuji_wire::{Channel, DATA_HEADER_BYTES, Data, NodeId, flags, parse_data_head};
 
-/// What is lent at most, but for the rest of a fragment: no link receives more in one piece.
+/// What is borrowed at most, but for the rest of a fragment: no link receives more in one piece.
 const PLACEMENT_BYTES: usize = 64 << 10;
 
 /// The message of which a fragment came last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guess {
     pub(super) from: NodeId,
-    pub(super) lane: Lane,
+    pub(super) channel: Channel,
     /// 0 of a direct message: one of a peer's arrives at a time.
     pub(super) message_low: u32,
     pub(super) is_direct: bool,
 }
 
-/// The place that was lent last.
+/// The place that was borrowed last.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LentPlace {
+pub(super) struct BorrowedPlace {
     message: Guess,
     length_bytes: usize,
     /// Of each fragment but the last.
@@ -41,7 +41,7 @@ pub(super) struct LentPlace {
     bytes: usize,
 }
 
-impl LentPlace {
+impl BorrowedPlace {
     /// Payload bytes of every fragment of its message but the last.
     #[inline]
     pub(super) fn body_bytes(&self) -> usize {
@@ -52,11 +52,11 @@ impl LentPlace {
     fn skipped_bytes(&self, data: &Data<'_>) -> Option<usize> {
         let Guess {
             from,
-            lane,
+            channel,
             message_low,
             is_direct,
         } = self.message;
-        let same = (data.source, data.lane, data.message) == (from, lane, message_low)
+        let same = (data.source, data.channel, data.message) == (from, channel, message_low)
             && is_direct == (data.flags & flags::DIRECT != 0)
             && data.length as usize == self.length_bytes;
         let skipped = (data.offset as usize).checked_sub(self.start)?;
@@ -81,10 +81,10 @@ impl Engine {
     #[inline]
     pub fn placement(&mut self) -> Option<Placement<'_>> {
         self.shared.guess?;
-        self.lend()
+        self.borrow()
     }
 
-    fn lend(&mut self) -> Option<Placement<'_>> {
+    fn borrow(&mut self) -> Option<Placement<'_>> {
         self.place = None;
         let guess = self.shared.guess.take()?;
         if !matches!(self.shared.receiving, Receiving::Credit(_)) {
@@ -94,13 +94,13 @@ impl Engine {
             .peers
             .get_mut(usize::from(guess.from.0))?
             .as_deref_mut()?;
-        if !peer.is_up() || guess.lane.is_datagram() {
+        if !peer.is_up() || guess.channel.is_datagram() {
             return None;
         }
         let message = if guess.is_direct {
             arriving(&mut self.shared.direct, guess.from)?
         } else {
-            peer.receive.under_way(guess.lane, guess.message_low)?
+            peer.receive.under_way(guess.channel, guess.message_low)?
         };
         let (start, bytes) = message.awaited(PLACEMENT_BYTES);
         if bytes == 0 {
@@ -108,7 +108,7 @@ impl Engine {
         }
         let body_bytes = message.fragment_bytes();
         self.shared.guess = Some(guess);
-        self.place = Some(LentPlace {
+        self.place = Some(BorrowedPlace {
             message: guess,
             length_bytes: message.length_bytes(),
             body_bytes,
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// Is the frame with this header, whose payload of `body_bytes` lies at `index` times a payload's length in the place that
-    /// `placement` lent, the one that belongs there? Nothing may have been handled since.
+    /// `placement` borrowed, the one that belongs there? Nothing may have been handled since.
     pub fn is_expected(&mut self, index: usize, head: &[u8], body_bytes: usize) -> bool {
         let (Some(place), Ok(data)) = (self.place, parse_data_head(head, body_bytes)) else {
             return false;

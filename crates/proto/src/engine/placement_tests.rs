@@ -4,8 +4,8 @@ use super::tests::{MINUTE, Wire, body};
 use super::*;
 use crate::counters::Drop;
 use crate::event::Destination;
-use crate::message::{Loan, Payload};
-use tsumuji_wire::Lane;
+use crate::message::{Borrowed, Payload};
+use tsumuji_wire::Channel;
 
 fn scattering(count: u16) -> Wire {
     let mut wire = Wire::new(count);
@@ -21,7 +21,7 @@ fn long_messages_land() {
         0, 1, 1432, 1433, 2864, 7160, 7161, 100_000, 65_536, 1_000_000, 10,
     ];
     for (seed, &size) in sizes.iter().enumerate() {
-        wire.send(0, 1, Lane::ordered(0), body(seed, size));
+        wire.send(0, 1, Channel::ordered(0), body(seed, size));
     }
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     let got = &wire.nodes[1].inbox.messages;
@@ -38,26 +38,30 @@ fn long_messages_land() {
     assert_eq!(wire.nodes[0].engine.counters().retransmitted_frames, 0);
 }
 
-/// Wrong guesses cost nothing but a copy: what is lost, repeated or overtaken, messages that alternate between lanes and peers.
+/// Wrong guesses cost nothing but a copy: what is lost, repeated or overtaken, messages that alternate between channels and peers.
 #[test]
 fn wrong_guesses_do_no_harm() {
     for seed in 0..12 {
         let mut wire = scattering(3);
         (wire.random, wire.jitter_us) = (seed, 20 * (seed % 3));
         (wire.loss_percent, wire.duplicate_percent) = (5 * (seed % 4), 5 * (seed % 5));
-        let lanes = [Lane::ordered(0), Lane::ordered(1), Lane::unordered(2)];
+        let channels = [
+            Channel::ordered(0),
+            Channel::ordered(1),
+            Channel::unordered(2),
+        ];
         let size = |i: usize| [20_000, 300, 70_000, 1500][i % 4] + i;
         for i in 0..24 {
             for from in [0, 2] {
-                wire.send(from, 1, lanes[i % 3], body(i + from, size(i)));
+                wire.send(from, 1, channels[i % 3], body(i + from, size(i)));
             }
-            wire.send(1, 0, lanes[i % 3], body(i, size(i) / 2));
+            wire.send(1, 0, channels[i % 3], body(i, size(i) / 2));
         }
         wire.run(MINUTE, |wire| {
             wire.queued(0, 1) + wire.queued(2, 1) + wire.queued(1, 0) == 0
         });
         for (from, to) in [(0, 1), (2, 1), (1, 0)] {
-            for (index, lane) in lanes.into_iter().enumerate() {
+            for (index, channel) in channels.into_iter().enumerate() {
                 let mut expected: Vec<_> = (0..24)
                     .filter(|i| i % 3 == index)
                     .map(|i| match from {
@@ -69,14 +73,14 @@ fn wrong_guesses_do_no_harm() {
                     .inbox
                     .messages
                     .iter()
-                    .filter(|message| (usize::from(message.0.0), message.1) == (from, lane))
+                    .filter(|message| (usize::from(message.0.0), message.1) == (from, channel))
                     .map(|message| message.2.clone())
                     .collect();
                 if index == 2 {
                     got.sort();
                     expected.sort();
                 }
-                assert!(got == expected, "seed {seed}, {from} to {to}, {lane:?}");
+                assert!(got == expected, "seed {seed}, {from} to {to}, {channel:?}");
             }
         }
         for node in &wire.nodes {
@@ -91,13 +95,13 @@ fn wrong_guesses_do_no_harm() {
 fn forged_headers_are_not_expected() {
     let mut wire = scattering(2);
     wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
-    wire.send(0, 1, Lane::ordered(0), body(0, 20_000));
+    wire.send(0, 1, Channel::ordered(0), body(0, 20_000));
     let now = wire.now;
     let to = wire.nodes[0].engine.next_destination(now).unwrap();
     let engine = &mut wire.nodes[0].engine;
-    assert_eq!(engine.plan(now, to, &Loan::NONE, (6, 65_000)), 6);
+    assert_eq!(engine.plan(now, to, &Borrowed::NONE, (6, 65_000)), 6);
     let frames: Vec<_> = engine
-        .batch(&Loan::NONE)
+        .batch(&Borrowed::NONE)
         .map(|(head, body)| (head.to_vec(), body.to_vec()))
         .collect();
     let node = &mut wire.nodes[1];
@@ -130,7 +134,7 @@ fn forged_headers_are_not_expected() {
         .handle_placed(now, &repeated, bytes, &mut node.inbox);
     assert_eq!(node.engine.counters().drops.get(Drop::Duplicate), 1);
     assert!(node.engine.is_expected(0, head, bytes), "as before");
-    // What was never lent lies nowhere.
+    // What was never borrowed lies nowhere.
     let mut elsewhere = head.clone();
     elsewhere[28..32].copy_from_slice(&0_u32.to_le_bytes());
     node.engine
@@ -142,12 +146,12 @@ fn forged_headers_are_not_expected() {
 
 /// The heads and payloads of a message of that many bytes that node 0 sends to node 1, both up.
 fn fragments_of(wire: &mut Wire, bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-    wire.send(0, 1, Lane::ordered(0), body(0, bytes));
+    wire.send(0, 1, Channel::ordered(0), body(0, bytes));
     let (now, engine) = (wire.now, &mut wire.nodes[0].engine);
     let mut fragments = Vec::new();
     while let Some(to) = engine.next_destination(now) {
-        assert!(engine.plan(now, to, &Loan::NONE, (44, 65_000)) > 0);
-        let batch = engine.batch(&Loan::NONE);
+        assert!(engine.plan(now, to, &Borrowed::NONE, (44, 65_000)) > 0);
+        let batch = engine.batch(&Borrowed::NONE);
         fragments.extend(batch.map(|(head, body)| (head.to_vec(), body.to_vec())));
     }
     fragments
@@ -238,14 +242,14 @@ fn batches_end() {
     let engine = &mut wire.nodes[0].engine;
     let submit = |engine: &mut Engine, size| {
         let payload = Payload::Owned(body(0, size));
-        let lane = Lane::ordered(0);
-        engine.submit(NodeId(1), lane, payload, false).unwrap();
+        let channel = Channel::ordered(0);
+        engine.submit(NodeId(1), channel, payload, false).unwrap();
     };
     // How many frames, and the bytes of their bodies; as often as there is something due.
     let plan = |engine: &mut Engine, most: (usize, usize)| {
         assert_eq!(engine.next_destination(now), Some(to));
-        let planned = engine.plan(now, to, &Loan::NONE, most);
-        let bodies = engine.batch(&Loan::NONE).map(|(_, body)| body.len());
+        let planned = engine.plan(now, to, &Borrowed::NONE, most);
+        let bodies = engine.batch(&Borrowed::NONE).map(|(_, body)| body.len());
         (planned, bodies.sum::<usize>())
     };
     submit(engine, 1000);
@@ -269,5 +273,5 @@ fn batches_end() {
     }
     assert_eq!(sent, left, "no more than was granted");
     let unknown = Destination::Peer(NodeId(77));
-    assert_eq!(engine.plan(now, unknown, &Loan::NONE, (9, 65_000)), 0);
+    assert_eq!(engine.plan(now, unknown, &Borrowed::NONE, (9, 65_000)), 0);
 }

@@ -5,9 +5,9 @@ use super::*;
 use crate::time::Duration;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use tsumuji_wire::Lane;
+use tsumuji_wire::Channel;
 
-const LANE: Lane = Lane::ordered(3);
+const CHANNEL: Channel = Channel::ordered(3);
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: usize = 50_000;
 
@@ -45,10 +45,10 @@ fn long_messages_land_there() {
             let mut wire = Wire::under(2, congestion);
             (wire.scatters, wire.loss_percent) = (scatters, loss);
             let writes = [post(&mut wire, 1, BYTES), post(&mut wire, 2, 2 * BYTES)];
-            wire.send(0, 1, LANE, body(0, 8));
+            wire.send(0, 1, CHANNEL, body(0, 8));
             wire.run(SECOND.times(10), |wire| delivered(wire) == 1);
             for index in 1..4 {
-                wire.send(0, 1, LANE, body(index, BYTES));
+                wire.send(0, 1, CHANNEL, body(index, BYTES));
                 wire.run(SECOND.times(10), |wire| delivered(wire) > index);
             }
             let inbox = &wire.nodes[1].inbox;
@@ -63,7 +63,7 @@ fn long_messages_land_there() {
                 assert!(count > 3, "{count} pieces");
             }
             post(&mut wire, 3, BYTES - 1);
-            wire.send(0, 1, LANE, body(4, BYTES));
+            wire.send(0, 1, CHANNEL, body(4, BYTES));
             wire.run(SECOND.times(10), |wire| delivered(wire) == 5);
             let inbox = &wire.nodes[1].inbox;
             assert_eq!((inbox.filled.len(), inbox.posts.len()), (2, 1));
@@ -71,7 +71,7 @@ fn long_messages_land_there() {
     }
 }
 
-/// However many are under way, and in whatever order their frames come, buffers are filled in the order of the lane.
+/// However many are under way, and in whatever order their frames come, buffers are filled in the order of the channel.
 #[test]
 fn buffers_are_filled_in_order() {
     for seed in 0..20 {
@@ -81,7 +81,7 @@ fn buffers_are_filled_in_order() {
             post(&mut wire, number, BYTES);
         }
         for index in 1..=20 {
-            wire.send(0, 1, LANE, body(index, BYTES));
+            wire.send(0, 1, CHANNEL, body(index, BYTES));
         }
         wire.run(SECOND.times(100), |wire| delivered(wire) == 20);
         let inbox = &wire.nodes[1].inbox;
@@ -103,28 +103,28 @@ fn buffers_come_back() {
     let begun = |wire: &Wire| wire.nodes[1].inbox.posts.is_empty();
     post(&mut wire, 1, BYTES);
     wire.jitter_us = 100;
-    wire.send(0, 1, LANE, body(1, BYTES));
+    wire.send(0, 1, CHANNEL, body(1, BYTES));
     wire.run(SECOND, begun);
     assert!(begun(&wire) && delivered(&wire) == 0, "under way");
     let engine = &mut wire.nodes[1].engine;
-    assert!(engine.recall(NodeId(0), LANE, 2).unwrap().is_none());
-    assert!(engine.recall(NodeId(9), LANE, 1).unwrap().is_none());
+    assert!(engine.recall(NodeId(0), CHANNEL, 2).unwrap().is_none());
+    assert!(engine.recall(NodeId(9), CHANNEL, 1).unwrap().is_none());
     assert!(
         engine
-            .recall(NodeId(0), Lane::ordered(4), 1)
+            .recall(NodeId(0), Channel::ordered(4), 1)
             .unwrap()
             .is_none()
     );
-    let posted = engine.recall(NodeId(0), LANE, 1).unwrap().unwrap();
+    let posted = engine.recall(NodeId(0), CHANNEL, 1).unwrap().unwrap();
     assert_eq!(posted.number, 1);
-    assert!(engine.recall(NodeId(0), LANE, 1).unwrap().is_none());
+    assert!(engine.recall(NodeId(0), CHANNEL, 1).unwrap().is_none());
     wire.run(SECOND.times(10), |wire| delivered(wire) == 1);
     let inbox = &wire.nodes[1].inbox;
     assert!(inbox.messages[0].2 == body(1, BYTES));
     assert!(inbox.filled.is_empty());
 
     post(&mut wire, 2, 20 * BYTES);
-    wire.send(0, 1, LANE, body(2, 14 * BYTES));
+    wire.send(0, 1, CHANNEL, body(2, 14 * BYTES));
     wire.run(SECOND, begun);
     wire.nodes[0].cut_off = true;
     assert!(wire.nodes[1].engine.poll_unused().is_none());

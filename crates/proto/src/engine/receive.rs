@@ -12,14 +12,14 @@ use crate::peer::direct::Talk;
 use crate::peer::reassembly::Assembled;
 use crate::peer::receive::{Refusal, Taken};
 use crate::peer::send::{AckNews, Agreed};
-use crate::peer::session::{Life, Phase};
+use crate::peer::session::{Identity, Phase};
 use crate::receiving::Receiving;
 use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use tsumuji_wire::{
-    ACK_HEADER_BYTES, Ack, Control, DATA_HEADER_BYTES, Data, Datagram, Frame, Hello, Lane, NodeId,
-    Permit, bundle, flags,
+    ACK_HEADER_BYTES, Ack, Channel, Control, DATA_HEADER_BYTES, Data, Datagram, Frame, Hello,
+    NodeId, Permit, bundle, flags,
 };
 
 /// Unit of the delay that a data frame states.
@@ -56,8 +56,8 @@ impl Engine {
     ) -> Result<(), Drop> {
         match tsumuji_wire::parse(frame) {
             Ok(Frame::Datagram(datagram)) => match self.peer(datagram.source) {
-                Some(peer) if peer.is_up() && is_life(peer, datagram.incarnation) => {
-                    sink.datagram(peer.life, datagram);
+                Some(peer) if peer.is_up() && is_incarnation(peer, datagram.incarnation) => {
+                    sink.datagram(peer.ended_sessions, datagram);
                     Ok(())
                 }
                 Some(_) => Err(Drop::Session),
@@ -193,19 +193,19 @@ impl Engine {
         if frame_bytes < FRAME_BYTES_MIN {
             return Err(Drop::Malformed);
         }
-        let life = Life {
+        let identity = Identity {
             incarnation: welcome.incarnation,
             pairing: welcome.pairing,
         };
-        if peer.is_up() && peer.session.remote == Some(life) {
-            peer.session.settle(welcome.nonce, life);
+        if peer.is_up() && peer.session.remote == Some(identity) {
+            peer.session.settle(welcome.nonce, identity);
             self.enqueue(welcome.source, now);
             return Ok(());
         }
         if peer.is_up() {
             // The same process has ended the session by itself, and says what it took.
             let known = peer.session.remote;
-            let is_same = known.is_some_and(|known| known.incarnation == life.incarnation);
+            let is_same = known.is_some_and(|known| known.incarnation == identity.incarnation);
             fail_session(now, peer, is_same.then_some(welcome.taken), shared);
         }
         peer.session
@@ -326,10 +326,10 @@ fn check_congestion(peer: &mut Peer, shared: &mut Shared, hello: &Hello) -> Resu
     Err(Drop::Congestion)
 }
 
-fn is_life(peer: &Peer, incarnation: u32) -> bool {
+fn is_incarnation(peer: &Peer, incarnation: u32) -> bool {
     peer.session
         .remote
-        .is_some_and(|life| life.incarnation == incarnation)
+        .is_some_and(|identity| identity.incarnation == incarnation)
 }
 
 /// Is the frame of the present session?
@@ -359,35 +359,35 @@ pub(super) fn deliver(
     taken: Taken,
     sink: &mut impl Sink,
 ) {
-    let (from, life, lane) = (data.source, peer.life, data.lane);
+    let (from, session, channel) = (data.source, peer.ended_sessions, data.channel);
     match taken {
         Taken::Frame => {
-            // It came as the next of its lane, and no other waited behind it.
+            // It came as the next of its channel, and no other waited behind it.
             let body = Body::Frame(data.payload);
             shared.counters.delivered_messages += 1;
             return sink.message(Delivery {
                 from,
-                life,
-                lane,
+                session,
+                channel,
                 body,
             });
         }
-        Taken::Bundle => return unbundle(shared, (from, life, lane), data.payload, sink),
-        Taken::Whole(body) if lane.is_datagram() => {
-            return hand_over_datagram(peer, shared, lane, body, sink);
+        Taken::Bundle => return unbundle(shared, (from, session, channel), data.payload, sink),
+        Taken::Whole(body) if channel.is_datagram() => {
+            return hand_over_datagram(peer, shared, channel, body, sink);
         }
         Taken::Whole(body) => {
             let is_bundle = data.is_bundle();
-            hand_over(shared, (from, life, lane), body, is_bundle, sink);
+            hand_over(shared, (from, session, channel), body, is_bundle, sink);
         }
         Taken::Nothing => {
             shared.guess = Some(Guess {
                 from,
-                lane,
+                channel,
                 message_low: data.message,
                 is_direct: false,
             });
-            if lane.is_datagram()
+            if channel.is_datagram()
                 && let Some(at) = peer.receive.datagrams.deadline()
             {
                 shared.arm(peer, at);
@@ -396,10 +396,16 @@ pub(super) fn deliver(
         }
         Taken::Refused(_) => return,
     }
-    let receive = peer.receive.lane(lane);
+    let receive = peer.receive.channel(channel);
     while let Some(waiting) = receive.pop_ready(&mut shared.memory) {
         let is_bundle = waiting.is_bundle();
-        hand_over(shared, (from, life, lane), waiting.body, is_bundle, sink);
+        hand_over(
+            shared,
+            (from, session, channel),
+            waiting.body,
+            is_bundle,
+            sink,
+        );
     }
 }
 
@@ -407,7 +413,7 @@ pub(super) fn deliver(
 #[inline(never)]
 fn unbundle(
     shared: &mut Shared,
-    (from, life, lane): (NodeId, u64, Lane),
+    (from, session, channel): (NodeId, u64, Channel),
     payload: &[u8],
     sink: &mut impl Sink,
 ) {
@@ -415,8 +421,8 @@ fn unbundle(
         shared.counters.delivered_messages += 1;
         sink.message(Delivery {
             from,
-            life,
-            lane,
+            session,
+            channel,
             body: Body::Frame(message),
         });
     }
@@ -425,7 +431,7 @@ fn unbundle(
 /// Hands an assembled message over; what the receiver leaves is used again.
 pub(super) fn hand_over(
     shared: &mut Shared,
-    (from, life, lane): (NodeId, u64, Lane),
+    (from, session, channel): (NodeId, u64, Channel),
     body: Assembled,
     is_bundle: bool,
     sink: &mut impl Sink,
@@ -435,7 +441,7 @@ pub(super) fn hand_over(
         Assembled::Posted(posted) => (Vec::new(), Some(*posted)),
     };
     if is_bundle {
-        unbundle(shared, (from, life, lane), &own, sink);
+        unbundle(shared, (from, session, channel), &own, sink);
         return shared.pool.put(own);
     }
     shared.counters.delivered_messages += 1;
@@ -446,8 +452,8 @@ pub(super) fn hand_over(
     };
     sink.message(Delivery {
         from,
-        life,
-        lane,
+        session,
+        channel,
         body,
     });
     if let Some(posted) = posted {
@@ -461,17 +467,17 @@ pub(super) fn hand_over(
 fn hand_over_datagram(
     peer: &Peer,
     shared: &mut Shared,
-    lane: Lane,
+    channel: Channel,
     body: Assembled,
     sink: &mut impl Sink,
 ) {
     let Assembled::Own(body) = body else {
         return; // no place is asked for where datagrams arrive
     };
-    let incarnation = (peer.session.remote).map_or(0, |life| life.incarnation);
+    let incarnation = (peer.session.remote).map_or(0, |identity| identity.incarnation);
     let of = (peer.id, incarnation);
-    match Datagram::of_message(of, lane.channel(), &body) {
-        Some(datagram) => sink.datagram(peer.life, datagram),
+    match Datagram::of_message(of, channel.id(), &body) {
+        Some(datagram) => sink.datagram(peer.ended_sessions, datagram),
         None => shared.counters.drops.count(Drop::Malformed),
     }
     shared.pool.put(body);
@@ -512,7 +518,7 @@ fn fail_session(now: Instant, peer: &mut Peer, taken: Option<u32>, shared: &mut 
     peer.ping_due = false;
     peer.window_bytes = 0;
     peer.message_limit_bytes = u32::MAX as usize;
-    peer.life += 1;
+    peer.ended_sessions += 1;
     if failed.lost > 0 {
         shared.events.push_back(Event::MessagesLost {
             peer: peer.id,

@@ -1,4 +1,4 @@
-//! Frames of which one alone could stop a pair, and lanes without end.
+//! Frames of which one alone could stop a pair, and channels without end.
 
 use super::hostile_tests::*;
 use super::tests::{Wire, body};
@@ -6,34 +6,34 @@ use super::*;
 use crate::counters::Drop;
 use crate::message::Payload;
 use crate::numbers::FIRST_NUMBER;
-use crate::peer::places::LANES_MAX;
+use crate::peer::places::CHANNELS_MAX;
 use crate::time::Duration;
 use proptest::prelude::*;
-use tsumuji_wire::{Ack, Data, Lane, Permit, flags};
+use tsumuji_wire::{Ack, Channel, Data, Permit, flags};
 
-/// A frame of one lane more than a session may have is dropped whole, with the acknowledgement that it bears; the lanes there are go on
+/// A frame of one channel more than a session may have is dropped whole, with the acknowledgement that it bears; the channels there are go on
 ///
 #[test]
-fn one_lane_too_many() {
+fn one_channel_too_many() {
     let mut wire = pair();
     wire.nodes[0].cut_off = true;
-    wire.send(1, 0, Lane::ordered(0), body(1, 100));
+    wire.send(1, 0, Channel::ordered(0), body(1, 100));
     wire.run(Duration::from_micros(100), |_| false);
-    let lanes = LANES_MAX as u32;
-    let of_lane = |wire: &Wire, step: u32| Data {
+    let channels = CHANNELS_MAX as u32;
+    let of_channel = |wire: &Wire, step: u32| Data {
         number: (FIRST_NUMBER as u32).wrapping_add(step),
-        lane: Lane::ordered((step % (lanes + 1)) as u16),
+        channel: Channel::ordered((step % (channels + 1)) as u16),
         ..data(wire, b"x")
     };
-    for step in 0..lanes {
-        let fair = of_lane(&wire, step);
+    for step in 0..channels {
+        let fair = of_channel(&wire, step);
         forge(&mut wire, |slot| fair.write(slot));
     }
-    assert_eq!(wire.nodes[1].inbox.messages.len(), LANES_MAX);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), CHANNELS_MAX);
     let told = FIRST_NUMBER as u32 + 1;
     let lie = Data {
         ack: told,
-        ..of_lane(&wire, lanes)
+        ..of_channel(&wire, channels)
     };
     forge(&mut wire, |slot| lie.write(slot));
     assert_eq!(drops(&wire, Drop::Window), 1);
@@ -41,11 +41,11 @@ fn one_lane_too_many() {
     let fair = Data {
         ack: told,
         message: told,
-        lane: Lane::ordered(0),
+        channel: Channel::ordered(0),
         ..lie
     };
     forge(&mut wire, |slot| fair.write(slot));
-    assert_eq!(wire.nodes[1].inbox.messages.len(), LANES_MAX + 1);
+    assert_eq!(wire.nodes[1].inbox.messages.len(), CHANNELS_MAX + 1);
     assert_eq!(wire.queued(1, 0), 0);
 }
 
@@ -57,8 +57,8 @@ fn no_single_frame_stalls() {
     let dead_after = super::tests::config(0, 1).dead_after;
     for kind in 0..6 {
         let mut wire = pair();
-        wire.send(0, 1, Lane::ordered(0), body(1, 100));
-        wire.send(1, 0, Lane::ordered(0), body(2, 100));
+        wire.send(0, 1, Channel::ordered(0), body(1, 100));
+        wire.send(1, 0, Channel::ordered(0), body(2, 100));
         wire.run(Duration::from_millis(5), |_| false);
         let number = (FIRST_NUMBER + 1) as u32;
         let fair = Data {
@@ -96,7 +96,7 @@ fn no_single_frame_stalls() {
             }),
             // It acknowledges a part of a long message that never arrived, or all of it.
             _ => {
-                wire.send(1, 0, Lane::ordered(0), body(3, 100_000));
+                wire.send(1, 0, Channel::ordered(0), body(3, 100_000));
                 wire.nodes[0].cut_off = true;
                 wire.run(Duration::from_micros(2), |_| false);
                 wire.nodes[0].cut_off = false;
@@ -125,7 +125,7 @@ fn no_single_frame_stalls() {
             for (from, to) in [(0, 1), (1, 0)] {
                 let payload = Payload::Owned(mark.clone());
                 let engine = &mut wire.nodes[from].engine;
-                let _ = engine.submit(NodeId(to), Lane::ordered(0), payload, false);
+                let _ = engine.submit(NodeId(to), Channel::ordered(0), payload, false);
             }
             wire.run(Duration::from_millis(20), |_| false);
             if arrived(&wire, 0, &mark) && arrived(&wire, 1, &mark) {
@@ -151,7 +151,7 @@ proptest! {
         static ZEROS: [u8; 1432] = [0; 1432];
         static ONES: [u8; 512] = [255; 512];
         let mut wire = pair_under(Congestion::ALL[usize::from(suci)]);
-        wire.send(1, 0, Lane::ordered(0), body(1, 100_000));
+        wire.send(1, 0, Channel::ordered(0), body(1, 100_000));
         for (wild, bytes, near, kind, floor_delta, take) in frames {
             // Half of the fields lie near what is expected: else nothing gets past the first check.
             let pick = |index: usize| {
@@ -193,7 +193,7 @@ proptest! {
                     offset: if near == 0 { 0 } else { wild[2] % near / 2 * 1432 },
                     length,
                     floor_delta,
-                    lane: Lane::from_number(u32::from(bytes[2] & 0x17) << 14).unwrap_or(Lane::datagram(1)),
+                    channel: Channel::from_number(u32::from(bytes[2] & 0x17) << 14).unwrap_or(Channel::datagram(1)),
                     ack_delay: bytes[3],
                     ..data(&wire, &ZEROS)
                 };

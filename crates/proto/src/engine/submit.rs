@@ -1,4 +1,4 @@
-//! Messages that the program gives: admitted, queued or lent, and what has become of them.
+//! Messages that the program gives: admitted, queued or borrowed, and what has become of them.
 //!
 //! What leaves, and when, is decided by `transmit` and `peer::send`.
 
@@ -8,12 +8,12 @@ use alloc::collections::VecDeque;
 use super::Engine;
 use crate::config::Config;
 use crate::event::Queued;
-use crate::message::{Loan, Payload, SendId, SubmitError};
+use crate::message::{Borrowed, Payload, SendId, SubmitError};
 use crate::peer::Peer;
-use crate::peer::places::LANES_MAX;
-use crate::peer::send::LoanState;
+use crate::peer::places::CHANNELS_MAX;
+use crate::peer::send::BorrowedState;
 use crate::peer::session::Phase;
-use tsumuji_wire::{Lane, NodeId};
+use tsumuji_wire::{Channel, NodeId};
 
 /// Shared messages shorter than this are copied: that is cheaper, and their owner has them back at once.
 const SHARED_BYTES: usize = 4 << 10;
@@ -24,30 +24,30 @@ impl Engine {
     pub fn submit(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        if lane.is_datagram() {
-            return Err(SubmitError::DatagramLane);
+        if channel.is_datagram() {
+            return Err(SubmitError::DatagramChannel);
         }
         let size = payload.bytes();
         let peer = admit(
             &mut self.peers,
             &self.shared.config,
             self.closed,
-            (to, lane),
+            (to, channel),
             (size, size),
         )?;
         let (send, pool) = (&mut peer.send, &mut self.shared.pool);
         let submitted = match payload {
-            Payload::Copied(bytes) => send.submit_copied(lane, (bytes, &[]), notify, pool),
-            Payload::Joined(head, rest) => send.submit_copied(lane, (head, rest), notify, pool),
-            Payload::Owned(body) => Some(send.submit(lane, body, notify, pool)),
+            Payload::Copied(bytes) => send.submit_copied(channel, (bytes, &[]), notify, pool),
+            Payload::Joined(head, rest) => send.submit_copied(channel, (head, rest), notify, pool),
+            Payload::Owned(body) => Some(send.submit(channel, body, notify, pool)),
             Payload::Shared(message) if size < SHARED_BYTES => {
-                send.submit_copied(lane, (&message, &[]), notify, pool)
+                send.submit_copied(channel, (&message, &[]), notify, pool)
             }
-            Payload::Shared(message) => Some(send.submit_shared(lane, message, notify)),
+            Payload::Shared(message) => Some(send.submit_shared(channel, message, notify)),
         };
         let Some(id) = submitted else {
             return Err(SubmitError::NoMemory { size });
@@ -57,68 +57,68 @@ impl Engine {
     }
 
     /// Queues a message of `length_bytes` that stays with the program: it goes along with each call that writes frames
-    /// (`write_frame_lent`, `begin_run`, `run`), until `keep` or `withdraw`, whatever its length. Other messages of its priority to the
-    /// same peer wait behind it. One at a time for each peer: `QueueFull` while another is lent, and then no `Event::Writable` follows.
-    pub fn submit_lent(
+    /// (`write_frame_borrowed`, `begin_run`, `run`), until `keep` or `cancel`, whatever its length. Other messages of its priority to the
+    /// same peer wait behind it. One at a time for each peer: `QueueFull` while another is borrowed, and then no `Event::Writable` follows.
+    pub fn submit_borrowed(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         length_bytes: usize,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
-        if lane.is_datagram() {
-            return Err(SubmitError::DatagramLane);
+        if channel.is_datagram() {
+            return Err(SubmitError::DatagramChannel);
         }
         let config = &self.shared.config;
         let peer = admit(
             &mut self.peers,
             config,
             self.closed,
-            (to, lane),
+            (to, channel),
             (length_bytes, 0),
         )?;
-        let submitted = peer.send.submit_lent(to, lane, length_bytes, notify);
+        let submitted = peer.send.submit_borrowed(to, channel, length_bytes, notify);
         await_turn(&mut self.ready, peer);
         submitted.ok_or(SubmitError::QueueFull { peer: to })
     }
 
-    /// What of the lent message has not left; `None`: it is acknowledged whole, even if its peer is gone by now. An error if it failed.
+    /// What of the borrowed message has not left; `None`: it is acknowledged whole, even if its peer is gone by now. An error if it failed.
     /// Of one that was taken back this is not to be asked: it says `PeerDead`, though the peer may live.
-    pub fn unsent_bytes(&self, loan: &Loan<'_>) -> Result<Option<usize>, SubmitError> {
-        let to = loan.to();
+    pub fn unsent_bytes(&self, borrowed: &Borrowed<'_>) -> Result<Option<usize>, SubmitError> {
+        let to = borrowed.to();
         let Some(peer) = self.peer(to) else {
             return Err(SubmitError::UnknownPeer { peer: to });
         };
-        let (size, limit) = (loan.message().len(), peer.message_limit_bytes);
-        match peer.send.loan_state(loan) {
-            LoanState::Unsent(bytes) => Ok(Some(bytes)),
-            LoanState::Acknowledged => Ok(None),
-            LoanState::Gone if peer.is_up() && size > limit => Err(SubmitError::TooLarge {
+        let (size, limit) = (borrowed.message().len(), peer.message_limit_bytes);
+        match peer.send.borrowed_state(borrowed) {
+            BorrowedState::Unsent(bytes) => Ok(Some(bytes)),
+            BorrowedState::Acknowledged => Ok(None),
+            BorrowedState::Gone if peer.is_up() && size > limit => Err(SubmitError::TooLarge {
                 size,
                 limit,
                 peer: to,
             }),
-            LoanState::Gone => Err(SubmitError::PeerDead { peer: to }),
+            BorrowedState::Gone => Err(SubmitError::PeerDead { peer: to }),
         }
     }
 
-    /// The program takes the lent message back: what is not acknowledged of it is copied. `false`: there is no memory for that; it
-    /// is still lent.
+    /// The program takes the borrowed message back: what is not acknowledged of it is copied. `false`: there is no memory for that; it
+    /// is still borrowed.
     ///
     /// # Panics
-    /// If the loan is of another length than was said when it was lent.
-    pub fn keep(&mut self, loan: &Loan<'_>) -> bool {
-        let peer = self.peers.get_mut(usize::from(loan.to().0));
+    /// If the borrowed is of another length than was said when it was borrowed.
+    pub fn retain(&mut self, borrowed: &Borrowed<'_>) -> bool {
+        let peer = self.peers.get_mut(usize::from(borrowed.to().0));
         let Some(peer) = peer.and_then(Option::as_deref_mut) else {
             return true;
         };
-        peer.send.keep(loan, &mut self.shared.pool)
+        peer.send.retain(borrowed, &mut self.shared.pool)
     }
 
-    /// The program takes the lent message back and wants it forgotten. `false`: some of it has left, so it must be kept.
-    pub fn withdraw(&mut self, loan: &Loan<'_>) -> bool {
-        self.peer_mut(loan.to())
-            .is_some_and(|peer| peer.send.withdraw(loan))
+    /// The program takes the borrowed message back and wants it forgotten. `false`: some of it has left, so it must be kept.
+    pub fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
+        self.peer_mut(borrowed.to())
+            .is_some_and(|peer| peer.send.cancel(borrowed))
     }
 
     /// Messages to a peer that are not acknowledged whole, and what of them is held here; as `flow` says, without the rest of it.
@@ -153,13 +153,13 @@ impl Engine {
     }
 }
 
-/// The peer, if a message of `size` bytes may be queued to it on that lane, of which so many are held here.
+/// The peer, if a message of `size` bytes may be queued to it on that channel, of which so many are held here.
 #[inline(always)] // as Queue::acknowledge
 pub(super) fn admit<'a>(
     peers: &'a mut [Option<Box<Peer>>],
     config: &Config,
     closed: bool,
-    (to, lane): (NodeId, Lane),
+    (to, channel): (NodeId, Channel),
     (size, held_bytes): (usize, usize),
 ) -> Result<&'a mut Peer, SubmitError> {
     let Some(peer) = peers
@@ -178,13 +178,13 @@ pub(super) fn admit<'a>(
             peer: to,
         });
     }
-    if !peer.send.admits(lane) {
-        return Err(SubmitError::TooManyLanes {
+    if !peer.send.admits(channel) {
+        return Err(SubmitError::TooManyChannels {
             peer: to,
-            limit: LANES_MAX,
+            limit: CHANNELS_MAX,
         });
     }
-    let waits_for_none = lane.channel() == Lane::CONTROL_CHANNEL;
+    let waits_for_none = channel.id() == Channel::CONTROL_ID;
     if !waits_for_none && !peer.send.has_room(held_bytes, config.send_queue_bytes) {
         peer.wants_writable = true;
         return Err(SubmitError::QueueFull { peer: to });

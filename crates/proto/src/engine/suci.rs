@@ -26,7 +26,7 @@ impl Engine {
         let expected = peer.receive.arrivals.base();
         let Shared { memory, pool, .. } = &mut *shared;
         if peer.receive.may_place(data) {
-            pool.posted = sink.place(data.source, data.lane, data.length as usize);
+            pool.posted = sink.place(data.source, data.channel, data.length as usize);
         }
         let taken = peer.receive.take_next(now, data, size, memory, pool);
         if let Some(posted) = pool.posted.take() {

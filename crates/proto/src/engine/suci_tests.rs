@@ -3,13 +3,13 @@
 use super::tests::{MINUTE, Wire, body};
 use super::*;
 use crate::counters::Drop;
-use crate::message::Loan;
+use crate::message::Borrowed;
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW};
 use crate::time::Duration;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
-use tsumuji_wire::{Ack, Data, Frame, Lane, Permit, flags};
+use tsumuji_wire::{Ack, Channel, Data, Frame, Permit, flags};
 
 /// Node 1 is the one under test; node 0 takes no part in what follows.
 fn pair() -> Wire {
@@ -52,7 +52,7 @@ fn data(wire: &mut Wire, number: u64) {
         offset: 0,
         length: 1000,
         floor_delta: 0,
-        lane: Lane::ordered(0),
+        channel: Channel::ordered(0),
         ack_delay: 0,
         payload: &[7; 1000],
     };
@@ -92,7 +92,7 @@ fn said(wire: &mut Wire) -> Vec<String> {
     let mut said = Vec::new();
     let plain = |low: u32| low.wrapping_sub(FIRST_NUMBER as u32);
     while let Some(to) = engine.next_destination(now) {
-        let bytes = engine.write_frame(now, to, &Loan::NONE, &mut slot);
+        let bytes = engine.write_frame(now, to, &Borrowed::NONE, &mut slot);
         said.push(match tsumuji_wire::parse(&slot[..bytes]) {
             Ok(Frame::Data(data)) => format!("data {}", plain(data.number)),
             Ok(Frame::Ack(ack)) => {
@@ -202,7 +202,7 @@ fn overflow_is_refused_and_comes_again() {
 fn sender_repeats_only_what_was_granted() {
     let mut wire = pair();
     for message in 0..5 {
-        wire.send(1, 0, Lane::ordered(0), body(message, 10));
+        wire.send(1, 0, Channel::ordered(0), body(message, 10));
     }
     let all: Vec<String> = (0..5).map(|number| format!("data {number}")).collect();
     assert_eq!(said(&mut wire), all);
@@ -212,7 +212,7 @@ fn sender_repeats_only_what_was_granted() {
     answer(&mut wire, flags::NACK, 2, 256);
     assert_eq!(wire.queued(1, 0), 3);
     assert_eq!(said(&mut wire), ["ask 1: 2 +3"]);
-    wire.send(1, 0, Lane::ordered(0), body(5, 10));
+    wire.send(1, 0, Channel::ordered(0), body(5, 10));
     assert_eq!(said(&mut wire), Vec::<String>::new(), "new ones wait, too");
     for nothing in [
         permit(&wire, 0, 2, 3),
@@ -242,7 +242,7 @@ fn window_bounds_what_leaves() {
     let mut wire = pair();
     answer(&mut wire, 0, 0, 0);
     for message in 0..300 {
-        wire.send(1, 0, Lane::ordered(0), body(message, 10));
+        wire.send(1, 0, Channel::ordered(0), body(message, 10));
     }
     assert_eq!(
         said(&mut wire).len(),
@@ -263,7 +263,7 @@ fn window_bounds_what_leaves() {
 #[test]
 fn lost_permission_is_asked_for_again() {
     let mut wire = pair();
-    wire.send(1, 0, Lane::ordered(0), body(1, 10));
+    wire.send(1, 0, Channel::ordered(0), body(1, 10));
     assert_eq!(said(&mut wire), ["data 0"]);
     let mut asked_at = vec![];
     let start = wire.now;
@@ -339,7 +339,7 @@ fn permits_are_refused_under_credit() {
     }
     assert_eq!(drops(&wire, Drop::Congestion), 20);
     assert_eq!(said(&mut wire), Vec::<String>::new());
-    wire.send(1, 0, Lane::ordered(5), body(1, 5000));
+    wire.send(1, 0, Channel::ordered(5), body(1, 5000));
     wire.run(MINUTE, |wire| wire.queued(1, 0) == 0);
     assert_eq!(wire.queued(1, 0), 0);
 }

@@ -4,20 +4,20 @@ use super::*;
 use crate::counters::Drop;
 use crate::event::Destination;
 use crate::memory::charge;
-use crate::message::{Body, Delivery, Loan, Payload, SendId, Sink, SubmitError};
+use crate::message::{Body, Borrowed, Delivery, Payload, SendId, Sink, SubmitError};
 use crate::numbers::FIRST_NUMBER;
 use crate::posted::{Posted, ReceiveBuffer};
 use crate::time::Duration;
 use alloc::vec;
-use tsumuji_wire::{Datagram, Lane};
+use tsumuji_wire::{Channel, Datagram};
 
 const WIRE_DELAY: Duration = Duration::from_micros(5);
 
 #[derive(Default)]
 pub(super) struct Inbox {
-    pub(super) messages: Vec<(NodeId, Lane, Vec<u8>)>,
+    pub(super) messages: Vec<(NodeId, Channel, Vec<u8>)>,
     /// Of the last message's sender.
-    pub(super) life: u64,
+    pub(super) session: u64,
     /// Lap, life of the source, and what came.
     pub(super) datagrams: Vec<(u32, u64, Vec<u8>)>,
     /// For messages that are still to come, by number; and what was put into some.
@@ -37,14 +37,14 @@ impl Sink for Inbox {
                 message
             }
         };
-        self.life = delivery.life;
-        self.messages.push((delivery.from, delivery.lane, bytes));
+        self.session = delivery.session;
+        self.messages.push((delivery.from, delivery.channel, bytes));
     }
-    fn datagram(&mut self, life: u64, datagram: Datagram<'_>) {
+    fn datagram(&mut self, session: u64, datagram: Datagram<'_>) {
         self.datagrams
-            .push((datagram.lap, life, datagram.payload.to_vec()));
+            .push((datagram.lap, session, datagram.payload.to_vec()));
     }
-    fn place(&mut self, _: NodeId, _: Lane, length_bytes: usize) -> Option<Posted> {
+    fn place(&mut self, _: NodeId, _: Channel, length_bytes: usize) -> Option<Posted> {
         let (number, buffer) = self.posts.pop()?;
         match Posted::new(number, length_bytes, buffer) {
             Ok(posted) => Some(posted),
@@ -63,36 +63,40 @@ pub(super) struct Node {
     pub(super) engine: Engine,
     pub(super) inbox: Inbox,
     pub(super) events: Vec<Event>,
-    /// The message that is lent to the engine.
-    pub(super) lent: Option<(NodeId, SendId, Vec<u8>)>,
+    /// The message that is borrowed to the engine.
+    pub(super) borrowed: Option<(NodeId, SendId, Vec<u8>)>,
     /// Releases each message at once.
     pub(super) consumes: bool,
     pub(super) cut_off: bool,
 }
 
 impl Node {
-    /// Submits a message that is lent from now on.
-    pub(super) fn lend(&mut self, to: u16, lane: Lane, message: Vec<u8>, notify: bool) {
+    /// Submits a message that is borrowed from now on.
+    pub(super) fn borrow(&mut self, to: u16, channel: Channel, message: Vec<u8>, notify: bool) {
         let to = NodeId(to);
-        let submitted = self.engine.submit_lent(to, lane, message.len(), notify);
-        self.lent = Some((to, submitted.unwrap(), message));
+        let submitted = self
+            .engine
+            .submit_borrowed(to, channel, message.len(), notify);
+        self.borrowed = Some((to, submitted.unwrap(), message));
     }
 
     pub(super) fn unsent_bytes(&self) -> Result<Option<usize>, SubmitError> {
-        self.engine.unsent_bytes(&loan(&self.lent))
+        self.engine.unsent_bytes(&in_hand(&self.borrowed))
     }
 
-    /// Takes back what is lent.
-    pub(super) fn keep(&mut self) -> bool {
-        let kept = self.engine.keep(&loan(&self.lent));
-        self.lent = self.lent.take().filter(|_| !kept);
+    /// Takes back what is borrowed.
+    pub(super) fn retain(&mut self) -> bool {
+        let kept = self.engine.retain(&in_hand(&self.borrowed));
+        self.borrowed = self.borrowed.take().filter(|_| !kept);
         kept
     }
 }
 
-fn loan(lent: &Option<(NodeId, SendId, Vec<u8>)>) -> Loan<'_> {
-    let lent = lent.as_ref();
-    lent.map_or(Loan::NONE, |(to, id, message)| Loan::new(*to, *id, message))
+fn in_hand(borrowed: &Option<(NodeId, SendId, Vec<u8>)>) -> Borrowed<'_> {
+    let borrowed = borrowed.as_ref();
+    borrowed.map_or(Borrowed::NONE, |(to, id, message)| {
+        Borrowed::new(*to, *id, message)
+    })
 }
 
 /// Nodes and the frames between them.
@@ -193,7 +197,7 @@ impl Wire {
             engine,
             inbox: Inbox::default(),
             events: Vec::new(),
-            lent: None,
+            borrowed: None,
             consumes: true,
             cut_off: false,
         }
@@ -233,16 +237,20 @@ impl Wire {
     pub(super) fn pump(&mut self) {
         for from in 0..self.nodes.len() {
             while let Some(to) = self.nodes[from].engine.next_destination(self.now) {
-                let Node { engine, lent, .. } = &mut self.nodes[from];
-                let loan = loan(lent);
+                let Node {
+                    engine, borrowed, ..
+                } = &mut self.nodes[from];
+                let borrowed = in_hand(borrowed);
                 let most = if self.scatters {
                     (5, 1472 * 5)
                 } else {
                     (1, 1472)
                 };
-                let planned = engine.plan(self.now, to, &loan, most);
-                let frames: Vec<Vec<u8>> =
-                    engine.batch(&loan).map(|(a, b)| [a, b].concat()).collect();
+                let planned = engine.plan(self.now, to, &borrowed, most);
+                let frames: Vec<Vec<u8>> = engine
+                    .batch(&borrowed)
+                    .map(|(a, b)| [a, b].concat())
+                    .collect();
                 assert_eq!(frames.len(), planned);
                 assert!(planned <= most.0);
                 assert!(frames.iter().map(Vec::len).sum::<usize>() <= most.1);
@@ -273,7 +281,7 @@ impl Wire {
         runs.map(|run| Self::receive_run(node, now, run)).sum()
     }
 
-    /// Payloads go into the places lent, and elsewhere what turns out not to belong there.
+    /// Payloads go into the places borrowed, and elsewhere what turns out not to belong there.
     fn receive_run(node: &mut Node, now: Instant, frames: &[Vec<u8>]) -> u64 {
         let mut count = 0;
         if let Some(first) = frames.first() {
@@ -361,7 +369,7 @@ impl Wire {
         }
     }
 
-    pub(super) fn send(&mut self, from: usize, to: u16, lane: Lane, body: Vec<u8>) {
+    pub(super) fn send(&mut self, from: usize, to: u16, channel: Channel, body: Vec<u8>) {
         let payload = if self.copies {
             Payload::Copied(&body)
         } else {
@@ -369,7 +377,7 @@ impl Wire {
         };
         self.nodes[from]
             .engine
-            .submit(NodeId(to), lane, payload, false)
+            .submit(NodeId(to), channel, payload, false)
             .unwrap();
     }
 
@@ -396,7 +404,7 @@ fn ordered_messages_arrive_in_order() {
     let mut wire = Wire::new(2);
     let sent: Vec<_> = (0..500).map(|i| body(i, i * 7 % 4000)).collect();
     for message in &sent {
-        wire.send(0, 1, Lane::ordered(0), message.clone());
+        wire.send(0, 1, Channel::ordered(0), message.clone());
     }
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     let got: Vec<_> = wire.nodes[1]
@@ -412,7 +420,7 @@ fn ordered_messages_arrive_in_order() {
 
 /// Loss, duplication and reordering delay messages but never lose, repeat or reorder them.
 #[test]
-fn every_lane_survives_a_bad_wire() {
+fn every_channel_survives_a_bad_wire() {
     for seed in 0..20 {
         let congestion = Congestion::ALL[seed as usize % 2];
         let mut wire = Wire::under(2, congestion);
@@ -422,34 +430,38 @@ fn every_lane_survives_a_bad_wire() {
             wire.jitter_us,
             wire.duplicate_percent,
         ) = (seed, 30, 50, 10);
-        let lanes = [Lane::ordered(0), Lane::ordered(1), Lane::unordered(0)];
+        let channels = [
+            Channel::ordered(0),
+            Channel::ordered(1),
+            Channel::unordered(0),
+        ];
         wire.copies = seed % 4 >= 2;
         wire.run(MINUTE, |wire| {
             wire.nodes[0].engine.is_up(NodeId(1)) && wire.nodes[1].engine.is_up(NodeId(0))
         });
         for i in 0..150 {
-            wire.send(0, 1, lanes[i / 10 % 3], body(i, i * i % 9000));
-            wire.send(1, 0, lanes[i / 10 % 3], body(i, i * i % 300));
+            wire.send(0, 1, channels[i / 10 % 3], body(i, i * i % 9000));
+            wire.send(1, 0, channels[i / 10 % 3], body(i, i * i % 300));
         }
         wire.run(MINUTE, |wire| wire.queued(0, 1) + wire.queued(1, 0) == 0);
         for (node, span) in [(1, 9000), (0, 300)] {
-            for (lane_index, lane) in lanes.into_iter().enumerate() {
+            for (channel_index, channel) in channels.into_iter().enumerate() {
                 let expected: Vec<_> = (0..150)
-                    .filter(|i| i / 10 % 3 == lane_index)
+                    .filter(|i| i / 10 % 3 == channel_index)
                     .map(|i| body(i, i * i % span))
                     .collect();
                 let messages = wire.nodes[node]
                     .inbox
                     .messages
                     .iter()
-                    .filter(|message| message.1 == lane);
+                    .filter(|message| message.1 == channel);
                 let mut got: Vec<_> = messages.map(|message| message.2.clone()).collect();
                 let mut expected = expected;
-                if lane == Lane::unordered(0) {
+                if channel == Channel::unordered(0) {
                     got.sort();
                     expected.sort();
                 }
-                assert!(got == expected, "seed {seed} {lane:?}");
+                assert!(got == expected, "seed {seed} {channel:?}");
             }
         }
     }
@@ -462,12 +474,12 @@ fn urgent_passes_bulk() {
     wire.run(Duration::from_millis(10), |wire| {
         wire.nodes[0].engine.is_up(NodeId(1))
     });
-    let bulk = Lane::new(
+    let bulk = Channel::new(
         tsumuji_wire::DeliveryClass::Ordered,
         tsumuji_wire::Priority::BULK,
         0,
     );
-    let urgent = Lane::new(
+    let urgent = Channel::new(
         tsumuji_wire::DeliveryClass::Ordered,
         tsumuji_wire::Priority::URGENT,
         0,
@@ -491,7 +503,7 @@ fn budget_stalls_and_resumes() {
     let mut wire = Wire::new(2);
     wire.nodes[1].consumes = false;
     for i in 0..40 {
-        wire.send(0, 1, Lane::ordered(0), body(i, 100_000));
+        wire.send(0, 1, Channel::ordered(0), body(i, 100_000));
     }
     wire.run(Duration::from_secs(5), |_| false);
     let held = wire.nodes[1].inbox.messages.len();
@@ -517,7 +529,7 @@ fn budget_stalls_and_resumes() {
 #[test]
 fn message_above_budget_arrives() {
     let mut wire = Wire::new(2);
-    wire.send(0, 1, Lane::ordered(0), body(3, 5 << 20));
+    wire.send(0, 1, Channel::ordered(0), body(3, 5 << 20));
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     assert_eq!(wire.nodes[1].inbox.messages[0].2, body(3, 5 << 20));
 }
@@ -551,7 +563,7 @@ fn begun_messages_are_finished_fragment_by_fragment() {
             offset: 0,
             length: 2 * size as u32,
             floor_delta: index as u16,
-            lane: Lane::unordered(0),
+            channel: Channel::unordered(0),
             ack_delay: 0,
             payload: &vec![1; size],
         };
@@ -589,9 +601,9 @@ fn ping_pong_needs_no_frames_of_its_own() {
     wire.run(Duration::from_millis(5), |_| false);
     let before = wire.frames;
     for i in 0..100 {
-        wire.send(0, 1, Lane::ordered(0), body(i, 8));
+        wire.send(0, 1, Channel::ordered(0), body(i, 8));
         wire.run(MINUTE, |wire| wire.nodes[1].inbox.messages.len() == i + 1);
-        wire.send(1, 0, Lane::ordered(0), body(i, 8));
+        wire.send(1, 0, Channel::ordered(0), body(i, 8));
         wire.run(MINUTE, |wire| wire.nodes[0].inbox.messages.len() == i + 1);
     }
     assert_eq!(wire.frames - before, 200);
@@ -605,14 +617,14 @@ fn queue_full_and_writable() {
     let id = engine
         .submit(
             NodeId(1),
-            Lane::ordered(0),
+            Channel::ordered(0),
             Payload::Owned(vec![0; 7 << 20]),
             true,
         )
         .unwrap();
     let full = engine.submit(
         NodeId(1),
-        Lane::ordered(0),
+        Channel::ordered(0),
         Payload::Owned(vec![0; 2 << 20]),
         false,
     );

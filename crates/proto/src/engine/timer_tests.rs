@@ -3,11 +3,11 @@
 use super::tests::config;
 use super::*;
 use crate::event::Destination;
-use crate::message::Loan;
+use crate::message::Borrowed;
 use crate::message::{Delivery, Payload, Sink};
 use crate::time::Duration;
 use alloc::vec;
-use tsumuji_wire::{Datagram, Lane};
+use tsumuji_wire::{Channel, Datagram};
 
 struct Nobody;
 
@@ -32,12 +32,12 @@ fn exchange(now: Instant, hub: &mut Engine, leaf: &mut Engine, slot: &mut [u8]) 
     loop {
         let mut moved = false;
         while let Some(to) = hub.next_destination(now) {
-            let bytes = hub.write_frame(now, to, &Loan::NONE, slot);
+            let bytes = hub.write_frame(now, to, &Borrowed::NONE, slot);
             leaf.handle_frame(now, &slot[..bytes], &mut Nobody);
             moved = true;
         }
         while let Some(to) = leaf.next_destination(now) {
-            let bytes = leaf.write_frame(now, to, &Loan::NONE, slot);
+            let bytes = leaf.write_frame(now, to, &Borrowed::NONE, slot);
             hub.handle_frame(now, &slot[..bytes], &mut Nobody);
             moved = true;
         }
@@ -74,7 +74,8 @@ fn looks(peers: u16) -> u64 {
         now += Duration::from_micros(100);
         let to = NodeId(peers);
         let body = Payload::Copied(b"8 bytes!");
-        hub.submit(to, Lane::ordered(0), body, false).expect("room");
+        hub.submit(to, Channel::ordered(0), body, false)
+            .expect("room");
         hub.handle_timeout(now);
         leaf.handle_timeout(now);
         exchange(now, &mut hub, &mut leaf, &mut slot);
@@ -130,7 +131,7 @@ fn each_is_kept_alive_in_its_time() {
             panic!("a broadcast")
         };
         asked[usize::from(peer.0)] += 1;
-        assert!(hub.write_frame(now, to, &Loan::NONE, &mut slot) > 0);
+        assert!(hub.write_frame(now, to, &Borrowed::NONE, &mut slot) > 0);
     }
     assert_eq!(asked[0], 0);
     assert!(asked[1..].iter().all(|&asked| asked == 1), "once each");

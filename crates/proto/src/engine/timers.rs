@@ -174,7 +174,7 @@ impl Engine {
     }
 }
 
-/// Tells why, and ends the session: an ordered lane cannot go on without one of its messages.
+/// Tells why, and ends the session: an ordered channel cannot go on without one of its messages.
 #[cold]
 fn end_stalled(now: Instant, peer: &mut Peer, message: Option<SendId>, shared: &mut Shared) {
     let peer_id = peer.id;

@@ -5,7 +5,7 @@ use super::direct::taken_from;
 use super::receive::ACK_DELAY_UNIT;
 use super::{Engine, Shared};
 use crate::event::Destination;
-use crate::message::Loan;
+use crate::message::Borrowed;
 use crate::peer::Peer;
 use crate::peer::direct::Talk;
 use crate::peer::send::Part;
@@ -209,12 +209,12 @@ fn write_grant(peer: &mut Peer, shared: &mut Shared, slot: &mut [u8]) -> usize {
 pub(super) fn next_data<'a>(
     now: Instant,
     busy: bool,
-    loan: &Loan<'a>,
+    borrowed: &Borrowed<'a>,
     peer: &'a mut Peer,
     shared: &mut Shared,
 ) -> Option<(Data<'a>, Part, bool)> {
     let Shared { pool, counters, .. } = shared;
-    let next = peer.send.next_fragment(now, loan, pool, counters)?;
+    let next = peer.send.next_fragment(now, borrowed, pool, counters)?;
     let mut bits = if next.is_bundle { flags::BUNDLE } else { 0 };
     if next.more {
         bits |= flags::MORE;
@@ -239,7 +239,7 @@ pub(super) fn next_data<'a>(
         offset: next.offset as u32,
         length: next.length as u32,
         floor_delta: u16::try_from(next.number - next.floor).unwrap_or(u16::MAX),
-        lane: next.lane,
+        channel: next.channel,
         ack_delay: u8::try_from(ack_delay).unwrap_or(u8::MAX),
         payload: next.payload,
     };

@@ -1,4 +1,4 @@
-//! Datagrams of several frames on their way in: of each lane the newest wins.
+//! Datagrams of several frames on their way in: of each channel the newest wins.
 //!
 //! Called by `receive`. Nothing here is ever asked for again: what memory does not hold is dropped, and so is a message whose
 //! missing fragments do not come. The numbers of all its frames are acknowledged all the same, for the sender's accounts.
@@ -8,13 +8,13 @@
 
 use alloc::vec::Vec;
 
-use super::lane::{Accepted, Fragment};
-use super::places::LANES_MAX;
+use super::channel::{Accepted, Fragment};
+use super::places::CHANNELS_MAX;
 use super::reassembly::Reassembly;
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
-use tsumuji_wire::Lane;
+use tsumuji_wire::Channel;
 
 /// An incomplete message of which no fragment came for so long is given up: its sender has given up on it, or its last
 /// fragments are lost. Far beyond any reordering; a value that late is of no use.
@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct DatagramReceive {
-    /// One for each lane that was ever used.
+    /// One for each channel that was ever used.
     streams: Vec<Stream>,
 }
 
 #[derive(Debug)]
 struct Stream {
-    lane: Lane,
+    channel: Channel,
     /// Messages below this are stale.
     next: u64,
     partial: Option<Partial>,
@@ -52,21 +52,25 @@ impl Stream {
 }
 
 impl DatagramReceive {
-    /// What the lane's next message would be called; its low 32 bits travel.
-    pub(crate) fn next(&mut self, lane: Lane) -> u64 {
-        self.stream(lane).next
+    /// What the channel's next message would be called; its low 32 bits travel.
+    pub(crate) fn next(&mut self, channel: Channel) -> u64 {
+        self.stream(channel).next
     }
 
-    /// Whether the lane is in use, or may come into use.
-    pub(crate) fn has_room(&self, lane: Lane) -> bool {
-        self.streams.len() < LANES_MAX || self.streams.iter().any(|stream| stream.lane == lane)
+    /// Whether the channel is in use, or may come into use.
+    pub(crate) fn has_room(&self, channel: Channel) -> bool {
+        self.streams.len() < CHANNELS_MAX
+            || self.streams.iter().any(|stream| stream.channel == channel)
     }
 
-    fn stream(&mut self, lane: Lane) -> &mut Stream {
-        let index = self.streams.iter().position(|stream| stream.lane == lane);
+    fn stream(&mut self, channel: Channel) -> &mut Stream {
+        let index = self
+            .streams
+            .iter()
+            .position(|stream| stream.channel == channel);
         let index = index.unwrap_or_else(|| {
             self.streams.push(Stream {
-                lane,
+                channel,
                 next: crate::numbers::FIRST_NUMBER,
                 partial: None,
             });
@@ -79,12 +83,12 @@ impl DatagramReceive {
     pub(crate) fn accept(
         &mut self,
         now: Instant,
-        lane: Lane,
+        channel: Channel,
         fragment: &Fragment<'_>,
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Accepted {
-        let stream = self.stream(lane);
+        let stream = self.stream(channel);
         let message = fragment.message;
         if message < stream.next {
             return Accepted::Kept;
@@ -163,7 +167,7 @@ mod tests {
     use crate::numbers::FIRST_NUMBER;
     use crate::peer::reassembly::Assembled;
 
-    const LANE: Lane = Lane::datagram(3);
+    const CHANNEL: Channel = Channel::datagram(3);
     const NOW: Instant = Instant::from_nanos(0);
 
     fn fragment(message: u64, offset: usize, length: usize) -> Fragment<'static> {
@@ -186,7 +190,7 @@ mod tests {
         let mut accept = |message, offset, length| {
             datagrams.accept(
                 NOW,
-                LANE,
+                CHANNEL,
                 &fragment(message, offset, length),
                 &mut memory,
                 &mut pool,
@@ -217,9 +221,9 @@ mod tests {
     fn incomplete_messages_are_given_up() {
         let (mut memory, mut pool) = (Memory::new(100, 1000), Pool::new());
         let mut datagrams = DatagramReceive::default();
-        datagrams.accept(NOW, LANE, &fragment(0, 0, 80), &mut memory, &mut pool);
+        datagrams.accept(NOW, CHANNEL, &fragment(0, 0, 80), &mut memory, &mut pool);
         assert_eq!(memory.used_bytes(), 144);
-        let other = Lane::datagram(4);
+        let other = Channel::datagram(4);
         datagrams.accept(NOW, other, &fragment(0, 0, 80), &mut memory, &mut pool);
         assert_eq!(memory.used_bytes(), 144, "nothing is free");
         let due = datagrams.deadline().unwrap();

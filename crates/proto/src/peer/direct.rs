@@ -3,7 +3,7 @@
 //! `Talk` lies in each `Peer`, `Counts` beside them where the link has a ring; `engine::direct` decides by both.
 
 use alloc::boxed::Box;
-use tsumuji_wire::{Data, Lane};
+use tsumuji_wire::{Channel, Data};
 
 use super::reassembly::Reassembly;
 
@@ -56,7 +56,7 @@ pub(crate) struct Counts {
 /// What has come of it.
 #[derive(Debug)]
 pub(crate) struct Arriving {
-    pub(crate) lane: Lane,
+    pub(crate) channel: Channel,
     /// Where the next frame's payload belongs.
     pub(crate) next: usize,
     pub(crate) message: Reassembly,
@@ -66,22 +66,22 @@ impl Arriving {
     /// Nothing of it has come, and that is its first frame: it was foreseen.
     #[inline]
     pub(crate) fn begins(&self, data: &Data<'_>) -> bool {
-        let of = (data.offset, data.lane, data.length as usize);
-        self.next == 0 && of == (0, self.lane, self.message.length_bytes())
+        let of = (data.offset, data.channel, data.length as usize);
+        self.next == 0 && of == (0, self.channel, self.message.length_bytes())
     }
 }
 
 impl Counts {
-    /// A message of that lane leaves. Libraries' are not counted.
+    /// A message of that channel leaves. Libraries' are not counted.
     #[inline]
-    pub(crate) fn send(&mut self, lane: Lane) {
-        self.sent = self.sent.wrapping_add(u32::from(!lane.is_library()));
+    pub(crate) fn send(&mut self, channel: Channel) {
+        self.sent = self.sent.wrapping_add(u32::from(!channel.is_library()));
     }
 
     /// One has come whole.
     #[inline]
-    pub(crate) fn take(&mut self, lane: Lane) {
-        self.taken = self.taken.wrapping_add(u32::from(!lane.is_library()));
+    pub(crate) fn take(&mut self, channel: Channel) {
+        self.taken = self.taken.wrapping_add(u32::from(!channel.is_library()));
     }
 
     /// The session is over; how many are lost, if the peer said how many it took.

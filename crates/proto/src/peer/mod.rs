@@ -2,11 +2,11 @@
 //!
 //! Owned by the engine, one per member; `session` says which life we talk to, `send` and `receive` are the two halves.
 
+mod borrowing;
+pub(crate) mod channel;
 pub(crate) mod datagrams;
 pub(crate) mod direct;
 pub(crate) mod flight;
-pub(crate) mod lane;
-mod lending;
 pub(crate) mod loss;
 pub(crate) mod outgoing;
 pub(crate) mod pace;
@@ -32,8 +32,8 @@ use tsumuji_wire::NodeId;
 pub(crate) struct Peer {
     pub(crate) id: NodeId,
     pub(crate) session: Session,
-    /// Which of its lives, as this engine saw them: how often it has died here.
-    pub(crate) life: u64,
+    /// How many sessions with it have ended here: the number of the present one.
+    pub(crate) ended_sessions: u64,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
     pub(crate) account: Account,
@@ -70,7 +70,7 @@ impl Peer {
         Self {
             id,
             session: Session::new(now, incarnation),
-            life: 0,
+            ended_sessions: 0,
             send: Send::new(congestion),
             receive: Receive::new(),
             account,

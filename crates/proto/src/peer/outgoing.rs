@@ -1,4 +1,4 @@
-//! One message on its way out, and the numbers of a lane's messages.
+//! One message on its way out, and the numbers of a channel's messages.
 //!
 //! Owned by `queue`, which says what leaves next. Knows nothing of packet numbers.
 //!
@@ -7,26 +7,26 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::lane::LANE_WINDOW;
-use super::lending::Lending;
+use super::borrowing::Borrowing;
+use super::channel::CHANNEL_WINDOW;
 use crate::message::SendId;
 use crate::numbers::{Arrivals, FIRST_NUMBER, NUMBER_WINDOW};
 use crate::time::Instant;
-use tsumuji_wire::Lane;
+use tsumuji_wire::Channel;
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) lane: Lane,
-    /// Its place in `Queue::lanes`.
-    pub(super) lane_index: u16,
-    /// Within the lane; known once the first fragment leaves.
+    pub(super) channel: Channel,
+    /// Its place in `Queue::channels`.
+    pub(super) channel_index: u16,
+    /// Within the channel; known once the first fragment leaves.
     pub(super) number: u64,
     pub(super) id: SendId,
-    /// All of it, unless it is or was lent; or a bundle, in which several messages of the lane leave as one.
+    /// All of it, unless it is or was borrowed; or a bundle, in which several messages of the channel leave as one.
     pub(super) body: Vec<u8>,
     /// So many; of a bundle several. One where the place is free.
     pub(super) messages: usize,
-    pub(super) lending: Option<Box<Lending>>,
+    pub(super) borrowing: Option<Box<Borrowing>>,
     pub(super) length_bytes: usize,
     pub(super) fragments: u32,
     /// Payload bytes of each but the last.
@@ -54,13 +54,13 @@ impl Outgoing {
     /// A place for messages, without one.
     pub(super) fn new() -> Self {
         Self {
-            lane: Lane::ordered(0),
-            lane_index: 0,
+            channel: Channel::ordered(0),
+            channel_index: 0,
             number: 0,
             id: SendId(0),
             body: Vec::new(),
             messages: 1,
-            lending: None,
+            borrowing: None,
             length_bytes: 0,
             fragments: 0,
             fragment_bytes: 0,
@@ -101,15 +101,15 @@ pub(super) fn cut(message_bytes: usize, most_bytes: usize) -> (u32, u32) {
     (count as u32, size as u32)
 }
 
-/// One lane's message numbers: which of those sent are not yet acknowledged whole.
+/// One channel's message numbers: which of those sent are not yet acknowledged whole.
 #[derive(Debug)]
-pub(super) struct LaneSend {
+pub(super) struct ChannelSend {
     next: u64,
     acknowledged: Arrivals,
 }
-const _: () = assert!(LANE_WINDOW <= NUMBER_WINDOW);
+const _: () = assert!(CHANNEL_WINDOW <= NUMBER_WINDOW);
 
-impl LaneSend {
+impl ChannelSend {
     pub(super) fn new() -> Self {
         Self {
             next: FIRST_NUMBER,
@@ -118,7 +118,7 @@ impl LaneSend {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.next - self.acknowledged.base() < LANE_WINDOW
+        self.next - self.acknowledged.base() < CHANNEL_WINDOW
     }
 
     pub(super) fn assign(&mut self) -> u64 {

@@ -4,33 +4,33 @@
 //!
 //! Invariants: a message lies in `messages` until its last fragment is acknowledged; a fragment is in at most one of flight,
 //! `repairs`, acknowledged, or not yet sent, but for copies whose loss turned out to be spurious; the masks and `backlog`
-//! follow from `pending` and `repairs`; a slot named in `free` has no lending and no bitmap, and an empty body.
+//! follow from `pending` and `repairs`; a slot named in `free` has no borrowing and no bitmap, and an empty body.
 
 mod ahead;
 mod begun;
+mod borrow;
 mod bundling;
 pub(crate) mod datagrams;
-mod lend;
 mod stall;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+pub(crate) use self::borrow::BorrowedState;
+use self::borrow::InHand;
 use self::datagrams::{Dropped, NEVER, Waiting};
-use self::lend::Lent;
-pub(crate) use self::lend::LoanState;
 pub(crate) use self::stall::STALL_REPAIRS;
 use self::stall::Stall;
+use super::borrowing::Borrowing;
 use super::flight::Part;
-use super::lending::Lending;
-use super::outgoing::{LaneSend, Outgoing, cut};
+use super::outgoing::{ChannelSend, Outgoing, cut};
 use super::places::Places;
 use crate::counters::Counters;
-use crate::message::{Loan, SendId};
+use crate::message::{Borrowed, SendId};
 use crate::pool::{Pool, has_bit, set_bit};
 use crate::time::Instant;
-use tsumuji_wire::{Lane, Priority, bundle};
+use tsumuji_wire::{Channel, Priority, bundle};
 
 /// A message's buffer of so many bytes stays in its slot for the next one; larger ones go back to the pool. As small as the pool has
 /// them: a slot is of about the same size, and lasts as long.
@@ -45,7 +45,7 @@ pub(super) enum Choice {
 
 /// Where a fragment lies.
 pub(super) struct Place<'a> {
-    pub(super) lane: Lane,
+    pub(super) channel: Channel,
     pub(super) message: u64,
     pub(super) offset: usize,
     pub(super) length: usize,
@@ -81,8 +81,8 @@ pub(crate) struct Queue {
     begun_first: bool,
     messages: Vec<Outgoing>,
     free: Vec<u32>,
-    lent: Lent,
-    spare_lending: Option<Box<Lending>>,
+    borrowed: InHand,
+    spare_borrowing: Option<Box<Borrowing>>,
     pending: [VecDeque<u32>; Priority::COUNT],
     repairs: [VecDeque<Part>; Priority::COUNT],
     /// Bit p: `pending[p]` has an entry.
@@ -93,7 +93,7 @@ pub(crate) struct Queue {
     backlog: usize,
     /// What `choose` answered; forgotten whenever it might answer otherwise.
     choice: Option<Choice>,
-    lanes: Vec<LaneSend>,
+    channels: Vec<ChannelSend>,
     places: Places,
     next_id: u64,
     /// Datagrams of which something has not left.
@@ -118,15 +118,15 @@ impl Queue {
             begun_first: false,
             messages: Vec::new(),
             free: Vec::new(),
-            lent: Lent::No,
-            spare_lending: None,
+            borrowed: InHand::No,
+            spare_borrowing: None,
             pending: Default::default(),
             repairs: Default::default(),
             pending_mask: 0,
             repairs_mask: 0,
             backlog: 0,
             choice: None,
-            lanes: Vec::new(),
+            channels: Vec::new(),
             places: Places::new(),
             next_id,
             waiting: Vec::new(),
@@ -155,13 +155,13 @@ impl Queue {
                     return true;
                 }
                 outgoing.live = false;
-                if let Some(mut lending) = outgoing.lending.take() {
-                    if lending.is_lent() {
-                        lending.end();
-                        self.lent = Lent::No;
+                if let Some(mut borrowing) = outgoing.borrowing.take() {
+                    if borrowing.is_borrowed() {
+                        borrowing.end();
+                        self.borrowed = InHand::No;
                     }
-                    self.queued_bytes -= lending.end_sharing();
-                    self.spare_lending = Some(lending);
+                    self.queued_bytes -= borrowing.end_sharing();
+                    self.spare_borrowing = Some(borrowing);
                 }
                 self.queued_bytes -= outgoing.body.len();
                 pool.put(core::mem::take(&mut outgoing.body));
@@ -188,7 +188,7 @@ impl Queue {
     /// Queues a message that lies in `body`.
     pub(super) fn push(
         &mut self,
-        lane: Lane,
+        channel: Channel,
         body: Vec<u8>,
         notify: bool,
         pool: &mut Pool,
@@ -197,21 +197,21 @@ impl Queue {
         let unused = core::mem::replace(&mut self.messages[slot as usize].body, body);
         pool.put(unused);
         self.queued_bytes += length_bytes;
-        self.enlist(slot, lane, length_bytes, notify)
+        self.enlist(slot, channel, length_bytes, notify)
     }
 
     /// Queues a copy of the message that `head` and `rest` make. `None`: there is no memory for it.
     #[inline]
     pub(super) fn push_copied(
         &mut self,
-        lane: Lane,
+        channel: Channel,
         (head, rest): (&[u8], &[u8]),
         notify: bool,
         pool: &mut Pool,
     ) -> Option<SendId> {
         if self.backlog > 0
             && !notify
-            && let Some(id) = self.join(lane, (head, rest), pool)
+            && let Some(id) = self.join(channel, (head, rest), pool)
         {
             return Some(id);
         }
@@ -227,7 +227,7 @@ impl Queue {
         body.extend_from_slice(head);
         body.extend_from_slice(rest);
         self.queued_bytes += length_bytes;
-        Some(self.enlist(slot, lane, length_bytes, notify))
+        Some(self.enlist(slot, channel, length_bytes, notify))
     }
 
     /// A slot without a message; its body is empty.
@@ -239,17 +239,17 @@ impl Queue {
         })
     }
 
-    /// The message in that slot, or lent, waits for its turn.
+    /// The message in that slot, or borrowed, waits for its turn.
     #[inline]
-    fn enlist(&mut self, slot: u32, lane: Lane, length_bytes: usize, notify: bool) -> SendId {
+    fn enlist(&mut self, slot: u32, channel: Channel, length_bytes: usize, notify: bool) -> SendId {
         let id = SendId(self.next_id);
         self.next_id += 1;
-        let lane_index = self.lane_index(lane);
+        let channel_index = self.channel_index(channel);
         let (fragments, fragment_bytes) = cut(length_bytes, self.fragment_bytes);
         let outgoing = &mut self.messages[slot as usize];
         debug_assert!(!outgoing.live && outgoing.bitmap.is_empty());
-        outgoing.lane = lane;
-        outgoing.lane_index = lane_index;
+        outgoing.channel = channel;
+        outgoing.channel_index = channel_index;
         outgoing.id = id;
         outgoing.length_bytes = length_bytes;
         outgoing.fragments = fragments;
@@ -258,9 +258,9 @@ impl Queue {
         outgoing.acknowledged = 0;
         outgoing.notify = notify;
         outgoing.live = true;
-        let priority = usize::from(lane.priority().get());
-        // Alone it has the turn at once, if its lane has room: most have.
-        let alone = self.backlog == 0 && self.lanes[usize::from(lane_index)].has_room();
+        let priority = usize::from(channel.priority().get());
+        // Alone it has the turn at once, if its channel has room: most have.
+        let alone = self.backlog == 0 && self.channels[usize::from(channel_index)].has_room();
         self.choice = alone.then_some(Choice::New { priority });
         self.pending[priority].push_back(slot);
         self.pending_mask |= 1 << priority;
@@ -277,7 +277,7 @@ impl Queue {
                 .any(|outgoing| outgoing.live && outgoing.id == id)
     }
 
-    /// Something waits to be sent, perhaps for room in its lane.
+    /// Something waits to be sent, perhaps for room in its channel.
     #[inline]
     pub(super) fn has_backlog(&self) -> bool {
         self.backlog > 0
@@ -309,8 +309,8 @@ impl Queue {
             }
             if let Some(&slot) = self.pending[priority].front() {
                 let outgoing = &self.messages[slot as usize];
-                let lane = &self.lanes[usize::from(outgoing.lane_index)];
-                if outgoing.next_fragment > 0 || lane.has_room() {
+                let channel = &self.channels[usize::from(outgoing.channel_index)];
+                if outgoing.next_fragment > 0 || channel.has_room() {
                     return Some(Choice::New { priority });
                 }
             }
@@ -334,15 +334,15 @@ impl Queue {
     /// A fragment was lost; `ahead`: it goes before all other repairs of its priority. `false`: it is not sent again, or need not be: another
     /// copy of it has come.
     pub(super) fn push_repair(&mut self, part: Part, ahead: bool) -> bool {
-        let lane = self.messages[part.slot() as usize].lane;
-        if lane.is_datagram() {
+        let channel = self.messages[part.slot() as usize].channel;
+        if channel.is_datagram() {
             self.lose(part.slot(), part.id);
             return false;
         }
         if !self.is_wanted(&part) {
             return false;
         }
-        let priority = usize::from(lane.priority().get());
+        let priority = usize::from(channel.priority().get());
         if ahead {
             self.repairs[priority].push_front(part);
         } else {
@@ -372,31 +372,31 @@ impl Queue {
         slots == 0 || (self.queued_bytes + beside_bytes).saturating_add(bytes) <= limit_bytes
     }
 
-    /// Whether the lane is in use, or may come into use.
+    /// Whether the channel is in use, or may come into use.
     #[inline]
-    pub(super) fn admits(&self, lane: Lane) -> bool {
-        self.places.last(lane).is_some() || self.places.has_room(lane)
+    pub(super) fn admits(&self, channel: Channel) -> bool {
+        self.places.last(channel).is_some() || self.places.has_room(channel)
     }
 
     #[inline]
-    fn lane_index(&mut self, lane: Lane) -> u16 {
-        match self.places.last(lane) {
+    fn channel_index(&mut self, channel: Channel) -> u16 {
+        match self.places.last(channel) {
             Some(place) => place,
-            None => self.find_lane(lane),
+            None => self.find_channel(channel),
         }
     }
 
-    /// A message of that lane leaves past the queue, which is empty.
+    /// A message of that channel leaves past the queue, which is empty.
     #[inline]
-    pub(super) fn pass_by(&mut self, lane: Lane) {
-        let lane = self.lane_index(lane);
-        self.lanes[usize::from(lane)].pass_by();
+    pub(super) fn pass_by(&mut self, channel: Channel) {
+        let channel = self.channel_index(channel);
+        self.channels[usize::from(channel)].pass_by();
     }
 
     #[cold]
-    fn find_lane(&mut self, lane: Lane) -> u16 {
-        self.places.place(lane).unwrap_or_else(|place| {
-            self.lanes.push(LaneSend::new());
+    fn find_channel(&mut self, channel: Channel) -> u16 {
+        self.places.place(channel).unwrap_or_else(|place| {
+            self.channels.push(ChannelSend::new());
             place
         })
     }
@@ -459,7 +459,7 @@ impl Queue {
         let fragment = outgoing.next_fragment;
         outgoing.next_fragment += 1;
         if fragment == 0 {
-            outgoing.number = self.lanes[usize::from(outgoing.lane_index)].assign();
+            outgoing.number = self.channels[usize::from(outgoing.channel_index)].assign();
         }
         if fragment == 0 && outgoing.fragments > 1 {
             outgoing.bitmap = pool.take_bitmap(outgoing.fragments as usize);
@@ -478,24 +478,29 @@ impl Queue {
         Some(Part::new(slot, fragment, id))
     }
 
-    /// Where a part lies that `pop` just gave. One that is lent, and not by this loan, has no payload: the peer drops such a frame.
+    /// Where a part lies that `pop` just gave. One that is borrowed, and not by this borrowed, has no payload: the peer drops such a frame.
     #[inline]
-    pub(super) fn place<'a>(&'a self, part: Part, loan: &Loan<'a>) -> Place<'a> {
+    pub(super) fn place<'a>(&'a self, part: Part, borrowed: &Borrowed<'a>) -> Place<'a> {
         let outgoing = &self.messages[part.slot() as usize];
         let size = outgoing.fragment_bytes as usize;
         let offset = part.fragment() as usize * size;
-        let payload = match &outgoing.lending {
+        let payload = match &outgoing.borrowing {
             None => {
                 let end = outgoing.body.len().min(offset + size);
                 &outgoing.body[offset..end]
             }
-            Some(lending) => {
+            Some(borrowing) => {
                 let end = outgoing.length_bytes.min(offset + size);
-                lending.payload(loan, outgoing.id, (offset, end), (part.fragment(), size))
+                borrowing.payload(
+                    borrowed,
+                    outgoing.id,
+                    (offset, end),
+                    (part.fragment(), size),
+                )
             }
         };
         Place {
-            lane: outgoing.lane,
+            channel: outgoing.channel,
             message: outgoing.number,
             offset,
             length: outgoing.length_bytes,
@@ -522,25 +527,25 @@ impl Queue {
         }
         outgoing.acknowledged += 1;
         let whole = outgoing.acknowledged == outgoing.fragments;
-        if let Some(lending) = &mut outgoing.lending {
-            self.queued_bytes -= lending.acknowledge(part.fragment(), pool);
+        if let Some(borrowing) = &mut outgoing.borrowing {
+            self.queued_bytes -= borrowing.acknowledge(part.fragment(), pool);
             if whole {
-                if lending.is_lent() {
-                    lending.end();
-                    self.lent = Lent::Acknowledged(outgoing.id);
+                if borrowing.is_borrowed() {
+                    borrowing.end();
+                    self.borrowed = InHand::Acknowledged(outgoing.id);
                 }
-                self.queued_bytes -= lending.end_sharing();
-                self.spare_lending = outgoing.lending.take();
+                self.queued_bytes -= borrowing.end_sharing();
+                self.spare_borrowing = outgoing.borrowing.take();
             }
         }
         if !whole {
             return;
         }
         outgoing.live = false;
-        let (lane, number) = (usize::from(outgoing.lane_index), outgoing.number);
-        if !self.lanes[lane].acknowledge(number) {
+        let (channel, number) = (usize::from(outgoing.channel_index), outgoing.number);
+        if !self.channels[channel].acknowledge(number) {
             let stall = self.stall.get_or_insert_default();
-            stall.ahead.note(outgoing, self.lanes[lane].base());
+            stall.ahead.note(outgoing, self.channels[channel].base());
         }
         if outgoing.is_bundle() {
             self.queued_messages -= outgoing.messages - 1;
@@ -566,14 +571,17 @@ impl Queue {
     /// Reliable messages of the program that were accepted, and not acknowledged or not to be handed over yet.
     pub(super) fn promised_messages(&self) -> usize {
         let promised = |outgoing: &&Outgoing| {
-            let lane = outgoing.lane;
-            // What is lent still was never accepted: its call says so.
-            let lent = outgoing.lending.as_deref().is_some_and(Lending::is_lent);
-            let own = !lane.is_datagram() && !lane.is_library();
-            outgoing.live && own && !lent
+            let channel = outgoing.channel;
+            // What is borrowed still was never accepted: its call says so.
+            let borrowed = outgoing
+                .borrowing
+                .as_deref()
+                .is_some_and(Borrowing::is_borrowed);
+            let own = !channel.is_datagram() && !channel.is_library();
+            outgoing.live && own && !borrowed
         };
         let messages = self.messages.iter().filter(promised);
-        let ahead = (self.stall.as_deref()).map_or(0, |stall| stall.ahead.messages(&self.lanes));
+        let ahead = (self.stall.as_deref()).map_or(0, |stall| stall.ahead.messages(&self.channels));
         messages.map(|outgoing| outgoing.messages).sum::<usize>() + ahead
     }
 
@@ -586,19 +594,19 @@ impl Queue {
         for outgoing in self.messages.drain(..) {
             pool.put(outgoing.body);
             pool.put_bitmap(outgoing.bitmap);
-            if let Some(mut lending) = outgoing.lending {
-                lending.clear(pool);
+            if let Some(mut borrowing) = outgoing.borrowing {
+                borrowing.clear(pool);
             }
         }
         let (retransmitted, dropped) = (self.retransmitted, self.dropped);
-        let lent = match self.lent {
-            Lent::Yes { .. } => Lent::No,
+        let borrowed = match self.borrowed {
+            InHand::Yes { .. } => InHand::No,
             told => told,
         };
         *self = Self {
             retransmitted,
             dropped,
-            lent,
+            borrowed,
             ..Self::new(self.next_id)
         };
         failed

@@ -34,7 +34,7 @@ impl Assembled {
         }
     }
 
-    /// As `LaneReceive::recall`.
+    /// As `ChannelReceive::recall`.
     pub(crate) fn recall(
         &mut self,
         number: u64,
@@ -214,7 +214,7 @@ impl Reassembly {
         self.buffer.posted()
     }
 
-    /// As `LaneReceive::recall`.
+    /// As `ChannelReceive::recall`.
     pub(crate) fn recall(
         &mut self,
         posted: u64,

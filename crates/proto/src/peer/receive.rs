@@ -1,14 +1,14 @@
 //! Receive half of one peer: which frames have arrived, and what to acknowledge.
 //!
-//! Called by `engine::receive`; passes fragments to the lanes. Owns no clock.
+//! Called by `engine::receive`; passes fragments to the channels. Owns no clock.
 //!
 //! Invariant: a packet number is marked as arrived only if its fragment was taken or had come before, so that whatever
 //! was refused is sent again.
 
 use alloc::vec::Vec;
 
+use super::channel::{Accepted, CHANNEL_WINDOW, ChannelReceive, Fragment, Remaining};
 use super::datagrams::DatagramReceive;
-use super::lane::{Accepted, Fragment, LANE_WINDOW, LaneReceive, Remaining};
 use super::places::Places;
 use super::reassembly::{Assembled, Reassembly};
 use super::send::ACK_DELAY;
@@ -17,7 +17,7 @@ use crate::numbers::{Arrival, Arrivals, FIRST_NUMBER, NUMBER_WINDOW, expand};
 use crate::pool::Pool;
 use crate::posted::{OutOfMemory, Posted};
 use crate::time::{Duration, Instant};
-use tsumuji_wire::{Data, DeliveryClass, Lane, flags};
+use tsumuji_wire::{Channel, Data, DeliveryClass, flags};
 
 /// While a gap is open, so many frames may pass before it is reported again.
 const FRAMES_PER_GAP_REPORT: u32 = 4;
@@ -29,7 +29,7 @@ const BYTES_PER_ACK: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub(crate) arrivals: Arrivals,
-    lanes: Vec<LaneReceive>,
+    channels: Vec<ChannelReceive>,
     places: Places,
     pub(crate) datagrams: DatagramReceive,
     /// Frames since the last acknowledgement left, and their payload.
@@ -38,7 +38,7 @@ pub(crate) struct Receive {
     pub(crate) ack_now: bool,
     /// When the oldest frame that awaits its acknowledgement came.
     waiting_since: Option<Instant>,
-    /// In all lanes.
+    /// In all channels.
     pub(crate) remaining: Remaining,
     /// Memory refused a frame since the last acknowledgement.
     pub(crate) refused: bool,
@@ -104,7 +104,7 @@ impl Receive {
     pub(crate) fn new() -> Self {
         Self {
             arrivals: Arrivals::new(),
-            lanes: Vec::new(),
+            channels: Vec::new(),
             places: Places::new(),
             datagrams: DatagramReceive::default(),
             unacknowledged: 0,
@@ -150,60 +150,66 @@ impl Receive {
     }
 
     #[inline]
-    pub(crate) fn lane(&mut self, lane: Lane) -> &mut LaneReceive {
-        let place = match self.places.last(lane) {
+    pub(crate) fn channel(&mut self, channel: Channel) -> &mut ChannelReceive {
+        let place = match self.places.last(channel) {
             Some(place) => place,
-            None => self.find_lane(lane),
+            None => self.find_channel(channel),
         };
-        &mut self.lanes[usize::from(place)]
+        &mut self.channels[usize::from(place)]
     }
 
     #[cold]
-    fn find_lane(&mut self, lane: Lane) -> u16 {
-        self.places.place(lane).unwrap_or_else(|place| {
-            let ordered = lane.class() == DeliveryClass::Ordered;
-            self.lanes.push(LaneReceive::new(ordered));
+    fn find_channel(&mut self, channel: Channel) -> u16 {
+        self.places.place(channel).unwrap_or_else(|place| {
+            let ordered = channel.class() == DeliveryClass::Ordered;
+            self.channels.push(ChannelReceive::new(ordered));
             place
         })
     }
 
-    /// The next message of that lane came without a number. `false`: nobody honest sends that now.
+    /// The next message of that channel came without a number. `false`: nobody honest sends that now.
     #[inline]
-    pub(crate) fn pass_by(&mut self, lane: Lane) -> bool {
-        if self.places.last(lane).is_none() && !self.places.has_room(lane) {
+    pub(crate) fn pass_by(&mut self, channel: Channel) -> bool {
+        if self.places.last(channel).is_none() && !self.places.has_room(channel) {
             return false;
         }
-        self.lane(lane).pass_by()
+        self.channel(channel).pass_by()
     }
 
     /// Does a message begin with this fragment, one of several, that may arrive in memory of the program's?
     pub(crate) fn may_place(&self, data: &Data<'_>) -> bool {
-        if data.payload.len() >= data.length as usize || data.is_bundle() || data.lane.is_datagram()
+        if data.payload.len() >= data.length as usize
+            || data.is_bundle()
+            || data.channel.is_datagram()
         {
             return false;
         }
-        let Some(place) = self.places.find(data.lane) else {
+        let Some(place) = self.places.find(data.channel) else {
             return data.message == FIRST_NUMBER as u32;
         };
-        let lane = &self.lanes[usize::from(place)];
-        lane.may_place(expand(data.message, lane.next))
+        let channel = &self.channels[usize::from(place)];
+        channel.may_place(expand(data.message, channel.next))
     }
 
-    /// As `LaneReceive::recall`.
+    /// As `ChannelReceive::recall`.
     pub(crate) fn recall(
         &mut self,
-        lane: Lane,
+        channel: Channel,
         posted: u64,
         pool: &mut Pool,
     ) -> Option<Result<Posted, OutOfMemory>> {
-        let place = self.places.find(lane)?;
-        self.lanes[usize::from(place)].recall(posted, pool)
+        let place = self.places.find(channel)?;
+        self.channels[usize::from(place)].recall(posted, pool)
     }
 
-    /// The message of that lane that arrives under this number, if one does.
-    pub(crate) fn under_way(&mut self, lane: Lane, message_low: u32) -> Option<&mut Reassembly> {
-        let lane = self.lane(lane);
-        lane.under_way(expand(message_low, lane.next))
+    /// The message of that channel that arrives under this number, if one does.
+    pub(crate) fn under_way(
+        &mut self,
+        channel: Channel,
+        message_low: u32,
+    ) -> Option<&mut Reassembly> {
+        let channel = self.channel(channel);
+        channel.under_way(expand(message_low, channel.next))
     }
 
     /// Takes the frame that is expected next, if it holds a message whole that has its turn: most do, and nothing in such a one contradicts
@@ -222,13 +228,13 @@ impl Receive {
             || self.arrivals.has_gap()
             || data.length as usize != length
             || length > size
-            || data.lane.is_datagram()
+            || data.channel.is_datagram()
         {
             return None;
         }
-        let place = self.places.last(data.lane)?;
-        let lane = &mut self.lanes[usize::from(place)];
-        if !lane.is_next(data.message) || !lane.accept_next(length, fair, memory) {
+        let place = self.places.last(data.channel)?;
+        let channel = &mut self.channels[usize::from(place)];
+        if !channel.is_next(data.message) || !channel.accept_next(length, fair, memory) {
             return None;
         }
         self.used_bytes += charge(length);
@@ -264,23 +270,25 @@ impl Receive {
             return Err(Refusal::Window);
         }
         // What came before says nothing new; and of a datagram any may come.
-        if number < self.arrivals.base() || data.lane.is_datagram() {
+        if number < self.arrivals.base() || data.channel.is_datagram() {
             return Ok(weight);
         }
-        let Some(place) = self.places.find(data.lane) else {
+        let Some(place) = self.places.find(data.channel) else {
             let message = expand(data.message, FIRST_NUMBER);
-            let is_far = message >= FIRST_NUMBER + LANE_WINDOW;
-            return if is_far || !self.places.has_room(data.lane) {
+            let is_far = message >= FIRST_NUMBER + CHANNEL_WINDOW;
+            return if is_far || !self.places.has_room(data.channel) {
                 Err(Refusal::Window)
             } else {
                 Ok(weight)
             };
         };
-        let lane = &mut self.lanes[usize::from(place)];
-        let message = expand(data.message, lane.next);
+        let channel = &mut self.channels[usize::from(place)];
+        let message = expand(data.message, channel.next);
         let length = data.length as usize;
         let contradicts = |known: &mut Reassembly| known.length_bytes() != length;
-        if message >= lane.next + LANE_WINDOW || lane.under_way(message).is_some_and(contradicts) {
+        if message >= channel.next + CHANNEL_WINDOW
+            || channel.under_way(message).is_some_and(contradicts)
+        {
             return Err(Refusal::Window);
         }
         Ok(weight)
@@ -363,7 +371,7 @@ impl Receive {
                 Refusal::Window
             });
         }
-        let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.lane, memory);
+        let beyond = memory.free_bytes() == 0 && self.blocks_itself(data.channel, memory);
         memory.set_beyond(beyond);
         let sizes = (data.payload.len(), size, weight);
         let accepted = self.keep::<false>(now, data, sizes, true, memory, pool);
@@ -375,14 +383,14 @@ impl Receive {
         taken
     }
 
-    /// Must a message of this lane be admitted though nothing is free? It must where only the peer's own incomplete messages
+    /// Must a message of this channel be admitted though nothing is free? It must where only the peer's own incomplete messages
     /// could free something, since their rest comes after it; there is at most one of each priority.
     #[cold]
-    fn blocks_itself(&self, lane: Lane, memory: &Memory) -> bool {
+    fn blocks_itself(&self, channel: Channel, memory: &Memory) -> bool {
         let mut others = false;
-        for (other, receive) in self.places.lanes().zip(&self.lanes) {
+        for (other, receive) in self.places.channels().zip(&self.channels) {
             if receive.remaining.frames > 0 {
-                if other.priority() == lane.priority() {
+                if other.priority() == channel.priority() {
                     return false;
                 }
                 others = true;
@@ -402,15 +410,15 @@ impl Receive {
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Accepted {
-        if data.lane.is_datagram() {
+        if data.channel.is_datagram() {
             return self.keep_datagram(now, data, size, memory, pool);
         }
-        if self.places.last(data.lane).is_none() && !self.places.has_room(data.lane) {
+        if self.places.last(data.channel).is_none() && !self.places.has_room(data.channel) {
             return Accepted::Beyond;
         }
-        let lane = self.lane(data.lane);
+        let channel = self.channel(data.channel);
         let fragment = Fragment {
-            message: expand(data.message, lane.next),
+            message: expand(data.message, channel.next),
             offset: data.offset as usize,
             length: data.length as usize,
             weight,
@@ -418,17 +426,17 @@ impl Receive {
             payload_bytes,
             payload: (!LANDED).then_some(data.payload),
         };
-        if !LANDED && lane.has_turn(&fragment) {
-            if !lane.accept_next(weight, fair, memory) {
+        if !LANDED && channel.has_turn(&fragment) {
+            if !channel.accept_next(weight, fair, memory) {
                 return Accepted::NoMemory;
             }
             self.used_bytes += charge(weight);
             return Accepted::Frame;
         }
         let used_before_bytes = memory.used_bytes();
-        let before = lane.remaining;
-        let accepted = lane.accept(&fragment, fair, memory, pool);
-        let after = lane.remaining;
+        let before = channel.remaining;
+        let accepted = channel.accept(&fragment, fair, memory, pool);
+        let after = channel.remaining;
         self.remaining.bytes = self.remaining.bytes + after.bytes - before.bytes;
         self.remaining.frames = self.remaining.frames + after.frames - before.frames;
         self.used_bytes += memory.used_bytes() - used_before_bytes;
@@ -445,11 +453,11 @@ impl Receive {
         memory: &mut Memory,
         pool: &mut Pool,
     ) -> Accepted {
-        if !self.datagrams.has_room(data.lane) {
+        if !self.datagrams.has_room(data.channel) {
             return Accepted::Kept;
         }
         let fragment = Fragment {
-            message: expand(data.message, self.datagrams.next(data.lane)),
+            message: expand(data.message, self.datagrams.next(data.channel)),
             offset: data.offset as usize,
             length: data.length as usize,
             weight: data.length as usize,
@@ -460,7 +468,7 @@ impl Receive {
         let others_bytes = memory.used_bytes() - self.used_bytes;
         let accepted = self
             .datagrams
-            .accept(now, data.lane, &fragment, memory, pool);
+            .accept(now, data.channel, &fragment, memory, pool);
         self.used_bytes = memory.used_bytes() - others_bytes;
         accepted
     }
@@ -515,9 +523,9 @@ impl Receive {
         self.remaining.frames > 0 || self.waits_for_head()
     }
 
-    /// Some lane's messages wait for one that has not begun: until it comes, their memory is of no use to anyone.
+    /// Some channel's messages wait for one that has not begun: until it comes, their memory is of no use to anyone.
     pub(crate) fn waits_for_head(&self) -> bool {
-        self.lanes.iter().any(LaneReceive::waits_for_head)
+        self.channels.iter().any(ChannelReceive::waits_for_head)
     }
 
     /// An acknowledgement left, in a frame of whatever kind.
@@ -532,8 +540,8 @@ impl Receive {
     /// The session is over: gives all memory back.
     pub(crate) fn clear(&mut self, memory: &mut Memory, pool: &mut Pool) {
         let used_before_bytes = memory.used_bytes();
-        for lane in &mut self.lanes {
-            lane.clear(memory, pool);
+        for channel in &mut self.channels {
+            channel.clear(memory, pool);
         }
         self.datagrams.clear(memory, pool);
         let cleared_bytes = used_before_bytes - memory.used_bytes();

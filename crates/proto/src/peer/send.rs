@@ -16,18 +16,18 @@ pub(crate) use super::flight::AckNews;
 pub(crate) use super::flight::Part;
 pub(crate) use super::loss::ACK_DELAY;
 use super::pace::{Pace, Pacer};
-pub(crate) use super::queue::LoanState;
+pub(crate) use super::queue::BorrowedState;
 use super::queue::datagrams::{Dropped, NEVER};
 use super::queue::{Failed, Queue};
 use super::rtt::Rtt;
-use crate::congestion::{Books, Congestion, Sending};
+use crate::congestion::{Congestion, Ledger, Sending};
 use crate::counters::Counters;
-use crate::message::{Loan, SendId};
+use crate::message::{Borrowed, SendId};
 use crate::pool::Pool;
 use crate::time::{Duration, Instant};
 pub(crate) use go_back::GoBack;
 use selective::Selective;
-use tsumuji_wire::{Ack, Lane, NodeId, Permit};
+use tsumuji_wire::{Ack, Channel, NodeId, Permit};
 
 /// The fragment to write next.
 pub(crate) struct NextFragment<'a> {
@@ -35,7 +35,7 @@ pub(crate) struct NextFragment<'a> {
     pub(crate) number: u64,
     /// Lowest number still unanswered.
     pub(crate) floor: u64,
-    pub(crate) lane: Lane,
+    pub(crate) channel: Channel,
     pub(crate) message: u64,
     pub(crate) offset: usize,
     pub(crate) length: usize,
@@ -175,24 +175,24 @@ impl Send {
 
     pub(crate) fn submit(
         &mut self,
-        lane: Lane,
+        channel: Channel,
         body: Vec<u8>,
         notify: bool,
         pool: &mut Pool,
     ) -> SendId {
-        self.queue.push(lane, body, notify, pool)
+        self.queue.push(channel, body, notify, pool)
     }
 
     /// As `submit`, of a copy of two parts that follow each other. `None`: there is no memory for it.
     #[inline]
     pub(crate) fn submit_copied(
         &mut self,
-        lane: Lane,
+        channel: Channel,
         parts: (&[u8], &[u8]),
         notify: bool,
         pool: &mut Pool,
     ) -> Option<SendId> {
-        self.queue.push_copied(lane, parts, notify, pool)
+        self.queue.push_copied(channel, parts, notify, pool)
     }
 
     /// Whether the queue, which holds up to `limit_bytes`, holds so many more.
@@ -201,16 +201,16 @@ impl Send {
         self.queue.has_room(bytes, limit_bytes)
     }
 
-    /// Whether the lane is in use, or may come into use.
+    /// Whether the channel is in use, or may come into use.
     #[inline]
-    pub(crate) fn admits(&self, lane: Lane) -> bool {
-        self.queue.admits(lane)
+    pub(crate) fn admits(&self, channel: Channel) -> bool {
+        self.queue.admits(channel)
     }
 
-    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its lane and key comes.
+    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its channel and key comes.
     pub(crate) fn submit_datagram(
         &mut self,
-        of: (Lane, u32),
+        of: (Channel, u32),
         body: Vec<u8>,
         deadline: Instant,
         pool: &mut Pool,
@@ -220,7 +220,7 @@ impl Send {
     }
 
     /// What the datagram takes whose place a new one would take.
-    pub(crate) fn replaced_bytes(&self, of: (Lane, u32)) -> usize {
+    pub(crate) fn replaced_bytes(&self, of: (Channel, u32)) -> usize {
         self.queue.replaced_bytes(of)
     }
 
@@ -233,34 +233,39 @@ impl Send {
         &mut self.queue.dropped
     }
 
-    /// A message of `length_bytes` that stays with the program until `keep` or `withdraw`; `None` while another one does.
-    pub(crate) fn submit_lent(
+    /// A message of `length_bytes` that stays with the program until `keep` or `cancel`; `None` while another one does.
+    pub(crate) fn submit_borrowed(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         length_bytes: usize,
         notify: bool,
     ) -> Option<SendId> {
-        self.queue.push_lent(to, lane, length_bytes, notify)
+        self.queue.push_borrowed(to, channel, length_bytes, notify)
     }
 
     /// As `submit`, of a message that the program shares.
-    pub(crate) fn submit_shared(&mut self, lane: Lane, message: Bytes, notify: bool) -> SendId {
-        self.queue.push_shared(lane, message, notify)
+    pub(crate) fn submit_shared(
+        &mut self,
+        channel: Channel,
+        message: Bytes,
+        notify: bool,
+    ) -> SendId {
+        self.queue.push_shared(channel, message, notify)
     }
 
-    pub(crate) fn loan_state(&self, loan: &Loan<'_>) -> LoanState {
-        self.queue.loan_state(loan)
+    pub(crate) fn borrowed_state(&self, borrowed: &Borrowed<'_>) -> BorrowedState {
+        self.queue.borrowed_state(borrowed)
     }
 
-    /// Copies what is not acknowledged of the lent message; `false`: there is no memory.
-    pub(crate) fn keep(&mut self, loan: &Loan<'_>, pool: &mut Pool) -> bool {
-        self.queue.keep(loan, pool)
+    /// Copies what is not acknowledged of the borrowed message; `false`: there is no memory.
+    pub(crate) fn retain(&mut self, borrowed: &Borrowed<'_>, pool: &mut Pool) -> bool {
+        self.queue.retain(borrowed, pool)
     }
 
-    /// Forgets the lent message, if nothing of it has left.
-    pub(crate) fn withdraw(&mut self, loan: &Loan<'_>) -> bool {
-        self.queue.withdraw(loan)
+    /// Forgets the borrowed message, if nothing of it has left.
+    pub(crate) fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
+        self.queue.cancel(borrowed)
     }
 
     pub(crate) fn is_acknowledged(&self, id: SendId) -> bool {
@@ -300,10 +305,10 @@ impl Send {
         self.queue.queued_messages == 0 && !self.clocked
     }
 
-    /// A message of that lane leaves without being queued, and is not told of again.
+    /// A message of that channel leaves without being queued, and is not told of again.
     #[inline]
-    pub(crate) fn pass_by(&mut self, lane: Lane) {
-        self.queue.pass_by(lane);
+    pub(crate) fn pass_by(&mut self, channel: Channel) {
+        self.queue.pass_by(channel);
     }
 
     /// Something waits to be sent, perhaps for credit.
@@ -334,8 +339,8 @@ impl Send {
 
     /// The payload of a part that leaves, as long as no acknowledgement was taken since.
     #[inline]
-    pub(crate) fn payload<'a>(&'a self, part: Part, loan: &Loan<'a>) -> &'a [u8] {
-        self.queue.place(part, loan).payload
+    pub(crate) fn payload<'a>(&'a self, part: Part, borrowed: &Borrowed<'a>) -> &'a [u8] {
+        self.queue.place(part, borrowed).payload
     }
 
     /// Drops datagrams whose deadline has passed. Under `suci` one that has begun to leave keeps its numbers, and
@@ -349,21 +354,21 @@ impl Send {
 
     /// A fragment leaves: the pacer takes note, and may want an answer at once.
     #[cold]
-    fn is_asking(&mut self, now: Instant, part: Part, loan: &Loan<'_>) -> bool {
+    fn is_asking(&mut self, now: Instant, part: Part, borrowed: &Borrowed<'_>) -> bool {
         let in_flight = self.in_flight();
-        let payload_bytes = self.queue.place(part, loan).payload.len();
+        let payload_bytes = self.queue.place(part, borrowed).payload.len();
         match &mut self.pacer {
             None => false,
             Some(pacer) => pacer.on_sent(now, payload_bytes, in_flight),
         }
     }
 
-    /// Takes the next fragment; `loan`: the message that is lent, if one is. Call only after `is_sendable` said yes.
+    /// Takes the next fragment; `borrowed`: the message that is borrowed, if one is. Call only after `is_sendable` said yes.
     #[inline(always)] // on every frame's way
     pub(crate) fn next_fragment<'a>(
         &'a mut self,
         now: Instant,
-        loan: &Loan<'a>,
+        borrowed: &Borrowed<'a>,
         pool: &mut Pool,
         counters: &mut Counters,
     ) -> Option<NextFragment<'a>> {
@@ -371,13 +376,13 @@ impl Send {
             &mut self.control,
             depart(now, &mut self.queue, pool, counters)
         )?;
-        let asks = self.clocked && self.is_asking(now, departure.part, loan);
-        let place = self.queue.place(departure.part, loan);
+        let asks = self.clocked && self.is_asking(now, departure.part, borrowed);
+        let place = self.queue.place(departure.part, borrowed);
         Some(NextFragment {
             part: departure.part,
             number: departure.number,
             floor: departure.floor,
-            lane: place.lane,
+            channel: place.channel,
             message: place.message,
             offset: place.offset,
             length: place.length,
@@ -404,13 +409,13 @@ impl Send {
         counters: &mut Counters,
         done: impl FnMut(SendId),
     ) {
-        let books = Books {
+        let ledger = Ledger {
             rtt: &mut self.rtt,
             queue: &mut self.queue,
             pool,
             counters,
         };
-        control!(&mut self.control, on_ack(now, news, books, done));
+        control!(&mut self.control, on_ack(now, news, ledger, done));
         if self.clocked
             && let Some(pacer) = &mut self.pacer
         {
@@ -513,7 +518,7 @@ impl Send {
                 pacer.on_timeout(now);
             }
         }
-        let books = Books {
+        let ledger = Ledger {
             rtt: &mut self.rtt,
             queue: &mut self.queue,
             pool,
@@ -521,7 +526,7 @@ impl Send {
         };
         control!(
             &mut self.control,
-            on_timeout(now, last_heard, lossless, books)
+            on_timeout(now, last_heard, lossless, ledger)
         )
     }
 

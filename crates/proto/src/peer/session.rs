@@ -23,13 +23,13 @@ pub(crate) enum Phase {
 
 /// A peer's life as seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Life {
+pub(crate) struct Identity {
     pub(crate) incarnation: u32,
     pub(crate) pairing: u32,
 }
 
 /// No process has it.
-const ANY_LIFE: Life = Life {
+const ANY_IDENTITY: Identity = Identity {
     incarnation: 0,
     pairing: 0,
 };
@@ -37,7 +37,7 @@ const ANY_LIFE: Life = Life {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) phase: Phase,
-    pub(crate) remote: Option<Life>,
+    pub(crate) remote: Option<Identity>,
     /// How often this life of ours has given up on the peer.
     pub(crate) pairing: u32,
     /// In frames that we send.
@@ -54,7 +54,7 @@ pub(crate) struct Session {
     pub(crate) connecting_since: Instant,
     /// A life that has said hello, or of which a reset speaks, since the present one was established; [`ANY_LIFE`] where it is not
     /// known, or where they are several.
-    pending: Option<Life>,
+    pending: Option<Identity>,
     retry: Duration,
     nonce: u32,
     /// Welcomes to hellos up to this one are of the past.
@@ -117,14 +117,14 @@ impl Session {
 
     pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello) {
         self.welcome_due = Some(hello.nonce);
-        let life = Life {
+        let identity = Identity {
             incarnation: hello.incarnation,
             pairing: hello.pairing,
         };
-        if self.phase != Phase::Up || self.remote != Some(life) {
+        if self.phase != Phase::Up || self.remote != Some(identity) {
             self.hello_due = true;
-            let others = self.pending.is_some_and(|other| other != life);
-            self.pending = Some(if others { ANY_LIFE } else { life });
+            let others = self.pending.is_some_and(|other| other != identity);
+            self.pending = Some(if others { ANY_IDENTITY } else { identity });
         }
         if self.phase == Phase::Dead && self.hello_at.is_none() {
             self.connecting_since = now;
@@ -135,7 +135,7 @@ impl Session {
     /// The peer does not know our session.
     pub(crate) fn on_reset(&mut self) {
         self.hello_due = true;
-        self.pending = Some(ANY_LIFE);
+        self.pending = Some(ANY_IDENTITY);
     }
 
     /// Is this the answer to a hello that we sent since the current life was established?
@@ -146,9 +146,9 @@ impl Session {
 
     /// The hello with this nonce was answered by `life`: no further one is due. Unless another life was pending since, and this is
     /// no answer to a hello sent after that: what is under way counts as of the past from now on, so it is asked once more.
-    pub(crate) fn settle(&mut self, nonce: u32, life: Life) {
+    pub(crate) fn settle(&mut self, nonce: u32, identity: Identity) {
         let latest = nonce == self.nonce && !self.hello_due;
-        let other = self.pending.take().is_some_and(|other| other != life);
+        let other = self.pending.take().is_some_and(|other| other != identity);
         self.hello_due = other && !latest;
         self.hello_at = None;
         self.retry = RETRY_FIRST;
@@ -156,11 +156,11 @@ impl Session {
     }
 
     pub(crate) fn establish(&mut self, me: NodeId, incarnation: u32, welcome: &Hello) {
-        let remote = Life {
+        let remote = Identity {
             incarnation: welcome.incarnation,
             pairing: welcome.pairing,
         };
-        let local = Life {
+        let local = Identity {
             incarnation,
             pairing: self.pairing,
         };
@@ -203,12 +203,12 @@ impl Session {
         peer: NodeId,
         session: u32,
     ) -> bool {
-        let local = Life {
+        let local = Identity {
             incarnation,
             pairing: self.pairing,
         };
         let heard = self.pending.filter(|_| self.phase != Phase::Up);
-        heard.is_some_and(|life| session == token(peer, life, me, local))
+        heard.is_some_and(|identity| session == token(peer, identity, me, local))
     }
 
     /// Whoever said hello is gone.
@@ -220,11 +220,12 @@ impl Session {
 }
 
 /// Names a pair of lives in one direction. Not secret: it keeps lives apart, not attackers.
-fn token(from: NodeId, from_life: Life, to: NodeId, to_life: Life) -> u32 {
+fn token(from: NodeId, from_identity: Identity, to: NodeId, to_identity: Identity) -> u32 {
     let ids = u64::from(from.0) << 16 | u64::from(to.0);
-    let from_life = u64::from(from_life.incarnation) << 32 | u64::from(from_life.pairing);
-    let to_life = u64::from(to_life.incarnation) << 32 | u64::from(to_life.pairing);
-    (mix(mix(mix(ids) ^ from_life) ^ to_life) >> 32) as u32
+    let from_identity =
+        u64::from(from_identity.incarnation) << 32 | u64::from(from_identity.pairing);
+    let to_identity = u64::from(to_identity.incarnation) << 32 | u64::from(to_identity.pairing);
+    (mix(mix(mix(ids) ^ from_identity) ^ to_identity) >> 32) as u32
 }
 
 /// Finaliser of splitmix64: every input bit reaches every output bit.
@@ -341,7 +342,7 @@ mod tests {
         session.next_hello(NOW);
         session.settle(
             early,
-            Life {
+            Identity {
                 incarnation: 1,
                 pairing: 0,
             },
@@ -350,7 +351,7 @@ mod tests {
         let nonce = session.next_hello(NOW);
         session.settle(
             nonce,
-            Life {
+            Identity {
                 incarnation: 1,
                 pairing: 0,
             },

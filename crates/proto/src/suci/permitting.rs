@@ -70,7 +70,7 @@ impl Suci {
         let answers = match refusal {
             None => {
                 inbound.served += 1;
-                inbound.priority = data.lane.priority().get();
+                inbound.priority = data.channel.priority().get();
                 self.on_taken(inbound, expected);
                 true
             }
@@ -264,7 +264,7 @@ impl Suci {
     }
 
     /// Frames that the budget's free part takes. What is set aside for a message that arrives counts as free for it. Where nothing is free
-    /// and nothing will be, the one that a lane waits for is admitted all the same.
+    /// and nothing will be, the one that a channel waits for is admitted all the same.
     fn memory_frames(&self, peer: &Peer, memory: &Memory) -> u64 {
         let free = memory.free_bytes().div_ceil(peer.send.fragment_bytes());
         let reserved = peer.receive.remaining.frames;

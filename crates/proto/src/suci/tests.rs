@@ -7,13 +7,13 @@ use tsumuji_wire::NodeId;
 const RING: u64 = 100;
 
 /// Some peers, each with a loss at its first frame.
-struct Books {
+struct Ledger {
     suci: Suci,
     inbound: Vec<Inbound>,
     expected: Vec<u64>,
 }
 
-impl Books {
+impl Ledger {
     fn new(peers: usize) -> Self {
         Self {
             suci: Suci::new(RING as usize),
@@ -66,26 +66,26 @@ impl Books {
 /// Alone, a peer gets what it asks for up to the ring; several get equal parts of it, and never more than it holds together.
 #[test]
 fn ring_is_shared_out() {
-    let mut books = Books::new(1);
-    assert_eq!(books.ask(0, 1, 300), Some(Answer::Grant));
-    books.share_out();
-    assert_eq!(books.granted(), [100]);
-    let mut books = Books::new(4);
+    let mut ledger = Ledger::new(1);
+    assert_eq!(ledger.ask(0, 1, 300), Some(Answer::Grant));
+    ledger.share_out();
+    assert_eq!(ledger.granted(), [100]);
+    let mut ledger = Ledger::new(4);
     for peer in 0..4 {
-        books.ask(peer, 1, 60);
+        ledger.ask(peer, 1, 60);
     }
-    books.share_out();
-    assert_eq!(books.granted(), [25; 4]);
-    assert_eq!(books.ask(0, 1, 60), Some(Answer::Grant), "told again");
-    books.share_out();
-    assert_eq!(books.granted(), [25; 4]);
+    ledger.share_out();
+    assert_eq!(ledger.granted(), [25; 4]);
+    assert_eq!(ledger.ask(0, 1, 60), Some(Answer::Grant), "told again");
+    ledger.share_out();
+    assert_eq!(ledger.granted(), [25; 4]);
     for came in [25, 25, 10] {
-        books.come(0, came);
-        books.share_out();
-        assert!(books.granted().iter().sum::<u32>() <= 100);
+        ledger.come(0, came);
+        ledger.share_out();
+        assert!(ledger.granted().iter().sum::<u32>() <= 100);
     }
     assert_eq!(
-        books.granted(),
+        ledger.granted(),
         [0, 33, 33, 33],
         "who is done leaves its part"
     );
@@ -94,75 +94,75 @@ fn ring_is_shared_out() {
 /// Whose grant was lost again gets as much as arrived of it, and one more for each frame that comes.
 #[test]
 fn grants_follow_what_arrives() {
-    let mut books = Books::new(1);
-    books.ask(0, 1, 90);
-    books.share_out();
-    assert_eq!(books.granted(), [90]);
-    books.come(0, 10);
-    books.ask(0, 2, 80);
-    books.share_out();
-    assert_eq!(books.granted(), [10]);
-    books.come(0, 10);
-    books.share_out();
-    assert_eq!(books.granted(), [20]);
-    books.ask(0, 3, 70);
-    books.share_out();
-    assert_eq!(books.granted(), [10]);
-    books.ask(0, 4, 70);
-    books.share_out();
-    assert_eq!(books.granted(), [1], "nothing came");
+    let mut ledger = Ledger::new(1);
+    ledger.ask(0, 1, 90);
+    ledger.share_out();
+    assert_eq!(ledger.granted(), [90]);
+    ledger.come(0, 10);
+    ledger.ask(0, 2, 80);
+    ledger.share_out();
+    assert_eq!(ledger.granted(), [10]);
+    ledger.come(0, 10);
+    ledger.share_out();
+    assert_eq!(ledger.granted(), [20]);
+    ledger.ask(0, 3, 70);
+    ledger.share_out();
+    assert_eq!(ledger.granted(), [10]);
+    ledger.ask(0, 4, 70);
+    ledger.share_out();
+    assert_eq!(ledger.granted(), [1], "nothing came");
 }
 
 /// What a peer was granted is off the books when it asks anew, when nothing comes of it for long, and when it is gone.
 #[test]
 fn grants_end() {
     for way in 0..3 {
-        let mut books = Books::new(2);
-        books.ask(0, 1, 1000);
-        books.share_out();
-        books.ask(1, 1, 1000);
-        books.share_out();
-        assert_eq!(books.granted(), [100, 0]);
-        assert!(books.suci.is_full());
-        let (inbound, expected) = (&mut books.inbound[0], books.expected[0]);
-        assert!(books.suci.check_holder(0, inbound, expected), "not yet");
+        let mut ledger = Ledger::new(2);
+        ledger.ask(0, 1, 1000);
+        ledger.share_out();
+        ledger.ask(1, 1, 1000);
+        ledger.share_out();
+        assert_eq!(ledger.granted(), [100, 0]);
+        assert!(ledger.suci.is_full());
+        let (inbound, expected) = (&mut ledger.inbound[0], ledger.expected[0]);
+        assert!(ledger.suci.check_holder(0, inbound, expected), "not yet");
         match way {
             0 => {
-                assert_eq!(books.ask(0, 2, 1000), Some(Answer::Grant));
+                assert_eq!(ledger.ask(0, 2, 1000), Some(Answer::Grant));
             }
             1 => {
-                books.suci.now += GRANT_LIFE;
-                assert!(!books.suci.check_holder(0, inbound, expected));
-                assert_eq!(books.suci.holder(0), None);
+                ledger.suci.now += GRANT_SESSION;
+                assert!(!ledger.suci.check_holder(0, inbound, expected));
+                assert_eq!(ledger.suci.holder(0), None);
             }
-            _ => books.suci.reset(0, inbound, expected),
+            _ => ledger.suci.reset(0, inbound, expected),
         }
-        books.share_out();
-        assert!(books.granted()[1] >= 50, "{way}: {:?}", books.granted());
-        assert!(books.granted().iter().sum::<u32>() <= 100);
+        ledger.share_out();
+        assert!(ledger.granted()[1] >= 50, "{way}: {:?}", ledger.granted());
+        assert!(ledger.granted().iter().sum::<u32>() <= 100);
     }
 }
 
 /// A peer whose grant grows while it waits for its turn stands in the queue once, and one that wants no more leaves it.
 #[test]
 fn nobody_waits_twice() {
-    let mut books = Books::new(2);
+    let mut ledger = Ledger::new(2);
     for peer in 0..2 {
-        books.ask(peer, 1, 400);
+        ledger.ask(peer, 1, 400);
     }
-    books.share_out();
+    ledger.share_out();
     for _ in 0..300 {
-        let expected = books.expected[0];
-        books.come(0, 1);
-        if books.suci.wants_more(&books.inbound[0], expected + 1) {
-            let (inbound, part) = (&mut books.inbound[0], books.suci.part());
-            books.suci.grant(0, inbound, expected + 1, 1000, part);
+        let expected = ledger.expected[0];
+        ledger.come(0, 1);
+        if ledger.suci.wants_more(&ledger.inbound[0], expected + 1) {
+            let (inbound, part) = (&mut ledger.inbound[0], ledger.suci.part());
+            ledger.suci.grant(0, inbound, expected + 1, 1000, part);
         }
-        assert!(books.suci.waiting.len() <= 2);
-        assert!(books.suci.outstanding <= RING);
-        if books.granted()[0] == 0 {
-            books.share_out();
+        assert!(ledger.suci.waiting.len() <= 2);
+        assert!(ledger.suci.outstanding <= RING);
+        if ledger.granted()[0] == 0 {
+            ledger.share_out();
         }
     }
-    assert!(books.inbound[0].holds && books.suci.holders.len() <= 2);
+    assert!(ledger.inbound[0].holds && ledger.suci.holders.len() <= 2);
 }

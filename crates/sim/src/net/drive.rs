@@ -4,13 +4,13 @@
 use super::Net;
 use super::program::datagram_seed;
 use crate::card::{Card, Refusal, Sent};
-use crate::host::{Arrived, ArrivedDatagram, Inbox, Item, Lending, Pace, Received};
+use crate::host::{Arrived, ArrivedDatagram, Borrowing, Inbox, Item, Pace, Received};
 use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
 use crate::process::Process;
 use crate::timeline::Happening;
 use tsumuji_link::checked::CHECK_BYTES;
-use tsumuji_proto::{Destination, Duration, Event, Loan, NodeId};
+use tsumuji_proto::{Borrowed, Destination, Duration, Event, NodeId};
 use tsumuji_wire::bundle;
 
 /// Frames that a processor without cost takes from its ring in one turn.
@@ -75,11 +75,11 @@ impl<P: Process> Net<P> {
 
     /// A new life begins; peers are the caller's business.
     pub(super) fn start(&mut self, node: NodeId) {
-        let life = (self.life_rng.bits() as u32).max(1);
+        let incarnation = (self.incarnation_rng.bits() as u32).max(1);
         let host = self.host_mut(node);
-        host.config.incarnation = life;
+        host.config.incarnation = incarnation;
         host.process = Some(P::new(host.config.clone(), host.card.clone()));
-        self.oracle.born(node, life);
+        self.oracle.born(node, incarnation);
     }
 
     /// As a real driver does it: all members are added before the first frame leaves.
@@ -136,12 +136,12 @@ impl<P: Process> Net<P> {
             };
             let (handled, refused) = (host.card.handled(), process.refused_frames());
             host.card.begin(now, burst);
-            let lending = host.lending.as_ref();
+            let borrowing = host.borrowing.as_ref();
             let mut inbox = Inbox {
                 now,
                 copies: self.copies,
                 is_prompt: host.pace == Pace::Prompt,
-                loan: lending.map_or(Loan::NONE, Lending::loan),
+                borrowed: borrowing.map_or(Borrowed::NONE, Borrowing::borrowed),
                 items: std::mem::take(&mut self.items),
                 events: std::mem::take(&mut self.events),
             };
@@ -182,8 +182,8 @@ impl<P: Process> Net<P> {
     fn hand_over(&mut self, node: NodeId) {
         let mut items = std::mem::take(&mut self.items);
         for item in items.drain(..) {
-            let (source, life) = item.source();
-            while self.deaths(node, source) < life && self.take_event(node) {}
+            let (source, session) = item.source();
+            while self.ended_sessions(node, source) < session && self.take_event(node) {}
             let is_up =
                 |event: &Event| matches!(event, Event::PeerUp { peer, .. } if *peer == source);
             while !self.oracle.is_up(node, source)
@@ -199,8 +199,12 @@ impl<P: Process> Net<P> {
         while self.take_event(node) {}
     }
 
-    fn deaths(&self, node: NodeId, peer: NodeId) -> u64 {
-        self.host(node).deaths.get(&peer).copied().unwrap_or(0)
+    fn ended_sessions(&self, node: NodeId, peer: NodeId) -> u64 {
+        self.host(node)
+            .ended_sessions
+            .get(&peer)
+            .copied()
+            .unwrap_or(0)
     }
 
     fn deliver_datagram(&mut self, node: NodeId, datagram: ArrivedDatagram) {
@@ -212,7 +216,7 @@ impl<P: Process> Net<P> {
         let seed = datagram_seed(
             stamp.source,
             stamp.incarnation,
-            stamp.channel,
+            stamp.channel_id,
             stamp.epoch,
             stamp.lap,
             stamp.key,
@@ -240,7 +244,7 @@ impl<P: Process> Net<P> {
         let now = self.now();
         let Arrived {
             from,
-            lane,
+            channel,
             bytes,
             checksum,
             whole,
@@ -249,10 +253,12 @@ impl<P: Process> Net<P> {
         self.note([
             now.as_nanos() ^ u64::from(node.0) << 48,
             u64::from(from.0),
-            u64::from(lane.number()),
+            u64::from(channel.number()),
             checksum,
         ]);
-        let verdict = self.oracle.delivered((from, node), lane, bytes, checksum);
+        let verdict = self
+            .oracle
+            .delivered((from, node), channel, bytes, checksum);
         let expected = if self.forgiving.contains(&(from, node)) && verdict.is_err() {
             self.forgiven += 1;
             Expected {
@@ -269,7 +275,7 @@ impl<P: Process> Net<P> {
             at: now,
             submitted: expected.submitted,
             from,
-            lane,
+            channel,
             bytes,
         });
         host.received_bytes += bytes as u64;
@@ -285,7 +291,7 @@ impl<P: Process> Net<P> {
             host.held.push_back((from, bytes));
             host.held_bytes = held;
         }
-        // the budget, the message that filled it, and one that an ordered lane waited for.
+        // the budget, the message that filled it, and one that an ordered channel waited for.
         let largest = host.largest.max(bundle::BYTES_MAX);
         let bound = host.config.budget_bytes + 2 * largest;
         self.check(held <= bound, || {
@@ -392,8 +398,8 @@ impl<P: Process> Net<P> {
     fn answer(&mut self, node: NodeId, event: &Event) {
         match *event {
             Event::PeerDead { peer, .. } => {
-                *self.host_mut(node).deaths.entry(peer).or_default() += 1;
-                self.give_up(node, peer);
+                *self.host_mut(node).ended_sessions.entry(peer).or_default() += 1;
+                self.abort(node, peer);
             }
             Event::Writable { peer } => self.offer(node, peer),
             _ => {}

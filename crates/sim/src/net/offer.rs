@@ -1,20 +1,20 @@
 //! What the simulated programs wish to send, on its way into their engines: at once, when there is room, or
-//! lent while it leaves.
+//! borrowed while it leaves.
 
 use super::Net;
-use crate::host::{Lending, Wish};
+use crate::host::{Borrowing, Wish};
 use crate::oracle::Expected;
 use crate::payload::{checksum, fill};
 use crate::process::Process;
-use tsumuji_proto::{Lane, NodeId, Payload, SubmitError};
+use tsumuji_proto::{Channel, NodeId, Payload, SubmitError};
 
 impl<P: Process> Net<P> {
     /// A program drops what it still wished to send to a dead peer.
-    pub(super) fn give_up(&mut self, from: NodeId, to: NodeId) {
+    pub(super) fn abort(&mut self, from: NodeId, to: NodeId) {
         for (_, wish) in self.host_mut(from).wishes.remove(&to).unwrap_or_default() {
             self.wishes -= 1;
             self.refused_messages += match wish {
-                Wish::Given(_) | Wish::Lent { .. } => 1,
+                Wish::Given(_) | Wish::Borrowed { .. } => 1,
                 Wish::Made { count, .. } => count,
             };
         }
@@ -24,7 +24,7 @@ impl<P: Process> Net<P> {
     pub(super) fn offer(&mut self, from: NodeId, to: NodeId) {
         loop {
             let host = &mut self.hosts[usize::from(from.0)];
-            let Some((lane, wish)) = host
+            let Some((channel, wish)) = host
                 .wishes
                 .get_mut(&to)
                 .and_then(|wishes| wishes.pop_front())
@@ -33,18 +33,18 @@ impl<P: Process> Net<P> {
                 return;
             };
             self.wishes -= 1;
-            if matches!(wish, Wish::Lent { .. }) && host.lending.is_some() {
-                return self.put_back(from, to, lane, wish);
+            if matches!(wish, Wish::Borrowed { .. }) && host.borrowing.is_some() {
+                return self.put_back(from, to, channel, wish);
             }
             // Kept aside: a refused message is made anew from the same state.
             let rng = self.payload_rng.clone();
-            match self.submit(from, to, lane, &wish) {
+            match self.submit(from, to, channel, &wish) {
                 Ok(()) => match wish {
                     Wish::Made { bytes, count } if count > 1 => {
                         self.put_back(
                             from,
                             to,
-                            lane,
+                            channel,
                             Wish::Made {
                                 bytes,
                                 count: count - 1,
@@ -55,23 +55,23 @@ impl<P: Process> Net<P> {
                 },
                 Err(SubmitError::QueueFull { .. }) => {
                     self.payload_rng = rng;
-                    return self.put_back(from, to, lane, wish);
+                    return self.put_back(from, to, channel, wish);
                 }
                 Err(SubmitError::PeerDead { .. }) => {
-                    self.put_back(from, to, lane, wish);
-                    return self.give_up(from, to);
+                    self.put_back(from, to, channel, wish);
+                    return self.abort(from, to);
                 }
                 Err(other) => self.fail(&format!("{from} could not submit: {other}")),
             }
         }
     }
 
-    fn put_back(&mut self, from: NodeId, to: NodeId, lane: Lane, wish: Wish) {
+    fn put_back(&mut self, from: NodeId, to: NodeId, channel: Channel, wish: Wish) {
         self.host_mut(from)
             .wishes
             .entry(to)
             .or_default()
-            .push_front((lane, wish));
+            .push_front((channel, wish));
         self.wishes += 1;
     }
 
@@ -79,7 +79,7 @@ impl<P: Process> Net<P> {
         &mut self,
         from: NodeId,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         wish: &Wish,
     ) -> Result<(), SubmitError> {
         let now = self.now();
@@ -97,7 +97,7 @@ impl<P: Process> Net<P> {
                     keep: true,
                 };
                 (
-                    process.submit(to, lane, Payload::Copied(bytes), true)?,
+                    process.submit(to, channel, Payload::Copied(bytes), true)?,
                     message,
                     true,
                 )
@@ -116,20 +116,20 @@ impl<P: Process> Net<P> {
                 };
                 let notify = seed & 1 == 0;
                 let id = if seed & 6 == 0 {
-                    process.submit(to, lane, Payload::Owned(body), notify)?
+                    process.submit(to, channel, Payload::Owned(body), notify)?
                 } else if seed & 2 == 0 {
-                    process.submit(to, lane, Payload::Shared(body.into()), notify)?
+                    process.submit(to, channel, Payload::Shared(body.into()), notify)?
                 } else {
-                    let id = process.submit(to, lane, Payload::Copied(&body), notify);
+                    let id = process.submit(to, channel, Payload::Copied(&body), notify);
                     process.recycle(body);
                     id?
                 };
                 (id, message, notify)
             }
-            Wish::Lent { bytes } => {
+            Wish::Borrowed { bytes } => {
                 let seed = self.payload_rng.bits();
                 let notify = seed & 1 == 0;
-                let id = process.submit_lent(to, lane, *bytes, notify)?;
+                let id = process.submit_borrowed(to, channel, *bytes, notify)?;
                 let mut body = vec![0; *bytes];
                 fill(seed, &mut body);
                 let message = Expected {
@@ -140,7 +140,7 @@ impl<P: Process> Net<P> {
                 };
                 // Taken back at once, at the end, or somewhere between.
                 let ahead_bytes = bytes / 4 * (seed >> 1 & 7) as usize;
-                host.lending = Some(Lending {
+                host.borrowing = Some(Borrowing {
                     to,
                     id,
                     body,
@@ -151,7 +151,7 @@ impl<P: Process> Net<P> {
         };
         let verdict = self
             .oracle
-            .submitted((from, to), lane, message, (id, notify));
+            .submitted((from, to), channel, message, (id, notify));
         self.judge(verdict);
         Ok(())
     }
@@ -162,18 +162,18 @@ impl<P: Process> Net<P> {
         let Some(process) = host.process.as_mut() else {
             return false;
         };
-        let Some(lending) = &host.lending else {
+        let Some(borrowing) = &host.borrowing else {
             return false;
         };
-        let (peer, loan) = (lending.to, lending.loan());
-        let unsent = process.unsent_bytes(&loan);
-        if matches!(unsent, Ok(Some(bytes)) if bytes > lending.ahead_bytes) {
+        let (peer, borrowed) = (borrowing.to, borrowing.borrowed());
+        let unsent = process.unsent_bytes(&borrowed);
+        if matches!(unsent, Ok(Some(bytes)) if bytes > borrowing.ahead_bytes) {
             return false;
         }
-        let kept = process.keep(&loan);
+        let kept = process.retain(&borrowed);
         self.check(kept, || format!("{node} could not keep what it lent"));
-        self.host_mut(node).lending = None;
-        // Whoever waited to lend one may now, whomever it is for.
+        self.host_mut(node).borrowing = None;
+        // Whoever waited to borrow one may now, whomever it is for.
         let waiting: Vec<NodeId> = self.host(node).wishes.keys().copied().collect();
         for to in std::iter::once(peer).chain(waiting) {
             self.offer(node, to);

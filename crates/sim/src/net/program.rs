@@ -8,7 +8,7 @@ use crate::rng::mix;
 use crate::switch::garbage;
 use crate::timeline::Happening;
 use tsumuji_proto::{
-    Config, Datagram, Destination, Duration, Event, Flow, Instant, Lane, NodeId, SubmitError,
+    Channel, Config, Datagram, Destination, Duration, Event, Flow, Instant, NodeId, SubmitError,
 };
 
 impl<P: Process> Net<P> {
@@ -20,21 +20,21 @@ impl<P: Process> Net<P> {
     }
 
     /// A program sends a message; if its queue is full, as soon as there is room. `received` will show it.
-    pub fn send(&mut self, from: NodeId, to: NodeId, lane: Lane, message: &[u8]) {
+    pub fn send(&mut self, from: NodeId, to: NodeId, channel: Channel, message: &[u8]) {
         self.copies = true;
-        self.wish(from, to, lane, Wish::Given(message.to_vec()));
+        self.wish(from, to, channel, Wish::Given(message.to_vec()));
     }
 
     /// A program sends `count` messages of `bytes` random bytes, one after the other as its queue has room.
-    pub fn stream(&mut self, from: NodeId, to: NodeId, lane: Lane, bytes: usize, count: u64) {
+    pub fn stream(&mut self, from: NodeId, to: NodeId, channel: Channel, bytes: usize, count: u64) {
         if count > 0 {
-            self.wish(from, to, lane, Wish::Made { bytes, count });
+            self.wish(from, to, channel, Wish::Made { bytes, count });
         }
     }
 
     /// A program lends one message of `bytes` random bytes to the engine, and takes it back when some part of it has left.
-    pub fn lend(&mut self, from: NodeId, to: NodeId, lane: Lane, bytes: usize) {
-        self.wish(from, to, lane, Wish::Lent { bytes });
+    pub fn borrow(&mut self, from: NodeId, to: NodeId, channel: Channel, bytes: usize) {
+        self.wish(from, to, channel, Wish::Borrowed { bytes });
     }
 
     /// A program sends a datagram of `bytes`; content is made from the stamp and checked on arrival. Returns for how many peers it
@@ -43,12 +43,12 @@ impl<P: Process> Net<P> {
         &mut self,
         from: NodeId,
         to: Destination,
-        (channel, epoch): (u16, u32),
+        (channel_id, epoch): (u16, u32),
         lap: u32,
         key: u32,
         bytes: usize,
     ) -> Result<usize, SubmitError> {
-        self.publish_until(from, to, (channel, epoch), lap, key, bytes, None)
+        self.publish_until(from, to, (channel_id, epoch), lap, key, bytes, None)
     }
 
     /// The same of one that is dropped if it has not left by then.
@@ -60,7 +60,7 @@ impl<P: Process> Net<P> {
         &mut self,
         from: NodeId,
         to: Destination,
-        (channel, epoch): (u16, u32),
+        (channel_id, epoch): (u16, u32),
         lap: u32,
         key: u32,
         bytes: usize,
@@ -70,7 +70,7 @@ impl<P: Process> Net<P> {
         let host = self.host_mut(from);
         let mut payload = vec![0; bytes];
         fill(
-            datagram_seed(from, host.config.incarnation, channel, epoch, lap, key),
+            datagram_seed(from, host.config.incarnation, channel_id, epoch, lap, key),
             &mut payload,
         );
         let Some(process) = host.process.as_mut() else {
@@ -79,7 +79,7 @@ impl<P: Process> Net<P> {
         let result = process.submit_datagram(
             to,
             Datagram {
-                channel,
+                channel_id,
                 epoch,
                 lap,
                 key,
@@ -137,10 +137,10 @@ impl<P: Process> Net<P> {
     }
 
     /// A program decides to try a dead peer again.
-    pub fn revive(&mut self, node: NodeId, peer: NodeId) {
+    pub fn reconnect(&mut self, node: NodeId, peer: NodeId) {
         let now = self.now();
         if let Some(process) = self.host_mut(node).process.as_mut() {
-            process.revive_peer(now, peer);
+            process.reconnect_peer(now, peer);
         }
         self.pump(node);
     }
@@ -303,12 +303,12 @@ impl<P: Process> Net<P> {
         self.forgiven
     }
 
-    fn wish(&mut self, from: NodeId, to: NodeId, lane: Lane, wish: Wish) {
+    fn wish(&mut self, from: NodeId, to: NodeId, channel: Channel, wish: Wish) {
         self.host_mut(from)
             .wishes
             .entry(to)
             .or_default()
-            .push_back((lane, wish));
+            .push_back((channel, wish));
         self.wishes += 1;
         self.offer(from, to);
         self.pump(from);

@@ -37,7 +37,7 @@ impl<P: Process> Net<P> {
             hosts: Vec::new(),
             oracle: Oracle::default(),
             payload_rng: seed.rng(2),
-            life_rng: seed.rng(3),
+            incarnation_rng: seed.rng(3),
             items: Vec::new(),
             events: VecDeque::new(),
             copies: false,

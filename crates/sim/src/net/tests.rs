@@ -10,10 +10,11 @@ use crate::{Pace, goodput};
 use tsumuji_link::{Frame, Link, LinkAddr, each};
 use tsumuji_node::simulated::{Clock, Program};
 use tsumuji_proto::{
-    Body, Config, Datagram, Delivery, Destination, Event, Flow, Lane, Payload, SendId, SubmitError,
+    Body, Channel, Config, Datagram, Delivery, Destination, Event, Flow, Payload, SendId,
+    SubmitError,
 };
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 const HEAD_BYTES: usize = 8;
 const HELLO: u8 = 1;
 const DATA: u8 = 2;
@@ -24,7 +25,7 @@ struct Stub {
     config: Config,
     card: Card,
     peers: BTreeMap<NodeId, u32>,
-    deaths: BTreeMap<NodeId, u64>,
+    ended_sessions: BTreeMap<NodeId, u64>,
     hello: Vec<NodeId>,
     hello_at: Option<Instant>,
     queue: VecDeque<(Destination, Vec<u8>)>,
@@ -34,23 +35,23 @@ struct Stub {
     sent: Vec<(NodeId, SendId)>,
 }
 
-/// A lane in a byte: of the channels the first 16.
-fn byte_of(lane: Lane) -> u8 {
-    ((lane.number() >> 12) as u8 & 0xf0) | lane.channel() as u8 & 0x0f
+/// A channel in a byte: of the channels the first 16.
+fn byte_of(channel: Channel) -> u8 {
+    ((channel.number() >> 12) as u8 & 0xf0) | channel.id() as u8 & 0x0f
 }
 
-fn lane_of(byte: u8) -> Lane {
+fn channel_of(byte: u8) -> Channel {
     let number = u32::from(byte & 0xf0) << 12 | u32::from(byte & 0x0f);
-    Lane::from_number(number).expect("a lane in a byte")
+    Channel::from_number(number).expect("a channel in a byte")
 }
 
 impl Stub {
-    fn queue(&mut self, to: Destination, kind: u8, lane: u8, payload: &[u8]) {
+    fn queue(&mut self, to: Destination, kind: u8, channel: u8, payload: &[u8]) {
         let mut frame = vec![
             kind,
             self.config.me.0 as u8,
             (self.config.me.0 >> 8) as u8,
-            lane,
+            channel,
         ];
         frame.extend_from_slice(&self.config.incarnation.to_le_bytes());
         frame.extend_from_slice(payload);
@@ -63,14 +64,14 @@ impl Stub {
         };
         let from = NodeId(u16::from_le_bytes([head[1], head[2]]));
         let incarnation = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-        let life = self.deaths.get(&from).copied().unwrap_or(0);
+        let session = self.ended_sessions.get(&from).copied().unwrap_or(0);
         match head[0] {
             HELLO => {
                 self.hello.retain(|peer| *peer != from);
                 let before = self.peers.insert(from, incarnation);
                 if before != Some(incarnation) {
                     if before.is_some() {
-                        *self.deaths.entry(from).or_default() += 1;
+                        *self.ended_sessions.entry(from).or_default() += 1;
                         self.events.push_back(Event::PeerDead {
                             peer: from,
                             failed_messages: 0,
@@ -87,18 +88,18 @@ impl Stub {
             DATA => {
                 let is_taken = program.message(Delivery {
                     from,
-                    life,
-                    lane: lane_of(head[3]),
+                    session,
+                    channel: channel_of(head[3]),
                     body: Body::Frame(payload),
                 });
                 self.released += if is_taken { payload.len() } else { 0 };
             }
             SHARE => program.datagram(
-                life,
+                session,
                 Datagram {
                     source: from,
                     incarnation,
-                    channel: 1,
+                    channel_id: 1,
                     epoch: 2,
                     lap: u32::from(head[3]),
                     key: 0,
@@ -118,7 +119,7 @@ impl Process for Stub {
             config,
             card,
             peers: BTreeMap::new(),
-            deaths: BTreeMap::new(),
+            ended_sessions: BTreeMap::new(),
             hello: Vec::new(),
             hello_at: None,
             queue: VecDeque::new(),
@@ -138,13 +139,13 @@ impl Process for Stub {
         self.hello.push(peer);
         self.hello_at = Some(now);
     }
-    fn revive_peer(&mut self, now: Instant, peer: NodeId) {
+    fn reconnect_peer(&mut self, now: Instant, peer: NodeId) {
         self.add_peer(now, peer);
     }
     fn submit(
         &mut self,
         to: NodeId,
-        lane: Lane,
+        channel: Channel,
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError> {
@@ -157,7 +158,7 @@ impl Process for Stub {
             Payload::Owned(bytes) => bytes,
             Payload::Shared(bytes) => bytes.to_vec(),
         };
-        self.queue(Destination::Peer(to), DATA, byte_of(lane), &bytes);
+        self.queue(Destination::Peer(to), DATA, byte_of(channel), &bytes);
         self.submitted += 1;
         let id = SendId(self.submitted);
         if notify {
@@ -257,9 +258,9 @@ fn calm_net_delivers_all() {
     let mut net = net(1);
     let (a, b) = settled_pair(&mut net);
     let message = net.random_payload(1000);
-    net.send(a, b, LANE, &message);
-    net.stream(b, a, LANE, 700, 500);
-    net.stream(a, b, LANE, 3, 500);
+    net.send(a, b, CHANNEL, &message);
+    net.stream(b, a, CHANNEL, 700, 500);
+    net.stream(a, b, CHANNEL, 3, 500);
     net.run_until_idle();
     assert_eq!(net.received(b), [message]);
     assert_eq!(
@@ -277,7 +278,7 @@ fn loss_is_noticed() {
     let mut net = net(2);
     let (a, b) = settled_pair(&mut net);
     net.conditions().loss_ppm = 100_000;
-    net.stream(a, b, Lane::unordered(0), 500, 100);
+    net.stream(a, b, Channel::unordered(0), 500, 100);
     net.run_until_idle();
 }
 
@@ -288,7 +289,7 @@ fn duplication_is_noticed() {
     let mut net = net(3);
     let (a, b) = settled_pair(&mut net);
     net.conditions().duplicate_ppm = 100_000;
-    net.stream(a, b, LANE, 500, 100);
+    net.stream(a, b, CHANNEL, 500, 100);
     net.run_until_idle();
 }
 
@@ -299,7 +300,7 @@ fn reordering_is_noticed() {
     let mut net = net(4);
     let (a, b) = settled_pair(&mut net);
     net.conditions().reorder_ppm = 100_000;
-    net.stream(a, b, LANE, 500, 100);
+    net.stream(a, b, CHANNEL, 500, 100);
     net.run_until_idle();
 }
 
@@ -311,7 +312,7 @@ fn damage_is_noticed() {
     let (a, b) = settled_pair(&mut net);
     net.conditions().damage_ppm = 100_000;
     net.conditions().damage = &[Damage::Flipped];
-    net.stream(a, b, LANE, 500, 100);
+    net.stream(a, b, CHANNEL, 500, 100);
     net.run_until_idle();
 }
 
@@ -321,7 +322,7 @@ fn rate_is_kept() {
     let mut net = net(6).rate_mbit(1_000);
     let (a, b) = settled_pair(&mut net);
     let start = net.now();
-    net.stream(a, b, LANE, 1_492, 1_000);
+    net.stream(a, b, CHANNEL, 1_492, 1_000);
     net.run_until(|net| net.deliveries(b).len() == 1_000);
     // 1001 frame times of 12.304 µs (the last one passes two ports), and the path's 10 µs.
     assert_eq!(net.now().since(start).as_nanos(), 1_001 * 12_304 + 10_000);
@@ -339,8 +340,8 @@ fn switch_buffer_is_finite() {
     let mut net = net(7).rate_mbit(1_000).switch_buffer(1538 * 10);
     let nodes = net.mesh(3, &config());
     net.run_until_up();
-    net.stream(nodes[1], nodes[0], LANE, 1_492, 100);
-    net.stream(nodes[2], nodes[0], LANE, 1_492, 100);
+    net.stream(nodes[1], nodes[0], CHANNEL, 1_492, 100);
+    net.stream(nodes[2], nodes[0], CHANNEL, 1_492, 100);
     net.run_for(Duration::from_millis(10));
     // In the time of 100 arrivals from each, 100 leave, and 10 wait: 90 of 200 find no room.
     let dropped = net.traffic().switch_full;
@@ -354,7 +355,7 @@ fn receive_ring_is_finite() {
     let (a, b) = settled_pair(&mut net);
     net.set_frame_cost(b, Duration::from_nanos(2 * 12_304));
     net.set_ring(b, 16);
-    net.stream(a, b, Lane::unordered(0), 1_492, 100);
+    net.stream(a, b, Channel::unordered(0), 1_492, 100);
     net.run_for(Duration::from_millis(10));
     let (dropped, handled) = (net.receive_full(b), net.deliveries(b).len() as u64);
     assert_eq!(dropped + handled, 100);
@@ -372,8 +373,8 @@ fn partition_cuts_and_heals() {
     let nodes = net.mesh(3, &config());
     net.run_until_up();
     net.partition(&nodes[2..]);
-    net.stream(nodes[0], nodes[1], LANE, 100, 5);
-    net.stream(nodes[0], nodes[2], LANE, 100, 7);
+    net.stream(nodes[0], nodes[1], CHANNEL, 100, 5);
+    net.stream(nodes[0], nodes[2], CHANNEL, 100, 7);
     net.run_for(Duration::from_millis(1));
     assert_eq!(
         (
@@ -397,18 +398,18 @@ fn partition_cuts_and_heals() {
 
 /// A message for a dead process reaches nobody, and the judge notices one that reaches its next life.
 #[test]
-#[should_panic(expected = "parties' lives")]
-fn former_life_is_noticed() {
+#[should_panic(expected = "parties' incarnations")]
+fn former_session_is_noticed() {
     let mut net = net(10).delay_us(500..501);
     let (a, b) = settled_pair(&mut net);
     net.crash(b);
-    net.stream(a, b, LANE, 100, 1);
+    net.stream(a, b, CHANNEL, 100, 1);
     net.run_for(Duration::from_millis(1));
     assert_eq!((net.traffic().nobody, net.waiting()), (1, 1));
     net.restart(b);
     net.run_until(|net| net.is_up(b, a));
     // The stand-in does not look at lives: this one was meant for the first.
-    let mut frame = vec![DATA, a.0 as u8, 0, byte_of(LANE), 0, 0, 0, 0];
+    let mut frame = vec![DATA, a.0 as u8, 0, byte_of(CHANNEL), 0, 0, 0, 0];
     let mut body = vec![0; 100];
     crate::payload::fill(seed_of_first_message(&net), &mut body);
     frame.extend_from_slice(&body);
@@ -427,7 +428,7 @@ fn pause_fills_the_ring() {
     let (a, b) = settled_pair(&mut net);
     net.set_ring(b, 4);
     net.pause(b);
-    net.stream(a, b, Lane::unordered(0), 100, 10);
+    net.stream(a, b, Channel::unordered(0), 100, 10);
     net.run_for(Duration::from_millis(1));
     assert_eq!((net.deliveries(b).len(), net.receive_full(b)), (0, 6));
     net.resume(b);
@@ -441,7 +442,7 @@ fn slow_program_holds_messages() {
     let mut net = net(12);
     let (a, b) = settled_pair(&mut net);
     net.set_pace(b, Pace::BytesPerSecond(1_000_000));
-    net.stream(a, b, LANE, 1_000, 10);
+    net.stream(a, b, CHANNEL, 1_000, 10);
     net.run_for(Duration::from_micros(4_500));
     assert_eq!((net.held(b), net.held_peak(b)), (6_000, 10_000));
     net.set_pace(b, Pace::Prompt);
@@ -456,7 +457,7 @@ fn seed_fixes_the_run() {
         let mut net = net(seed).delay_us(5..50).defer_percent(20);
         let (a, b) = settled_pair(&mut net);
         net.conditions().loss_ppm = 100_000;
-        net.stream(a, b, Lane::unordered(3), 300, 100);
+        net.stream(a, b, Channel::unordered(3), 300, 100);
         net.inject_garbage(b, 10, Duration::from_millis(1));
         net.run_for(Duration::from_millis(2));
         (net.trace(), net.traffic())

@@ -2,7 +2,7 @@ use super::*;
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 fn up(oracle: &mut Oracle, at: NodeId, peer: NodeId, incarnation: u32) {
     oracle
@@ -20,7 +20,7 @@ fn acquainted() -> Oracle {
     oracle
 }
 
-fn submit(oracle: &mut Oracle, lane: Lane, checksum: u64, id: u64) {
+fn submit(oracle: &mut Oracle, channel: Channel, checksum: u64, id: u64) {
     let message = Expected {
         bytes: 8,
         checksum,
@@ -28,80 +28,80 @@ fn submit(oracle: &mut Oracle, lane: Lane, checksum: u64, id: u64) {
         keep: false,
     };
     oracle
-        .submitted((A, B), lane, message, (SendId(id), true))
+        .submitted((A, B), channel, message, (SendId(id), true))
         .unwrap();
 }
 
-fn deliver(oracle: &mut Oracle, lane: Lane, checksum: u64) -> Result<(), String> {
-    oracle.delivered((A, B), lane, 8, checksum).map(|_| ())
+fn deliver(oracle: &mut Oracle, channel: Channel, checksum: u64) -> Result<(), String> {
+    oracle.delivered((A, B), channel, 8, checksum).map(|_| ())
 }
 
 /// In order is right; overtaking, repeating and inventing are each called by their name.
 #[test]
-fn ordered_lane_is_judged() {
+fn ordered_channel_is_judged() {
     let mut oracle = acquainted();
     for id in 1..4 {
-        submit(&mut oracle, LANE, id * 100, id);
+        submit(&mut oracle, CHANNEL, id * 100, id);
     }
-    deliver(&mut oracle, LANE, 100).unwrap();
+    deliver(&mut oracle, CHANNEL, 100).unwrap();
     assert!(
-        deliver(&mut oracle, LANE, 300)
+        deliver(&mut oracle, CHANNEL, 300)
             .unwrap_err()
             .contains("overtakes 1")
     );
     assert!(
-        deliver(&mut oracle, LANE, 100)
+        deliver(&mut oracle, CHANNEL, 100)
             .unwrap_err()
             .contains("delivered before")
     );
     assert!(
-        deliver(&mut oracle, LANE, 999)
+        deliver(&mut oracle, CHANNEL, 999)
             .unwrap_err()
             .contains("invented")
     );
     assert!(
-        deliver(&mut oracle, Lane::ordered(1), 200)
+        deliver(&mut oracle, Channel::ordered(1), 200)
             .unwrap_err()
             .contains("invented"),
-        "another lane"
+        "another channel"
     );
-    deliver(&mut oracle, LANE, 200).unwrap();
-    deliver(&mut oracle, LANE, 300).unwrap();
+    deliver(&mut oracle, CHANNEL, 200).unwrap();
+    deliver(&mut oracle, CHANNEL, 300).unwrap();
     assert_eq!(oracle.waiting(), 0);
 }
 
-/// An unordered lane may overtake, and may not repeat.
+/// An unordered channel may overtake, and may not repeat.
 #[test]
-fn unordered_lane_is_judged() {
+fn unordered_channel_is_judged() {
     let mut oracle = acquainted();
-    let lane = Lane::unordered(0);
-    submit(&mut oracle, lane, 100, 1);
-    submit(&mut oracle, lane, 200, 2);
-    deliver(&mut oracle, lane, 200).unwrap();
-    assert!(deliver(&mut oracle, lane, 200).is_err());
-    deliver(&mut oracle, lane, 100).unwrap();
+    let channel = Channel::unordered(0);
+    submit(&mut oracle, channel, 100, 1);
+    submit(&mut oracle, channel, 200, 2);
+    deliver(&mut oracle, channel, 200).unwrap();
+    assert!(deliver(&mut oracle, channel, 200).is_err());
+    deliver(&mut oracle, channel, 100).unwrap();
 }
 
-/// What was sent to one life of a peer must not reach the next.
+/// What was sent to one incarnation of a peer must not reach the next.
 #[test]
 fn former_lives_are_told_apart() {
     let mut oracle = acquainted();
-    submit(&mut oracle, LANE, 100, 1);
+    submit(&mut oracle, CHANNEL, 100, 1);
     oracle.died(B);
     assert!(
-        deliver(&mut oracle, LANE, 100)
+        deliver(&mut oracle, CHANNEL, 100)
             .unwrap_err()
             .contains("dead")
     );
     oracle.born(B, 21);
     assert!(
-        deliver(&mut oracle, LANE, 100)
+        deliver(&mut oracle, CHANNEL, 100)
             .unwrap_err()
             .contains("no PeerUp")
     );
     up(&mut oracle, B, A, 10);
     assert!(
-        deliver(&mut oracle, LANE, 100)
+        deliver(&mut oracle, CHANNEL, 100)
             .unwrap_err()
             .contains("session 0")
     );
@@ -117,8 +117,8 @@ fn former_lives_are_told_apart() {
         .unwrap();
     assert_eq!(oracle.waiting(), 0);
     up(&mut oracle, A, B, 21);
-    submit(&mut oracle, LANE, 200, 2);
-    deliver(&mut oracle, LANE, 200).unwrap();
+    submit(&mut oracle, CHANNEL, 200, 2);
+    deliver(&mut oracle, CHANNEL, 200).unwrap();
     assert!(
         oracle
             .happened(
@@ -129,7 +129,7 @@ fn former_lives_are_told_apart() {
                 }
             )
             .is_err(),
-        "a life it never had"
+        "a incarnation it never had"
     );
 }
 
@@ -149,8 +149,8 @@ fn events_are_judged() {
             .unwrap_err()
             .contains("without PeerDead")
     );
-    submit(&mut oracle, LANE, 1, 7);
-    submit(&mut oracle, LANE, 2, 8);
+    submit(&mut oracle, CHANNEL, 1, 7);
+    submit(&mut oracle, CHANNEL, 2, 8);
     assert_eq!(oracle.unsent(), 2);
     oracle
         .happened(
@@ -198,15 +198,15 @@ fn events_are_judged() {
 
 /// Where the next messages of two sessions between the same lives are equal, what comes may be of either: all of the later one, though the
 /// earlier one's were lost, or first those of the earlier one. What both have together is the most that may come, and nothing of an ordered
-/// lane after what follows it.
+/// channel after what follows it.
 #[test]
 fn equal_messages_may_be_of_either_session() {
-    for lane in [LANE, Lane::unordered(0)] {
+    for channel in [CHANNEL, Channel::unordered(0)] {
         for late in 0..3 {
             let mut oracle = acquainted();
             let empty = 7;
-            submit(&mut oracle, lane, empty, 1);
-            submit(&mut oracle, lane, empty, 2);
+            submit(&mut oracle, channel, empty, 1);
+            submit(&mut oracle, channel, empty, 2);
             let failed_messages = 2;
             let dead = Event::PeerDead {
                 peer: B,
@@ -214,25 +214,25 @@ fn equal_messages_may_be_of_either_session() {
             };
             oracle.happened(A, &dead).unwrap();
             up(&mut oracle, A, B, 20);
-            submit(&mut oracle, lane, empty, 3);
-            submit(&mut oracle, lane, empty, 4);
-            submit(&mut oracle, lane, 100, 5);
+            submit(&mut oracle, channel, empty, 3);
+            submit(&mut oracle, channel, empty, 4);
+            submit(&mut oracle, channel, 100, 5);
             for _ in 0..late + 2 {
-                deliver(&mut oracle, lane, empty).unwrap();
+                deliver(&mut oracle, channel, empty).unwrap();
             }
-            deliver(&mut oracle, lane, 100).unwrap();
+            deliver(&mut oracle, channel, 100).unwrap();
             assert_eq!(oracle.waiting(), 0);
-            if lane != LANE {
+            if channel != CHANNEL {
                 for _ in late..2 {
-                    deliver(&mut oracle, lane, empty).unwrap();
+                    deliver(&mut oracle, channel, empty).unwrap();
                 }
             }
-            assert!(deliver(&mut oracle, lane, empty).is_err());
+            assert!(deliver(&mut oracle, channel, empty).is_err());
         }
     }
 }
 
-/// Who has met a later life of a peer must not fall back to an earlier one.
+/// Who has met a later incarnation of a peer must not fall back to an earlier one.
 #[test]
 fn lives_only_go_forward() {
     let mut oracle = acquainted();
@@ -267,13 +267,13 @@ fn lives_only_go_forward() {
                 }
             )
             .unwrap_err()
-            .contains("earlier life")
+            .contains("earlier incarnation")
     );
 }
 
-/// A share of a life that is not up now is a violation.
+/// A share of a incarnation that is not up now is a violation.
 #[test]
-fn shares_are_of_the_present_life() {
+fn shares_are_of_the_present_incarnation() {
     let mut oracle = acquainted();
     oracle.shared(A, B, 10).unwrap();
     assert!(oracle.shared(A, B, 9).is_err());

@@ -1,7 +1,7 @@
 //! Everything at once, at random, and odd sizes of everything.
 
 use super::config;
-use tsumuji_proto::{Config, DeliveryClass, Duration, Event, Lane, NodeId, Priority};
+use tsumuji_proto::{Channel, Config, DeliveryClass, Duration, Event, NodeId, Priority};
 use tsumuji_sim::{Net, Pace, Seed, chaos};
 
 /// Whatever happens, the judge finds nothing. `make soak` goes on with other seeds.
@@ -55,12 +55,12 @@ fn odd_configurations_work() {
             } else {
                 DeliveryClass::Unordered
             };
-            let lane = Lane::new(class, Priority::new(chance.below(4) as u8).unwrap(), 0);
+            let channel = Channel::new(class, Priority::new(chance.below(4) as u8).unwrap(), 0);
             let longest = [1, 100, 5_000, 100_000][chance.below(4)];
             net.stream(
                 nodes[from],
                 nodes[to],
-                lane,
+                channel,
                 chance.below(longest),
                 chance.within(1..20),
             );

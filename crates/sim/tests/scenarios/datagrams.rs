@@ -62,14 +62,14 @@ fn shares_survive_or_vanish() {
 
 /// Datagrams of a life that is over come late, and are not handed over any more: the judge looks at the life of each.
 #[test]
-fn shares_of_former_lives_are_refused() {
+fn shares_of_former_sessions_are_refused() {
     for seed in Seed::several(4_200, 5) {
         let mut net = Net::new(seed)
             .duplicate_percent(30)
             .reorder_percent(50, 100..20_000);
         let nodes = net.mesh(3, &config());
         net.run_until_up();
-        for life in 0..10 {
+        for incarnation in 0..10 {
             for lap in 1..=20 {
                 net.publish(nodes[0], Destination::Broadcast, (7, 1), lap, 0, 800)
                     .unwrap();
@@ -77,16 +77,16 @@ fn shares_of_former_lives_are_refused() {
             }
             net.crash(nodes[0]);
             net.restart(nodes[0]);
-            let life_now = net.config_of(nodes[0]).incarnation;
+            let session_now = net.config_of(nodes[0]).incarnation;
             net.run_until(|net| {
                 let met = |node: NodeId| {
                     net.events(node).iter().any(|(_, event)| {
-                        matches!(event, Event::PeerUp { incarnation, .. } if *incarnation == life_now)
+                        matches!(event, Event::PeerUp { incarnation, .. } if *incarnation == session_now)
                     })
                 };
                 met(nodes[1]) && met(nodes[2])
             });
-            net.check(net.datagrams(nodes[1]).len() > life * 10, || {
+            net.check(net.datagrams(nodes[1]).len() > incarnation * 10, || {
                 format!("only {} datagrams", net.datagrams(nodes[1]).len())
             });
         }

@@ -1,11 +1,11 @@
 //! Urgent before bulk, slow programs, large messages.
 
 use super::{config, figure};
-use tsumuji_proto::{Config, DeliveryClass, Duration, Lane, Priority};
+use tsumuji_proto::{Channel, Config, DeliveryClass, Duration, Priority};
 use tsumuji_sim::{Net, Pace, Received, Seed};
 
-const URGENT: Lane = Lane::new(DeliveryClass::Ordered, Priority::URGENT, 0);
-const BULK: Lane = Lane::new(DeliveryClass::Ordered, Priority::BULK, 0);
+const URGENT: Channel = Channel::new(DeliveryClass::Ordered, Priority::URGENT, 0);
+const BULK: Channel = Channel::new(DeliveryClass::Ordered, Priority::BULK, 0);
 
 /// A small urgent message passes 64 MiB of bulk: it waits for what the card already holds, not for the bulk.
 #[test]
@@ -30,7 +30,7 @@ fn urgent_passes_bulk() {
         .deliveries(b)
         .iter()
         .copied()
-        .partition(|message| message.lane == URGENT);
+        .partition(|message| message.channel == URGENT);
     assert_eq!((urgent.len(), bulk.len()), (100, 1));
     let worst = urgent
         .iter()
@@ -70,7 +70,7 @@ fn urgent_passes_others_bulk() {
     let urgent = net
         .deliveries(nodes[0])
         .iter()
-        .filter(|message| message.lane == URGENT);
+        .filter(|message| message.channel == URGENT);
     let worst = urgent
         .map(|message| message.at.since(message.submitted))
         .max()
@@ -92,7 +92,7 @@ fn stopped_program_closes_the_window() {
         });
         net.set_pace(b, Pace::Stopped);
         let count = (8 << 20) / bytes as u64;
-        net.stream(a, b, Lane::ordered(0), bytes, count);
+        net.stream(a, b, Channel::ordered(0), bytes, count);
         net.run_for(Duration::from_millis(300));
         let (held, before) = (net.held(b), net.traffic().sent_frames);
         net.check(held <= budget + bytes, || format!("{bytes}: holds {held}"));
@@ -129,7 +129,7 @@ fn slow_program_sets_the_pace() {
     });
     net.set_pace(b, Pace::BytesPerSecond(20_000_000));
     let start = net.now();
-    net.stream(a, b, Lane::ordered(0), 40_000, 250);
+    net.stream(a, b, Channel::ordered(0), 40_000, 250);
     net.run_until_idle();
     // 10 MB less what fits into the budget at the end.
     let took = net.now().since(start).as_nanos() / 1_000_000;
@@ -152,7 +152,7 @@ fn small_budget_is_shared() {
     net.run_until_up();
     net.set_pace(nodes[0], Pace::BytesPerSecond(20_000_000));
     for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], Lane::ordered(0), 20_000, 50);
+        net.stream(*sender, nodes[0], Channel::ordered(0), 20_000, 50);
     }
     net.run_for(Duration::from_millis(200));
     for sender in &nodes[1..] {
@@ -185,7 +185,7 @@ fn message_larger_than_the_budget() {
     );
     net.run_until_up();
     for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], Lane::ordered(0), 3 << 20, 2);
+        net.stream(*sender, nodes[0], Channel::ordered(0), 3 << 20, 2);
     }
     net.run_until_idle();
     assert_eq!(net.deliveries(nodes[0]).len(), 6);
@@ -219,7 +219,13 @@ fn full_budget_is_no_deadlock() {
                 (Priority::URGENT, urgent_bytes),
             ] {
                 for sender in &nodes[1..] {
-                    net.stream(*sender, nodes[0], Lane::new(class, priority, 0), bytes, 5);
+                    net.stream(
+                        *sender,
+                        nodes[0],
+                        Channel::new(class, priority, 0),
+                        bytes,
+                        5,
+                    );
                 }
                 net.run_for(Duration::from_micros(300));
             }
@@ -240,7 +246,7 @@ fn quarter_gibibyte_message() {
         frame_bytes: 9_000,
         ..config()
     });
-    net.stream(a, b, Lane::ordered(0), BYTES, 1);
+    net.stream(a, b, Channel::ordered(0), BYTES, 1);
     net.run_until_idle();
     let message = net.deliveries(b)[0];
     let share = tsumuji_sim::goodput(
@@ -286,7 +292,7 @@ fn message_over_a_gibibyte() {
         message_limit_bytes: 2 << 30,
         ..config()
     });
-    net.stream(a, b, Lane::ordered(0), BYTES, 1);
+    net.stream(a, b, Channel::ordered(0), BYTES, 1);
     net.run_until_idle();
     assert_eq!(net.deliveries(b)[0].bytes, BYTES);
 }

@@ -5,7 +5,7 @@
 //! The receiver's ring must never overflow: that is what credit is for. `suci` lets it overflow, and repairs that in turn.
 
 use super::{config, figure};
-use tsumuji_proto::{Config, Duration, Lane, NodeId};
+use tsumuji_proto::{Channel, Config, Duration, NodeId};
 use tsumuji_sim::{Net, Process, Seed, goodput};
 
 const SENDERS: usize = 63;
@@ -31,7 +31,7 @@ fn incast<E: Process>(
     net.run_until_up();
     let start = net.now();
     for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], Lane::ordered(0), bytes, count);
+        net.stream(*sender, nodes[0], Channel::ordered(0), bytes, count);
     }
     net.run_until_idle();
     let delivered = net.deliveries(nodes[0]);
@@ -110,7 +110,7 @@ fn first_rounds_do_not_flood_the_switch() {
             net.run_until_up();
             let start = net.now();
             for sender in &nodes[1..] {
-                net.stream(*sender, nodes[0], Lane::ordered(0), bytes, count);
+                net.stream(*sender, nodes[0], Channel::ordered(0), bytes, count);
             }
             net.run_until_idle();
             let last = net.deliveries(nodes[0]).last().unwrap().at;
@@ -190,7 +190,7 @@ fn incast_is_fair() {
     net.run_until_up();
     let start = net.now();
     for sender in &nodes[1..] {
-        net.stream(*sender, nodes[0], Lane::ordered(0), 16 << 10, 40);
+        net.stream(*sender, nodes[0], Channel::ordered(0), 16 << 10, 40);
     }
     net.run_until_idle();
     let finish = |node: &NodeId| {

@@ -1,7 +1,7 @@
 //! Exactly once and in order, whatever the wires do short of lying.
 
 use super::{config, figure};
-use tsumuji_proto::{Config, DeliveryClass, Duration, Lane, Priority};
+use tsumuji_proto::{Channel, Config, DeliveryClass, Duration, Priority};
 use tsumuji_sim::{Damage, Net, Seed};
 
 /// Loss and reordering delay a message but never truncate or repeat it.
@@ -12,14 +12,14 @@ fn large_message_survives_loss() {
         .loss_percent(10);
     let (a, b) = net.pair(config());
     let sent = net.random_payload(1 << 20);
-    net.send(a, b, Lane::ordered(0), &sent);
+    net.send(a, b, Channel::ordered(0), &sent);
     net.run_until_idle();
     assert_eq!(net.received(b), [sent]);
 }
 
-/// 30 % loss, reordering and duplication on the way there and back, many lanes at once: the judge sees each message once.
+/// 30 % loss, reordering and duplication on the way there and back, many channels at once: the judge sees each message once.
 #[test]
-fn hard_weather_on_many_lanes() {
+fn hard_weather_on_many_channels() {
     for seed in Seed::several(1_000, 20) {
         let mut net = Net::new(seed)
             .delay_us(10..60)
@@ -40,14 +40,14 @@ fn hard_weather_on_many_lanes() {
                 DeliveryClass::Unordered
             };
             let priority = Priority::new(chance.below(4) as u8).unwrap();
-            let lane = Lane::new(class, priority, chance.below(3) as u16);
+            let channel = Channel::new(class, priority, chance.below(3) as u16);
             // Empty, a few bytes, a frame, several frames, many.
             let longest = [1, 16, 1_460, 9_000, 100_000][chance.below(5)];
             let (bytes, count) = (chance.below(longest), chance.within(1..4));
             let forth = chance.chance(600_000);
             let (from, to) = if forth { (a, b) } else { (b, a) };
             sent[usize::from(forth)] += count as usize;
-            net.stream(from, to, lane, bytes, count);
+            net.stream(from, to, channel, bytes, count);
             net.run_for(Duration::from_nanos(chance.within(0..300_000)));
         }
         net.run_until_idle();
@@ -71,7 +71,7 @@ fn one_way_loss() {
             };
             net.set_path(from, to, conditions);
         }
-        net.stream(a, b, Lane::ordered(1), 20_000, 50);
+        net.stream(a, b, Channel::ordered(1), 20_000, 50);
         net.run_until_idle();
         assert_eq!(net.deliveries(b).len(), 50);
     }
@@ -86,7 +86,7 @@ fn tail_loss_is_probed() {
     let mut slow = 0;
     for _ in 0..MESSAGES {
         let start = net.now();
-        net.stream(a, b, Lane::ordered(0), 100, 1);
+        net.stream(a, b, Channel::ordered(0), 100, 1);
         net.run_until_idle();
         slow += usize::from(net.now().since(start) > Duration::from_millis(5));
     }
@@ -104,7 +104,7 @@ fn reordering_alone_costs_little() {
         .rate_mbit(10_000)
         .delay_us(20..50);
     let (a, b) = net.pair(config());
-    net.stream(a, b, Lane::ordered(0), 64 << 10, 160);
+    net.stream(a, b, Channel::ordered(0), 64 << 10, 160);
     net.run_until_idle();
     let counters = net.engine(a).unwrap().counters();
     let (again, sent) = (counters.retransmitted_frames, counters.sent_frames);
@@ -131,8 +131,8 @@ fn visible_damage_is_only_loss() {
         }
         for (index, from) in nodes.iter().enumerate() {
             let to = nodes[(index + 1) % nodes.len()];
-            net.stream(*from, to, Lane::ordered(0), 30_000, 20);
-            net.stream(*from, to, Lane::unordered(0), 10, 200);
+            net.stream(*from, to, Channel::ordered(0), 30_000, 20);
+            net.stream(*from, to, Channel::unordered(0), 10, 200);
         }
         net.run_until_idle();
         let damaged = net.traffic().damage_passed;
@@ -164,8 +164,8 @@ fn checked_damage_is_only_loss() {
         }
         for (index, from) in nodes.iter().enumerate() {
             let to = nodes[(index + 1) % nodes.len()];
-            net.stream(*from, to, Lane::ordered(0), 30_000, 20);
-            net.stream(*from, to, Lane::unordered(0), 10, 200);
+            net.stream(*from, to, Channel::ordered(0), 30_000, 20);
+            net.stream(*from, to, Channel::unordered(0), 10, 200);
         }
         net.run_until_idle();
         for node in &nodes {
@@ -198,10 +198,10 @@ fn undetected_damage_is_contained() {
         net.set_path(a, b, conditions.clone());
         net.set_path(b, a, conditions);
         let before = net.traffic().sent_frames;
-        net.stream(a, b, Lane::ordered(0), 5_000, 100);
-        net.stream(b, a, Lane::unordered(0), 500, 100);
-        net.stream(a, c, Lane::ordered(0), 5_000, 100);
-        net.stream(c, b, Lane::ordered(0), 5_000, 100);
+        net.stream(a, b, Channel::ordered(0), 5_000, 100);
+        net.stream(b, a, Channel::unordered(0), 500, 100);
+        net.stream(a, c, Channel::ordered(0), 5_000, 100);
+        net.stream(c, b, Channel::ordered(0), 5_000, 100);
         net.run_for(Duration::from_millis(500));
         let from_a = net.deliveries(c).len();
         let from_c = net

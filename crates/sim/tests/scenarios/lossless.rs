@@ -1,7 +1,7 @@
 //! Links that lose nothing between live peers, as shared memory: a peer that does not run costs questions, not repetitions.
 
 use super::config;
-use tsumuji_proto::{Config, Congestion, Duration, Lane};
+use tsumuji_proto::{Channel, Config, Congestion, Duration};
 use tsumuji_sim::{Net, Pace, Seed};
 
 fn lossless() -> Config {
@@ -19,8 +19,8 @@ fn stalled_peer(seed: Seed, config: Config) -> (u64, u64) {
     // Room for what needs no credit, too: questions, acknowledgements.
     net.set_ring(b, 1024);
     for bytes in [8, 100_000, 8, 2_000] {
-        net.stream(a, b, Lane::ordered(0), bytes, 40);
-        net.stream(b, a, Lane::ordered(0), 100, 10);
+        net.stream(a, b, Channel::ordered(0), bytes, 40);
+        net.stream(b, a, Channel::ordered(0), 100, 10);
         net.run_for(Duration::from_micros(20));
         net.pause(b);
         net.run_for(Duration::from_millis(5));
@@ -69,8 +69,8 @@ fn refused_frames_come_again() {
             net.run_until_up();
             net.set_pace(nodes[0], Pace::Stopped);
             for sender in &nodes[1..] {
-                net.stream(*sender, nodes[0], Lane::ordered(0), 50_000, 5);
-                net.stream(*sender, nodes[0], Lane::unordered(1), 100, 50);
+                net.stream(*sender, nodes[0], Channel::ordered(0), 50_000, 5);
+                net.stream(*sender, nodes[0], Channel::unordered(1), 100, 50);
             }
             net.run_for(Duration::from_millis(50));
             net.set_pace(nodes[0], Pace::BytesPerSecond(100_000_000));
@@ -89,15 +89,15 @@ fn restarts_and_broken_promises_recover() {
             .delay_us(1..20)
             .loss_percent(5);
         let (a, b) = net.pair(lossless());
-        net.stream(a, b, Lane::ordered(0), 20_000, 50);
+        net.stream(a, b, Channel::ordered(0), 20_000, 50);
         net.run_for(Duration::from_micros(300));
         net.crash(b);
         net.run_for(Duration::from_millis(3));
         net.restart(b);
         net.run_until(|net| net.declared_dead(a, b).is_some() && net.is_up(a, b));
         let before = net.deliveries(b).len();
-        net.stream(a, b, Lane::ordered(0), 20_000, 50);
-        net.stream(b, a, Lane::unordered(0), 10, 50);
+        net.stream(a, b, Channel::ordered(0), 20_000, 50);
+        net.stream(b, a, Channel::unordered(0), 10, 50);
         net.run_until_idle();
         assert_eq!(net.deliveries(b).len() - before, 50);
         assert_eq!(net.deliveries(a).len(), 50);

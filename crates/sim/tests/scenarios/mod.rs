@@ -4,13 +4,13 @@ mod chaos;
 mod datagrams;
 mod flow;
 mod incast;
-mod lives;
 mod loss;
 mod lossless;
 mod patterns;
 mod random_loss;
 mod replay;
 mod restarts;
+mod sessions;
 mod stalls;
 mod unequal;
 

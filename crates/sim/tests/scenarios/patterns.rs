@@ -1,7 +1,7 @@
 //! Who talks to whom: one to one, all to all, a thousand with their neighbours.
 
 use super::{config, figure};
-use tsumuji_proto::{Duration, Lane};
+use tsumuji_proto::{Channel, Duration};
 use tsumuji_sim::{Net, Seed, goodput};
 
 const GIGABIT: u64 = 1_000_000_000;
@@ -19,8 +19,8 @@ fn one_to_one_fills_the_wire() {
             ..config()
         });
         let start = net.now();
-        net.stream(a, b, Lane::ordered(0), 64 << 10, 100);
-        net.stream(b, a, Lane::ordered(0), 64 << 10, 100);
+        net.stream(a, b, Channel::ordered(0), 64 << 10, 100);
+        net.stream(b, a, Channel::ordered(0), 64 << 10, 100);
         net.run_until_idle();
         for (node, peer) in [(a, b), (b, a)] {
             let last = net.deliveries(node).last().unwrap().at;
@@ -50,7 +50,7 @@ fn throughput_never_falls_with_size() {
         let (a, b) = net.pair(config());
         let count = ((16 << 20) / bytes as u64).clamp(4, 2_000);
         let start = net.now();
-        net.stream(a, b, Lane::ordered(0), bytes, count);
+        net.stream(a, b, Channel::ordered(0), bytes, count);
         net.run_until_idle();
         let last = net.deliveries(b).last().unwrap().at;
         let share = goodput(net.delivered_bytes(b), last.since(start), 10 * GIGABIT);
@@ -77,8 +77,8 @@ fn all_to_all() {
     let start = net.now();
     for from in &nodes {
         for to in nodes.iter().filter(|to| *to != from) {
-            net.stream(*from, *to, Lane::ordered(0), 40_000, 2);
-            net.stream(*from, *to, Lane::unordered(1), 100, 5);
+            net.stream(*from, *to, Channel::ordered(0), 40_000, 2);
+            net.stream(*from, *to, Channel::unordered(1), 100, 5);
         }
     }
     net.run_until_idle();
@@ -109,8 +109,8 @@ fn thousand_engines() {
     for (index, node) in nodes.iter().enumerate() {
         for step in [1, 2, 30, 400] {
             let to = nodes[(index + step) % nodes.len()];
-            net.stream(*node, to, Lane::ordered(0), 4_000, 5);
-            net.stream(*node, to, Lane::ordered(1), 64, 5);
+            net.stream(*node, to, Channel::ordered(0), 4_000, 5);
+            net.stream(*node, to, Channel::ordered(1), 64, 5);
         }
     }
     net.run_until_idle();
@@ -127,7 +127,7 @@ fn deferred_destinations_come_round() {
     net.run_until_up();
     for from in &nodes {
         for to in nodes.iter().filter(|to| *to != from) {
-            net.stream(*from, *to, Lane::ordered(0), 10_000, 20);
+            net.stream(*from, *to, Channel::ordered(0), 10_000, 20);
         }
     }
     net.run_until_idle();

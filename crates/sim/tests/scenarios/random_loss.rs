@@ -4,7 +4,7 @@
 //! takes 1538 on the wire and carries 40 bytes of header.
 
 use super::{config, figure};
-use tsumuji_proto::{Config, Lane};
+use tsumuji_proto::{Channel, Config};
 use tsumuji_sim::{Net, Seed, goodput};
 
 const MBIT: u64 = 10_000;
@@ -31,7 +31,7 @@ fn random_loss_costs_what_it_takes() {
                 ..config()
             });
             let start = net.now();
-            net.stream(a, b, Lane::ordered(0), bytes, count);
+            net.stream(a, b, Channel::ordered(0), bytes, count);
             net.run_until_idle();
             let last = net.deliveries(b).last().unwrap().at;
             let share = goodput(net.delivered_bytes(b), last.since(start), MBIT * 1_000_000);
@@ -63,7 +63,7 @@ fn small_buffers_are_found_among_random_losses() {
                 let start = net.now();
                 for sender in &nodes[1..] {
                     let count = 400 / senders as u64;
-                    net.stream(*sender, nodes[0], Lane::ordered(0), 64 << 10, count);
+                    net.stream(*sender, nodes[0], Channel::ordered(0), 64 << 10, count);
                 }
                 net.run_until_idle();
                 let last = net.deliveries(nodes[0]).last().unwrap().at;

@@ -1,7 +1,7 @@
 //! The same seed, the same run: what makes every other failure here worth its seed.
 
 use super::config;
-use tsumuji_proto::{Destination, Duration, Lane};
+use tsumuji_proto::{Channel, Destination, Duration};
 use tsumuji_sim::{Damage, Net, Pace, Seed, Traffic};
 
 /// A bit of everything.
@@ -21,8 +21,8 @@ fn busy_run(seed: Seed) -> (u64, Traffic, u64) {
     net.set_pace(nodes[1], Pace::BytesPerSecond(10_000_000));
     for from in &nodes {
         for to in nodes.iter().filter(|to| *to != from) {
-            net.stream(*from, *to, Lane::ordered(0), 10_000, 10);
-            net.stream(*from, *to, Lane::unordered(0), 100, 10);
+            net.stream(*from, *to, Channel::ordered(0), 10_000, 10);
+            net.stream(*from, *to, Channel::unordered(0), 100, 10);
         }
         net.publish(*from, Destination::Broadcast, (1, 1), 1, 0, 800)
             .unwrap();

@@ -6,7 +6,7 @@
 //! dead is left in anybody's memory.
 
 use super::config;
-use tsumuji_proto::{Config, DeliveryClass, Duration, Lane, NodeId, Priority};
+use tsumuji_proto::{Channel, Config, DeliveryClass, Duration, NodeId, Priority};
 use tsumuji_sim::{Conditions, Net, Pace, Rng, Seed};
 
 /// Deaths in one run.
@@ -21,7 +21,7 @@ const _: () = assert!((STORMS + RETURNS) * DEATHS as u64 >= 10_000);
 const DEATHS_PER_ROUND: usize = 10;
 
 /// How often a program tries dead peers again.
-const REVIVE_EVERY: Duration = Duration::from_millis(20);
+const RECONNECT_EVERY: Duration = Duration::from_millis(20);
 
 /// Whoever is asked in vain is asked again after so long.
 const HELLO_AT_LATEST: Duration = Duration::from_millis(200);
@@ -81,7 +81,7 @@ impl Cluster {
             DeliveryClass::Unordered
         };
         let priority = Priority::new(chance.below(4) as u8).expect("below 4");
-        let lane = Lane::new(class, priority, chance.below(2) as u16);
+        let channel = Channel::new(class, priority, chance.below(2) as u16);
         if !self.alive[at] {
             return;
         }
@@ -90,9 +90,9 @@ impl Cluster {
         if longest > 10_000 && chance.chance(500_000) {
             // Some are longer than all that may wait to leave.
             let bytes = bytes + chance.below(2) * 400_000;
-            self.net.lend(self.nodes[at], to, lane, bytes);
+            self.net.borrow(self.nodes[at], to, channel, bytes);
         } else {
-            self.net.stream(self.nodes[at], to, lane, bytes, count);
+            self.net.stream(self.nodes[at], to, channel, bytes, count);
         }
     }
 
@@ -112,17 +112,17 @@ impl Cluster {
         self.restarts += 1;
     }
 
-    /// A span as long as one of the things that can be interrupted: a frame, a hello, a message, a life, a death.
+    /// A span as long as one of the things that can be interrupted: a frame, a hello, a message, a incarnation, a death.
     fn span(&mut self) -> Duration {
         let longest_us = [20, 100, 1_000, 5_000][self.chance.below(4)];
         Duration::from_nanos(self.chance.within(0..longest_us * 1_000))
     }
 
     /// Programs that want their dead peers back.
-    fn revive(&mut self) {
+    fn reconnect(&mut self) {
         for (from, to) in self.pairs() {
             if !self.net.is_up(from, to) {
-                self.net.revive(from, to);
+                self.net.reconnect(from, to);
             }
         }
     }
@@ -147,8 +147,8 @@ impl Cluster {
         pairs
     }
 
-    /// All that live know each other's present lives within `bound`. `revive`: programs try dead peers again meanwhile.
-    fn meet(&mut self, bound: Duration, revive: bool) {
+    /// All that live know each other's present lives within `bound`. `reconnect`: programs try dead peers again meanwhile.
+    fn meet(&mut self, bound: Duration, reconnect: bool) {
         let begun = self.net.now();
         while !self.strangers().is_empty() {
             let took = self.net.now().since(begun);
@@ -159,11 +159,11 @@ impl Cluster {
                     self.strangers()
                 )
             });
-            if revive {
-                self.revive();
+            if reconnect {
+                self.reconnect();
             }
-            let step = if revive {
-                REVIVE_EVERY
+            let step = if reconnect {
+                RECONNECT_EVERY
             } else {
                 Duration::from_micros(100)
             };
@@ -185,18 +185,18 @@ impl Cluster {
         // Whoever has not noticed yet that a peer had been gone, or had given up on it, does so now.
         let end = self.net.now() + config().dead_after + config().keep_alive;
         while self.net.now() < end {
-            self.revive();
-            self.run_for(REVIVE_EVERY);
+            self.reconnect();
+            self.run_for(RECONNECT_EVERY);
         }
-        self.meet(HELLO_AT_LATEST + REVIVE_EVERY, true);
+        self.meet(HELLO_AT_LATEST + RECONNECT_EVERY, true);
         let before: Vec<usize> = self
             .nodes
             .iter()
             .map(|node| self.net.deliveries(*node).len())
             .collect();
         for (from, to) in self.pairs() {
-            self.net.stream(from, to, Lane::ordered(2), 5_000, 2);
-            self.net.lend(from, to, Lane::ordered(3), 30_000);
+            self.net.stream(from, to, Channel::ordered(2), 5_000, 2);
+            self.net.borrow(from, to, Channel::ordered(3), 30_000);
         }
         self.net.run_until_idle();
         self.run_for(config().keep_alive.times(3));
@@ -265,7 +265,7 @@ fn disturb(cluster: &mut Cluster) {
         50..65 if alive => cluster.end(at),
         // As often right away, so that even hello is interrupted by the next death.
         50..85 if !alive => cluster.begin(at),
-        85..88 => cluster.revive(),
+        85..88 => cluster.reconnect(),
         88..91 => {
             let loss_ppm = cluster.chance.within(0..300_000) as u32;
             cluster.net.conditions().loss_ppm = loss_ppm;

@@ -1,7 +1,7 @@
 //! Messages that cannot get through though their peer is heard: they fail by name, and what waits for memory does not.
 
 use super::config;
-use tsumuji_proto::{Destination, Duration, Event, Lane, NodeId};
+use tsumuji_proto::{Channel, Destination, Duration, Event, NodeId};
 use tsumuji_sim::{Net, Pace, Seed};
 
 fn stalls(net: &Net, node: NodeId, peer: NodeId) -> usize {
@@ -23,14 +23,14 @@ fn a_path_without_full_frames_fails_by_name() {
             longest_bytes: 600,
             ..net.conditions().clone()
         };
-        net.stream(a, b, Lane::ordered(0), 20_000, 30);
+        net.stream(a, b, Channel::ordered(0), 20_000, 30);
         net.run_for(Duration::from_micros(300));
         net.set_path(a, b, narrow.clone());
-        // Small messages on another lane, and the other way, go on: they keep the two alive.
+        // Small messages on another channel, and the other way, go on: they keep the two alive.
         for _ in 0..130 {
-            net.stream(a, b, Lane::unordered(1), 100, 1);
-            net.stream(b, a, Lane::ordered(0), 100, 1);
-            net.stream(b, c, Lane::ordered(0), 20_000, 1);
+            net.stream(a, b, Channel::unordered(1), 100, 1);
+            net.stream(b, a, Channel::ordered(0), 100, 1);
+            net.stream(b, c, Channel::ordered(0), 20_000, 1);
             net.run_for(Duration::from_millis(10));
         }
         let told = stalls(&net, a, b);
@@ -47,12 +47,12 @@ fn a_path_without_full_frames_fails_by_name() {
             net.run_for(Duration::from_millis(50));
             for (from, to) in [(a, b), (b, a)] {
                 if !net.is_up(from, to) {
-                    net.revive(from, to);
+                    net.reconnect(from, to);
                 }
             }
         }
         let before = net.deliveries(b).len();
-        net.stream(a, b, Lane::ordered(0), 20_000, 10);
+        net.stream(a, b, Channel::ordered(0), 20_000, 10);
         net.run_until_idle();
         assert_eq!(net.deliveries(b).len() - before, 10);
     }
@@ -81,9 +81,9 @@ fn frames_are_narrowed_to_what_the_path_carries() {
             let mut failed = 0;
             while failed < 10 {
                 let (before, told) = (net.deliveries(b).len(), stalls(&net, a, b));
-                net.stream(a, b, Lane::ordered(0), 20_000, 3);
+                net.stream(a, b, Channel::ordered(0), 20_000, 3);
                 while stalls(&net, a, b) == told && net.deliveries(b).len() < before + 3 {
-                    net.stream(b, a, Lane::ordered(0), 100, 1);
+                    net.stream(b, a, Channel::ordered(0), 100, 1);
                     net.run_for(Duration::from_millis(10));
                 }
                 if net.deliveries(b).len() == before + 3 {
@@ -93,7 +93,7 @@ fn frames_are_narrowed_to_what_the_path_carries() {
                 while !net.is_up(a, b) || !net.is_up(b, a) {
                     for (from, to) in [(a, b), (b, a)] {
                         if !net.is_up(from, to) {
-                            net.revive(from, to);
+                            net.reconnect(from, to);
                         }
                     }
                     net.run_for(Duration::from_millis(10));
@@ -122,11 +122,11 @@ fn frames_are_narrowed_to_what_the_path_carries() {
             for _ in 0..20 {
                 net.run_for(Duration::from_millis(50));
                 if !net.is_up(a, b) {
-                    net.revive(a, b);
+                    net.reconnect(a, b);
                 }
             }
             let frames = net.traffic().sent_frames;
-            net.stream(a, b, Lane::ordered(0), 80_000, 10);
+            net.stream(a, b, Channel::ordered(0), 80_000, 10);
             net.run_until_idle();
             let frames = net.traffic().sent_frames - frames;
             net.check(frames < 300, || {
@@ -148,7 +148,7 @@ fn a_full_receiver_is_no_stall() {
         };
         let (a, b) = net.pair(config.clone());
         net.set_pace(b, Pace::Stopped);
-        net.stream(a, b, Lane::ordered(0), 30_000, 20);
+        net.stream(a, b, Channel::ordered(0), 30_000, 20);
         net.run_for(config.dead_after.times(20));
         let dead = (net.events(a).iter().chain(net.events(b)))
             .any(|(_, event)| matches!(event, Event::PeerDead { .. } | Event::Stalled { .. }));
@@ -167,11 +167,11 @@ fn a_short_cut_is_no_stall() {
             let mut net = Net::new(seed).delay_us(10..40);
             let (a, b) = net.pair(config());
             net.run_until_up();
-            net.stream(a, b, Lane::ordered(0), 5_000, 3);
+            net.stream(a, b, Channel::ordered(0), 5_000, 3);
             net.run_for(Duration::from_micros(seed.0 % 20 * 10));
             net.partition(&[a]);
-            net.stream(a, b, Lane::ordered(0), 5_000, 3);
-            net.stream(b, a, Lane::unordered(0), 5_000, 3);
+            net.stream(a, b, Channel::ordered(0), 5_000, 3);
+            net.stream(b, a, Channel::unordered(0), 5_000, 3);
             net.run_for(Duration::from_millis(cut_ms));
             net.heal();
             net.run_until_idle();

@@ -1,7 +1,7 @@
 //! Two ends that differ: in the frames their links carry, and in the messages they take.
 
 use super::config;
-use tsumuji_proto::{Config, Event, Lane, NodeId};
+use tsumuji_proto::{Channel, Config, Event, NodeId};
 use tsumuji_sim::{Net, Seed};
 
 /// Large and small messages both ways between links of unequal frames, with losses: all arrive, and no frame of any kind is longer
@@ -27,9 +27,9 @@ fn frames_suit_the_smaller_link() {
             net.run_until_up();
             let bytes = if here < 100 { 60_000 } else { 1 << 20 };
             for (from, to) in [(a, b), (b, a)] {
-                net.stream(from, to, Lane::ordered(0), bytes, 3);
-                net.stream(from, to, Lane::unordered(1), 1_000, 20);
-                net.stream(from, to, Lane::ordered(2), 1, 20);
+                net.stream(from, to, Channel::ordered(0), bytes, 3);
+                net.stream(from, to, Channel::unordered(1), 1_000, 20);
+                net.stream(from, to, Channel::ordered(2), 1, 20);
             }
             net.run_until_idle();
             let delivered = [a, b].map(|node| net.deliveries(node).len());
@@ -72,8 +72,8 @@ fn early_messages_meet_the_limit() {
         });
         net.connect(a, b);
         for bytes in [10_001, 10_000, 1 << 20, 0, 50_000, 3_000] {
-            net.stream(a, b, Lane::ordered(0), bytes, 2);
-            net.stream(a, b, Lane::unordered(3), bytes, 1);
+            net.stream(a, b, Channel::ordered(0), bytes, 2);
+            net.stream(a, b, Channel::unordered(3), bytes, 1);
         }
         net.run_until_idle();
         let mut failed = given_up(&net, a, b, LIMIT_BYTES);
@@ -86,9 +86,9 @@ fn early_messages_meet_the_limit() {
         // The next life of the peer is met afresh: what is queued to it before hello is judged when it has answered.
         net.crash(b);
         net.run_until(|net| !net.is_up(a, b));
-        net.revive(a, b);
-        net.stream(a, b, Lane::ordered(0), 20_000, 1);
-        net.stream(a, b, Lane::ordered(0), 5_000, 1);
+        net.reconnect(a, b);
+        net.stream(a, b, Channel::ordered(0), 20_000, 1);
+        net.stream(a, b, Channel::ordered(0), 5_000, 1);
         net.restart(b);
         net.run_until_idle();
         assert_eq!(given_up(&net, a, b, LIMIT_BYTES).len(), 10);

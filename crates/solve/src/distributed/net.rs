@@ -102,7 +102,7 @@ enum Event {
 }
 
 /// What is under way, by time of arrival.
-struct Wires {
+struct Network {
     weather: Weather,
     random: fastrand::Rng,
     now: u64,
@@ -113,7 +113,7 @@ struct Wires {
     shares_lost: u64,
 }
 
-impl Wires {
+impl Network {
     fn put(&mut self, due: u64, event: Event) {
         self.number += 1;
         self.under_way.insert((due, self.number), event);
@@ -148,26 +148,26 @@ impl Wires {
 }
 
 /// A worker's way out.
-struct Port<'a> {
-    wires: &'a mut Wires,
+struct WorkerOutlet<'a> {
+    network: &'a mut Network,
     me: usize,
     workers: usize,
     clock: u64,
 }
 
-impl Carrier for Port<'_> {
+impl Carrier for WorkerOutlet<'_> {
     type Error = Infallible;
 
     fn update(&mut self, datagram: Datagram<'_>) -> Result<usize, Infallible> {
         let from = self.me;
         for to in (0..self.workers).filter(|to| *to != from) {
-            let arrivals = self.wires.lossy();
-            if arrivals.is_empty() || self.wires.now >= self.wires.weather.silent_after_ns {
-                self.wires.shares_lost += 1;
+            let arrivals = self.network.lossy();
+            if arrivals.is_empty() || self.network.now >= self.network.weather.silent_after_ns {
+                self.network.shares_lost += 1;
                 continue;
             }
             for due in arrivals {
-                self.wires.put(
+                self.network.put(
                     due,
                     Event::Datagram {
                         to,
@@ -184,13 +184,13 @@ impl Carrier for Port<'_> {
     }
 }
 
-impl Outlet for Port<'_> {
+impl Outlet for WorkerOutlet<'_> {
     fn report(&mut self, report: &LapReport) -> Result<(), Infallible> {
         let payload = report.payload();
         let report =
             LapReport::parse(report.epoch, report.number, &payload).expect("a report of our own");
-        for due in self.wires.lossy() {
-            self.wires.put(
+        for due in self.network.lossy() {
+            self.network.put(
                 due,
                 Event::Report {
                     from: self.me,
@@ -238,7 +238,7 @@ pub(super) fn run(
     let mut team: Vec<Worker> = (0..workers)
         .map(|me| Worker::new(me, CAPACITY_BYTES))
         .collect();
-    let mut wires = Wires {
+    let mut network = Network {
         weather,
         random: fastrand::Rng::with_seed(weather.seed),
         now: 0,
@@ -248,14 +248,14 @@ pub(super) fn run(
         shares_lost: 0,
     };
     const JUDGE: usize = usize::MAX;
-    let send_orders = |judge: &mut Judge, wires: &mut Wires| {
+    let send_orders = |judge: &mut Judge, network: &mut Network| {
         while let Some((to, order)) = judge.out().pop_front() {
             let way = if matches!(order, Order::Setup(_)) {
                 Way::Bulk
             } else {
                 Way::Control
             };
-            wires.reliable(
+            network.reliable(
                 (JUDGE, to, way),
                 Event::Order {
                     to,
@@ -264,10 +264,10 @@ pub(super) fn run(
             );
         }
     };
-    send_orders(&mut judge, &mut wires);
+    send_orders(&mut judge, &mut network);
     for (to, rows) in ranges.iter().enumerate() {
         for chunk in RowBlock::chunks(system, rows.clone(), 100) {
-            wires.reliable(
+            network.reliable(
                 (JUDGE, to, Way::Bulk),
                 Event::Order {
                     to,
@@ -281,19 +281,19 @@ pub(super) fn run(
         .map(|_| {
             weather
                 .step_ns
-                .unwrap_or_else(|| 300 + wires.random.u64(..3_000))
+                .unwrap_or_else(|| 300 + network.random.u64(..3_000))
         })
         .collect();
     let mut turn = vec![0u64; workers];
     for _ in 0..STEP_LIMIT {
         let next_turn = turn.iter().copied().min().expect("there are workers");
-        let next_event = wires
+        let next_event = network
             .under_way
             .first_key_value()
             .map_or(u64::MAX, |(key, _)| key.0);
         if next_event <= next_turn {
-            let (key, event) = wires.under_way.pop_first().expect("looked at");
-            wires.now = key.0;
+            let (key, event) = network.under_way.pop_first().expect("looked at");
+            network.now = key.0;
             match event {
                 Event::Datagram {
                     to,
@@ -305,7 +305,7 @@ pub(super) fn run(
                 } => team[to].datagram(&Datagram {
                     source: NodeId(from as u16 + 1),
                     incarnation: 7,
-                    channel: super::message::BOARD_CHANNEL,
+                    channel_id: super::message::BOARD_CHANNEL,
                     epoch,
                     lap,
                     key: start,
@@ -319,20 +319,20 @@ pub(super) fn run(
                 }
             }
         } else {
-            wires.now = next_turn;
+            network.now = next_turn;
             let me = turn
                 .iter()
                 .position(|turn| *turn == next_turn)
                 .expect("the least of them");
-            turn[me] += pace[me] + wires.random.u64(..=pace[me] / 4);
-            let clock = wires.now;
-            let mut port = Port {
-                wires: &mut wires,
+            turn[me] += pace[me] + network.random.u64(..=pace[me] / 4);
+            let clock = network.now;
+            let mut outlet = WorkerOutlet {
+                network: &mut network,
                 me,
                 workers,
                 clock,
             };
-            let Ok(step) = team[me].step(&mut port);
+            let Ok(step) = team[me].step(&mut outlet);
             match step {
                 Step::Again(_) => {}
                 Step::Rest => turn[me] += 20_000,
@@ -350,14 +350,14 @@ pub(super) fn run(
         for (from, worker) in team.iter_mut().enumerate() {
             while let Some(out) = worker.out().pop_front() {
                 match out.to {
-                    To::Judge => wires.reliable(
+                    To::Judge => network.reliable(
                         (from, JUDGE, out.way),
                         Event::Answer {
                             from,
                             bytes: out.bytes,
                         },
                     ),
-                    To::Worker(to) => wires.reliable(
+                    To::Worker(to) => network.reliable(
                         (from, to, out.way),
                         Event::Piece {
                             to,
@@ -368,12 +368,12 @@ pub(super) fn run(
                 }
             }
         }
-        send_orders(&mut judge, &mut wires);
+        send_orders(&mut judge, &mut network);
         if judge.stage() == Stage::Done {
             let ended = judge.into_ended().expect("done");
             return Ok(Verdict {
                 ended,
-                shares_lost: wires.shares_lost,
+                shares_lost: network.shares_lost,
             });
         }
     }

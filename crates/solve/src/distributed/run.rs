@@ -15,14 +15,14 @@ use crate::system::{Chunks, Generate, PartitionError, RowBlock, System, partitio
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tsumuji_node::{
-    Context, Datagram, Delivery, DeliveryClass, Endpoint, EndpointError, Handler, Lane, Link,
+    Channel, Context, Datagram, Delivery, DeliveryClass, Endpoint, EndpointError, Handler, Link,
     NodeId, Priority, SendError,
 };
 
 /// Orders and short answers.
-pub(super) const CONTROL: Lane = Lane::new(DeliveryClass::Ordered, Priority::URGENT, 1);
+pub(super) const CONTROL: Channel = Channel::new(DeliveryClass::Ordered, Priority::URGENT, 1);
 /// Rows, blocks, solutions.
-pub(super) const BULK: Lane = Lane::new(DeliveryClass::Ordered, Priority::BULK, 1);
+pub(super) const BULK: Channel = Channel::new(DeliveryClass::Ordered, Priority::BULK, 1);
 
 /// Bytes of rows in one message: large enough to be cheap, small enough that four workers' queues stay below 8 MiB.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -353,12 +353,12 @@ impl Bench<'_> {
         let mut sent = false;
         while let Some((worker, order)) = self.judge.out().front() {
             let worker = *worker;
-            let lane = if matches!(order, Order::Setup(_)) {
+            let channel = if matches!(order, Order::Setup(_)) {
                 BULK
             } else {
                 CONTROL
             };
-            match endpoint.try_send(node(worker), lane, &order.encode()) {
+            match endpoint.try_send(node(worker), channel, &order.encode()) {
                 Ok(()) => sent = true,
                 Err(SendError::WouldBlock { .. }) => break,
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. })
@@ -460,7 +460,7 @@ impl Handler for Bench<'_> {
 
     fn datagram(&mut self, _: &mut Context<'_>, datagram: Datagram<'_>) {
         // Datagrams of the board reach this node, too, where one frame reaches all.
-        if datagram.channel == REPORT_CHANNEL
+        if datagram.channel_id == REPORT_CHANNEL
             && let Some(report) = LapReport::parse(datagram.epoch, datagram.lap, datagram.payload)
         {
             self.judge

@@ -163,11 +163,11 @@ impl Driver {
                 To::Judge => JUDGE,
                 To::Worker(worker) => node(worker),
             };
-            let lane = match out.way {
+            let channel = match out.way {
                 Way::Control => CONTROL,
                 Way::Bulk => BULK,
             };
-            match endpoint.try_send(to, lane, &out.bytes) {
+            match endpoint.try_send(to, channel, &out.bytes) {
                 Ok(()) => {}
                 Err(SendError::WouldBlock { .. }) => return Ok(false),
                 Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) if to == JUDGE => {
@@ -242,7 +242,7 @@ impl<L: Link> Outlet for Outlets<'_, L> {
         self.endpoint.datagram(
             Destination::Peer(JUDGE),
             Datagram {
-                channel: REPORT_CHANNEL,
+                channel_id: REPORT_CHANNEL,
                 epoch: report.epoch,
                 lap: report.number,
                 payload: &report.payload(),

@@ -17,7 +17,7 @@ fn data(payload: &[u8]) -> Data<'_> {
         offset: 1000,
         length: 1000 + payload.len() as u32,
         floor_delta: u16::MAX,
-        lane: Lane::new(DeliveryClass::Datagram, Priority::BULK, 0xfedc),
+        channel: Channel::new(DeliveryClass::Datagram, Priority::BULK, 0xfedc),
         ack_delay: 200,
         payload,
     }
@@ -57,9 +57,9 @@ fn credit_is_ahead_of_the_ack() {
     assert_eq!(told(7, 100_000), 7 + 0xffff);
 }
 
-/// A class that does not exist is no lane.
+/// A class that does not exist is no channel.
 #[test]
-fn lanes_of_no_class_are_refused() {
+fn channels_of_no_class_are_refused() {
     let mut slot = [0; 64];
     let bytes = data(b"x").write(&mut slot).unwrap();
     for value in 0..=u8::MAX {
@@ -98,7 +98,7 @@ fn other_kinds_round_trip() {
     let datagram = Datagram {
         source: NodeId(1),
         incarnation: 2,
-        channel: 3,
+        channel_id: 3,
         epoch: 4,
         lap: 5,
         key: 6,
@@ -156,7 +156,7 @@ fn other_kinds_round_trip() {
     assert_eq!((bytes, parse(&slot)), (24, Ok(Frame::Grant(permit))));
     let message = [&datagram.stamp()[..], datagram.payload].concat();
     let of = (datagram.source, datagram.incarnation);
-    let read = |message| Datagram::of_message(of, datagram.channel, message);
+    let read = |message| Datagram::of_message(of, datagram.channel_id, message);
     assert_eq!(read(&message), Some(datagram));
     assert_eq!(read(&message[..STAMP_BYTES - 1]), None, "too short");
     let mut other = message.clone();

@@ -1,40 +1,41 @@
-//! What is acknowledged and waits at the peer for an earlier message of its ordered lane: lost with that, if the session ends.
+//! What is acknowledged and waits at the peer for an earlier message of its ordered channel: lost with that, if the session ends.
 //!
 //! Filled by `queue` where an acknowledgement leaves a gap; forgets what the gap's end has let go.
 
 use alloc::collections::BTreeMap;
 
-use crate::peer::outgoing::{LaneSend, Outgoing};
+use crate::peer::outgoing::{ChannelSend, Outgoing};
 use tsumuji_wire::DeliveryClass;
 
-/// By lane (its place) and number: how many messages of the program.
+/// By channel (its place) and number: how many messages of the program.
 #[derive(Debug, Default)]
 pub(super) struct Ahead(BTreeMap<(u16, u64), usize>);
 
 impl Ahead {
-    /// A message was acknowledged, of a lane of which all before `base` are.
+    /// A message was acknowledged, of a channel of which all before `base` are.
     #[cold]
     pub(super) fn note(&mut self, outgoing: &Outgoing, base: u64) {
-        let (lane, number) = (outgoing.lane_index, outgoing.number);
-        while let Some((&key, _)) = self.0.range((lane, 0)..(lane, base)).next() {
+        let (channel, number) = (outgoing.channel_index, outgoing.number);
+        while let Some((&key, _)) = self.0.range((channel, 0)..(channel, base)).next() {
             self.0.remove(&key);
         }
-        let waits = outgoing.lane.class() == DeliveryClass::Ordered && !outgoing.lane.is_library();
+        let waits =
+            outgoing.channel.class() == DeliveryClass::Ordered && !outgoing.channel.is_library();
         if waits && number >= base {
-            self.0.insert((lane, number), outgoing.messages);
+            self.0.insert((channel, number), outgoing.messages);
         }
     }
 
     /// All that waits now.
-    pub(super) fn messages(&self, lanes: &[LaneSend]) -> usize {
-        let waits = |lane: u16, number| {
-            let lane = lanes.get(usize::from(lane));
-            lane.is_some_and(|lane| number >= lane.base())
+    pub(super) fn messages(&self, channels: &[ChannelSend]) -> usize {
+        let waits = |channel: u16, number| {
+            let channel = channels.get(usize::from(channel));
+            channel.is_some_and(|channel| number >= channel.base())
         };
         let waiting = self
             .0
             .iter()
-            .filter(|((lane, number), _)| waits(*lane, *number));
+            .filter(|((channel, number), _)| waits(*channel, *number));
         waiting.map(|(_, messages)| messages).sum()
     }
 }
@@ -42,25 +43,25 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tsumuji_wire::Lane;
+    use tsumuji_wire::Channel;
 
-    /// What is acknowledged behind something that is not waits until that is acknowledged, too; but for libraries and unordered lanes.
+    /// What is acknowledged behind something that is not waits until that is acknowledged, too; but for libraries and unordered channels.
     #[test]
     fn what_waits_behind_a_gap_is_counted() {
-        let mut lanes = [LaneSend::new(), LaneSend::new(), LaneSend::new()];
+        let mut channels = [ChannelSend::new(), ChannelSend::new(), ChannelSend::new()];
         let kinds = [
-            Lane::ordered(3),
-            Lane::unordered(3),
-            Lane::ordered(Lane::LIBRARY_CHANNELS),
+            Channel::ordered(3),
+            Channel::unordered(3),
+            Channel::ordered(Channel::LIBRARY_IDS),
         ];
         let mut ahead = Ahead::default();
         let mut acknowledge = |place: usize, number: u64, messages: usize| {
             let mut outgoing = Outgoing::new();
-            (outgoing.lane, outgoing.lane_index) = (kinds[place], place as u16);
+            (outgoing.channel, outgoing.channel_index) = (kinds[place], place as u16);
             (outgoing.number, outgoing.messages) = (number, messages);
-            lanes[place].acknowledge(number);
-            ahead.note(&outgoing, lanes[place].base());
-            ahead.messages(&lanes)
+            channels[place].acknowledge(number);
+            ahead.note(&outgoing, channels[place].base());
+            ahead.messages(&channels)
         };
         let first = crate::numbers::FIRST_NUMBER;
         assert_eq!(acknowledge(0, first, 1), 0);

@@ -8,7 +8,7 @@ use tsumuji_wire::{DeliveryClass, Priority};
 
 impl Queue {
     /// As `choose`, but only of messages that free memory there when they are whole. The peer has begun to take them, and reserved their memory;
-    /// or later ones of their ordered lane lie there and wait for them, and no other is admitted whatever is free. The first go before the second,
+    /// or later ones of their ordered channel lie there and wait for them, and no other is admitted whatever is free. The first go before the second,
     /// which may be refused until those are whole. Others would use up the credit meant for these and be refused again.
     #[cold]
     pub(super) fn next_begun(&mut self) -> Option<Choice> {
@@ -38,12 +38,12 @@ impl Queue {
         self.messages[slot as usize].acknowledged > 0
     }
 
-    /// Its lane's later messages wait for it.
+    /// Its channel's later messages wait for it.
     fn is_awaited(&self, slot: u32) -> bool {
         let message = &self.messages[slot as usize];
-        let lane = &self.lanes[usize::from(message.lane_index)];
-        let is_next = message.number == lane.base() && lane.has_gap();
-        is_next && message.lane.class() == DeliveryClass::Ordered
+        let channel = &self.channels[usize::from(message.channel_index)];
+        let is_next = message.number == channel.base() && channel.has_gap();
+        is_next && message.channel.class() == DeliveryClass::Ordered
     }
 
     /// The peer's memory refused frames, or has room again.

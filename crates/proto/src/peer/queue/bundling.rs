@@ -1,13 +1,13 @@
 //! Small messages that wait behind each other leave as one message: a bundle.
 //!
-//! Only what waits for its turn anyway is joined: nothing waits for company. To lanes, numbers and acknowledgements a bundle is one
+//! Only what waits for its turn anyway is joined: nothing waits for company. To channels, numbers and acknowledgements a bundle is one
 //! message of one fragment, whose name all its messages share; whose acknowledgement is asked for stays alone.
 
 use super::Queue;
 use crate::memory::bundle_weight;
 use crate::message::SendId;
 use crate::pool::Pool;
-use tsumuji_wire::{Lane, bundle};
+use tsumuji_wire::{Channel, bundle};
 
 impl Queue {
     /// From now on messages are joined, or not. Where the size of fragments is not known yet, none are.
@@ -19,16 +19,16 @@ impl Queue {
         };
     }
 
-    /// Puts the message into the frame of the one queued before it, if that is of its lane and waits whole, and there is room.
+    /// Puts the message into the frame of the one queued before it, if that is of its channel and waits whole, and there is room.
     #[inline(never)] // most messages find nobody
     pub(super) fn join(
         &mut self,
-        lane: Lane,
+        channel: Channel,
         (head, rest): (&[u8], &[u8]),
         pool: &mut Pool,
     ) -> Option<SendId> {
         let length_bytes = head.len() + rest.len();
-        let slot = *self.pending[usize::from(lane.priority().get())].back()?;
+        let slot = *self.pending[usize::from(channel.priority().get())].back()?;
         let outgoing = &mut self.messages[slot as usize];
         let alone = !outgoing.is_bundle();
         let before_bytes = if alone {
@@ -39,10 +39,10 @@ impl Queue {
         let bytes = before_bytes + bundle::PREFIX_BYTES + length_bytes;
         let messages = outgoing.messages + 1;
         if bytes > self.bundle_bytes
-            || outgoing.lane != lane
+            || outgoing.channel != channel
             || outgoing.next_fragment > 0
             || outgoing.notify
-            || outgoing.lending.is_some()
+            || outgoing.borrowing.is_some()
             || messages > bundle::MESSAGES_MAX
             || bundle_weight(bytes, messages) > self.message_limit_bytes
         {
@@ -75,11 +75,11 @@ mod tests {
     use super::*;
     use crate::counters::Counters;
     use crate::memory::charge;
-    use crate::message::Loan;
+    use crate::message::Borrowed;
     use crate::time::Instant;
     use alloc::vec::Vec;
 
-    const LANE: Lane = Lane::ordered(0);
+    const CHANNEL: Channel = Channel::ordered(0);
 
     fn queue(limit_bytes: usize) -> (Queue, Pool) {
         let (mut queue, mut pool) = (Queue::new(0), Pool::new());
@@ -88,10 +88,16 @@ mod tests {
         (queue, pool)
     }
 
-    fn push(queue: &mut Queue, pool: &mut Pool, lane: Lane, message: &[u8], notify: bool) -> u64 {
+    fn push(
+        queue: &mut Queue,
+        pool: &mut Pool,
+        channel: Channel,
+        message: &[u8],
+        notify: bool,
+    ) -> u64 {
         let half = message.len() / 2;
         let parts = (&message[..half], &message[half..]);
-        queue.push_copied(lane, parts, notify, pool).unwrap().0
+        queue.push_copied(channel, parts, notify, pool).unwrap().0
     }
 
     /// The messages that leave next, in one frame; nothing is left of it once it is acknowledged.
@@ -100,7 +106,7 @@ mod tests {
         let part = queue
             .pop(Instant::default(), pool, &mut Counters::default())
             .unwrap();
-        let place = queue.place(part, &Loan::NONE);
+        let place = queue.place(part, &Borrowed::NONE);
         assert_eq!((place.offset, place.length), (0, place.payload.len()));
         let messages = if place.is_bundle {
             assert!(bundle::count(place.payload).is_some());
@@ -123,13 +129,13 @@ mod tests {
     #[test]
     fn waiting_messages_join() {
         let (mut queue, mut pool) = queue(10_000);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"first", false), 0);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"", false), 0);
-        assert_eq!(push(&mut queue, &mut pool, LANE, &[7; 80], false), 0);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"first", false), 0);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"", false), 0);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, &[7; 80], false), 0);
         assert_eq!((queue.queued_messages, queue.queued_bytes), (3, 85));
-        assert_eq!(push(&mut queue, &mut pool, LANE, &[8; 90], false), 1);
-        assert_eq!(push(&mut queue, &mut pool, LANE, &[9; 150], false), 2);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"last", false), 3);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, &[8; 90], false), 1);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, &[9; 150], false), 2);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"last", false), 3);
         let bundled = [&b"first"[..], b"", &[7; 80]];
         assert_eq!(leave(&mut queue, &mut pool), bundled);
         assert_eq!(leave(&mut queue, &mut pool), [[8; 90]]);
@@ -138,32 +144,32 @@ mod tests {
             .pop(Instant::default(), &mut pool, &mut Counters::default())
             .unwrap();
         let (joined, alone) = ([&b"last"[..], b"and"], [b"later"]);
-        assert_eq!(push(&mut queue, &mut pool, LANE, joined[1], false), 3);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, joined[1], false), 3);
         assert!(queue.has_choice());
         queue
             .pop(Instant::default(), &mut pool, &mut Counters::default())
             .unwrap();
         assert_eq!(leave(&mut queue, &mut pool), joined);
-        assert_eq!(push(&mut queue, &mut pool, LANE, alone[0], false), 4);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, alone[0], false), 4);
         assert_eq!(leave(&mut queue, &mut pool), alone);
     }
 
-    /// Other lanes, messages that are tracked, and what a peer would not take stay alone.
+    /// Other channels, messages that are tracked, and what a peer would not take stay alone.
     #[test]
     fn others_stay_alone() {
         let (mut queue, mut pool) = queue(10_000);
-        let lanes = [LANE, Lane::ordered(1), LANE];
-        let names = lanes.map(|lane| push(&mut queue, &mut pool, lane, b"message", false));
+        let channels = [CHANNEL, Channel::ordered(1), CHANNEL];
+        let names = channels.map(|channel| push(&mut queue, &mut pool, channel, b"message", false));
         assert_eq!(names, [0, 1, 2]);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"tracked", true), 3);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"behind it", false), 4);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"tracked", true), 3);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"behind it", false), 4);
         let (mut queue, mut pool) = self::queue(78);
         assert_eq!(bundle_weight(2 + 2 + 10, 2), 74);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"short", false), 0);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"short", false), 0);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"more", false), 1);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"short", false), 0);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"short", false), 0);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"more", false), 1);
         queue.set_bundling(false);
-        assert_eq!(push(&mut queue, &mut pool, LANE, b"more", false), 2);
+        assert_eq!(push(&mut queue, &mut pool, CHANNEL, b"more", false), 2);
     }
 
     /// A bundle has no more messages than the peer takes, and counts for what they count for.
@@ -173,7 +179,7 @@ mod tests {
         queue.begin(10_000, 1 << 20, &mut pool, |_, _| {});
         queue.set_bundling(true);
         for message in 0..600 {
-            let name = push(&mut queue, &mut pool, LANE, &[message as u8], false);
+            let name = push(&mut queue, &mut pool, CHANNEL, &[message as u8], false);
             assert_eq!(name, message / 256);
         }
         let counts: Vec<usize> = (0..3).map(|_| leave(&mut queue, &mut pool).len()).collect();

@@ -3,7 +3,7 @@
 //!
 //! Called by `queue` and `send`. Such a datagram stands in the queue like any message; what differs is how it may end.
 //!
-//! Invariant: `waiting` names each of them of which some fragment has not left, and of each lane and key at most one of which
+//! Invariant: `waiting` names each of them of which some fragment has not left, and of each channel and key at most one of which
 //! none has; `first_deadline` is never later than the earliest of theirs.
 
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use super::Queue;
 use crate::message::SendId;
 use crate::pool::Pool;
 use crate::time::Instant;
-use tsumuji_wire::Lane;
+use tsumuji_wire::Channel;
 
 /// No deadline.
 pub(crate) const NEVER: Instant = Instant::from_nanos(u64::MAX);
@@ -31,17 +31,17 @@ pub(crate) struct Dropped {
 
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) of: (Lane, u32),
+    pub(super) of: (Channel, u32),
     pub(super) slot: u32,
     pub(super) deadline: Instant,
 }
 
 impl Queue {
-    /// Queues a datagram that needs to arrive only if no newer one of its lane and key is there, and before `deadline`. Takes the place
+    /// Queues a datagram that needs to arrive only if no newer one of its channel and key is there, and before `deadline`. Takes the place
     /// of the one that waits.
     pub(in crate::peer) fn push_datagram(
         &mut self,
-        of: (Lane, u32),
+        of: (Channel, u32),
         body: Vec<u8>,
         deadline: Instant,
         pool: &mut Pool,
@@ -61,21 +61,21 @@ impl Queue {
             self.dropped.superseded += 1;
             return pool.put(mem::replace(&mut outgoing.body, body));
         }
-        let (lane, _) = of;
-        self.push(lane, body, false, pool);
-        if let Some(&slot) = self.pending[usize::from(lane.priority().get())].back() {
+        let (channel, _) = of;
+        self.push(channel, body, false, pool);
+        if let Some(&slot) = self.pending[usize::from(channel.priority().get())].back() {
             self.waiting.push(Waiting { of, slot, deadline });
         }
     }
 
-    pub(in crate::peer) fn replaced_bytes(&self, of: (Lane, u32)) -> usize {
+    pub(in crate::peer) fn replaced_bytes(&self, of: (Channel, u32)) -> usize {
         self.replaced(of).map_or(0, |index| {
             self.messages[self.waiting[index].slot as usize].body.len()
         })
     }
 
     /// The one, of those that wait, that has not begun to leave: a newer one takes its place.
-    fn replaced(&self, of: (Lane, u32)) -> Option<usize> {
+    fn replaced(&self, of: (Channel, u32)) -> Option<usize> {
         let messages = &self.messages;
         let not_begun =
             |entry: &Waiting| entry.of == of && messages[entry.slot as usize].next_fragment == 0;
@@ -129,10 +129,10 @@ impl Queue {
         self.queued_bytes -= mem::take(&mut outgoing.body).len();
         drop(mem::take(&mut outgoing.bitmap));
         if outgoing.next_fragment > 0 {
-            self.lanes[usize::from(outgoing.lane_index)].acknowledge(outgoing.number);
+            self.channels[usize::from(outgoing.channel_index)].acknowledge(outgoing.number);
         }
         if outgoing.next_fragment < outgoing.fragments {
-            let priority = usize::from(outgoing.lane.priority().get());
+            let priority = usize::from(outgoing.channel.priority().get());
             self.pending[priority].retain(|&other| other != slot);
             self.backlog -= 1;
             if self.pending[priority].is_empty() {

@@ -112,7 +112,8 @@ impl Queue {
     /// The message that a part belongs to which keeps all that was sent after it from arriving; of a datagram, the oldest message behind it.
     pub(in crate::peer) fn stuck_by(&self, part: Part) -> Option<SendId> {
         let outgoing = self.messages.get(part.slot() as usize)?;
-        let is_reliable = outgoing.live && outgoing.id == part.id && !outgoing.lane.is_datagram();
+        let is_reliable =
+            outgoing.live && outgoing.id == part.id && !outgoing.channel.is_datagram();
         if is_reliable {
             return Some(part.id);
         }
@@ -122,7 +123,7 @@ impl Queue {
     /// The oldest reliable message of which something has left.
     fn first_begun(&self) -> Option<SendId> {
         let begun = |outgoing: &&Outgoing| {
-            outgoing.live && outgoing.next_fragment > 0 && !outgoing.lane.is_datagram()
+            outgoing.live && outgoing.next_fragment > 0 && !outgoing.channel.is_datagram()
         };
         let begun = self.messages.iter().filter(begun);
         begun.map(|outgoing| outgoing.id).min()

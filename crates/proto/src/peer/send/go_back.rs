@@ -8,7 +8,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::congestion::{Books, Departure, Sending};
+use crate::congestion::{Departure, Ledger, Sending};
 use crate::counters::Counters;
 use crate::message::SendId;
 use crate::numbers::{FIRST_NUMBER, NUMBER_WINDOW, expand};
@@ -207,7 +207,7 @@ impl Sending for GoBack {
         &mut self,
         now: Instant,
         news: &AckNews<'_>,
-        books: Books<'_>,
+        ledger: Ledger<'_>,
         mut done: impl FnMut(SendId),
     ) {
         let ack = expand(news.ack, self.base);
@@ -217,15 +217,15 @@ impl Sending for GoBack {
         {
             self.base += 1;
             newest = Some(sent);
-            books.queue.acknowledge(sent.part, books.pool, &mut done);
+            ledger.queue.acknowledge(sent.part, ledger.pool, &mut done);
         }
         if let Some(sent) = newest {
             self.repeats = 0;
             if self.base > self.timed_from {
-                books.rtt.latest = now.since(sent.at);
-                books.rtt.sample(now.since(sent.at + news.delay));
+                ledger.rtt.latest = now.since(sent.at);
+                ledger.rtt.sample(now.since(sent.at + news.delay));
             }
-            self.silence.on_answer(now, books.rtt);
+            self.silence.on_answer(now, ledger.rtt);
             self.cursor = self.cursor.max(self.base);
             self.granted = self.granted.max(self.base);
             // What waited to be sent again has arrived after all: there is nothing to ask for.
@@ -256,16 +256,16 @@ impl Sending for GoBack {
         now: Instant,
         _last_heard: Instant,
         _lossless: bool,
-        books: Books<'_>,
+        ledger: Ledger<'_>,
     ) -> bool {
-        if !books.queue.has_backlog() {
+        if !ledger.queue.has_backlog() {
             self.silence.on_credit(); // what was blocked is dropped
         }
         if self.deadline().is_none_or(|at| now < at) {
             return false;
         }
-        books.counters.probes += 1;
-        self.silence.on_probe(now, books.rtt);
+        ledger.counters.probes += 1;
+        self.silence.on_probe(now, ledger.rtt);
         if self.cursor > self.base {
             self.go_back();
         }

@@ -4,7 +4,7 @@
 
 use core::cell::Cell;
 
-use crate::congestion::{Books, Departure, Sending};
+use crate::congestion::{Departure, Ledger, Sending};
 use crate::counters::Counters;
 use crate::message::SendId;
 use crate::numbers::{FIRST_NUMBER, expand};
@@ -144,15 +144,15 @@ impl Sending for Selective {
         &mut self,
         now: Instant,
         news: &AckNews<'_>,
-        books: Books<'_>,
+        ledger: Ledger<'_>,
         mut done: impl FnMut(SendId),
     ) {
-        let Books {
+        let Ledger {
             rtt,
             queue,
             pool,
             counters,
-        } = books;
+        } = ledger;
         let Self {
             flight, overtaken, ..
         } = self;
@@ -221,14 +221,14 @@ impl Sending for Selective {
         now: Instant,
         last_heard: Instant,
         lossless: bool,
-        books: Books<'_>,
+        ledger: Ledger<'_>,
     ) -> bool {
-        let Books {
+        let Ledger {
             rtt,
             queue,
             counters,
             ..
-        } = books;
+        } = ledger;
         if !queue.has_backlog() {
             self.silence.on_credit(); // what was blocked is dropped
         }

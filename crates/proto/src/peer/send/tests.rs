@@ -26,7 +26,7 @@ fn leave(send: &mut Send, now: Instant, pool: &mut Pool) -> Option<u64> {
     if !send.is_sendable(now) {
         return None;
     }
-    let next = send.next_fragment(now, &Loan::NONE, pool, &mut counters)?;
+    let next = send.next_fragment(now, &Borrowed::NONE, pool, &mut counters)?;
     Some(next.message - FIRST_NUMBER)
 }
 
@@ -50,7 +50,7 @@ fn refused_fragments_take_turns() {
     let mut send = sender(2, &mut pool);
     let mut now = Instant::from_nanos(0);
     for _ in 0..2 {
-        send.submit(Lane::ordered(0), vec![1], false, &mut pool);
+        send.submit(Channel::ordered(0), vec![1], false, &mut pool);
         assert!(leave(&mut send, now, &mut pool).is_some());
     }
     now += MILLISECOND.times(10);
@@ -73,7 +73,7 @@ fn probes_pass_by_what_has_come() {
     let (mut pool, mut counters) = (Pool::new(), Counters::default());
     let mut send = sender(10, &mut pool);
     let mut now = Instant::from_nanos(0);
-    send.submit(Lane::ordered(0), vec![1; 300], false, &mut pool);
+    send.submit(Channel::ordered(0), vec![1; 300], false, &mut pool);
     for _ in 0..3 {
         assert!(leave(&mut send, now, &mut pool).is_some());
     }
@@ -106,7 +106,7 @@ fn who_bundles() {
         send.note_bundling();
         let mut name = |send: &mut Send| {
             let parts = (&b"small"[..], &[][..]);
-            send.submit_copied(Lane::ordered(0), parts, false, &mut pool)
+            send.submit_copied(Channel::ordered(0), parts, false, &mut pool)
         };
         let joins = congestion == Congestion::Credit;
         assert_eq!(name(&mut send) == name(&mut send), joins, "{congestion}");
@@ -126,10 +126,10 @@ fn small_buffers_stay() {
     for (number, bytes) in (1..).zip([8, 64, 90, 8]) {
         let message = vec![number as u8; bytes];
         let parts = (&message[..1], &message[1..]);
-        send.submit_copied(Lane::ordered(0), parts, false, &mut pool)
+        send.submit_copied(Channel::ordered(0), parts, false, &mut pool)
             .unwrap();
         assert!(send.is_sendable(now));
-        let next = send.next_fragment(now, &Loan::NONE, &mut pool, &mut counters);
+        let next = send.next_fragment(now, &Borrowed::NONE, &mut pool, &mut counters);
         let payload = next.unwrap().payload;
         assert_eq!(payload, message);
         places.push(payload.as_ptr());
@@ -154,7 +154,7 @@ fn silence_of_a_lossless_link_is_asked_about() {
     for lossless in [true, false] {
         let mut send = sender(10, &mut pool);
         let mut now = Instant::from_nanos(0);
-        send.submit(Lane::ordered(0), vec![1], false, &mut pool);
+        send.submit(Channel::ordered(0), vec![1], false, &mut pool);
         assert!(leave(&mut send, now, &mut pool).is_some());
         let last_heard = now;
         for _ in 0..5 {

@@ -11,8 +11,8 @@ const MESSAGE_BYTES: usize = 64;
 
 /// Of one channel.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Books {
-    pub(crate) channel: u16,
+pub(crate) struct Ledger {
+    pub(crate) channel_id: u16,
     /// Of channels that had this number before, each had another.
     pub(crate) generation: u64,
     /// 0: it has none of its own, and all is the endpoint's.
@@ -39,14 +39,14 @@ impl Overdrafts {
     }
 
     /// Charges a message to its channel if it fits, to its sender's overdraft if that does, and else to the endpoint.
-    pub(crate) fn charge(&mut self, books: &mut Books, from: NodeId, bytes: usize) -> Charge {
+    pub(crate) fn charge(&mut self, ledger: &mut Ledger, from: NodeId, bytes: usize) -> Charge {
         let weight = bytes + MESSAGE_BYTES;
-        if !books.is_full(bytes) {
-            books.charged_bytes += weight;
+        if !ledger.is_full(bytes) {
+            ledger.charged_bytes += weight;
             return Charge::Channel;
         }
-        books.beyond_bytes += weight;
-        if books.budget_bytes == 0 {
+        ledger.beyond_bytes += weight;
+        if ledger.budget_bytes == 0 {
             return Charge::Endpoint;
         }
         let overdrawn = self.peers.entry(from).or_default();
@@ -60,7 +60,7 @@ impl Overdrafts {
     /// A message is not needed any more; `None`: its channel is no more, either.
     pub(crate) fn release(
         &mut self,
-        books: Option<&mut Books>,
+        ledger: Option<&mut Ledger>,
         from: NodeId,
         charge: Charge,
         bytes: usize,
@@ -71,20 +71,20 @@ impl Overdrafts {
         {
             *overdrawn -= weight;
         }
-        if let Some(books) = books {
+        if let Some(ledger) = ledger {
             let charged = match charge {
-                Charge::Channel => &mut books.charged_bytes,
-                Charge::Endpoint | Charge::Overdraft => &mut books.beyond_bytes,
+                Charge::Channel => &mut ledger.charged_bytes,
+                Charge::Endpoint | Charge::Overdraft => &mut ledger.beyond_bytes,
             };
             *charged -= weight;
         }
     }
 }
 
-impl Books {
-    pub(crate) fn new(channel: u16, generation: u64, budget_bytes: usize) -> Self {
+impl Ledger {
+    pub(crate) fn new(channel_id: u16, generation: u64, budget_bytes: usize) -> Self {
         Self {
-            channel,
+            channel_id,
             generation,
             budget_bytes,
             charged_bytes: 0,

@@ -5,7 +5,7 @@ use super::*;
 use crate::event::Destination;
 use crate::message::{Payload, SubmitError};
 use crate::time::Duration;
-use tsumuji_wire::{Datagram, Lane};
+use tsumuji_wire::{Channel, Datagram};
 
 /// Silence beyond the bound is death: sends fail, and both sides find each other again when the wire heals.
 #[test]
@@ -13,7 +13,7 @@ fn silence_is_death_and_healing_is_a_new_session() {
     let mut wire = Wire::new(2);
     wire.run(Duration::from_millis(50), |_| false);
     wire.nodes[1].cut_off = true;
-    wire.send(0, 1, Lane::ordered(0), body(1, 10));
+    wire.send(0, 1, Channel::ordered(0), body(1, 10));
     wire.run(Duration::from_millis(1100), |_| false);
     let dead = Event::PeerDead {
         peer: NodeId(1),
@@ -27,14 +27,14 @@ fn silence_is_death_and_healing_is_a_new_session() {
     let refused =
         wire.nodes[0]
             .engine
-            .submit(NodeId(1), Lane::ordered(0), Payload::Copied(&[1]), false);
+            .submit(NodeId(1), Channel::ordered(0), Payload::Copied(&[1]), false);
     assert_eq!(refused, Err(SubmitError::PeerDead { peer: NodeId(1) }));
     wire.nodes[1].cut_off = false;
     let now = wire.now;
-    wire.nodes[0].engine.revive_peer(now, NodeId(1));
+    wire.nodes[0].engine.reconnect_peer(now, NodeId(1));
     wire.run(Duration::from_secs(1), |_| false);
-    wire.send(0, 1, Lane::ordered(0), body(2, 20));
-    wire.send(1, 0, Lane::ordered(0), body(3, 30));
+    wire.send(0, 1, Channel::ordered(0), body(2, 20));
+    wire.send(1, 0, Channel::ordered(0), body(3, 30));
     wire.run(MINUTE, |wire| wire.queued(0, 1) + wire.queued(1, 0) == 0);
     assert_eq!(wire.nodes[1].inbox.messages.last().unwrap().2, body(2, 20));
     assert_eq!(wire.nodes[0].inbox.messages.last().unwrap().2, body(3, 30));
@@ -42,9 +42,9 @@ fn silence_is_death_and_healing_is_a_new_session() {
 
 /// A restarted peer is a new life: the old one's death is told first, and nothing of the old reaches the new.
 #[test]
-fn restart_is_a_new_life() {
+fn restart_is_a_new_session() {
     let mut wire = Wire::new(2);
-    wire.send(0, 1, Lane::ordered(0), body(1, 7_000_000));
+    wire.send(0, 1, Channel::ordered(0), body(1, 7_000_000));
     wire.run(Duration::from_micros(60), |_| false);
     wire.nodes[0].events.clear();
     wire.nodes[1] = Wire::node(1, 999, 2, wire.now, Congestion::Credit);
@@ -69,29 +69,29 @@ fn restart_is_a_new_life() {
         ]
     );
     assert!(wire.nodes[1].inbox.messages.is_empty());
-    wire.send(0, 1, Lane::ordered(0), body(2, 2000));
+    wire.send(0, 1, Channel::ordered(0), body(2, 2000));
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     assert_eq!(wire.nodes[1].inbox.messages.len(), 1);
     assert_eq!(wire.nodes[1].inbox.messages[0].2, body(2, 2000));
-    assert_eq!(wire.nodes[1].inbox.life, 0, "the first that it knows");
+    assert_eq!(wire.nodes[1].inbox.session, 0, "the first that it knows");
 }
 
 /// Whatever arrives says which life of its sender it is of, also before the program was told of a death between.
 #[test]
-fn deliveries_name_the_life() {
+fn deliveries_name_the_session() {
     let mut wire = Wire::new(2);
-    for life in 0..3 {
-        if life > 0 {
-            wire.nodes[1] = Wire::node(1, 200 + life as u32, 2, wire.now, Congestion::Credit);
+    for session in 0..3 {
+        if session > 0 {
+            wire.nodes[1] = Wire::node(1, 200 + session as u32, 2, wire.now, Congestion::Credit);
         }
         // In one frame, in several, and behind one that came late.
         for bytes in [20, 50_000, 20] {
-            wire.send(1, 0, Lane::ordered(0), body(1, bytes));
+            wire.send(1, 0, Channel::ordered(0), body(1, bytes));
         }
         wire.run(MINUTE, |wire| wire.nodes[0].inbox.messages.len() == 3);
-        assert_eq!(wire.nodes[0].inbox.life, life);
+        assert_eq!(wire.nodes[0].inbox.session, session);
         wire.nodes[0].inbox.messages.clear();
-        let payload = &[life as u8; 8];
+        let payload = &[session as u8; 8];
         let datagram = Datagram {
             lap: 3,
             payload,
@@ -103,6 +103,6 @@ fn deliveries_name_the_life() {
             .unwrap();
         wire.run(MINUTE, |wire| !wire.nodes[0].inbox.datagrams.is_empty());
         let came = wire.nodes[0].inbox.datagrams.pop().unwrap();
-        assert_eq!(came, (3, life, payload.to_vec()));
+        assert_eq!(came, (3, session, payload.to_vec()));
     }
 }

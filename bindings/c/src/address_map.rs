@@ -33,7 +33,7 @@ const ADDRESS_LIMIT_BYTES: usize = 300;
 
 /// Ids and where they are reached.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Book {
+pub(crate) struct AddressMap {
     entries: BTreeMap<u16, Entry>,
 }
 
@@ -79,7 +79,7 @@ impl Wanted {
     }
 }
 
-impl Book {
+impl AddressMap {
     /// Reads and checks a file.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| {
@@ -108,7 +108,7 @@ impl Book {
 
     /// Checks a text; an error is a line, from 1, and what is wrong with it.
     pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
-        let mut book = Self::default();
+        let mut address_map = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.split('#').next().unwrap_or("").trim();
             if line.is_empty() {
@@ -121,9 +121,11 @@ impl Book {
             let id: i64 = id
                 .parse()
                 .map_err(|_| (number, format!("the id is no number; {accepted}")))?;
-            book.add(id, rest).map_err(|problem| (number, problem))?;
+            address_map
+                .add(id, rest)
+                .map_err(|problem| (number, problem))?;
         }
-        Ok(book)
+        Ok(address_map)
     }
 
     /// Adds one id; `address` as it stands in a file after the id.
@@ -279,13 +281,17 @@ impl Entry {
 mod tests {
     use super::*;
 
-    fn addrs(book: &Book, wanted: &str, port: Option<u16>) -> Result<Vec<String>, String> {
+    fn addrs(
+        address_map: &AddressMap,
+        wanted: &str,
+        port: Option<u16>,
+    ) -> Result<Vec<String>, String> {
         let wanted = if wanted.is_empty() {
             Wanted::Stated
         } else {
             Wanted::read(wanted)?
         };
-        let hosts = book.hosts(&wanted, port)?;
+        let hosts = address_map.hosts(&wanted, port)?;
         Ok(hosts
             .iter()
             .map(|host| format!("{} {}", host.link, host.addr))
@@ -295,14 +301,14 @@ mod tests {
     /// Each way to write an address leads where it says; the ids' order numbers the nodes.
     #[test]
     fn addresses_are_read() {
-        let book = Book::parse(
+        let address_map = AddressMap::parse(
             "# comment\n\n9 127.0.0.1:7000 # one\n2\tudp:127.0.0.1:7001 02:00:00:00:00:02\n\
              30 127.0.0.1\n31 ::1\n40 packet:eth1 02:00:00:00:00:04\n41 02:00:00:00:00:05\n",
         )
         .expect("sound");
-        assert_eq!(book.ids(), [2, 9, 30, 31, 40, 41]);
+        assert_eq!(address_map.ids(), [2, 9, 30, 31, 40, 41]);
         assert_eq!(
-            addrs(&book, "", Some(99)).expect("hosts"),
+            addrs(&address_map, "", Some(99)).expect("hosts"),
             [
                 "udp:127.0.0.1:7001 127.0.0.1:7001",
                 "udp:127.0.0.1:7000 127.0.0.1:7000",
@@ -312,22 +318,23 @@ mod tests {
                 "packet 02:00:00:00:00:05",
             ]
         );
-        let error = addrs(&book, "", None).expect_err("no port");
+        let error = addrs(&address_map, "", None).expect_err("no port");
         assert!(error.contains("id 30: `127.0.0.1` has no port"), "{error}");
     }
 
     /// One link for all: raw Ethernet by the stated Ethernet addresses, UDP by the stated hosts.
     #[test]
     fn one_link_for_all() {
-        let book =
-            Book::parse("0 127.0.0.1:7000 02:00:00:00:00:01\n1 127.0.0.1:7001 02:00:00:00:00:02\n")
-                .expect("sound");
+        let address_map = AddressMap::parse(
+            "0 127.0.0.1:7000 02:00:00:00:00:01\n1 127.0.0.1:7001 02:00:00:00:00:02\n",
+        )
+        .expect("sound");
         assert_eq!(
-            addrs(&book, "xdp:eth3", None).expect("raw"),
+            addrs(&address_map, "xdp:eth3", None).expect("raw"),
             ["xdp:eth3 02:00:00:00:00:01", "xdp:eth3 02:00:00:00:00:02"]
         );
         assert_eq!(
-            addrs(&book, "udp", None).expect("udp")[1],
+            addrs(&address_map, "udp", None).expect("udp")[1],
             "udp:127.0.0.1:7001 127.0.0.1:7001"
         );
         for (link, why) in [
@@ -335,7 +342,7 @@ mod tests {
             ("packet", "interface"),
             ("x", "unknown link"),
         ] {
-            let error = addrs(&book, link, None).expect_err(link);
+            let error = addrs(&address_map, link, None).expect_err(link);
             assert!(error.contains(why), "{error}");
         }
     }
@@ -344,8 +351,8 @@ mod tests {
         /// Any text is read or refused with one of its lines; what is read has as many ids as lines with content.
         #[test]
         fn any_text_is_read_or_refused(text in "([0-9 \\t\\-a-f:.#\\n]|\\PC){0,200}") {
-            match Book::parse(&text) {
-                Ok(book) => proptest::prop_assert!(book.ids().len() <= text.lines().count()),
+            match AddressMap::parse(&text) {
+                Ok(address_map) => proptest::prop_assert!(address_map.ids().len() <= text.lines().count()),
                 Err((line, problem)) => {
                     proptest::prop_assert!((1..=text.lines().count()).contains(&line));
                     proptest::prop_assert!(!problem.is_empty() && !problem.contains('\n'));
@@ -366,14 +373,14 @@ mod tests {
             ("0 127.0.0.1:1 02:00:00:00:00:01 more", 1, "more than"),
             ("0 \u{1}", 1, "control"),
         ] {
-            let (at, problem) = Book::parse(text).expect_err(text);
+            let (at, problem) = AddressMap::parse(text).expect_err(text);
             assert!(
                 at == line && problem.contains(why),
                 "{text:?}: {at}: {problem}"
             );
         }
         let long = format!("0 {}", "a".repeat(400));
-        assert!(Book::parse(&long).is_err());
+        assert!(AddressMap::parse(&long).is_err());
         for address in [
             "0.0.0.0:1",
             "127.0.0.1:0",
@@ -384,9 +391,9 @@ mod tests {
             "[::1",
             "a b",
         ] {
-            let mut book = Book::default();
-            let refused =
-                book.add(0, address).is_err() || book.hosts(&Wanted::Stated, Some(1)).is_err();
+            let mut address_map = AddressMap::default();
+            let refused = address_map.add(0, address).is_err()
+                || address_map.hosts(&Wanted::Stated, Some(1)).is_err();
             assert!(refused, "{address}");
         }
     }

@@ -2,29 +2,29 @@
 
 use super::tests::{MINUTE, Wire, body, config};
 use super::*;
-use crate::message::{Loan, Payload, SubmitError};
+use crate::message::{Borrowed, Payload, SubmitError};
 use crate::time::Duration;
 use alloc::vec;
 use bytes::Bytes;
-use tsumuji_wire::Lane;
+use tsumuji_wire::Channel;
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 /// Lends `message` from node 0 to node 1 until no more than `ahead` bytes of it wait, then has the engine keep the rest. Returns
 /// what is held of it then.
-fn lend(wire: &mut Wire, lane: Lane, message: &[u8], ahead: usize) -> usize {
-    wire.nodes[0].lend(1, lane, message.to_vec(), false);
+fn borrow(wire: &mut Wire, channel: Channel, message: &[u8], ahead: usize) -> usize {
+    wire.nodes[0].borrow(1, channel, message.to_vec(), false);
     wire.run(MINUTE, |wire| {
         let unsent = wire.nodes[0].unsent_bytes().unwrap();
         unsent.is_none_or(|bytes| bytes <= ahead)
     });
-    assert!(wire.nodes[0].keep());
+    assert!(wire.nodes[0].retain());
     wire.nodes[0].engine.flow(NodeId(1)).unwrap().queued_bytes
 }
 
-/// Lent messages arrive whole and in order among others, over a bad wire, in runs or not, and only what is under way is kept.
+/// Borrowed messages arrive whole and in order among others, over a bad wire, in runs or not, and only what is under way is kept.
 #[test]
-fn lent_messages_survive_a_bad_wire() {
+fn borrowed_messages_survive_a_bad_wire() {
     for seed in 0..6 {
         for congestion in Congestion::ALL {
             let mut wire = Wire::under(2, congestion);
@@ -37,9 +37,9 @@ fn lent_messages_survive_a_bad_wire() {
             let sent: Vec<_> = sizes.iter().map(|&size| body(size, size)).collect();
             for (index, message) in sent.iter().enumerate() {
                 let ahead = [0, 50_000, 200_000][index % 3];
-                let held = lend(&mut wire, LANE, message, ahead);
+                let held = borrow(&mut wire, CHANNEL, message, ahead);
                 assert!(held < 1_500_000, "{held} bytes held, seed {seed}");
-                wire.send(0, 1, LANE, body(7, 10));
+                wire.send(0, 1, CHANNEL, body(7, 10));
             }
             wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
             let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
@@ -78,9 +78,9 @@ fn shared_messages_are_held_until_acknowledged() {
             for message in &sent {
                 let engine = &mut wire.nodes[0].engine;
                 let payload = Payload::Shared(message.clone());
-                engine.submit(NodeId(1), LANE, payload, false).unwrap();
+                engine.submit(NodeId(1), CHANNEL, payload, false).unwrap();
                 assert_eq!(is_given_up(message), message.len() < 4096);
-                wire.send(0, 1, LANE, body(7, 10));
+                wire.send(0, 1, CHANNEL, body(7, 10));
             }
             let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
             assert!(flow.queued_bytes >= sizes.iter().sum());
@@ -109,7 +109,7 @@ fn shared_messages_that_fail_are_given_up() {
         let payload = Payload::Shared(message.clone());
         wire.nodes[0]
             .engine
-            .submit(NodeId(1), LANE, payload, false)
+            .submit(NodeId(1), CHANNEL, payload, false)
             .unwrap();
     };
     submit(&mut wire);
@@ -117,13 +117,15 @@ fn shared_messages_that_fail_are_given_up() {
     submit(&mut wire);
     assert!(!message.is_unique());
     let now = wire.now;
-    wire.nodes[0].engine.give_up(now, NodeId(1));
+    wire.nodes[0].engine.abort(now, NodeId(1));
     assert!(message.is_unique());
     let mut wire = Wire::new(2);
     let limit = config(1, 1).message_limit_bytes;
     let large = Bytes::from(vec![0; limit + 1]);
     let payload = Payload::Shared(large.clone());
-    let submitted = wire.nodes[0].engine.submit(NodeId(1), LANE, payload, false);
+    let submitted = wire.nodes[0]
+        .engine
+        .submit(NodeId(1), CHANNEL, payload, false);
     assert!(submitted.is_ok() && !large.is_unique());
     wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(NodeId(1)));
     assert!(large.is_unique());
@@ -134,7 +136,7 @@ fn shared_messages_that_fail_are_given_up() {
     assert!(message.is_unique() && wire.nodes[1].inbox.messages[0].2 == message);
 }
 
-/// A message that nobody brings along any more never leaves with the bytes of another: whatever is lent to another peer meanwhile,
+/// A message that nobody brings along any more never leaves with the bytes of another: whatever is borrowed to another peer meanwhile,
 /// or once more to the same one, its fragments leave empty, and are dropped.
 #[test]
 fn bytes_of_another_message_never_leave() {
@@ -150,17 +152,17 @@ fn bytes_of_another_message_never_leave() {
         });
         (wire.scatters, wire.random, wire.loss_percent) = (scatters, seed, 10);
         let (first, second) = (body(1, 3_000_000), body(2, 3_000_000));
-        wire.nodes[0].lend(1, LANE, first.clone(), false);
+        wire.nodes[0].borrow(1, CHANNEL, first.clone(), false);
         wire.run(MINUTE, |wire| {
             let unsent = wire.nodes[0].unsent_bytes().unwrap();
             unsent.is_some_and(|bytes| bytes < 2_000_000)
         });
         assert_ne!(wire.nodes[0].unsent_bytes(), Ok(Some(0)));
-        let left = wire.nodes[0].lent.take();
+        let left = wire.nodes[0].borrowed.take();
 
-        wire.nodes[0].lend(2, LANE, second.clone(), false);
+        wire.nodes[0].borrow(2, CHANNEL, second.clone(), false);
         wire.run(Duration::from_secs(5), |wire| wire.queued(0, 2) == 0);
-        assert!(wire.nodes[0].keep());
+        assert!(wire.nodes[0].retain());
         assert!(wire.nodes[2].inbox.messages[0].2 == second);
         assert!(
             wire.nodes[1].inbox.messages.is_empty(),
@@ -171,11 +173,13 @@ fn bytes_of_another_message_never_leave() {
             drops.get(crate::counters::Drop::Malformed) > 0,
             "{congestion}: {drops:?}"
         );
-        let again = wire.nodes[0].engine.submit_lent(NodeId(1), LANE, 9, false);
+        let again = wire.nodes[0]
+            .engine
+            .submit_borrowed(NodeId(1), CHANNEL, 9, false);
         assert_eq!(again, Err(SubmitError::QueueFull { peer: NodeId(1) }));
 
         // Whose bytes it is brings it along again, and all of it comes.
-        wire.nodes[0].lent = left;
+        wire.nodes[0].borrowed = left;
         wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
         assert!(wire.nodes[1].inbox.messages[0].2 == first);
         assert_eq!(wire.nodes[0].unsent_bytes(), Ok(None));
@@ -189,25 +193,25 @@ fn giving_up_ends_the_session() {
     for congestion in Congestion::ALL {
         let mut wire = Wire::under(2, congestion);
         let to = NodeId(1);
-        wire.nodes[0].lend(1, LANE, body(1, 3_000_000), false);
+        wire.nodes[0].borrow(1, CHANNEL, body(1, 3_000_000), false);
         wire.run(MINUTE, |wire| {
             wire.nodes[0].unsent_bytes() != Ok(Some(3_000_000))
         });
         let now = wire.now;
-        wire.nodes[0].engine.give_up(now, to);
+        wire.nodes[0].engine.abort(now, to);
         assert_eq!(
             wire.nodes[0].unsent_bytes(),
             Err(SubmitError::PeerDead { peer: to })
         );
-        assert!(wire.nodes[0].keep() && !wire.nodes[0].engine.is_up(to));
+        assert!(wire.nodes[0].retain() && !wire.nodes[0].engine.is_up(to));
         assert_eq!(wire.nodes[0].engine.accounts().queued_bytes, 0);
         let now = wire.now;
-        wire.nodes[0].engine.revive_peer(now, to);
+        wire.nodes[0].engine.reconnect_peer(now, to);
         wire.run(Duration::from_secs(5), |wire| {
             wire.nodes[0].engine.is_up(to) && wire.nodes[1].engine.is_up(NodeId(0))
         });
         let message = body(2, 300_000);
-        lend(&mut wire, LANE, &message, 0);
+        borrow(&mut wire, CHANNEL, &message, 0);
         wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
         let got = &wire.nodes[1].inbox.messages;
         assert!(got.len() == 1 && got[0].2 == message, "{congestion}");
@@ -215,24 +219,24 @@ fn giving_up_ends_the_session() {
     }
 }
 
-/// A lent message that is acknowledged whole needs no copy, and the next one is taken.
+/// A borrowed message that is acknowledged whole needs no copy, and the next one is taken.
 #[test]
 fn what_is_acknowledged_is_not_kept() {
     let mut wire = Wire::new(2);
     let to = NodeId(1);
     for turn in 0..3 {
         let message = body(turn, 300_000);
-        wire.nodes[0].lend(1, LANE, message.clone(), true);
+        wire.nodes[0].borrow(1, CHANNEL, message.clone(), true);
         assert_eq!(
-            wire.nodes[0].engine.submit_lent(to, LANE, 10, false),
+            wire.nodes[0].engine.submit_borrowed(to, CHANNEL, 10, false),
             Err(SubmitError::QueueFull { peer: to }),
             "one at a time"
         );
         assert_eq!(wire.nodes[0].unsent_bytes(), Ok(Some(300_000)));
         wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
         assert_eq!(wire.nodes[0].unsent_bytes(), Ok(None));
-        let id = wire.nodes[0].lent.as_ref().unwrap().1;
-        assert!(wire.nodes[0].keep() && wire.nodes[0].engine.is_acknowledged(to, id));
+        let id = wire.nodes[0].borrowed.as_ref().unwrap().1;
+        assert!(wire.nodes[0].retain() && wire.nodes[0].engine.is_acknowledged(to, id));
         assert_eq!(wire.nodes[0].engine.flow(to).unwrap().queued_bytes, 0);
         assert_eq!(wire.nodes[1].inbox.messages[turn].2, message);
     }
@@ -242,7 +246,7 @@ fn what_is_acknowledged_is_not_kept() {
 #[test]
 fn acknowledged_before_death() {
     let mut wire = Wire::new(2);
-    wire.nodes[0].lend(1, LANE, body(1, 300_000), false);
+    wire.nodes[0].borrow(1, CHANNEL, body(1, 300_000), false);
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     wire.nodes[1].cut_off = true;
     wire.run(Duration::from_secs(5), |wire| {
@@ -256,8 +260,8 @@ fn acknowledged_before_death() {
 fn kept_before_hello() {
     let mut wire = Wire::new(2);
     let message = body(1, 100_000);
-    wire.nodes[0].lend(1, LANE, message.clone(), false);
-    assert!(wire.nodes[0].keep());
+    wire.nodes[0].borrow(1, CHANNEL, message.clone(), false);
+    assert!(wire.nodes[0].retain());
     let flow = wire.nodes[0].engine.flow(NodeId(1)).unwrap();
     assert_eq!(flow.queued_bytes, message.len());
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
@@ -267,13 +271,13 @@ fn kept_before_hello() {
 /// Whoever lends a message learns that its peer takes none of that length; the program is told, nothing is left of it, and the next
 /// one is taken.
 #[test]
-fn too_large_ends_lending() {
+fn too_large_ends_borrowing() {
     let mut wire = Wire::new(2);
     let to = NodeId(1);
     let limit = config(1, 1).message_limit_bytes;
     let size = limit + 1;
-    wire.nodes[0].lend(1, LANE, body(1, size), true);
-    let id = wire.nodes[0].lent.as_ref().unwrap().1;
+    wire.nodes[0].borrow(1, CHANNEL, body(1, size), true);
+    let id = wire.nodes[0].borrowed.as_ref().unwrap().1;
     wire.run(MINUTE, |wire| wire.nodes[0].engine.is_up(to));
     let peer = to;
     assert!(wire.nodes[0].events.contains(&Event::TooLarge {
@@ -286,70 +290,72 @@ fn too_large_ends_lending() {
         wire.nodes[0].unsent_bytes(),
         Err(SubmitError::TooLarge { size, limit, peer })
     );
-    assert!(wire.nodes[0].keep());
+    assert!(wire.nodes[0].retain());
     assert_eq!(wire.nodes[0].engine.flow(to).unwrap().queued_messages, 0);
     let message = body(2, 100_000);
-    lend(&mut wire, LANE, &message, 0);
+    borrow(&mut wire, CHANNEL, &message, 0);
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     assert_eq!(wire.nodes[1].inbox.messages[0].2, message);
 }
 
 /// Whoever lends a message, or has taken one back that is under way, learns that its peer died; nothing is left of it.
 #[test]
-fn death_ends_lending() {
+fn death_ends_borrowing() {
     for kept in [false, true] {
         let mut wire = Wire::new(2);
         let to = NodeId(1);
-        wire.nodes[0].lend(1, LANE, body(2, 4_000_000), false);
+        wire.nodes[0].borrow(1, CHANNEL, body(2, 4_000_000), false);
         wire.run(MINUTE, |wire| {
             wire.nodes[0].unsent_bytes() != Ok(Some(4_000_000))
         });
-        let lent = wire.nodes[0].lent.clone();
-        assert!(!kept || wire.nodes[0].keep());
+        let borrowed = wire.nodes[0].borrowed.clone();
+        assert!(!kept || wire.nodes[0].retain());
         wire.nodes[1].cut_off = true;
         wire.run(Duration::from_secs(5), |wire| {
             !wire.nodes[0].engine.is_up(to)
         });
-        wire.nodes[0].lent = lent;
+        wire.nodes[0].borrowed = borrowed;
         assert_eq!(
             wire.nodes[0].unsent_bytes(),
             Err(SubmitError::PeerDead { peer: to })
         );
-        assert!(wire.nodes[0].keep());
+        assert!(wire.nodes[0].retain());
         assert_eq!(wire.nodes[0].engine.accounts().queued_bytes, 0);
     }
 }
 
-/// A lent message is withdrawn without a trace before anything of it has left, and not afterwards.
+/// A borrowed message is cancelled without a trace before anything of it has left, and not afterwards.
 #[test]
-fn withdrawn_messages_leave_nothing() {
+fn cancelled_messages_leave_nothing() {
     let mut wire = Wire::new(2);
     let to = NodeId(1);
     let engine = &mut wire.nodes[0].engine;
-    assert!(!engine.withdraw(&Loan::NONE), "nothing is lent");
+    assert!(!engine.cancel(&Borrowed::NONE), "nothing is lent");
     let bytes = vec![0; 50_000];
-    let id = engine.submit_lent(to, LANE, bytes.len(), true).unwrap();
-    let loan = Loan::new(to, id, &bytes);
-    assert!(engine.withdraw(&loan));
+    let id = engine
+        .submit_borrowed(to, CHANNEL, bytes.len(), true)
+        .unwrap();
+    let borrowed = Borrowed::new(to, id, &bytes);
+    assert!(engine.cancel(&borrowed));
     assert_eq!(engine.flow(to).unwrap().queued_messages, 0);
-    assert!(!engine.withdraw(&loan), "once");
-    wire.send(0, 1, LANE, body(7, 10));
+    assert!(!engine.cancel(&borrowed), "once");
+    wire.send(0, 1, CHANNEL, body(7, 10));
     let message = body(8, 300_000);
-    wire.nodes[0].lend(1, LANE, message.clone(), false);
+    wire.nodes[0].borrow(1, CHANNEL, message.clone(), false);
     wire.run(MINUTE, |wire| {
         wire.nodes[0].unsent_bytes() != Ok(Some(300_000))
     });
-    let (_, id, lent) = wire.nodes[0].lent.clone().unwrap();
+    let (_, id, borrowed) = wire.nodes[0].borrowed.clone().unwrap();
     let engine = &mut wire.nodes[0].engine;
-    let loan = Loan::new(to, id, &lent);
-    assert!(!engine.withdraw(&loan), "some of it has left");
-    assert!(wire.nodes[0].keep());
+    let borrowed = Borrowed::new(to, id, &borrowed);
+    assert!(!engine.cancel(&borrowed), "some of it has left");
+    assert!(wire.nodes[0].retain());
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     let got = &wire.nodes[1].inbox.messages;
     assert!(got.len() == 2 && got[0].2 == body(7, 10) && got[1].2 == message);
-    // What was withdrawn leaves no place marked as lent.
+    // What was cancelled leaves no place marked as borrowed.
     let next = body(9, 70_000);
-    lend(&mut wire, LANE, &next, 0);
+    borrow(&mut wire, CHANNEL, &next, 0);
     wire.run(MINUTE, |wire| wire.queued(0, 1) == 0);
     assert!(wire.nodes[1].inbox.messages[2].2 == next);
 }

@@ -7,7 +7,7 @@ use super::Drive;
 use crate::clock::Clock;
 
 /// Where the kernel says who lives, it is asked this often.
-const LIVES_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
+const LIVENESS_EVERY: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(100);
 
 /// While somebody is found dead, turns follow each other at least so fast.
 const DYING_LOOK: tsumuji_proto::Duration = tsumuji_proto::Duration::from_millis(1);
@@ -17,15 +17,15 @@ const NEWCOMER_PATIENCE: tsumuji_proto::Duration = tsumuji_proto::Duration::from
 
 impl<L: Link, C: Clock> Drive<L, C> {
     /// The kernel says who lives, and is asked from now on.
-    pub(crate) fn watch_lives(&mut self) {
-        self.lives_at = self.now;
+    pub(crate) fn watch_liveness(&mut self) {
+        self.liveness_at = self.now;
     }
 
     /// Asks the kernel whose process is no more. What the dead have sent is taken first: their sessions end when a later look at the link
     /// has found nothing more.
     #[cold]
-    pub(super) fn look_for_deaths(&mut self) {
-        self.lives_at = self.now + LIVES_EVERY;
+    pub(super) fn check_liveness(&mut self) {
+        self.liveness_at = self.now + LIVENESS_EVERY;
         let mut dying = std::mem::take(&mut self.dying);
         for (&peer, &process) in &self.processes {
             let known = dying.iter().any(|(other, _)| *other == peer);
@@ -35,7 +35,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
             }
         }
         if !dying.is_empty() {
-            self.lives_at = self.now + DYING_LOOK; // so that turns follow
+            self.liveness_at = self.now + DYING_LOOK; // so that turns follow
         }
         self.dying = dying;
     }
@@ -52,7 +52,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
             // sends first would be lost.
             let is_vacant = self.process_of(peer) == Some(0);
             if is_vacant || self.now.since(since) >= NEWCOMER_PATIENCE {
-                self.engine.give_up(self.now, peer);
+                self.engine.abort(self.now, peer);
                 self.backlog = true;
             } else {
                 self.dying.push((peer, since));

@@ -16,7 +16,7 @@ use crate::node::Node;
 
 /// See the head of this module.
 #[derive(Debug)]
-pub(crate) struct Together {
+pub(crate) struct CollectiveState {
     /// `None`: the link failed.
     collectives: Option<Collectives>,
     /// By the program's number; 0 is all nodes.
@@ -48,24 +48,24 @@ pub(crate) struct Call<'a> {
 
 const LINK_FAILED: &str = "the link failed during a collective operation; close the handle";
 
-impl Together {
+impl CollectiveState {
     fn of(node: &mut Node) -> Result<(&mut Self, &mut Endpoint<AnyLink>), Failure> {
-        if node.together.is_none() {
+        if node.collective_state.is_none() {
             let table = match &node.tune {
                 Some(path) => Table::read(path),
                 None => Table::from_env(),
             };
             let table = table.map_err(|error| Failure::open(error.to_string(), libc::EINVAL))?;
             let collectives = Collectives::with_table(&mut node.endpoint, table);
-            node.together = Some(Box::new(Self {
+            node.collective_state = Some(Box::new(Self {
                 groups: vec![collectives.world()],
                 collectives: Some(collectives),
                 requests: HashMap::new(),
                 made: 0,
             }));
         }
-        match &mut node.together {
-            Some(together) => Ok((together, &mut node.endpoint)),
+        match &mut node.collective_state {
+            Some(collective_state) => Ok((collective_state, &mut node.endpoint)),
             None => Err(Failure::PANICKED), // it was made above
         }
     }
@@ -103,25 +103,27 @@ impl Together {
                     .map_err(|_| Failure::unknown(*id))
             })
             .collect();
-        let (together, endpoint) = Self::of(node)?;
-        let made = together.collectives()?.group(endpoint, &members?, tag);
+        let (collective_state, endpoint) = Self::of(node)?;
+        let made = collective_state
+            .collectives()?
+            .group(endpoint, &members?, tag);
         let group = made.map_err(|error| Failure::invalid(error.to_string()))?;
-        together.groups.push(group);
-        Ok(together.groups.len() as c_int - 1) // the crate bounds groups far below that
+        collective_state.groups.push(group);
+        Ok(collective_state.groups.len() as c_int - 1) // the crate bounds groups far below that
     }
 
     pub(crate) fn close_group(node: &mut Node, group: c_int) -> Result<(), Failure> {
-        let (together, _) = Self::of(node)?;
-        let group = together.group(group)?;
-        let closed = together.collectives()?.close_group(group);
+        let (collective_state, _) = Self::of(node)?;
+        let group = collective_state.group(group)?;
+        let closed = collective_state.collectives()?.close_group(group);
         closed.map_err(|error| Failure::invalid(error.to_string()))
     }
 
     /// This node's rank in a group, and the group's size.
     pub(crate) fn place(node: &mut Node, group: c_int) -> Result<(usize, usize), Failure> {
-        let (together, _) = Self::of(node)?;
-        let group = together.group(group)?;
-        let collectives = together.collectives()?;
+        let (collective_state, _) = Self::of(node)?;
+        let group = collective_state.group(group)?;
+        let collectives = collective_state.collectives()?;
         match (collectives.rank(group), collectives.size(group)) {
             (Some(rank), Some(size)) => Ok((rank, size)),
             _ => Err(CollectiveError::NoSuchGroup.into()),
@@ -129,14 +131,14 @@ impl Together {
     }
 
     pub(crate) fn forbid_direct_reads(node: &mut Node) -> Result<(), Failure> {
-        let (together, _) = Self::of(node)?;
-        together.collectives()?.forbid_direct_reads();
+        let (collective_state, _) = Self::of(node)?;
+        collective_state.collectives()?.forbid_direct_reads();
         Ok(())
     }
 
     pub(crate) fn counters(node: &mut Node) -> Result<CollectiveCounters, Failure> {
-        let (together, _) = Self::of(node)?;
-        Ok(together.collectives()?.counters())
+        let (collective_state, _) = Self::of(node)?;
+        Ok(collective_state.collectives()?.counters())
     }
 
     /// Begins an operation; its request's number.
@@ -146,9 +148,9 @@ impl Together {
         begin: impl FnOnce(Call<'_>) -> Result<Result<Pending, CollectiveError>, Failure>,
     ) -> Result<u64, Failure> {
         let (rank, size) = Self::place(node, group)?;
-        let (together, endpoint) = Self::of(node)?;
-        let group = together.group(group)?;
-        let collectives = together.collectives()?;
+        let (collective_state, endpoint) = Self::of(node)?;
+        let group = collective_state.group(group)?;
+        let collectives = collective_state.collectives()?;
         let begun = begin(Call {
             collectives,
             endpoint,
@@ -156,35 +158,38 @@ impl Together {
             size,
             rank,
         })?;
-        let request = together.judged(begun)?;
-        together.made += 1;
-        together.requests.insert(together.made, request);
-        Ok(together.made)
+        let request = collective_state.judged(begun)?;
+        collective_state.made += 1;
+        collective_state
+            .requests
+            .insert(collective_state.made, request);
+        Ok(collective_state.made)
     }
 
     /// Is the operation over? Carries everything on.
     pub(crate) fn test(node: &mut Node, request: u64) -> Result<bool, Failure> {
-        let (together, endpoint) = Self::of(node)?;
-        together.collectives()?;
-        let (Some(collectives), Some(request)) =
-            (&mut together.collectives, together.requests.get(&request))
-        else {
+        let (collective_state, endpoint) = Self::of(node)?;
+        collective_state.collectives()?;
+        let (Some(collectives), Some(request)) = (
+            &mut collective_state.collectives,
+            collective_state.requests.get(&request),
+        ) else {
             return Err(CollectiveError::NoSuchRequest.into());
         };
         let outcome = match request {
             Pending::Barrier(request) => collectives.test(endpoint, request),
             Pending::Filled(request) => collectives.test(endpoint, request),
         };
-        together.judged(outcome)
+        collective_state.judged(outcome)
     }
 
     /// Waits for the operation's end, and forgets its request.
     pub(crate) fn wait(node: &mut Node, request: u64) -> Result<(), Failure> {
-        let (together, endpoint) = Self::of(node)?;
-        together.collectives()?;
+        let (collective_state, endpoint) = Self::of(node)?;
+        collective_state.collectives()?;
         let (Some(collectives), Some(request)) = (
-            &mut together.collectives,
-            together.requests.remove(&request),
+            &mut collective_state.collectives,
+            collective_state.requests.remove(&request),
         ) else {
             return Err(CollectiveError::NoSuchRequest.into());
         };
@@ -192,13 +197,13 @@ impl Together {
             Pending::Barrier(request) => collectives.wait(endpoint, request).map(drop),
             Pending::Filled(request) => collectives.wait(endpoint, request).map(drop),
         };
-        together.judged(outcome)
+        collective_state.judged(outcome)
     }
 
     /// Carries on what is under way, without waiting.
     pub(crate) fn carry_on(node: &mut Node) -> Result<usize, Failure> {
-        let (together, endpoint) = Self::of(node)?;
-        let outcome = together.collectives()?.progress(endpoint);
-        together.judged(outcome)
+        let (collective_state, endpoint) = Self::of(node)?;
+        let outcome = collective_state.collectives()?.progress(endpoint);
+        collective_state.judged(outcome)
     }
 }

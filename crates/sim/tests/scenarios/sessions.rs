@@ -1,10 +1,10 @@
 //! Processes that die and come back, and cables that are cut.
 
 use super::config;
-use tsumuji_proto::{Duration, Event, Lane, NodeId};
+use tsumuji_proto::{Channel, Duration, Event, NodeId};
 use tsumuji_sim::{Net, Process, Seed};
 
-const LANE: Lane = Lane::ordered(0);
+const CHANNEL: Channel = Channel::ordered(0);
 
 fn kinds<E: Process>(net: &Net<E>, node: NodeId, of: NodeId) -> String {
     let letter = |event: &Event| match event {
@@ -27,7 +27,7 @@ fn receiver_restarts_in_a_large_message() {
             .delay_us(10..30)
             .loss_percent(2);
         let (a, b) = net.pair(config());
-        net.stream(a, b, LANE, 4 << 20, 1);
+        net.stream(a, b, CHANNEL, 4 << 20, 1);
         net.run_for(Duration::from_millis(10));
         assert_eq!(net.deliveries(b).len(), 0);
         net.crash(b);
@@ -41,7 +41,7 @@ fn receiver_restarts_in_a_large_message() {
             _ => None,
         });
         assert_eq!(failed, Some(1));
-        net.stream(a, b, LANE, 100_000, 3);
+        net.stream(a, b, CHANNEL, 100_000, 3);
         net.run_until_idle();
         assert_eq!(net.deliveries(b).len(), 3);
         assert_eq!(net.flow(a, b).unwrap().queued_bytes, 0);
@@ -63,12 +63,12 @@ fn sender_restarts_in_a_large_message() {
         let nodes = net.mesh(3, &small);
         let [a, b, c] = nodes[..] else { unreachable!() };
         net.run_until_up();
-        net.stream(c, b, LANE, 1_000, 1);
+        net.stream(c, b, CHANNEL, 1_000, 1);
         net.run_until_idle();
         let window = net.flow(c, b).unwrap().window_bytes;
         for round in 0..10 {
-            // Most of the budget, and longer on the wire than this life lasts.
-            net.stream(a, b, LANE, 900_000, 1);
+            // Most of the budget, and longer on the wire than this incarnation lasts.
+            net.stream(a, b, CHANNEL, 900_000, 1);
             net.run_for(Duration::from_millis(5));
             assert_eq!(net.deliveries(b).len(), 1, "round {round}");
             net.crash(a);
@@ -76,11 +76,11 @@ fn sender_restarts_in_a_large_message() {
             net.run_until(|net| kinds(net, b, a).len() == 3 + 2 * round && net.is_up(a, b));
         }
         assert_eq!(kinds(&net, b, a), "UDUDUDUDUDUDUDUDUDUDU");
-        net.stream(c, b, LANE, 100_000, 20);
-        net.stream(a, b, LANE, 100_000, 20);
+        net.stream(c, b, CHANNEL, 100_000, 20);
+        net.stream(a, b, CHANNEL, 100_000, 20);
         net.run_until_idle();
         assert_eq!(net.deliveries(b).len(), 41);
-        // The next sign of life tells the window as it is when all is quiet.
+        // The next sign of incarnation tells the window as it is when all is quiet.
         net.run_for(config().keep_alive.times(3));
         let left = net.flow(c, b).unwrap().window_bytes;
         net.check(left * 10 >= window * 9, || {
@@ -95,7 +95,7 @@ fn absent_receiver_is_declared_dead() {
     let mut net = Net::new(Seed::from_env_or(52)).rate_mbit(1_000);
     let (a, b) = net.pair(config());
     let bound = config().dead_after + config().keep_alive;
-    net.stream(a, b, LANE, 1 << 20, 20);
+    net.stream(a, b, CHANNEL, 1 << 20, 20);
     net.run_for(Duration::from_millis(5));
     let crash = net.now();
     net.crash(b);
@@ -113,15 +113,15 @@ fn absent_receiver_is_declared_dead() {
     );
     net.run_for(Duration::from_millis(500));
     net.restart(b);
-    net.revive(a, b);
+    net.reconnect(a, b);
     net.run_until(|net| net.is_up(a, b) && net.is_up(b, a));
-    net.stream(a, b, LANE, 1_000, 10);
+    net.stream(a, b, CHANNEL, 1_000, 10);
     net.run_until_idle();
     assert_eq!(kinds(&net, a, b), "UDU");
     assert_eq!(
         kinds(&net, b, a).trim_start_matches('U').len(),
         0,
-        "the new life knows nothing of the old one"
+        "the new incarnation knows nothing of the old one"
     );
 }
 
@@ -139,7 +139,7 @@ fn farewell_needs_no_timeout() {
     });
 }
 
-/// Frames of a life that is over, late by long delays, never disturb the next: many quick restarts under traffic.
+/// Frames of a incarnation that is over, late by long delays, never disturb the next: many quick restarts under traffic.
 #[test]
 fn quick_restarts_with_late_frames() {
     for seed in Seed::several(5_300, 10) {
@@ -151,8 +151,8 @@ fn quick_restarts_with_late_frames() {
         let (a, b) = net.pair(config());
         let mut chance = seed.rng(98);
         for _ in 0..8 {
-            net.stream(a, b, LANE, 20_000, 10);
-            net.stream(b, a, LANE, 20_000, 10);
+            net.stream(a, b, CHANNEL, 20_000, 10);
+            net.stream(b, a, CHANNEL, 20_000, 10);
             net.run_for(Duration::from_nanos(chance.within(0..4_000_000)));
             let victim = if chance.chance(500_000) { a } else { b };
             net.crash(victim);
@@ -163,15 +163,15 @@ fn quick_restarts_with_late_frames() {
                 net.is_up(a, b) && net.is_up(b, a) && up_with_current(net, other, victim)
             });
         }
-        net.stream(a, b, LANE, 5_000, 10);
-        net.stream(b, a, LANE, 5_000, 10);
+        net.stream(a, b, CHANNEL, 5_000, 10);
+        net.stream(b, a, CHANNEL, 5_000, 10);
         net.run_until_idle();
     }
 }
 
-/// Copies of frames that come up to 50 ms late, after the lives that sent them: none brings a former life back.
+/// Copies of frames that come up to 50 ms late, after the lives that sent them: none brings a former incarnation back.
 #[test]
-fn stale_copies_revive_nobody() {
+fn stale_copies_reconnect_nobody() {
     for seed in Seed::several(5_350, 20) {
         let mut net = Net::new(seed)
             .duplicate_percent(50)
@@ -179,8 +179,8 @@ fn stale_copies_revive_nobody() {
         let (a, b) = net.pair(config());
         let mut chance = seed.rng(96);
         for _ in 0..10 {
-            net.stream(a, b, LANE, 200, 10);
-            net.stream(b, a, LANE, 200, 10);
+            net.stream(a, b, CHANNEL, 200, 10);
+            net.stream(b, a, CHANNEL, 200, 10);
             net.run_for(Duration::from_nanos(chance.within(0..20_000_000)));
             let (victim, other) = if chance.chance(500_000) {
                 (a, b)
@@ -193,8 +193,8 @@ fn stale_copies_revive_nobody() {
                 net.is_up(a, b) && net.is_up(b, a) && up_with_current(net, other, victim)
             });
         }
-        net.stream(a, b, LANE, 5_000, 10);
-        net.stream(b, a, LANE, 5_000, 10);
+        net.stream(a, b, CHANNEL, 5_000, 10);
+        net.stream(b, a, CHANNEL, 5_000, 10);
         net.run_until_idle();
         let ups = net
             .events(a)
@@ -221,7 +221,7 @@ fn up_with_current<E: Process>(net: &Net<E>, node: NodeId, of: NodeId) -> bool {
 }
 
 /// A cut shorter than `dead_after` costs time only. The silence is longer than the cut: by what was left of one keep-alive
-/// period before it, and by one until the next sign of life after it.
+/// period before it, and by one until the next sign of incarnation after it.
 #[test]
 fn short_cut_heals() {
     for seed in Seed::several(5_400, 5) {
@@ -229,7 +229,7 @@ fn short_cut_heals() {
         let nodes = net.mesh(4, &config());
         net.run_until_up();
         for (from, to) in [(0, 2), (2, 0), (1, 3), (0, 1)] {
-            net.stream(nodes[from], nodes[to], LANE, 50_000, 40);
+            net.stream(nodes[from], nodes[to], CHANNEL, 50_000, 40);
         }
         net.run_for(Duration::from_millis(2));
         net.partition(&nodes[..2]);
@@ -258,7 +258,7 @@ fn long_cut_is_death_on_both_sides() {
     let nodes = net.mesh(4, &config());
     net.run_until_up();
     // One pair is busy, the other idle: both must notice.
-    net.stream(nodes[0], nodes[2], LANE, 1 << 20, 30);
+    net.stream(nodes[0], nodes[2], CHANNEL, 1 << 20, 30);
     net.run_for(Duration::from_millis(20));
     let cut = net.now();
     net.partition(&nodes[..2]);
@@ -295,15 +295,15 @@ fn long_cut_is_death_on_both_sides() {
     net.heal();
     net.run_for(Duration::from_millis(50));
     for (a, b) in [(0, 2), (0, 3), (1, 2), (1, 3)] {
-        net.revive(nodes[a], nodes[b]);
-        net.revive(nodes[b], nodes[a]);
+        net.reconnect(nodes[a], nodes[b]);
+        net.reconnect(nodes[b], nodes[a]);
     }
     net.run_until(|net| {
         (0..2)
             .all(|a| (2..4).all(|b| net.is_up(nodes[a], nodes[b]) && net.is_up(nodes[b], nodes[a])))
     });
     let before = net.deliveries(nodes[2]).len();
-    net.stream(nodes[0], nodes[2], LANE, 10_000, 10);
+    net.stream(nodes[0], nodes[2], CHANNEL, 10_000, 10);
     net.run_until_idle();
     assert_eq!(
         net.deliveries(nodes[2]).len(),
@@ -317,7 +317,7 @@ fn long_cut_is_death_on_both_sides() {
 fn stopped_process_goes_on() {
     let mut net = Net::new(Seed::from_env_or(56)).rate_mbit(1_000);
     let (a, b) = net.pair(config());
-    net.stream(a, b, LANE, 50_000, 50);
+    net.stream(a, b, CHANNEL, 50_000, 50);
     net.run_for(Duration::from_millis(2));
     net.pause(b);
     net.run_for(Duration::from_millis(60));

@@ -1,11 +1,11 @@
 //! The body of a long message that stays with the program while it leaves, and what is copied of it in the end; or of one that the
 //! program shares until it is acknowledged.
 //!
-//! Owned by an `Outgoing`. While it is lent, only a loan to this peer and of this message's id gives its bytes: others never leave in
+//! Owned by an `Outgoing`. While it is borrowed, only a borrowed to this peer and of this message's id gives its bytes: others never leave in
 //! its place. What is taken back lies in pieces: copies of some whole fragments, which go back to the pool when all of
 //! these are acknowledged, so that what a message of any length takes is bounded by what was in flight.
 //!
-//! Invariants: there are no pieces while it is lent; `pieces[i]` is piece `first + i`, and the first of them has at least one fragment
+//! Invariants: there are no pieces while it is borrowed; `pieces[i]` is piece `first + i`, and the first of them has at least one fragment
 //! that is not acknowledged; pieces below `first` have none.
 
 use alloc::collections::VecDeque;
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use crate::message::{Loan, SendId};
+use crate::message::{Borrowed, SendId};
 use crate::pool::{Pool, has_bit};
 use tsumuji_wire::NodeId;
 
@@ -21,8 +21,8 @@ use tsumuji_wire::NodeId;
 const PIECE_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Default)]
-pub(super) struct Lending {
-    /// Towards whom it is lent; `None`: it was taken back.
+pub(super) struct Borrowing {
+    /// Towards whom it is borrowed; `None`: it was taken back.
     to: Option<NodeId>,
     piece_fragments: u32,
     first: u32,
@@ -38,8 +38,8 @@ struct Piece {
     missing: u32,
 }
 
-impl Lending {
-    /// A message is lent; what an earlier one left must have been given back.
+impl Borrowing {
+    /// A message is borrowed; what an earlier one left must have been given back.
     pub(super) fn begin(&mut self, to: NodeId) {
         debug_assert!(self.pieces.is_empty());
         self.to = Some(to);
@@ -57,7 +57,7 @@ impl Lending {
     }
 
     #[inline]
-    pub(super) fn is_lent(&self) -> bool {
+    pub(super) fn is_borrowed(&self) -> bool {
         self.to.is_some()
     }
 
@@ -66,9 +66,9 @@ impl Lending {
         self.to = None;
     }
 
-    /// Makes pieces of the lent message, from the first fragment on that `acknowledged` does not mark. Returns their bytes; `None`: there
-    /// is no memory, and it is still lent.
-    pub(super) fn keep(
+    /// Makes pieces of the borrowed message, from the first fragment on that `acknowledged` does not mark. Returns their bytes; `None`: there
+    /// is no memory, and it is still borrowed.
+    pub(super) fn retain(
         &mut self,
         message: &[u8],
         fragment_bytes: usize,
@@ -76,7 +76,7 @@ impl Lending {
         acknowledged: &[u64],
         pool: &mut Pool,
     ) -> Option<usize> {
-        // A message of one fragment has no bitmap, and was not acknowledged: it would not be lent any more.
+        // A message of one fragment has no bitmap, and was not acknowledged: it would not be borrowed any more.
         let is_missing =
             |fragment: u32| acknowledged.is_empty() || !has_bit(acknowledged, fragment as usize);
         self.piece_fragments = (PIECE_BYTES / fragment_bytes).max(1) as u32;
@@ -105,18 +105,18 @@ impl Lending {
         Some(kept_bytes)
     }
 
-    /// The payload of a fragment, which goes from `start` to `end` of the message `id`: of the loan while it is lent, then of what was
+    /// The payload of a fragment, which goes from `start` to `end` of the message `id`: of the borrowed while it is borrowed, then of what was
     /// kept. Empty for any other.
     #[inline(never)] // small messages have none
     pub(super) fn payload<'a>(
         &'a self,
-        loan: &Loan<'a>,
+        borrowed: &Borrowed<'a>,
         id: SendId,
         (start, end): (usize, usize),
         (fragment, fragment_bytes): (u32, usize),
     ) -> &'a [u8] {
         match (self.to, &self.shared) {
-            (Some(to), _) => loan.part(to, id, start..end),
+            (Some(to), _) => borrowed.part(to, id, start..end),
             (None, Some(message)) => message.get(start..end).unwrap_or_default(),
             (None, None) => self.kept(fragment, fragment_bytes),
         }

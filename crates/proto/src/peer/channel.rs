@@ -1,4 +1,4 @@
-//! One lane's receive half: which messages have come, and whose turn it is.
+//! One channel's receive half: which messages have come, and whose turn it is.
 //!
 //! Invariant: every message below `next` has been delivered exactly once; slot i of `slots` is message `next + i`.
 
@@ -10,8 +10,8 @@ use crate::numbers::FIRST_NUMBER;
 use crate::pool::Pool;
 use crate::posted::{OutOfMemory, Posted};
 
-/// Messages of one lane that may be under way at once.
-pub(crate) const LANE_WINDOW: u64 = 4096;
+/// Messages of one channel that may be under way at once.
+pub(crate) const CHANNEL_WINDOW: u64 = 4096;
 
 #[derive(Debug)]
 enum Slot {
@@ -19,7 +19,7 @@ enum Slot {
     Partial(Reassembly),
     /// Whole, and waits for its turn.
     Ready(Waiting),
-    /// Delivered already (unordered lanes).
+    /// Delivered already (unordered channels).
     Done,
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum Accepted {
 }
 
 #[derive(Debug)]
-pub(crate) struct LaneReceive {
+pub(crate) struct ChannelReceive {
     ordered: bool,
     pub(crate) next: u64,
     slots: VecDeque<Slot>,
@@ -91,7 +91,7 @@ pub(crate) struct Remaining {
     pub(crate) frames: usize,
 }
 
-impl LaneReceive {
+impl ChannelReceive {
     pub(crate) fn new(ordered: bool) -> Self {
         Self {
             ordered,
@@ -143,7 +143,7 @@ impl LaneReceive {
         if id < self.next {
             return Accepted::Duplicate;
         }
-        if id - self.next >= LANE_WINDOW {
+        if id - self.next >= CHANNEL_WINDOW {
             return Accepted::Beyond;
         }
         self.accept_in_slot(fragment, fair, memory, pool)
@@ -193,7 +193,7 @@ impl LaneReceive {
             let end = fragment.offset + fragment.payload_bytes;
             let is_new = match fragment.payload {
                 Some(payload) => reassembly.insert(fragment.offset, payload),
-                None if !reassembly.reaches(end) => return Accepted::Beyond, // no place of it was lent
+                None if !reassembly.reaches(end) => return Accepted::Beyond, // no place of it was borrowed
                 None => reassembly.mark(fragment.offset),
             };
             if !is_new {
@@ -234,7 +234,7 @@ impl LaneReceive {
     /// Nothing of that message has come, and all before it arrive in memory of the program's: so they are put there in order.
     pub(crate) fn may_place(&self, id: u64) -> bool {
         let index = id.checked_sub(self.next).map(usize::try_from);
-        let Some(Ok(index)) = index.filter(|_| id - self.next < LANE_WINDOW) else {
+        let Some(Ok(index)) = index.filter(|_| id - self.next < CHANNEL_WINDOW) else {
             return false;
         };
         let is_posted = |slot: &Slot| match slot {
@@ -269,7 +269,7 @@ impl LaneReceive {
         }
     }
 
-    /// The next message of an ordered lane, if it is whole.
+    /// The next message of an ordered channel, if it is whole.
     #[inline]
     pub(crate) fn pop_ready(&mut self, memory: &mut Memory) -> Option<Waiting> {
         if !self.ordered || !matches!(self.slots.front(), Some(Slot::Ready(_))) {

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use tsumuji_link::shm::{Identity, ProcessMemory};
-use tsumuji_node::{DeliveryClass, Endpoint, Lane, Link, NodeId, Priority, SendError};
+use tsumuji_node::{Channel, DeliveryClass, Endpoint, Link, NodeId, Priority, SendError};
 
 use crate::core::CHANNEL;
 use crate::error::CollectiveError;
@@ -88,7 +88,7 @@ pub struct CollectiveCounters {
 #[derive(Debug, Default)]
 pub(crate) struct PeerState {
     /// Which life of the peer all this is about: its deaths before.
-    pub(crate) life: u64,
+    pub(crate) session: u64,
     /// Eager bytes sent that the peer has not paid back.
     on_the_way: usize,
     /// Eager bytes consumed here that the peer was not told of.
@@ -121,10 +121,10 @@ pub(crate) struct Early {
 
 impl PeerState {
     /// What is kept of that life; `None`: it is neither the present one nor the last.
-    fn early_of(&mut self, life: u64) -> Option<&mut Early> {
-        if life == self.life {
+    fn early_of(&mut self, session: u64) -> Option<&mut Early> {
+        if session == self.session {
             Some(&mut self.early)
-        } else if life + 1 == self.life {
+        } else if session + 1 == self.session {
             Some(&mut self.last_early)
         } else {
             None
@@ -141,7 +141,7 @@ pub(crate) struct Control {
 }
 
 #[derive(Debug)]
-pub(crate) struct Wires {
+pub(crate) struct Ledger {
     /// By node id.
     pub(crate) peers: Vec<PeerState>,
     pub(crate) outbox: VecDeque<Control>,
@@ -166,7 +166,7 @@ pub(crate) fn cost(bytes: usize) -> usize {
     bytes + OVERHEAD_BYTES
 }
 
-impl Wires {
+impl Ledger {
     pub(crate) fn new<L: Link>(endpoint: &Endpoint<L>) -> Self {
         let nodes = endpoint.members().len();
         let frame_bytes = endpoint.frame_message_bytes();
@@ -191,7 +191,7 @@ impl Wires {
                 .members()
                 .iter()
                 .map(|member| PeerState {
-                    life: endpoint.deaths(member.id),
+                    session: endpoint.ended_sessions(member.id),
                     ..PeerState::default()
                 })
                 .collect(),
@@ -234,9 +234,9 @@ impl Wires {
     }
 
     /// The peer has consumed so much; one that has died since owes nothing any more.
-    pub(crate) fn paid(&mut self, (from, life): (NodeId, u64), bytes: u64) {
+    pub(crate) fn paid(&mut self, (from, session): (NodeId, u64), bytes: u64) {
         let peer = &mut self.peers[usize::from(from.0)];
-        if peer.life != life {
+        if peer.session != session {
             return;
         }
         peer.on_the_way = peer
@@ -246,9 +246,9 @@ impl Wires {
 
     /// An eager message of `bytes` was consumed or dropped here. The peer is told when it adds up. Only the life that sent it has given
     /// credit for it.
-    pub(crate) fn pay(&mut self, (to, life): (NodeId, u64), bytes: usize) {
+    pub(crate) fn pay(&mut self, (to, session): (NodeId, u64), bytes: usize) {
         let peer = &mut self.peers[usize::from(to.0)];
-        if peer.life != life {
+        if peer.session != session {
             return;
         }
         peer.owed += cost(bytes);
@@ -306,16 +306,16 @@ impl Wires {
         }
     }
 
-    pub(crate) fn life(&self, peer: NodeId) -> u64 {
-        self.peers[usize::from(peer.0)].life
+    pub(crate) fn session(&self, peer: NodeId) -> u64 {
+        self.peers[usize::from(peer.0)].session
     }
 
     /// The peer died: what was between us is void, and its next life begins anew.
-    pub(crate) fn forget(&mut self, peer: NodeId, next_life: u64) {
+    pub(crate) fn forget(&mut self, peer: NodeId, next_session: u64) {
         let state = &mut self.peers[usize::from(peer.0)];
         *state = PeerState {
-            life: next_life,
-            last_early: next_life
+            session: next_session,
+            last_early: next_session
                 .checked_sub(1)
                 .and_then(|last| state.early_of(last).copied())
                 .unwrap_or_default(),
@@ -366,8 +366,8 @@ pub(crate) fn send_now<L: Link>(
     head: &[u8],
     body: &[u8],
 ) -> Result<(), SendError> {
-    let lane = Lane::new(DeliveryClass::Ordered, priority, CHANNEL);
-    match endpoint.try_send_joined(to, lane, (head, body)) {
+    let channel = Channel::new(DeliveryClass::Ordered, priority, CHANNEL);
+    match endpoint.try_send_joined(to, channel, (head, body)) {
         Err(SendError::NoMemory { .. }) => Err(SendError::WouldBlock { peer: to }),
         done => done,
     }

@@ -1,0 +1,153 @@
+//! A long message that stays where the program has it while it leaves: one at a time for each peer.
+//!
+//! Called by `send`. Whoever writes frames brings the message along as a `Borrowed`, until the queue is to keep what is not acknowledged, or
+//! to forget it. What was kept lies in the message's `borrowing`, or in its `body` if nothing had left.
+
+use bytes::Bytes;
+
+use super::Queue;
+use crate::message::{Borrowed, SendId};
+use crate::pool::Pool;
+use tsumuji_wire::{Channel, NodeId};
+
+/// What became of the message that was borrowed last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InHand {
+    /// Nothing that concerns the program: it took it back, or it failed.
+    No,
+    /// It is borrowed; its place in `Queue::messages`.
+    Yes { slot: u32, id: SendId },
+    /// It was acknowledged whole while it was borrowed. Outlives the session: what was acknowledged has not failed.
+    Acknowledged(SendId),
+}
+
+/// How a borrowed message stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BorrowedState {
+    /// So much of it has not left.
+    Unsent(usize),
+    Acknowledged,
+    /// It failed, or was taken back.
+    Gone,
+}
+
+impl Queue {
+    /// A message of `length_bytes` is borrowed for `to`, until `keep` or `cancel`; `None` while another one is.
+    pub(in crate::peer) fn push_borrowed(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        length_bytes: usize,
+        notify: bool,
+    ) -> Option<SendId> {
+        if let InHand::Yes { .. } = self.borrowed {
+            return None;
+        }
+        let mut borrowing = self.spare_borrowing.take().unwrap_or_default();
+        borrowing.begin(to);
+        let slot = self.free_slot();
+        self.messages[slot as usize].borrowing = Some(borrowing);
+        let id = self.enlist(slot, channel, length_bytes, notify);
+        self.borrowed = InHand::Yes { slot, id };
+        Some(id)
+    }
+
+    /// Queues a message that the program shares: it is held until it is acknowledged whole, or fails.
+    pub(in crate::peer) fn push_shared(
+        &mut self,
+        channel: Channel,
+        message: Bytes,
+        notify: bool,
+    ) -> SendId {
+        let length_bytes = message.len();
+        let mut borrowing = self.spare_borrowing.take().unwrap_or_default();
+        borrowing.share(message);
+        let slot = self.free_slot();
+        self.messages[slot as usize].borrowing = Some(borrowing);
+        self.queued_bytes += length_bytes;
+        self.enlist(slot, channel, length_bytes, notify)
+    }
+
+    fn borrowed_slot(&self, borrowed: &Borrowed<'_>) -> Option<u32> {
+        match self.borrowed {
+            InHand::Yes { slot, id } if id == borrowed.id() => Some(slot),
+            _ => None,
+        }
+    }
+
+    /// How that borrowed stands.
+    pub(in crate::peer) fn borrowed_state(&self, borrowed: &Borrowed<'_>) -> BorrowedState {
+        if self.borrowed == InHand::Acknowledged(borrowed.id()) {
+            return BorrowedState::Acknowledged;
+        }
+        self.borrowed_slot(borrowed)
+            .map_or(BorrowedState::Gone, |slot| {
+                let outgoing = &self.messages[slot as usize];
+                let left_bytes = outgoing.next_fragment as usize * outgoing.fragment_bytes as usize;
+                BorrowedState::Unsent(outgoing.length_bytes.saturating_sub(left_bytes))
+            })
+    }
+
+    /// Copies what is not acknowledged of the message, which is no longer borrowed then. `false`: there is no memory.
+    ///
+    /// # Panics
+    /// If the borrowed is of another length than was said when it was borrowed.
+    pub(in crate::peer) fn retain(&mut self, borrowed: &Borrowed<'_>, pool: &mut Pool) -> bool {
+        let Some(slot) = self.borrowed_slot(borrowed) else {
+            return true;
+        };
+        let outgoing = &mut self.messages[slot as usize];
+        let (message, size) = (borrowed.message(), outgoing.fragment_bytes as usize);
+        assert_eq!(message.len(), outgoing.length_bytes, "another message");
+        let kept_bytes = match &mut outgoing.borrowing {
+            // It may leave in fragments of another size, if it waits for a session.
+            Some(borrowing) if outgoing.next_fragment == 0 => {
+                let Some(mut body) = pool.take(message.len()) else {
+                    return false;
+                };
+                body.extend_from_slice(message);
+                pool.put(core::mem::replace(&mut outgoing.body, body));
+                borrowing.end();
+                self.spare_borrowing = outgoing.borrowing.take();
+                message.len()
+            }
+            Some(borrowing) => {
+                let (fragments, bitmap) = (outgoing.fragments, &outgoing.bitmap);
+                match borrowing.retain(message, size, fragments, bitmap, pool) {
+                    Some(bytes) => bytes,
+                    None => return false,
+                }
+            }
+            None => 0,
+        };
+        self.queued_bytes += kept_bytes;
+        self.borrowed = InHand::No;
+        true
+    }
+
+    /// Forgets the message that is borrowed; `false`: some of it has left, or it is not borrowed.
+    pub(in crate::peer) fn cancel(&mut self, borrowed: &Borrowed<'_>) -> bool {
+        let Some(slot) = self.borrowed_slot(borrowed) else {
+            return false;
+        };
+        let outgoing = &mut self.messages[slot as usize];
+        if outgoing.next_fragment > 0 {
+            return false;
+        }
+        let priority = usize::from(outgoing.channel.priority().get());
+        self.pending[priority].retain(|&pending| pending != slot);
+        if self.pending[priority].is_empty() {
+            self.pending_mask &= !(1 << priority);
+        }
+        self.backlog -= 1;
+        self.queued_messages -= 1;
+        outgoing.live = false;
+        if let Some(mut borrowing) = outgoing.borrowing.take() {
+            borrowing.end();
+            self.spare_borrowing = Some(borrowing);
+        }
+        self.free.push(slot);
+        (self.borrowed, self.choice) = (InHand::No, None);
+        true
+    }
+}
