@@ -101,7 +101,7 @@ fuzz_target!(|input: &[u8]| {
     assert!(victim.is_up(NodeId(1)) && peer.is_up(NodeId(0)));
     // A frame of the peer's tells the session that the victim accepts.
     let mut session = [0; 4];
-    let greeting = Payload::Copied(b"hello");
+    let greeting = Payload::Copied(b"hello", &[]);
     peer.submit(NodeId(0), Channel::ordered(9), greeting, false)
         .expect("there is room");
     drain(now, &mut peer, |frame| {
@@ -132,9 +132,9 @@ fuzz_target!(|input: &[u8]| {
                 // Short ones may leave together.
                 let (message, notify) = (vec![7; length], length >= FRAME_BYTES);
                 let payload = if notify {
-                    Payload::Owned(message)
+                    Payload::Shared(message.into())
                 } else {
-                    Payload::Copied(&message)
+                    Payload::Copied(&message, &[])
                 };
                 let _ = victim.submit(NodeId(1), channel, payload, notify);
             }

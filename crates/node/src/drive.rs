@@ -26,7 +26,7 @@ use tsumuji_proto::{
 };
 
 use self::arrivals::{Arrivals, next_burst};
-pub(crate) use self::direct::{REFERENCE_BYTES, Sent};
+pub(crate) use self::direct::Sent;
 use crate::channel::bell::{self, Bell};
 use crate::channel::{Dropped, Way};
 use crate::clock::{Clock, SystemClock, from_std, to_std};

@@ -289,7 +289,7 @@ pub enum SendError {
     #[error("the endpoint is closed")]
     Closed,
     /// The copy of a message finds no memory, and nothing that waits for the peer would give any back.
-    #[error("no memory for a copy of {bytes} bytes; send_owned needs none")]
+    #[error("no memory for a copy of {bytes} bytes; send_shared needs none")]
     NoMemory {
         /// Of the message.
         bytes: usize,

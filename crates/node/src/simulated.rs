@@ -6,12 +6,15 @@
 use tsumuji_link::checked::Checked;
 use tsumuji_link::{Link, LinkAddr, LinkError};
 use tsumuji_proto::{
-    Borrowed, Channel, Datagram, Delivery, Engine, Event, Instant, NodeId, Posted,
+    Borrowed, Channel, Datagram, Delivery, Destination, Duration, Engine, Event, Instant, NodeId,
+    Posted,
 };
 
 use crate::channel::{Dropped, Way};
 pub use crate::clock::Clock;
+use crate::clock::to_std;
 use crate::drive::{Drive, Intake};
+pub use crate::error::SendError;
 use crate::idle::Idle;
 use crate::options::IdlePolicy;
 use crate::table::Table;
@@ -61,6 +64,17 @@ impl<L: Link, C: Clock> Driver<L, C> {
     pub fn engine_mut(&mut self) -> &mut Engine {
         self.drive.mark_pending();
         &mut self.drive.engine
+    }
+
+    /// A program sends a datagram, which is dropped if it has not left after so long; for how many peers it neither left nor waits. A turn
+    /// should follow.
+    pub fn datagram(
+        &mut self,
+        to: Destination,
+        datagram: Datagram<'_>,
+        deadline: Option<Duration>,
+    ) -> Result<usize, SendError> {
+        self.drive.datagram(to, datagram, deadline.map(to_std))
     }
 
     /// One turn of the loop; how much it did.

@@ -53,7 +53,7 @@ fn blocking_forms_carry_all_sizes_in_order() {
             let _ = b.close(LONG);
         });
         for (index, size) in (0..).zip(sizes) {
-            a.send_owned(B, CHANNEL, pattern(size, index))
+            a.send_shared(B, CHANNEL, pattern(size, index).into())
                 .expect("send");
         }
         for (index, size) in (0..).zip(sizes) {
@@ -75,10 +75,10 @@ fn large_message_arrives_whole() {
     for over in PLAIN {
         let (mut a, mut b) = pair(over, &Options::default());
         let peer = thread::spawn(move || b.recv(LONG).expect("recv").expect("message").body);
-        a.send_owned(
+        a.send_shared(
             B,
             Channel::new(DeliveryClass::Unordered, Priority::BULK, 0),
-            pattern(64 << 20, 5),
+            pattern(64 << 20, 5).into(),
         )
         .expect("send");
         assert!(a.flush(LONG).expect("flush"), "over {over:?}");
@@ -495,7 +495,7 @@ fn unknown_peers_are_refused() {
         );
         assert!(
             matches!(
-                a.send_owned(id, CHANNEL, vec![1]),
+                a.send_shared(id, CHANNEL, vec![1].into()),
                 Err(SendError::UnknownPeer { .. })
             ),
             "{id}"

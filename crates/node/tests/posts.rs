@@ -253,7 +253,8 @@ fn begin(
     let writes = Arc::<AtomicUsize>::default();
     let buffer = Counted(vec![0; HUGE], Arc::clone(&writes));
     let post = b.post(7, None, buffer).expect("post");
-    a.send_owned(B, CHANNEL, pattern(HUGE, 1)).expect("send");
+    a.send_shared(B, CHANNEL, pattern(HUGE, 1).into())
+        .expect("send");
     while writes.load(Ordering::Relaxed) == 0 {
         a.progress().expect("a");
     }

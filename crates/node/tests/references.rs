@@ -86,7 +86,7 @@ fn references_follow_all_other_messages() {
             let message = pattern(bytes_of(number), number);
             match rng.u32(..10) {
                 0 => a.send(B, CHANNEL, &message).expect("send"),
-                1 => a.send_owned(B, CHANNEL, message).expect("send"),
+                1 => a.send_shared(B, CHANNEL, message.into()).expect("send"),
                 2 => {
                     let id = a.send_shared_tracked(B, CHANNEL, message.into());
                     assert!(rng.bool() || a.wait_sent(B, id.expect("send"), LONG).expect("sent"));

@@ -78,7 +78,7 @@ fn send(
     slot: &mut [u8],
     counter: &mut Counter,
 ) {
-    let payload = Payload::Copied(message);
+    let payload = Payload::Copied(message, &[]);
     from.submit(id, Channel::ordered(0), payload, false)
         .expect("there is room");
     exchange(now, from, to, slot, counter);

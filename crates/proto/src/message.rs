@@ -9,12 +9,8 @@ use tsumuji_wire::{Channel, Datagram, NodeId};
 /// The bytes of a message handed to `submit`.
 #[derive(Debug)]
 pub enum Payload<'a> {
-    /// Copied into the engine's own memory.
-    Copied(&'a [u8]),
-    /// The same, in two parts that follow each other.
-    Joined(&'a [u8], &'a [u8]),
-    /// Taken as it is.
-    Owned(Vec<u8>),
+    /// Copied into the engine's own memory: two parts that follow each other.
+    Copied(&'a [u8], &'a [u8]),
     /// Shared with the program until it is acknowledged or has failed; short ones are copied.
     Shared(Bytes),
 }
@@ -23,11 +19,16 @@ impl Payload<'_> {
     /// Length of the message.
     #[inline]
     pub fn bytes(&self) -> usize {
+        let (head, rest) = self.parts();
+        head.len() + rest.len()
+    }
+
+    /// The parts of the message, which follow each other.
+    #[inline]
+    pub fn parts(&self) -> (&[u8], &[u8]) {
         match self {
-            Self::Copied(bytes) => bytes.len(),
-            Self::Joined(head, body) => head.len() + body.len(),
-            Self::Owned(bytes) => bytes.len(),
-            Self::Shared(bytes) => bytes.len(),
+            Self::Copied(head, rest) => (head, rest),
+            Self::Shared(message) => (message, &[]),
         }
     }
 }

@@ -90,7 +90,7 @@ impl Pair {
     }
 
     fn send(&mut self, message: &[u8]) {
-        let payload = Payload::Copied(message);
+        let payload = Payload::Copied(message, &[]);
         self.engines[0]
             .submit(NodeId(1), Channel::ordered(0), payload, false)
             .unwrap();

@@ -1,7 +1,7 @@
 //! What runs on a simulated node: the production engine in the production loop, or a stand-in when the net itself is under test.
 
 use crate::card::Card;
-use tsumuji_node::simulated::{Driver, Program};
+use tsumuji_node::simulated::{Driver, Program, SendError};
 use tsumuji_proto::{
     Borrowed, Channel, Config, Congestion, Datagram, Destination, Duration, Engine, Flow, Instant,
     NodeId, Payload, SendId, SubmitError,
@@ -28,12 +28,13 @@ pub trait Process {
         payload: Payload<'_>,
         notify: bool,
     ) -> Result<SendId, SubmitError>;
-    fn submit_datagram(
+    /// As `Driver::datagram`.
+    fn datagram(
         &mut self,
         to: Destination,
         datagram: Datagram<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<usize, SubmitError>;
+        deadline: Option<Duration>,
+    ) -> Result<usize, SendError>;
     /// A stand-in need not know how to be borrowed a message.
     fn submit_borrowed(
         &mut self,
@@ -121,13 +122,13 @@ impl Process for Production {
     ) -> Result<SendId, SubmitError> {
         self.engine_mut().submit(to, channel, payload, notify)
     }
-    fn submit_datagram(
+    fn datagram(
         &mut self,
         to: Destination,
         datagram: Datagram<'_>,
-        deadline: Option<Instant>,
-    ) -> Result<usize, SubmitError> {
-        self.engine_mut().submit_datagram(to, datagram, deadline)
+        deadline: Option<Duration>,
+    ) -> Result<usize, SendError> {
+        self.0.datagram(to, datagram, deadline)
     }
     fn submit_borrowed(
         &mut self,

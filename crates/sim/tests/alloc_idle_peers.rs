@@ -65,7 +65,7 @@ fn bytes_per_peer(peers: u16) -> [usize; 3] {
     for peer in 1..=peers {
         now += Duration::from_micros(50);
         let mut leaf = meet(now, &mut hub, peer, &mut slot);
-        let body = || Payload::Copied(b"8 bytes!");
+        let body = || Payload::Copied(b"8 bytes!", &[]);
         hub.submit(NodeId(peer), CHANNEL, body(), false)
             .expect("room");
         leaf.submit(ME, CHANNEL, body(), false).expect("room");

@@ -334,16 +334,16 @@ impl Outbox {
         let is_given =
             letter.body.len() > GIVEN_BYTES && way.engine().has_room(to, letter.body.len());
         let payload = if is_given {
-            Payload::Owned(std::mem::take(&mut letter.body))
+            Payload::Shared(std::mem::take(&mut letter.body).into())
         } else {
-            Payload::Copied(&letter.body)
+            Payload::Copied(&letter.body, &[])
         };
         match way.submit(to, channel, payload) {
             Ok(()) => {}
             Err(SubmitError::QueueFull { .. }) if !is_given => return Err(letter),
             Err(SubmitError::NoMemory { .. }) if !is_given => {
                 // Its own memory does.
-                let body = Payload::Owned(std::mem::take(&mut letter.body));
+                let body = Payload::Shared(std::mem::take(&mut letter.body).into());
                 if way.submit(to, channel, body).is_err() {
                     lost(to, channel);
                 }

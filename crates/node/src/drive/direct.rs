@@ -17,7 +17,7 @@ const UNHEARD_MESSAGES: usize = 256;
 const UNHEARD_BYTES: usize = 64 << 10;
 
 /// A shorter message is copied into the ring: a call of the kernel costs much by itself.
-pub(crate) const REFERENCE_BYTES: usize = 32 << 10;
+const REFERENCE_BYTES: usize = 32 << 10;
 
 /// By node: the life of the peer that a session is with, and what was sent to it.
 #[derive(Debug, Default)]
@@ -138,13 +138,7 @@ impl<L: Link, C: Clock> Drive<L, C> {
                 return Ok(sent);
             }
         }
-        self.send_direct(to, channel, parts(payload))
-    }
-
-    /// Whether the peer can read this process's memory.
-    pub(crate) fn reads_here(&mut self, to: NodeId) -> bool {
-        let at = (self.table.addr(to)).zip(self.direct.of(to));
-        at.is_some_and(|at| reference_room(&mut self.link, at).is_some())
+        self.send_direct(to, channel, payload.parts())
     }
 
     fn send_reference(
@@ -322,15 +316,4 @@ fn send_parts<L: Link>(
         }
     }
     Ok(true)
-}
-
-/// What follows each other in a message.
-#[inline]
-pub(super) fn parts<'a>(payload: &'a Payload<'_>) -> (&'a [u8], &'a [u8]) {
-    match payload {
-        Payload::Copied(message) => (message, &[]),
-        Payload::Joined(head, rest) => (head, rest),
-        Payload::Owned(message) => (message, &[]),
-        Payload::Shared(message) => (message, &[]),
-    }
 }

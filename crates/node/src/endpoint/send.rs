@@ -11,7 +11,7 @@ use tsumuji_proto::{Borrowed, Channel, Engine, NodeId, Payload, SendId};
 
 use super::{Core, Endpoint};
 use crate::channel::Channels;
-use crate::drive::{REFERENCE_BYTES, Sent, UNTRACKED, refused};
+use crate::drive::{Sent, UNTRACKED, refused};
 use crate::error::SendError;
 use crate::intake::Keeping;
 use crate::peers::Peers;
@@ -78,30 +78,11 @@ impl<L: Link> Endpoint<L> {
             .map(drop)
     }
 
-    /// Sends `message` without copying it into the queue, by reference where [`send_shared`](Self::send_shared) does; waits as `send` does.
-    pub fn send_owned(
-        &mut self,
-        to: NodeId,
-        channel: Channel,
-        message: Vec<u8>,
-    ) -> Result<(), SendError> {
-        let core = &mut *self.core.write();
-        if message.len() >= REFERENCE_BYTES && core.drive.reads_here(to) {
-            return core
-                .send_shared(to, channel, message.into(), false)
-                .map(drop);
-        }
-        core.permits(to, channel)?;
-        core.wait_room(to, channel.id(), message.len(), FOREVER)?; // before the message is given away
-        core.drive
-            .submit(to, channel, Payload::Owned(message), false, false)
-            .map(drop)
-    }
-
     /// Sends `message` from where the program has it, without a copy; waits as `send` does. The program may read it meanwhile, and send it to
     /// others: it is held until it is acknowledged, was read or has failed, and then given up by whoever drives. So the end of its owner
     /// ([`Bytes::from_owner`]) says that the memory can be used again, and [`send_shared_tracked`](Self::send_shared_tracked) that
     /// it has arrived. Messages of less than 4 KiB are copied, and given up at once.
+    /// A `Vec` is given away by `message.into()`.
     ///
     /// Over shared memory one of 32 KiB or more, and no longer than a ring (1 MiB where nodes are few), leaves *by reference*, unless it is
     /// tracked: its receiver reads it where it lies, one copy instead of two, and no time of the sender's. Where the kernel does not let processes
@@ -163,7 +144,7 @@ impl<L: Link> Endpoint<L> {
         message: &[u8],
     ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.try_send(to, channel, Payload::Copied(message))
+        core.try_send(to, channel, Payload::Copied(message, &[]))
     }
 
     /// The same of one message in two parts.
@@ -174,7 +155,7 @@ impl<L: Link> Endpoint<L> {
         (head, body): (&[u8], &[u8]),
     ) -> Result<(), SendError> {
         let core = &mut *self.core.write();
-        core.try_send(to, channel, Payload::Joined(head, body))
+        core.try_send(to, channel, Payload::Copied(head, body))
     }
 
     /// Like `send`, and names the message so that its acknowledgement can be asked for.
@@ -440,7 +421,7 @@ impl<L: Link> Core<L> {
         if self.channels.is_stopped(to, channel_id) {
             self.wait_room(to, channel_id, 0, FOREVER)?;
         }
-        if !notify && !more && self.send_directly(to, channel, &Payload::Copied(message))? {
+        if !notify && !more && self.send_directly(to, channel, &Payload::Copied(message, &[]))? {
             return Ok(UNTRACKED);
         }
         let lends =
@@ -455,7 +436,7 @@ impl<L: Link> Core<L> {
         loop {
             match self
                 .drive
-                .enqueue(to, channel, Payload::Copied(message), notify, more)
+                .enqueue(to, channel, Payload::Copied(message, &[]), notify, more)
             {
                 Err(SendError::NoMemory { .. }) if self.queue_length(to) > 0 => {
                     self.pause_for_memory(to, MEMORY_PAUSE)?;

@@ -74,7 +74,7 @@ fn long_datagrams_are_broadcast() {
     let missed = engine.submit_datagram(Destination::Broadcast, datagram, None);
     assert_eq!(missed, Ok(0));
     let channel = Channel::datagram(0);
-    let refused = engine.submit(NodeId(1), channel, Payload::Copied(b"x"), false);
+    let refused = engine.submit(NodeId(1), channel, Payload::Copied(b"x", &[]), false);
     assert_eq!(refused, Err(SubmitError::DatagramChannel));
     assert_eq!(
         engine.submit_borrowed(NodeId(1), channel, 9, false),

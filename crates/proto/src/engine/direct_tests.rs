@@ -74,7 +74,7 @@ fn send(wire: &mut Wire, from: usize, channel: Channel, message: &[u8]) -> bool 
         }
         return true;
     }
-    let payload = Payload::Copied(message);
+    let payload = Payload::Copied(message, &[]);
     engine
         .submit(NodeId(to as u16), channel, payload, false)
         .unwrap();
@@ -329,7 +329,7 @@ fn session(wire: &mut Wire) -> u32 {
     let mut slot = [0; 1472];
     let now = wire.now;
     let engine = &mut wire.nodes[0].engine;
-    let payload = Payload::Copied(b"?");
+    let payload = Payload::Copied(b"?", &[]);
     engine
         .submit(NodeId(1), Channel::ordered(78), payload, true)
         .unwrap();

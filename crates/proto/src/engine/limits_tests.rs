@@ -27,8 +27,13 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
         frames
     };
     let mut inbox = Inbox::default();
-    b.submit(NodeId(0), Channel::ordered(0), Payload::Copied(b"x"), false)
-        .unwrap();
+    b.submit(
+        NodeId(0),
+        Channel::ordered(0),
+        Payload::Copied(b"x", &[]),
+        false,
+    )
+    .unwrap();
     for hello in written(&mut a) {
         b.handle_frame(now, &hello, &mut inbox);
     }
@@ -67,7 +72,14 @@ fn who_leaves_before_it_is_met_is_not_asked_for() {
 fn empty_messages_fill_the_queue() {
     let mut wire = Wire::new(2);
     let engine = &mut wire.nodes[0].engine;
-    let mut empty = || engine.submit(NodeId(1), Channel::ordered(0), Payload::Copied(&[]), false);
+    let mut empty = || {
+        engine.submit(
+            NodeId(1),
+            Channel::ordered(0),
+            Payload::Copied(&[], &[]),
+            false,
+        )
+    };
     let most = (0..1 << 20).take_while(|_| empty().is_ok()).count();
     // Not so large that their places alone are several times the limit.
     let limit_bytes = config(0, 1).send_queue_bytes;

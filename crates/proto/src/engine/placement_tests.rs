@@ -241,7 +241,7 @@ fn batches_end() {
     let (now, to) = (wire.now, Destination::Peer(NodeId(1)));
     let engine = &mut wire.nodes[0].engine;
     let submit = |engine: &mut Engine, size| {
-        let payload = Payload::Owned(body(0, size));
+        let payload = Payload::Shared(body(0, size).into());
         let channel = Channel::ordered(0);
         engine.submit(NodeId(1), channel, payload, false).unwrap();
     };

@@ -24,10 +24,12 @@ fn silence_is_death_and_healing_is_a_new_session() {
         "{:?}",
         wire.nodes[0].events
     );
-    let refused =
-        wire.nodes[0]
-            .engine
-            .submit(NodeId(1), Channel::ordered(0), Payload::Copied(&[1]), false);
+    let refused = wire.nodes[0].engine.submit(
+        NodeId(1),
+        Channel::ordered(0),
+        Payload::Copied(&[1], &[]),
+        false,
+    );
     assert_eq!(refused, Err(SubmitError::PeerDead { peer: NodeId(1) }));
     wire.nodes[1].cut_off = false;
     let now = wire.now;

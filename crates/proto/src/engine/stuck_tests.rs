@@ -123,7 +123,7 @@ fn no_single_frame_stalls() {
             attempt += 1;
             let mark = body(10 + attempt, 3000);
             for (from, to) in [(0, 1), (1, 0)] {
-                let payload = Payload::Owned(mark.clone());
+                let payload = Payload::Shared(mark.clone().into());
                 let engine = &mut wire.nodes[from].engine;
                 let _ = engine.submit(NodeId(to), Channel::ordered(0), payload, false);
             }

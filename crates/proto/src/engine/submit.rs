@@ -41,13 +41,15 @@ impl Engine {
         )?;
         let (send, pool) = (&mut peer.send, &mut self.shared.pool);
         let submitted = match payload {
-            Payload::Copied(bytes) => send.submit_copied(channel, (bytes, &[]), notify, pool),
-            Payload::Joined(head, rest) => send.submit_copied(channel, (head, rest), notify, pool),
-            Payload::Owned(body) => Some(send.submit(channel, body, notify, pool)),
-            Payload::Shared(message) if size < SHARED_BYTES => {
-                send.submit_copied(channel, (&message, &[]), notify, pool)
+            Payload::Copied(head, rest) => send.submit_copied(channel, (head, rest), notify, pool),
+            Payload::Shared(message) => {
+                let copied = if size < SHARED_BYTES {
+                    send.submit_copied(channel, (&message, &[]), notify, pool)
+                } else {
+                    None
+                };
+                copied.or_else(|| Some(send.submit_shared(channel, message, notify)))
             }
-            Payload::Shared(message) => Some(send.submit_shared(channel, message, notify)),
         };
         let Some(id) = submitted else {
             return Err(SubmitError::NoMemory { size });

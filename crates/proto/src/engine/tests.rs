@@ -371,9 +371,9 @@ impl Wire {
 
     pub(super) fn send(&mut self, from: usize, to: u16, channel: Channel, body: Vec<u8>) {
         let payload = if self.copies {
-            Payload::Copied(&body)
+            Payload::Copied(&body, &[])
         } else {
-            Payload::Owned(body.clone())
+            Payload::Shared(body.clone().into())
         };
         self.nodes[from]
             .engine
@@ -618,14 +618,14 @@ fn queue_full_and_writable() {
         .submit(
             NodeId(1),
             Channel::ordered(0),
-            Payload::Owned(vec![0; 7 << 20]),
+            Payload::Shared(vec![0; 7 << 20].into()),
             true,
         )
         .unwrap();
     let full = engine.submit(
         NodeId(1),
         Channel::ordered(0),
-        Payload::Owned(vec![0; 2 << 20]),
+        Payload::Shared(vec![0; 2 << 20].into()),
         false,
     );
     assert_eq!(full, Err(SubmitError::QueueFull { peer: NodeId(1) }));

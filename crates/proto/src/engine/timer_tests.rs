@@ -73,7 +73,7 @@ fn looks(peers: u16) -> u64 {
     for _ in 0..1_000 {
         now += Duration::from_micros(100);
         let to = NodeId(peers);
-        let body = Payload::Copied(b"8 bytes!");
+        let body = Payload::Copied(b"8 bytes!", &[]);
         hub.submit(to, Channel::ordered(0), body, false)
             .expect("room");
         hub.handle_timeout(now);

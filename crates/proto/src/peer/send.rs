@@ -173,17 +173,7 @@ impl Send {
         control!(&mut self.control, begin(agreed));
     }
 
-    pub(crate) fn submit(
-        &mut self,
-        channel: Channel,
-        body: Vec<u8>,
-        notify: bool,
-        pool: &mut Pool,
-    ) -> SendId {
-        self.queue.push(channel, body, notify, pool)
-    }
-
-    /// As `submit`, of a copy of two parts that follow each other. `None`: there is no memory for it.
+    /// Queues a copy of two parts that follow each other. `None`: there is no memory for it.
     #[inline]
     pub(crate) fn submit_copied(
         &mut self,
@@ -207,7 +197,7 @@ impl Send {
         self.queue.admits(channel)
     }
 
-    /// As `submit`, best effort: until `deadline`, and as long as no newer one of its channel and key comes.
+    /// Queues a datagram: until `deadline`, and as long as no newer one of its channel and key comes.
     pub(crate) fn submit_datagram(
         &mut self,
         of: (Channel, u32),
@@ -244,7 +234,7 @@ impl Send {
         self.queue.push_borrowed(to, channel, length_bytes, notify)
     }
 
-    /// As `submit`, of a message that the program shares.
+    /// Queues a message that the program shares.
     pub(crate) fn submit_shared(
         &mut self,
         channel: Channel,

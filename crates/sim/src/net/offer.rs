@@ -97,7 +97,7 @@ impl<P: Process> Net<P> {
                     keep: true,
                 };
                 (
-                    process.submit(to, channel, Payload::Copied(bytes), true)?,
+                    process.submit(to, channel, Payload::Copied(bytes, &[]), true)?,
                     message,
                     true,
                 )
@@ -115,12 +115,10 @@ impl<P: Process> Net<P> {
                     keep: false,
                 };
                 let notify = seed & 1 == 0;
-                let id = if seed & 6 == 0 {
-                    process.submit(to, channel, Payload::Owned(body), notify)?
-                } else if seed & 2 == 0 {
+                let id = if seed & 2 == 0 {
                     process.submit(to, channel, Payload::Shared(body.into()), notify)?
                 } else {
-                    let id = process.submit(to, channel, Payload::Copied(&body), notify);
+                    let id = process.submit(to, channel, Payload::Copied(&body, &[]), notify);
                     process.recycle(body);
                     id?
                 };

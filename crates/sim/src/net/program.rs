@@ -7,8 +7,9 @@ use crate::process::Process;
 use crate::rng::mix;
 use crate::switch::garbage;
 use crate::timeline::Happening;
+use tsumuji_node::simulated::SendError;
 use tsumuji_proto::{
-    Channel, Config, Datagram, Destination, Duration, Event, Flow, Instant, NodeId, SubmitError,
+    Channel, Config, Datagram, Destination, Duration, Event, Flow, Instant, NodeId,
 };
 
 impl<P: Process> Net<P> {
@@ -47,7 +48,7 @@ impl<P: Process> Net<P> {
         lap: u32,
         key: u32,
         bytes: usize,
-    ) -> Result<usize, SubmitError> {
+    ) -> Result<usize, SendError> {
         self.publish_until(from, to, (channel_id, epoch), lap, key, bytes, None)
     }
 
@@ -65,8 +66,8 @@ impl<P: Process> Net<P> {
         key: u32,
         bytes: usize,
         deadline: Option<Duration>,
-    ) -> Result<usize, SubmitError> {
-        let deadline = deadline.map(|after| self.now() + after);
+    ) -> Result<usize, SendError> {
+        let now = self.now();
         let host = self.host_mut(from);
         let mut payload = vec![0; bytes];
         fill(
@@ -76,7 +77,8 @@ impl<P: Process> Net<P> {
         let Some(process) = host.process.as_mut() else {
             return Ok(0);
         };
-        let result = process.submit_datagram(
+        host.card.begin(now, 0);
+        let result = process.datagram(
             to,
             Datagram {
                 channel_id,

@@ -8,7 +8,7 @@ use crate::process::config;
 use crate::wires::Damage;
 use crate::{Pace, goodput};
 use tsumuji_link::{Frame, Link, LinkAddr, each};
-use tsumuji_node::simulated::{Clock, Program};
+use tsumuji_node::simulated::{Clock, Program, SendError};
 use tsumuji_proto::{
     Body, Channel, Config, Datagram, Delivery, Destination, Event, Flow, Payload, SendId,
     SubmitError,
@@ -153,9 +153,7 @@ impl Process for Stub {
             return Err(SubmitError::QueueFull { peer: to });
         }
         let bytes = match payload {
-            Payload::Copied(bytes) => bytes.to_vec(),
-            Payload::Joined(head, body) => [head, body].concat(),
-            Payload::Owned(bytes) => bytes,
+            Payload::Copied(head, rest) => [head, rest].concat(),
             Payload::Shared(bytes) => bytes.to_vec(),
         };
         self.queue(Destination::Peer(to), DATA, byte_of(channel), &bytes);
@@ -166,12 +164,12 @@ impl Process for Stub {
         }
         Ok(id)
     }
-    fn submit_datagram(
+    fn datagram(
         &mut self,
         to: Destination,
         datagram: Datagram<'_>,
-        _: Option<Instant>,
-    ) -> Result<usize, SubmitError> {
+        _: Option<Duration>,
+    ) -> Result<usize, SendError> {
         self.queue(to, SHARE, datagram.lap as u8, datagram.payload);
         Ok(0)
     }

@@ -386,7 +386,11 @@ impl Bench<'_> {
             }
             match chunks.next() {
                 Some(chunk) => {
-                    match endpoint.send_owned(node(worker), BULK, Order::Rows(chunk).encode()) {
+                    match endpoint.send_shared(
+                        node(worker),
+                        BULK,
+                        Order::Rows(chunk).encode().into(),
+                    ) {
                         Ok(()) => sent = true,
                         // `peer_dead` says the rest.
                         Err(SendError::PeerDead { .. } | SendError::MessagesLost { .. }) => {

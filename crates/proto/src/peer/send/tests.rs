@@ -50,7 +50,7 @@ fn refused_fragments_take_turns() {
     let mut send = sender(2, &mut pool);
     let mut now = Instant::from_nanos(0);
     for _ in 0..2 {
-        send.submit(Channel::ordered(0), vec![1], false, &mut pool);
+        send.submit_copied(Channel::ordered(0), (&[1], &[]), false, &mut pool);
         assert!(leave(&mut send, now, &mut pool).is_some());
     }
     now += MILLISECOND.times(10);
@@ -73,7 +73,7 @@ fn probes_pass_by_what_has_come() {
     let (mut pool, mut counters) = (Pool::new(), Counters::default());
     let mut send = sender(10, &mut pool);
     let mut now = Instant::from_nanos(0);
-    send.submit(Channel::ordered(0), vec![1; 300], false, &mut pool);
+    send.submit_copied(Channel::ordered(0), (&[1; 300], &[]), false, &mut pool);
     for _ in 0..3 {
         assert!(leave(&mut send, now, &mut pool).is_some());
     }
@@ -154,7 +154,7 @@ fn silence_of_a_lossless_link_is_asked_about() {
     for lossless in [true, false] {
         let mut send = sender(10, &mut pool);
         let mut now = Instant::from_nanos(0);
-        send.submit(Channel::ordered(0), vec![1], false, &mut pool);
+        send.submit_copied(Channel::ordered(0), (&[1], &[]), false, &mut pool);
         assert!(leave(&mut send, now, &mut pool).is_some());
         let last_heard = now;
         for _ in 0..5 {
